@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# LibTorch as imported targets: tessera::torch (CPU) and, in a CUDA build,
+# tessera::torch_cuda.
+#
+# TorchConfig.cmake is not used on purpose: the one in the CUDA wheel refuses to
+# configure on a machine without a CUDA toolkit, and it overrides the CUDA
+# architectures. A program needs only the headers and three libraries.
+set(TESSERA_TORCH "$ENV{TESSERA_TORCH}" CACHE PATH
+    "LibTorch: an unpacked libtorch, or the torch package of a Python environment")
+if(NOT TESSERA_TORCH)
+  foreach(_python "${CMAKE_SOURCE_DIR}/.venv/bin/python" python3)
+    execute_process(
+      COMMAND "${_python}" -c
+              "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE _found OUTPUT_STRIP_TRAILING_WHITESPACE
+      ERROR_QUIET RESULT_VARIABLE _rc)
+    if(_rc EQUAL 0)
+      set(TESSERA_TORCH "${_found}" CACHE PATH "" FORCE)
+      break()
+    endif()
+  endforeach()
+endif()
+if(NOT EXISTS "${TESSERA_TORCH}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR
+    "LibTorch was not found: '${TESSERA_TORCH}/lib/libtorch_cpu.so' does not "
+    "exist. Run 'make setup', or set TESSERA_TORCH to a libtorch folder or to "
+    "the torch package of a Python environment (2.11 or newer).")
+endif()
+get_filename_component(TESSERA_TORCH "${TESSERA_TORCH}" REALPATH)
+
+file(STRINGS "${TESSERA_TORCH}/include/torch/headeronly/version.h" _version_lines
+     REGEX "define TORCH_VERSION ")
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TESSERA_TORCH_VERSION "${_version_lines}")
+if(TESSERA_TORCH_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR
+    "LibTorch ${TESSERA_TORCH_VERSION} at '${TESSERA_TORCH}' is too old; "
+    "Tessera needs 2.11 or newer.")
+endif()
+message(STATUS "LibTorch ${TESSERA_TORCH_VERSION}: ${TESSERA_TORCH}")
+
+add_library(tessera_torch INTERFACE)
+add_library(tessera::torch ALIAS tessera_torch)
+target_include_directories(tessera_torch SYSTEM INTERFACE
+  "${TESSERA_TORCH}/include" "${TESSERA_TORCH}/include/torch/csrc/api/include")
+target_compile_definitions(tessera_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+target_link_options(tessera_torch INTERFACE
+  "-Wl,-rpath,${TESSERA_TORCH}/lib" "-Wl,-rpath-link,${TESSERA_TORCH}/lib")
+target_link_libraries(tessera_torch INTERFACE
+  "${TESSERA_TORCH}/lib/libtorch_cpu.so" "${TESSERA_TORCH}/lib/libc10.so")
+
+if(TESSERA_WITH_CUDA)
+  find_path(TESSERA_NCCL_INCLUDE nccl.h
+            HINTS "${TESSERA_TORCH}/../nvidia/nccl/include" REQUIRED)
+  add_library(tessera_torch_cuda INTERFACE)
+  add_library(tessera::torch_cuda ALIAS tessera_torch_cuda)
+  target_include_directories(tessera_torch_cuda SYSTEM INTERFACE "${TESSERA_NCCL_INCLUDE}")
+  target_compile_definitions(tessera_torch_cuda INTERFACE USE_C10D_NCCL)
+  target_link_options(tessera_torch_cuda INTERFACE "-Wl,--allow-shlib-undefined")
+  target_link_libraries(tessera_torch_cuda INTERFACE
+    tessera::torch "${TESSERA_TORCH}/lib/libtorch_cuda.so"
+    "${TESSERA_TORCH}/lib/libc10_cuda.so" CUDA::cudart)
+endif()

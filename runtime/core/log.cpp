@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+// The log is process-wide by nature: these two name the process in it.
+std::atomic<int> log_rank{0};
+std::atomic<int> log_world_size{1};
+
+const char* level_name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kWarning:
+      return "warning: ";
+    case LogLevel::kError:
+      return "error: ";
+    case LogLevel::kInfo:
+      break;
+  }
+  return "";
+}
+
+} // namespace
+
+void set_log_rank(int rank, int world_size) {
+  log_rank = rank;
+  log_world_size = world_size;
+}
+
+bool is_log_rank_zero() {
+  return log_rank == 0;
+}
+
+void log_line(LogLevel level, std::string_view text) {
+  std::string line = "tessera: ";
+  if (log_world_size > 1 && level != LogLevel::kInfo) {
+    line += "rank " + std::to_string(log_rank) + ": ";
+  }
+  line += level_name(level);
+  line += text;
+  line += '\n';
+  // A log that cannot be written is not worth failing for.
+  [[maybe_unused]] auto written =
+      ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+} // namespace tessera

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/error.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+
+TEST(Error, CarriesTheConcatenatedParts) {
+  try {
+    TESSERA_CHECK(1 > 2, "numel is ", 3, ", expected ", 4);
+    FAIL() << "did not throw";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "numel is 3, expected 4");
+  }
+}
+
+} // namespace tessera
