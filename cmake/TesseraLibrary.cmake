@@ -11,9 +11,7 @@ foreach(_room runtime sharding offload pipeline engine zoo)
 endforeach()
 
 # The precompiled header that every target using LibTorch shares.
-file(WRITE "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp.in" "")
-configure_file("${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp.in"
-               "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp" COPYONLY)
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp" CONTENT "")
 add_library(tessera_pch OBJECT "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp")
 target_link_libraries(tessera_pch PRIVATE tessera::torch Threads::Threads)
 target_precompile_headers(tessera_pch PRIVATE <torch/torch.h>)
