@@ -29,8 +29,9 @@ endif()
 get_filename_component(TESSERA_TORCH "${TESSERA_TORCH}" REALPATH)
 
 file(STRINGS "${TESSERA_TORCH}/include/torch/headeronly/version.h" _version_lines
-     REGEX "define TORCH_VERSION ")
-string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TESSERA_TORCH_VERSION "${_version_lines}")
+     REGEX "define TORCH_VERSION_(MAJOR|MINOR) [0-9]+")
+string(REGEX MATCHALL "[0-9]+" _version "${_version_lines}")
+list(JOIN _version "." TESSERA_TORCH_VERSION)
 if(TESSERA_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR
     "LibTorch ${TESSERA_TORCH_VERSION} at '${TESSERA_TORCH}' is too old; "
