@@ -85,8 +85,11 @@ void GradientBucket::open(Slot slot) {
 }
 
 at::Tensor GradientBucket::slot_view(const Entry& entry) const {
+  // as_strided counts from the storage's begin, not the tensor's.
   return collected_.as_strided(
-      entry.parameter.sizes(), entry.parameter.strides(), entry.span.begin);
+      entry.parameter.sizes(),
+      entry.parameter.strides(),
+      collected_.storage_offset() + entry.span.begin);
 }
 
 void GradientBucket::place_token(Entry& entry) {
