@@ -39,6 +39,9 @@ class GradientBucket {
     return shard_;
   }
 
+  /// The runs of shard(), by position in the group's parameter list.
+  std::vector<FlatRun> own_runs() const;
+
   /// True between open() and begin_reduce()'s end.
   bool is_open() const {
     return open_;
@@ -115,7 +118,6 @@ class GradientBucket {
   void place_token(Entry& entry);
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
-  std::vector<FlatRun> own_runs() const;
   void fill_missing();
 
   ParamGroup& group_;

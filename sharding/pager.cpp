@@ -310,6 +310,23 @@ void Pager::unpin(
   }
 }
 
+MemoryBytes Pager::planned_bytes() const {
+  MemoryBytes bytes{};
+  const auto add = [&bytes](MemoryPurpose purpose, int64_t count) {
+    bytes[static_cast<size_t>(purpose)] += count;
+  };
+  for (const auto& group : groups_) {
+    const int64_t shard_bytes = group->padded_bytes() / world_size();
+    add(MemoryPurpose::kParameters, shard_bytes);
+    if (group->trainable()) {
+      add(MemoryPurpose::kGradients, shard_bytes);
+    }
+  }
+  add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
+  add(MemoryPurpose::kReduceSlots, reduce_arena_.capacity_bytes());
+  return bytes;
+}
+
 void Pager::check_identity() const {
   for (const auto& group : groups_) {
     group->check_identity();

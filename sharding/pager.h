@@ -92,6 +92,16 @@ class Pager : public PageFaultHandler {
   /// which parameters have one. Collective.
   void settle_gradients();
 
+  /// This rank's parts of the settled gradients, one tensor per run; writing to
+  /// them changes the gradients.
+  std::vector<at::Tensor> gradient_runs() const;
+
+  /// True when some parameter has a gradient, on any rank.
+  bool any_gradient() const;
+
+  /// The whole settled gradient of a parameter, or undefined. Collective.
+  at::Tensor whole_gradient(size_t parameter);
+
   /// After the optimizer has written the shards: pages still in are stale and
   /// dropped, gradients become none, and the plan is made or rewound and its
   /// first gathers are issued. Collective.
@@ -112,6 +122,9 @@ class Pager : public PageFaultHandler {
 
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
+
+  /// Bytes of shards, gradients and slots on this rank.
+  MemoryBytes planned_bytes() const;
 
   const PagerStatistics& statistics() const {
     return statistics_;

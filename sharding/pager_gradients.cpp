@@ -227,6 +227,55 @@ void Pager::settle_gradients() {
   }
 }
 
+std::vector<at::Tensor> Pager::gradient_runs() const {
+  std::vector<at::Tensor> runs;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const GradientBucket* bucket = buckets_[g].get();
+    if (bucket == nullptr) {
+      continue;
+    }
+    for (const FlatRun& run : bucket->own_runs()) {
+      if (bucket->has_gradient(run.parameter)) {
+        runs.push_back(bucket->shard().narrow(0, run.shard_offset, run.numel));
+      }
+    }
+  }
+  return runs;
+}
+
+bool Pager::any_gradient() const {
+  for (const ParameterPlace& place : places_) {
+    const auto& bucket = buckets_[place.group];
+    if (bucket && bucket->has_gradient(place.position)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+at::Tensor Pager::whole_gradient(size_t index) {
+  const ParameterPlace& place = places_[index];
+  const auto& bucket = buckets_[place.group];
+  if (!bucket || !bucket->has_gradient(place.position)) {
+    return {};
+  }
+  const PagedParameter& wanted = parameter(index);
+  const ParamGroup& group = *groups_[place.group];
+  const at::Tensor whole =
+      at::empty({group.layout().padded_numel()}, bucket->shard().options());
+  data_->all_gather(
+           whole,
+           bucket->shard(),
+           "gradient of '" + wanted.record.name() + "'")
+      .wait(watch_failures());
+  return whole
+      .as_strided(
+          wanted.record.tensor.sizes(),
+          wanted.record.tensor.strides(),
+          wanted.span.begin)
+      .clone();
+}
+
 void Pager::begin_next_step() {
   for (const auto& group : groups_) {
     TESSERA_CHECK(
