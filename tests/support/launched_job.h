@@ -11,10 +11,11 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <string>
 
-namespace tessera {
+namespace tessera::testing {
 
 class LaunchedJob {
  public:
@@ -41,6 +42,7 @@ class LaunchedJob {
     started_ = std::chrono::steady_clock::now();
     pid_ = ::fork();
     if (pid_ == 0) {
+      ::close(ends[0]);
       const int out = terminal >= 0 ? terminal : ends[1];
       ::dup2(out, STDOUT_FILENO);
       ::dup2(out, STDERR_FILENO);
@@ -157,4 +159,4 @@ inline bool is_gone_soon(pid_t pid) {
   return false;
 }
 
-} // namespace tessera
+} // namespace tessera::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/launched_job.h"
+#include "support/launched_job.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,8 @@
 namespace tessera {
 
 namespace {
+
+using testing::LaunchedJob;
 
 /// Runs the tessera program with arguments in the shell's spelling.
 LaunchedJob::Result run_tessera(const std::string& arguments) {

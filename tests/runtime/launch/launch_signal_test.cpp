@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/launch.h"
 
-#include "tests/support/launched_job.h"
+#include "support/launched_job.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,8 @@
 namespace tessera {
 
 namespace {
+
+using testing::LaunchedJob;
 
 LaunchOptions shell(const std::string& script) {
   LaunchOptions options;
@@ -29,7 +31,7 @@ std::string trapping(const std::string& names, int code) {
 
 } // namespace
 
-class ForwardedSignal : public testing::TestWithParam<int> {};
+class ForwardedSignal : public ::testing::TestWithParam<int> {};
 
 TEST_P(ForwardedSignal, ReachesEveryRank) {
   LaunchedJob job([] { return launch(shell(trapping("INT TERM HUP", 7))); });
@@ -50,7 +52,7 @@ TEST_P(ForwardedSignal, IsTheExitCodeOfRanksThatDoNotHandleIt) {
 INSTANTIATE_TEST_SUITE_P(
     Launch,
     ForwardedSignal,
-    testing::Values(SIGINT, SIGTERM, SIGHUP));
+    ::testing::Values(SIGINT, SIGTERM, SIGHUP));
 
 TEST(LaunchSignal, LeavesRanksTheTimeTheyNeed) {
   // Twice the grace time, which counts from the second signal only.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/launch.h"
 
+#include "support/launched_job.h"
 #include "tessera/runtime/launch/unique_fd.h"
-#include "tests/support/launched_job.h"
 
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -12,6 +12,8 @@
 namespace tessera {
 
 namespace {
+
+using testing::LaunchedJob;
 
 /// What a terminal of 72 columns receives from two ranks.
 std::string shown_on_terminal(const std::string& script) {

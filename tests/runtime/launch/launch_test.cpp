@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/launch.h"
 
+#include "support/launched_job.h"
 #include "tessera/runtime/core/error.h"
-#include "tests/support/launched_job.h"
 
 #include <gtest/gtest.h>
 
@@ -15,6 +15,9 @@
 namespace tessera {
 
 namespace {
+
+using testing::is_gone_soon;
+using testing::LaunchedJob;
 
 using std::chrono::milliseconds;
 

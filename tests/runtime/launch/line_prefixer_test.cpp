@@ -24,14 +24,16 @@ TEST(LinePrefixer, KeepsAPartialLineUntilItsEnd) {
 TEST(LinePrefixer, GivesTheSameLinesHoweverTheBytesArrive) {
   const std::string bytes = "a\r\nstep 1\rstep 2\rstep 3\nb\r\r\nlast";
   LinePrefixer whole("> ");
-  const std::string expected = whole.feed(bytes) + whole.finish();
-  EXPECT_EQ(expected, "> a\n> step 3\n> b\n> last\n");
+  const std::string expected = "> a\n> step 3\n> b\n";
+  EXPECT_EQ(whole.feed(bytes), expected);
+  EXPECT_EQ(whole.finish(), "> last\n");
   LinePrefixer single("> ");
   std::string lines;
   for (const char byte : bytes) {
     lines += single.feed({&byte, 1});
   }
-  EXPECT_EQ(lines + single.finish(), expected);
+  EXPECT_EQ(lines, expected);
+  EXPECT_EQ(single.finish(), "> last\n");
 }
 
 TEST(LinePrefixer, KeepsOnlyTheLastStateOfAProgressBar) {
