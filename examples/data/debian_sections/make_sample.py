@@ -54,6 +54,8 @@ PACKAGING = re.compile(
     r"transitional|dummy package|meta-?\s?package|debug(ging)? symbols",
     re.IGNORECASE,
 )
+# Nobody's mail address belongs into a data set.
+ADDRESS = re.compile(r"\S+@\S+\.\S+")
 # Names such as node-semver or python3-yaml carry the label in their prefix.
 TELLING_NAME = re.compile(
     r"\b(?:python3?|node|libjs|fonts|ttf|otf)-[a-z0-9][a-z0-9.+-]*[a-z0-9]\b"
@@ -153,7 +155,11 @@ def candidates(options):
         rank = name != source, len(name), name
         if source not in best or rank < best[source][0]:
             best[source] = rank, name, section, to_text(descriptions[key])
-    rows = [row[1:] for row in best.values() if len(row[3]) >= MIN_CHARACTERS]
+    rows = [
+        row[1:]
+        for row in best.values()
+        if len(row[3]) >= MIN_CHARACTERS and not ADDRESS.search(row[3])
+    ]
     return sorted(rows, key=lambda row: stable_order(row[0]))
 
 
