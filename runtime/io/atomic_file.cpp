@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/posix_error.h"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Distinguishes the temporary files of one process.
+std::atomic<unsigned> temporary_counter{0};
+
+[[noreturn]] void fail(const char* what, const fs::path& path, int code) {
+  TESSERA_FAIL(
+      "cannot ",
+      what,
+      " '",
+      path.string(),
+      "': ",
+      detail::errno_text(code),
+      "; ",
+      detail::errno_remedy(code));
+}
+
+// Makes a rename durable: the name lives in the folder.
+void sync_folder(const fs::path& file) {
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) {
+    fail("open the folder", folder, errno);
+  }
+  const int rc = ::fsync(fd);
+  const int code = errno;
+  ::close(fd);
+  // Some file systems cannot sync a folder (EINVAL) and need not.
+  if (rc != 0 && code != EINVAL) {
+    fail("sync the folder", folder, code);
+  }
+}
+
+} // namespace
+
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
+  TESSERA_CHECK(
+      path_.has_filename(),
+      "cannot write '",
+      path_.string(),
+      "': it names no file; add a file name");
+  // A leftover of a dead process with the same id, or a process of another
+  // machine on a shared disk, may hold the name already.
+  do {
+    temporary_ = path_;
+    temporary_ += detail::concat(".tmp-", ::getpid(), "-", temporary_counter++);
+    fd_ = ::open(
+        temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
+  if (fd_ < 0) {
+    fail("create", temporary_, errno);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+void AtomicFile::reserve(uint64_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  // Returns the error instead of setting errno.
+  int code = 0;
+  do {
+    code = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+  } while (code == EINTR);
+  if (code != 0) {
+    fail("reserve space for", temporary_, code);
+  }
+}
+
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const ssize_t written =
+        ::pwrite(fd_, data.data(), data.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("write", temporary_, errno);
+    }
+    offset += static_cast<uint64_t>(written);
+    data = data.subspan(static_cast<size_t>(written));
+  }
+}
+
+void AtomicFile::commit() {
+  TESSERA_CHECK(
+      fd_ >= 0,
+      "cannot commit '",
+      path_.string(),
+      "' a second time; write a new AtomicFile instead");
+  if (::fsync(fd_) != 0) {
+    fail("sync", temporary_, errno);
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail("move the finished file to", path_, errno);
+  }
+  ::close(std::exchange(fd_, -1)); // Synced: closing can lose nothing.
+  sync_folder(path_);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write_at(0, std::as_bytes(std::span(content)));
+  file.commit();
+}
+
+std::string read_text_file(const fs::path& path) {
+  // Opening a pipe would otherwise wait for its other end.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    fail("read", path, errno);
+  }
+  struct Closer {
+    int fd;
+    ~Closer() {
+      ::close(fd);
+    }
+  } closer{fd};
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) {
+    fail("read", path, errno);
+  }
+  TESSERA_CHECK(
+      S_ISREG(status.st_mode),
+      "cannot read '",
+      path.string(),
+      "': it is not a regular file; name a file, not a folder or device");
+  std::string content(static_cast<size_t>(status.st_size), '\0');
+  size_t filled = 0;
+  while (filled < content.size()) {
+    const ssize_t count =
+        ::read(fd, content.data() + filled, content.size() - filled);
+    if (count < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      fail("read", path, errno);
+    }
+    if (count == 0) {
+      break; // Shortened meanwhile.
+    }
+    filled += static_cast<size_t>(count);
+  }
+  content.resize(filled);
+  return content;
+}
+
+} // namespace tessera

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Reading and writing safetensors files: eight bytes of header length, a JSON
+// header that says name, dtype, shape and place of each tensor, then the bytes.
+// Format: https://github.com/huggingface/safetensors. Little endian throughout.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/runtime/io/atomic_file.h"
+
+namespace tessera {
+
+enum class SafetensorsDtype {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64,
+};
+
+/// Bytes of one element.
+size_t size_of(SafetensorsDtype dtype);
+
+/// The name used in files: "BF16", "F8_E4M3", ...
+std::string_view name_of(SafetensorsDtype dtype);
+
+/// The dtype of that name, or nothing.
+std::optional<SafetensorsDtype> safetensors_dtype(std::string_view name);
+
+/// One tensor of an open file.
+struct SafetensorsEntry {
+  std::string name;
+  SafetensorsDtype dtype;
+  std::vector<int64_t> shape; ///< Empty for a scalar; sizes may be zero.
+  /// Row-major elements inside the file's mapping: valid as long as the
+  /// SafetensorsFile. Other writers do not always align them: copy, don't cast.
+  std::span<const std::byte> data;
+};
+
+/// A read-only memory map of a safetensors file. Opening reads the header and
+/// checks all of it, so that every entry's data lies inside the file; tensors
+/// are read when touched. The file must not be shortened while it is open.
+/// Move-only; reading from several threads is safe.
+class SafetensorsFile {
+ public:
+  /// @throws Error naming the file, the tensor, the value and what to do when
+  /// the file cannot be read or is malformed in any way.
+  static SafetensorsFile open(const std::filesystem::path& path);
+
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&& other) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
+
+  /// All tensors, in the order of their bytes in the file.
+  const std::vector<SafetensorsEntry>& entries() const {
+    return entries_;
+  }
+
+  bool contains(std::string_view name) const;
+
+  /// @throws Error naming the file and the nearest name it has.
+  const SafetensorsEntry& at(std::string_view name) const;
+
+  /// The free text entries of the header, for example {"format": "pt"}.
+  const std::map<std::string, std::string>& metadata() const {
+    return metadata_;
+  }
+
+  const std::filesystem::path& path() const {
+    return path_;
+  }
+
+ private:
+  SafetensorsFile() = default;
+  void map_file();
+  void read_header();
+
+  std::filesystem::path path_;
+  std::span<const std::byte> mapping_;
+  std::vector<SafetensorsEntry> entries_;
+  std::unordered_map<std::string_view, size_t> index_; // Into entries_.
+  std::map<std::string, std::string> metadata_;
+};
+
+/// A tensor that will be written.
+struct SafetensorsSpec {
+  std::string name;
+  SafetensorsDtype dtype;
+  std::vector<int64_t> shape;
+};
+
+/// Writes a safetensors file of which the header is known first; tensors then
+/// follow in any order. The file appears under its final name at commit().
+/// The same specs, metadata and data give the same bytes, whatever the order
+/// of specs and writes: tensors lie by element size, largest first, then by
+/// name, which aligns each to its element. Used by one thread; blocks on the
+/// disk. Every operation throws Error naming the file and the tensor.
+class SafetensorsWriter {
+ public:
+  /// Reserves the whole file, so that a full disk is found here.
+  SafetensorsWriter(
+      const std::filesystem::path& path,
+      std::vector<SafetensorsSpec> specs,
+      const std::map<std::string, std::string>& metadata = {});
+
+  /// Writes the whole of one tensor, once.
+  /// @param data row-major elements, exactly as many bytes as its spec says.
+  void write(std::string_view name, std::span<const std::byte> data);
+
+  /// Makes the file durable and visible; each tensor that has elements must
+  /// have been written. Without it the destructor leaves nothing behind.
+  void commit();
+
+ private:
+  struct Slot {
+    uint64_t offset; // From the start of the file.
+    uint64_t bytes;
+    bool written = false;
+  };
+
+  AtomicFile file_;
+  std::map<std::string, Slot, std::less<>> slots_;
+};
+
+} // namespace tessera

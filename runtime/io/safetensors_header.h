@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the reader and the writer of safetensors agree on.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tessera/runtime/io/safetensors.h"
+
+namespace tessera::detail {
+
+/// Bytes of the length that a file starts with.
+inline constexpr size_t kSafetensorsPrefixBytes = 8;
+
+/// Longer headers are refused, as in the reference implementation.
+inline constexpr uint64_t kSafetensorsMaxHeaderBytes = 100'000'000;
+
+/// The header's key that is not a tensor.
+inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
+
+/// Bytes of a tensor, or nothing when they do not fit in an int64 (so that
+/// element counts, strides and byte offsets are safe as signed numbers
+/// everywhere): a zero among huge sizes does not excuse them.
+/// Sizes must not be negative.
+inline std::optional<uint64_t> safetensors_bytes(
+    SafetensorsDtype dtype, std::span<const int64_t> shape) {
+  auto bytes = static_cast<int64_t>(size_of(dtype));
+  bool empty = false;
+  for (const int64_t size : shape) {
+    empty = empty || size == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : static_cast<uint64_t>(bytes);
+}
+
+} // namespace tessera::detail

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A folder for one test, removed with all it holds.
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX")
+            .string();
+    TESSERA_CHECK(
+        ::mkdtemp(name.data()) != nullptr, "cannot create the folder ", name);
+    path_ = name;
+  }
+
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const {
+    return path_;
+  }
+
+  std::filesystem::path operator/(const std::string& name) const {
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+} // namespace tessera
