@@ -30,9 +30,10 @@ struct LaunchOptions {
 ///   with carriage returns shows its last state; on a terminal, rank 0's is
 ///   shown as it changes.
 /// - SIGINT, SIGTERM and SIGHUP go to all ranks, which may take their time; a
-///   second one ends them.
+///   second one gives them `grace`.
 /// - When a rank fails, or nobody reads the output any more, the other ranks
-///   are sent SIGTERM and after `grace` SIGKILL, with everything they started.
+///   are sent SIGTERM (unless they have been signalled already) and after
+///   `grace` SIGKILL, with everything they started.
 /// - Ranks have nothing on standard input.
 ///
 /// Blocks. Call it from the main thread of a program with no other threads: it

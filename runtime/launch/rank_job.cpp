@@ -199,8 +199,12 @@ void RankJob::end_ranks() {
     return;
   }
   kill_time_ = Clock::now() + options_.grace;
-  for (const Rank& rank : ranks_) {
-    rank.process->signal_group(SIGTERM);
+  // Ranks that were signalled already may be busy ending; a second signal
+  // would cut that short.
+  if (stop_signals_ == 0) {
+    for (const Rank& rank : ranks_) {
+      rank.process->signal_group(SIGTERM);
+    }
   }
 }
 
