@@ -78,7 +78,7 @@ struct OddSizesImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     auto y = torch::tanh(linear(x)) * scale + shift;
     auto z = last(y).matmul(triple) * pair.sum();
-    return z.sum() + y.matmul(column.t()).square().mean() + empty.sum();
+    return z.mean() + y.matmul(column.t()).square().mean() + empty.sum();
   }
 
   torch::Tensor scale, shift, pair, triple, empty, column;
