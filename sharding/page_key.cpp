@@ -13,7 +13,9 @@
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <mutex>
 
@@ -113,20 +115,32 @@ bool serve_token(
       "optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.");
 }
 
+/// Every handler gets all its pages at once, so that none of them makes room
+/// for another.
 void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
   const char* name = op.schema().name().c_str();
-  // Nearly always one engine; with several, each serves its own pages.
-  PageFaultHandler& first = found.accesses[0].page->group().handler();
-  const bool same = std::all_of(
-      found.accesses.begin(), found.accesses.end(), [&](const auto& access) {
-        return &access.page->group().handler() == &first;
-      });
-  if (same) {
-    first.on_access(found.accesses, name);
+  const auto handler_of = [](const PageAccess& access) {
+    return &access.page->group().handler();
+  };
+  c10::SmallVector<PageFaultHandler*, 2> handlers; // nearly always one
+  for (const PageAccess& access : found.accesses) {
+    if (std::find(handlers.begin(), handlers.end(), handler_of(access)) ==
+        handlers.end()) {
+      handlers.push_back(handler_of(access));
+    }
+  }
+  if (handlers.size() == 1) {
+    handlers[0]->on_access(found.accesses, name);
     return;
   }
-  for (const PageAccess& access : found.accesses) {
-    access.page->group().handler().on_access({access}, name);
+  for (PageFaultHandler* handler : handlers) {
+    c10::SmallVector<PageAccess, 8> own;
+    std::copy_if(
+        found.accesses.begin(),
+        found.accesses.end(),
+        std::back_inserter(own),
+        [&](const auto& access) { return handler_of(access) == handler; });
+    handler->on_access(own, name);
   }
 }
 
