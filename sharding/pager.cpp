@@ -176,16 +176,15 @@ void Pager::install_hooks() {
         std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
     torch::autograd::impl::set_post_acc_grad_hooks(
         tensor,
-        std::make_unique<GradientHook>(*this, i, user_hooks_[i].get()));
+        std::make_unique<GradientHook>(*this, i, user_hooks_[i]->get()));
   }
 }
 
 void Pager::remove_hooks() {
   for (size_t i = 0; i < user_hooks_.size(); ++i) {
-    const at::Tensor& tensor = parameter(i).record.tensor;
-    if (tensor.requires_grad()) {
+    if (user_hooks_[i]) {
       torch::autograd::impl::set_post_acc_grad_hooks(
-          tensor, std::move(user_hooks_[i]));
+          parameter(i).record.tensor, std::move(*user_hooks_[i]));
     }
   }
   user_hooks_.clear();

@@ -18,6 +18,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -191,7 +192,10 @@ class Pager : public PageFaultHandler {
   SlotArena gather_arena_;
   SlotArena reduce_arena_;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
-  std::vector<std::unique_ptr<torch::autograd::PostAccumulateGradHook>>
+  /// Per parameter what our hook stands in front of, maybe null; nothing where
+  /// there is no hook of ours (requires_grad may change after wrap).
+  std::vector<
+      std::optional<std::unique_ptr<torch::autograd::PostAccumulateGradHook>>>
       user_hooks_;
 
   std::array<PlanCursor, kPlanPhaseCount> cursors_;
