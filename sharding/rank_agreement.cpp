@@ -31,7 +31,7 @@ RankAgreement::RankAgreement(
     const std::string& name,
     std::function<std::string(const RankIntent&)> describe)
     : store_(world.store()),
-      name_(name),
+      name_(world.unique_name(name)),
       control_(world.new_communicator(name + " control")),
       describe_(std::move(describe)) {}
 
@@ -91,6 +91,7 @@ void RankAgreement::announce_departure(
     uint64_t issued,
     const std::string& what) {
   if (size() > 1) {
+    departure_ = {period, issued};
     store_->set(
         key("left/" + std::to_string(period) + "/" + std::to_string(rank())),
         to_bytes(std::to_string(issued) + " " + what));
@@ -117,6 +118,11 @@ WaitCheck RankAgreement::watch(uint64_t period, uint64_t sequence) {
   }
   return [this, period, sequence] {
     throw_if_failed();
+    // Since this rank left the plan too, its collectives are agreed on first.
+    if (departure_ && departure_->period == period &&
+        sequence >= departure_->issued) {
+      return;
+    }
     for (int r = 0; r < size(); ++r) {
       const std::string left =
           key("left/" + std::to_string(period) + "/" + std::to_string(r));

@@ -42,7 +42,8 @@ struct RankIntent {
 /// joined, and stops with an error instead of hanging.
 class RankAgreement {
  public:
-  /// Collective. @param describe turns an intent into words for errors.
+  /// Collective. Agreements of one job do not see each other, whatever their
+  /// names. @param describe turns an intent into words for errors.
   RankAgreement(
       World& world,
       const std::string& name,
@@ -87,6 +88,11 @@ class RankAgreement {
   std::string name_;
   std::unique_ptr<Communicator> control_;
   std::function<std::string(const RankIntent&)> describe_;
+  struct Departure {
+    uint64_t period = 0;
+    uint64_t issued = 0;
+  };
+  std::optional<Departure> departure_; ///< this rank's last one
 };
 
 } // namespace tessera

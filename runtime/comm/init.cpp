@@ -99,12 +99,16 @@ std::unique_ptr<Communicator> World::new_communicator(const std::string& name) {
   if (size_ == 1) {
     return std::make_unique<Communicator>(name);
   }
-  const std::string prefix = name + "." + std::to_string(communicators_made_++);
-  auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+  auto prefixed =
+      c10::make_intrusive<c10d::PrefixStore>(unique_name(name), store_);
   return std::make_unique<Communicator>(
       name,
       make_gloo_backend(prefixed, rank_, size_, options_.timeout),
       options_.timeout);
+}
+
+std::string World::unique_name(const std::string& name) {
+  return name + "." + std::to_string(names_made_++);
 }
 
 World& init(const InitOptions& options) {

@@ -49,13 +49,17 @@ class World {
   /// with the same `name`, in the same order.
   std::unique_ptr<Communicator> new_communicator(const std::string& name);
 
+  /// `name` with a number behind it that no earlier call has returned: a prefix
+  /// for keys in the store. Every rank calls it in the same order.
+  std::string unique_name(const std::string& name);
+
  private:
   int rank_;
   int size_;
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
-  int communicators_made_ = 0;
+  int names_made_ = 0;
 };
 
 /// Joins the job that the environment describes, once per process: torchrun's
