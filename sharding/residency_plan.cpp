@@ -101,7 +101,8 @@ class ResidencySimulation {
   std::map<int, std::vector<size_t>> uses_;
 };
 
-/// The next `depth` distinct groups used after entry `from`, not in `current`.
+/// The groups of the next touches after entry `from`, at least `depth` that are
+/// not in `current`; a touch is taken with all its groups or not at all.
 std::vector<int> upcoming_groups(
     const std::vector<PlanEntry>& entries,
     size_t from,
@@ -109,10 +110,10 @@ std::vector<int> upcoming_groups(
     int depth) {
   std::vector<int> upcoming;
   for (size_t i = from; i < entries.size(); ++i) {
+    if (static_cast<int>(upcoming.size()) >= depth) {
+      return upcoming;
+    }
     for (const int group : entries[i].groups) {
-      if (static_cast<int>(upcoming.size()) == depth) {
-        return upcoming;
-      }
       const bool known =
           std::find(current.begin(), current.end(), group) != current.end() ||
           std::find(upcoming.begin(), upcoming.end(), group) != upcoming.end();
@@ -124,10 +125,8 @@ std::vector<int> upcoming_groups(
   return upcoming;
 }
 
-/// Touches and backward ends, with the reductions where they are due.
-std::vector<PlanEntry> entries_with_reductions(
-    const std::vector<PlanEvent>& events) {
-  // The last arrival of each group before each backward end.
+/// The positions of each group's last arrival before each backward end.
+std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
   std::set<size_t> last_arrivals;
   std::map<int, size_t> latest;
   for (size_t i = 0; i < events.size(); ++i) {
@@ -140,6 +139,13 @@ std::vector<PlanEntry> entries_with_reductions(
       latest.clear();
     }
   }
+  return last_arrivals;
+}
+
+/// Touches and backward ends, with the reductions where they are due.
+std::vector<PlanEntry> entries_with_reductions(
+    const std::vector<PlanEvent>& events) {
+  const auto last_arrivals = find_last_arrivals(events);
   std::vector<PlanEntry> entries;
   std::vector<PlanAction> due;
   for (size_t i = 0; i < events.size(); ++i) {
@@ -253,35 +259,43 @@ int64_t peak_reduce_bytes(
     const std::vector<PlanEvent>& events,
     const std::vector<int64_t>& group_bytes) {
   const auto entries = entries_with_reductions(events);
+  const auto last_arrivals = find_last_arrivals(events);
   // The arrivals are gone from the entries; walk both in step.
   size_t entry = 0;
   std::set<int> open;
+  std::set<int> complete;
   std::set<int> reducing;
-  int64_t peak = 0;
-  const auto measure = [&] {
+  const auto bytes_of = [&](const std::set<int>& groups) {
     int64_t bytes = 0;
-    for (const auto* set : {&open, &reducing}) {
-      for (const int group : *set) {
-        bytes += group_bytes[group] + OffsetAllocator::kAlignment;
-      }
+    for (const int group : groups) {
+      bytes += group_bytes[group] + OffsetAllocator::kAlignment;
     }
-    peak = std::max(peak, bytes);
+    return bytes;
   };
-  for (const PlanEvent& event : events) {
-    if (event.kind == Kind::kArrival) {
-      open.insert(event.groups[0]);
-      measure();
+  int64_t peak = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == Kind::kArrival) {
+      const int group = events[i].groups[0];
+      open.insert(group);
+      // A complete group waits for its turn: the reduction before it, begun at
+      // an earlier touch, gives its slot up when there is no other.
+      peak = std::max(
+          peak, bytes_of(open) + (complete.empty() ? bytes_of(reducing) : 0));
+      if (last_arrivals.count(i)) {
+        complete.insert(group);
+      }
       continue;
     }
     for (const PlanAction& action : entries[entry].after) {
       if (action.kind == PlanAction::Kind::kReduce) {
-        reducing.clear();
         open.erase(action.group);
-        reducing.insert(action.group);
+        complete.erase(action.group);
+        reducing = {action.group};
       }
     }
-    if (event.kind == Kind::kBackwardEnd) {
+    if (events[i].kind == Kind::kBackwardEnd) {
       open.clear();
+      complete.clear();
       reducing.clear();
     }
     ++entry;

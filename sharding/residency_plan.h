@@ -55,7 +55,9 @@ struct ResidencyPlan {
 struct PlanLimits {
   std::vector<int64_t> group_bytes; ///< whole size of each group
   int64_t capacity_bytes = 0; ///< of the buffer that holds unsharded groups
-  int prefetch_depth = 1; ///< groups gathered ahead of the one in use
+  /// Groups gathered ahead of the one in use; more where the next operator uses
+  /// several at once.
+  int prefetch_depth = 1;
 };
 
 /// Turns a recorded step into a plan: every group is unsharded up to
@@ -77,8 +79,8 @@ int64_t capacity_without_exposed_unshards(
     int prefetch_depth);
 
 /// The bytes of gradients collected and in reduction at the same time: the
-/// largest sum over the events. In-flight reductions end when the next one
-/// begins.
+/// largest sum over the events. A reduction in flight ends when the next one
+/// begins, or when one that is due next needs its room.
 int64_t peak_reduce_bytes(
     const std::vector<PlanEvent>& events,
     const std::vector<int64_t>& group_bytes);
