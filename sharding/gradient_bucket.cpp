@@ -180,14 +180,15 @@ Slot GradientBucket::close_empty() {
   return std::exchange(slot_, {});
 }
 
-void GradientBucket::begin_reduce(
-    Communicator& communicator,
-    const at::Tensor& scratch) {
+void GradientBucket::begin_reduce(Communicator& communicator) {
   const c10::NoGradGuard no_grad;
   fill_missing();
   if (slot_.defined()) {
+    // What is added to the shard arrives in the slot, where this rank's part of
+    // the input lies.
+    const FlatSpan mine = group_.layout().shard(rank_);
     reduced_ = accumulates()
-        ? scratch.view(shard_.scalar_type()).narrow(0, 0, shard_.numel())
+        ? slot_.tensor.narrow(0, mine.begin, mine.numel)
         : shard_;
     pending_ = communicator.reduce_scatter_sum(
         reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");

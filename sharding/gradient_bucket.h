@@ -64,13 +64,9 @@ class GradientBucket {
   bool any_arrived() const;
   bool all_arrived() const;
 
-  /// True when the reduction is added to what the shard already holds.
-  bool accumulates() const;
-
   /// Starts the reduction of what was collected; parameters that collected
   /// nothing count as zero.
-  /// @param scratch bytes for one shard, used when accumulates().
-  void begin_reduce(Communicator& communicator, const at::Tensor& scratch);
+  void begin_reduce(Communicator& communicator);
   bool reducing() const {
     return reducing_;
   }
@@ -119,6 +115,8 @@ class GradientBucket {
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
   void fill_missing();
+  /// True when the reduction is added to what the shard already holds.
+  bool accumulates() const;
 
   ParamGroup& group_;
   int rank_;

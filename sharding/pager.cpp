@@ -63,7 +63,6 @@ Pager::Pager(
     const PagerOptions& options,
     MemoryLedger& ledger)
     : options_(options),
-      ledger_(ledger),
       agreement_(
           world,
           "engine",

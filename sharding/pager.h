@@ -184,7 +184,6 @@ class Pager : public PageFaultHandler {
   void adopt_plans();
 
   PagerOptions options_;
-  MemoryLedger& ledger_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   std::vector<ParameterPlace> places_;
   RankAgreement agreement_;
@@ -203,7 +202,6 @@ class Pager : public PageFaultHandler {
   std::vector<uint64_t> unshard_sequence_; ///< per group, of its last unshard
   std::vector<int> writable_pins_; ///< per group
   std::vector<size_t> reducing_; ///< groups, in issue order
-  at::Tensor accumulate_scratch_;
   uint64_t period_ = 0; ///< optimizer steps and phases so far
   uint64_t issued_ = 0; ///< data collectives in this period
   uint64_t epoch_ = 1; ///< of the touch in progress

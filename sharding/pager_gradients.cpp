@@ -105,22 +105,8 @@ void Pager::begin_reduce(size_t g) {
   GradientBucket& bucket = *buckets_[g];
   open_bucket(g);
   bucket.refresh();
-  if (!accumulate_scratch_.defined() && bucket.accumulates()) {
-    int64_t longest = 0;
-    for (const auto& group : groups_) {
-      longest = std::max(
-          longest,
-          group->layout().shard_numel() *
-              static_cast<int64_t>(c10::elementSize(group->dtype())));
-    }
-    accumulate_scratch_ = ledger_.allocate(
-        MemoryPurpose::kReduceSlots,
-        longest,
-        at::kByte,
-        groups_[g]->shard().device());
-  }
   ++issued_;
-  bucket.begin_reduce(*data_, accumulate_scratch_);
+  bucket.begin_reduce(*data_);
   reducing_.push_back(g);
   ++statistics_.reductions;
 }

@@ -80,7 +80,8 @@ class Communicator {
       std::string what);
 
   /// output = sum over ranks of input[rank() * n, (rank() + 1) * n),
-  /// n = output.numel(). `input` may be overwritten by the backend.
+  /// n = output.numel(). `input` may be overwritten by the backend; `output` may
+  /// be that very part of it.
   PendingCollective reduce_scatter_sum(
       const at::Tensor& output,
       const at::Tensor& input,

@@ -22,6 +22,11 @@ TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
       comm->reduce_scatter_sum(sum, all, "reduce").wait();
       EXPECT_EQ(
           sum[0].item<float>(), (world.rank() + 1.0) * world.size());
+      // Into the rank's own part of the input.
+      const auto input = at::ones({3 * world.size()}, dtype);
+      const auto part = input.narrow(0, 3 * world.rank(), 3);
+      comm->reduce_scatter_sum(part, input, "reduce in place").wait();
+      EXPECT_TRUE(at::equal(part, at::full({3}, world.size(), dtype)));
     }
   });
 }
