@@ -21,15 +21,24 @@ check() {
   local title=$1
   shift
   if "$@"; then
-    printf 'lint: %-22s ok\n' "$title"
+    printf 'lint: %-24s ok\n' "$title"
   else
-    printf 'lint: %-22s FAILED\n' "$title"
+    printf 'lint: %-24s FAILED\n' "$title"
     failed+=("$title")
   fi
 }
 
 format() {
   files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 -r "$clang_format" "$@"
+}
+
+# Names the files to format; the lines are 'make format' and 'git diff' away.
+check_format() {
+  local output
+  output=$(format --dry-run -Werror 2>&1) && return
+  grep -oE '^[^:]+:[0-9]+:[0-9]+: error: .*' <<<"$output" |
+    awk -F: '!seen[$1]++ { print $1 ":" $2 ": not formatted" }'
+  return 1
 }
 
 check_shell() {
@@ -44,7 +53,7 @@ if [[ ${1:-} == --format ]]; then
   format -i
   exit
 fi
-check "format (make format)" format --dry-run -Werror
+check "format (make format)" check_format
 check "sources" python3 scripts/check_sources.py
 check "rooms" python3 scripts/check_rooms.py
 if command -v shellcheck >/dev/null; then

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the zoo's tests share: the real model's folder and the fixtures.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace tessera {
+
+/// The folder of all-MiniLM-L6-v2. Its absence fails a test, never skips it.
+inline std::filesystem::path minilm_folder() {
+  const char* set = std::getenv("TESSERA_MINILM");
+  const std::filesystem::path folder =
+      set != nullptr ? set : TESSERA_SOURCE_DIR "/models/minilm";
+  TESSERA_CHECK(
+      std::filesystem::exists(folder / "config.json"),
+      "no model at ",
+      folder,
+      "; run 'make setup', or set TESSERA_MINILM to the folder of "
+      "all-MiniLM-L6-v2");
+  return folder;
+}
+
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(TESSERA_FIXTURES_DIR) / name;
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  return parse_json(read_text_file(path), path.string());
+}
+
+} // namespace tessera

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/atomic_folder.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/posix_error.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const char* what, const fs::path& path, int code) {
+  TESSERA_FAIL(
+      "cannot ",
+      what,
+      " the folder ",
+      path,
+      ": ",
+      detail::errno_text(code),
+      "; ",
+      detail::errno_remedy(code));
+}
+
+void make_durable(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) {
+    fail("open", folder, errno);
+  }
+  const int result = ::fsync(fd);
+  const int code = errno;
+  ::close(fd);
+  if (result != 0) {
+    fail("write", folder, code);
+  }
+}
+
+void rename_folder(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    fail("rename to its final name", from, errno);
+  }
+}
+
+} // namespace
+
+AtomicFolder::AtomicFolder(fs::path path, std::set<std::string> own_names)
+    : own_names_(std::move(own_names)) {
+  // Through links and without a trailing slash: the name that is replaced.
+  std::error_code error;
+  path_ = fs::weakly_canonical(path, error);
+  if (!error && !path_.has_filename()) {
+    path_ = path_.parent_path();
+  }
+  TESSERA_CHECK(
+      !error && path_.has_filename(),
+      "the folder ",
+      path,
+      " can not be written: ",
+      error ? error.message() : "it has no name",
+      "; choose another one");
+  check_replaceable();
+  temporary_ = path_;
+  temporary_ += ".tmp-" + std::to_string(::getpid());
+  fs::create_directories(path_.parent_path(), error);
+  if (!error) {
+    fs::remove_all(temporary_, error); // of a dead process with our number
+  }
+  if (!error) {
+    fs::create_directory(temporary_, error);
+  }
+  if (error) {
+    fail("create", temporary_, error.value());
+  }
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (!committed_) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+}
+
+void AtomicFolder::check_replaceable() const {
+  std::error_code error;
+  const fs::file_status status = fs::status(path_, error);
+  if (status.type() == fs::file_type::not_found) {
+    return;
+  }
+  TESSERA_CHECK(
+      fs::is_directory(status),
+      path_,
+      " exists and is not a folder; choose another name");
+  for (fs::directory_iterator entry(path_, error), end; entry != end;
+       entry.increment(error)) {
+    TESSERA_CHECK(
+        own_names_.contains(entry->path().filename().string()),
+        path_,
+        " exists and holds ",
+        entry->path().filename(),
+        ", which would be lost; choose another folder, or move it away");
+  }
+  if (error) {
+    fail("read", path_, error.value());
+  }
+}
+
+void AtomicFolder::commit() {
+  TESSERA_CHECK(!committed_, path_, " was committed before");
+  check_replaceable(); // it may have come into being meanwhile
+  make_durable(temporary_);
+  fs::path old = temporary_;
+  if (!fs::exists(path_)) {
+    rename_folder(temporary_, path_);
+    old.clear();
+  } else if (
+      ::renameat2(
+          AT_FDCWD,
+          temporary_.c_str(),
+          AT_FDCWD,
+          path_.c_str(),
+          RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) {
+      fail("replace", path_, errno);
+    }
+    old = path_;
+    old += ".old-" + std::to_string(::getpid());
+    rename_folder(path_, old);
+    rename_folder(temporary_, path_);
+  }
+  committed_ = true;
+  make_durable(path_.parent_path());
+  if (!old.empty()) {
+    std::error_code ignored; // a left-over does no harm
+    fs::remove_all(old, ignored);
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/bert_folder.h"
+
+#include "tessera/runtime/core/log.h"
+#include "tessera/zoo/hf_folder.h"
+#include "tessera/zoo/hf_folder_writer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string_view>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kModelPrefix = "bert.";
+constexpr std::string_view kClassifierPrefix = "classifier.";
+constexpr std::string_view kPretrainingPrefix = "cls.";
+
+void replace_suffix(
+    std::string& name,
+    std::string_view suffix,
+    std::string_view by) {
+  if (name.ends_with(suffix)) {
+    name.replace(name.size() - suffix.size(), suffix.size(), by);
+  }
+}
+
+// The name inside BertForSequenceClassification, "" for what it has no use for.
+std::string canonical_name(std::string_view name) {
+  // A buffer that old versions saved: 0, 1, 2 ...
+  if (name.ends_with("embeddings.position_ids") ||
+      name.starts_with(kPretrainingPrefix)) {
+    return "";
+  }
+  std::string result(name);
+  replace_suffix(result, "LayerNorm.gamma", "LayerNorm.weight");
+  replace_suffix(result, "LayerNorm.beta", "LayerNorm.bias");
+  if (!name.starts_with(kModelPrefix) && !name.starts_with(kClassifierPrefix)) {
+    result.insert(0, kModelPrefix);
+  }
+  return result;
+}
+
+// The name inside BertModel.
+std::string encoder_name(std::string_view name) {
+  const std::string result = canonical_name(name);
+  return result.starts_with(kModelPrefix) ? result.substr(kModelPrefix.size())
+                                          : "";
+}
+
+void log_list(
+    const fs::path& folder,
+    const char* what,
+    const std::vector<std::string>& names) {
+  if (names.empty() || !is_log_rank_zero()) {
+    return;
+  }
+  std::string list;
+  for (const std::string& name : names) {
+    list += " " + name;
+  }
+  log_info(folder.string(), ": ", what, ":", list);
+}
+
+} // namespace
+
+BertModel load_bert(const fs::path& folder) {
+  BertModel model(BertConfig::from_folder(folder));
+  const HfLoadReport report = load_hf_weights(
+      *model, HfCheckpoint::open(folder), {.rename = encoder_name});
+  log_list(folder, "not needed, left out", report.left_out);
+  return model;
+}
+
+BertForSequenceClassification load_bert_for_sequence_classification(
+    const fs::path& folder,
+    const std::vector<std::string>& labels) {
+  BertConfig config = BertConfig::from_folder(folder);
+  if (!labels.empty()) {
+    config.labels = labels;
+  }
+  BertForSequenceClassification model(config);
+  const HfLoadReport report = load_hf_weights(
+      *model,
+      HfCheckpoint::open(folder),
+      {.rename = canonical_name,
+       .may_be_missing = {std::string(kClassifierPrefix)}});
+  log_list(folder, "not needed, left out", report.left_out);
+  log_list(folder, "not in the checkpoint, fresh", report.missing);
+  return model;
+}
+
+void save_bert(
+    const BertForSequenceClassification& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  HfFolderWriter writer(
+      folder,
+      model->config().to_json(),
+      safetensors_specs(*model),
+      tokenizer_folder);
+  for (const auto& item : model->named_parameters()) {
+    writer.write(item.key(), item.value());
+  }
+  writer.commit();
+}
+
+} // namespace tessera

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Typed access to the JSON files of a Hugging Face folder. Unlike our own
+// configurations they may hold keys that we do not know.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace tessera {
+
+/// A JSON object that knows where it comes from, for messages.
+class JsonFields {
+ public:
+  /// @throws Error when `object` is not an object.
+  JsonFields(nlohmann::json object, std::string origin)
+      : object_(std::move(object)), origin_(std::move(origin)) {
+    TESSERA_CHECK(
+        object_.is_object(),
+        origin_,
+        " is ",
+        show_json(object_),
+        ", not a JSON object; fetch the model's folder again");
+  }
+
+  /// Reads a file; an absent one reads as an empty object.
+  /// @throws Error when it is no JSON object.
+  static JsonFields from_file(const std::filesystem::path& path) {
+    if (!std::filesystem::exists(path)) {
+      return {nlohmann::json::object(), path.string()};
+    }
+    return {parse_json(read_text_file(path), path.string()), path.string()};
+  }
+
+  /// The value of a key (bool, int64_t, double or string), or nothing where it
+  /// is absent or null.
+  /// @throws Error when it has another type, naming file, key and value.
+  template <typename Value>
+  std::optional<Value> get(const char* key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end() || found->is_null()) {
+      return std::nullopt;
+    }
+    TESSERA_CHECK(
+        is<Value>(*found),
+        origin_,
+        ": '",
+        key,
+        "' is ",
+        show_json(*found),
+        ", but must be ",
+        type_name<Value>());
+    return found->template get<Value>();
+  }
+
+  template <typename Value>
+  Value get_or(const char* key, Value otherwise) const {
+    return get<Value>(key).value_or(std::move(otherwise));
+  }
+
+  /// @throws Error when the key is absent.
+  template <typename Value>
+  Value require(const char* key) const {
+    const std::optional<Value> value = get<Value>(key);
+    TESSERA_CHECK(
+        value.has_value(),
+        origin_,
+        " lacks '",
+        key,
+        "'; is it the file of a BERT model?");
+    return *value;
+  }
+
+  /// An object inside; absent or null reads as an empty one.
+  JsonFields section(const char* key) const {
+    const nlohmann::json found = object_.value(key, nlohmann::json());
+    return {
+        found.is_null() ? nlohmann::json::object() : found,
+        origin_ + ": '" + key + "'"};
+  }
+
+  bool contains(const char* key) const {
+    return object_.contains(key);
+  }
+  const nlohmann::json& object() const {
+    return object_;
+  }
+  const std::string& origin() const {
+    return origin_;
+  }
+
+ private:
+  template <typename Value>
+  static bool is(const nlohmann::json& value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+      return value.is_boolean();
+    } else if constexpr (std::is_same_v<Value, std::int64_t>) {
+      return value.is_number_integer() &&
+          (!value.is_number_unsigned() ||
+           value.get<std::uint64_t>() <= INT64_MAX);
+    } else if constexpr (std::is_same_v<Value, double>) {
+      return value.is_number();
+    } else {
+      static_assert(std::is_same_v<Value, std::string>);
+      return value.is_string();
+    }
+  }
+
+  template <typename Value>
+  static const char* type_name() {
+    if constexpr (std::is_same_v<Value, bool>) {
+      return "true or false";
+    } else if constexpr (std::is_same_v<Value, std::int64_t>) {
+      return "an integer";
+    } else if constexpr (std::is_same_v<Value, double>) {
+      return "a number";
+    } else {
+      return "a string";
+    }
+  }
+
+  nlohmann::json object_;
+  std::string origin_;
+};
+
+} // namespace tessera

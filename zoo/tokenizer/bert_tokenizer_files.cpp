@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads vocab.txt, tokenizer.json and tokenizer_config.json.
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+using TokenIds = std::vector<std::pair<std::string, std::int64_t>>;
+
+void check_is_bert(const JsonFields& config, const JsonFields& tokenizer) {
+  const auto kind = config.get_or<std::string>("tokenizer_class", "");
+  TESSERA_CHECK(
+      kind.empty() || kind == "BertTokenizer" || kind == "BertTokenizerFast",
+      config.origin(),
+      ": tokenizer_class is '",
+      kind,
+      "'; only BertTokenizer is supported");
+  struct Part {
+    const char* key;
+    const char* type;
+  };
+  for (const Part& part :
+       {Part{"normalizer", "BertNormalizer"},
+        Part{"pre_tokenizer", "BertPreTokenizer"},
+        Part{"model", "WordPiece"}}) {
+    const JsonFields fields = tokenizer.section(part.key);
+    const auto type = fields.get_or<std::string>("type", part.type);
+    TESSERA_CHECK(
+        type == part.type,
+        fields.origin(),
+        " has type '",
+        type,
+        "', but a BERT tokenizer's is '",
+        part.type,
+        "'; this folder holds another kind of tokenizer");
+  }
+  TESSERA_CHECK(
+      tokenizer.section("normalizer").get_or("clean_text", true),
+      tokenizer.origin(),
+      ": the normalizer has clean_text=false; BERT always cleans its text");
+}
+
+BertTextOptions text_options(
+    const JsonFields& config,
+    const JsonFields& tokenizer) {
+  BertTextOptions options;
+  options.lower_case = config.get_or("do_lower_case", true);
+  options.strip_accents = config.get_or("strip_accents", options.lower_case);
+  options.split_chinese = config.get_or("tokenize_chinese_chars", true);
+
+  const JsonFields normalizer = tokenizer.section("normalizer");
+  const auto warn_when_overruled = [&](const char* key, bool used) {
+    if (normalizer.get_or(key, used) != used) {
+      log_warning(
+          normalizer.origin(),
+          " says ",
+          key,
+          (used ? "=false, but " : "=true, but "),
+          config.origin(),
+          " or BERT's default says otherwise and wins, as in transformers; "
+          "set it in tokenizer_config.json");
+    }
+  };
+  warn_when_overruled("lowercase", options.lower_case);
+  warn_when_overruled("strip_accents", options.strip_accents);
+  warn_when_overruled("handle_chinese_chars", options.split_chinese);
+  return options;
+}
+
+// Special tokens stand as "[CLS]" or as {"content": "[CLS]", ...}.
+std::string token_name(
+    const JsonFields& config,
+    const char* key,
+    const std::string& otherwise) {
+  const auto found = config.object().find(key);
+  if (found != config.object().end() && found->is_object()) {
+    return config.section(key).require<std::string>("content");
+  }
+  return config.get_or(key, otherwise);
+}
+
+// An added token that is found in the raw text as it stands. `normalized` ones
+// would be looked for after lower-casing, which nothing here does.
+std::string added_token(const JsonFields& token) {
+  const auto content = token.require<std::string>("content");
+  TESSERA_CHECK(!content.empty(), token.origin(), " has an empty content");
+  TESSERA_CHECK(
+      !token.get_or("single_word", false) && !token.get_or("normalized", false),
+      token.origin(),
+      ": the added token '",
+      content,
+      "' is to be found as a single word or in normalised text, which is not "
+      "supported; add it with single_word=False, normalized=False");
+  return content;
+}
+
+// The added tokens of both files with their ids, sorted, each once.
+TokenIds added_tokens(const JsonFields& config, const JsonFields& tokenizer) {
+  TokenIds result;
+  const auto listed = tokenizer.object().find("added_tokens");
+  if (listed != tokenizer.object().end()) {
+    for (const nlohmann::json& item : *listed) {
+      const JsonFields token(item, tokenizer.origin() + ": added_tokens");
+      result.emplace_back(
+          added_token(token), token.require<std::int64_t>("id"));
+    }
+  }
+  const JsonFields decoder = config.section("added_tokens_decoder");
+  for (const auto& [key, item] : decoder.object().items()) {
+    TESSERA_CHECK(
+        !key.empty() && key.size() <= 9 &&
+            key.find_first_not_of("0123456789") == std::string::npos,
+        decoder.origin(),
+        ": '",
+        key,
+        "' is not a token id");
+    result.emplace_back(
+        added_token({item, decoder.origin() + " " + key}), std::stoll(key));
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+// The vocabulary of one of the two files, and the added tokens that continue
+// it.
+Vocabulary read_vocabulary(
+    const fs::path& folder,
+    const JsonFields& model,
+    const TokenIds& added) {
+  std::string origin = model.origin();
+  TokenIds tokens;
+  if (model.contains("vocab")) {
+    const JsonFields vocab = model.section("vocab");
+    for (const auto& [token, id] : vocab.object().items()) {
+      TESSERA_CHECK(
+          id.is_number_integer(),
+          vocab.origin(),
+          ": the id of token '",
+          token,
+          "' is ",
+          show_json(id),
+          ", not an integer");
+      tokens.emplace_back(token, id.get<std::int64_t>());
+    }
+  } else {
+    const fs::path path = folder / "vocab.txt";
+    origin = path.string();
+    const Vocabulary listed = Vocabulary::from_vocab_file(path);
+    for (std::int64_t id = 0; id < listed.size(); ++id) {
+      tokens.emplace_back(listed.token(id), id);
+    }
+  }
+  const auto listed_size = static_cast<std::int64_t>(tokens.size());
+  std::copy_if(
+      added.begin(),
+      added.end(),
+      std::back_inserter(tokens),
+      [listed_size](const auto& token) { return token.second >= listed_size; });
+  return Vocabulary(std::move(tokens), "the vocabulary of " + origin);
+}
+
+} // namespace
+
+BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
+  TESSERA_CHECK(
+      fs::is_directory(folder),
+      "the model folder ",
+      folder,
+      " does not exist; give the path of an unpacked Hugging Face model");
+  const auto config = JsonFields::from_file(folder / "tokenizer_config.json");
+  const auto tokenizer = JsonFields::from_file(folder / "tokenizer.json");
+  check_is_bert(config, tokenizer);
+  const JsonFields model = tokenizer.section("model");
+
+  BertTokenizerOptions options;
+  options.text = text_options(config, tokenizer);
+  WordPieceOptions& wordpiece = options.wordpiece;
+  wordpiece.unk_token = token_name(config, "unk_token", wordpiece.unk_token);
+  wordpiece.continuing_prefix =
+      model.get_or("continuing_subword_prefix", wordpiece.continuing_prefix);
+  wordpiece.max_characters_per_word = model.get_or(
+      "max_input_chars_per_word", wordpiece.max_characters_per_word);
+  options.cls_token = token_name(config, "cls_token", options.cls_token);
+  options.sep_token = token_name(config, "sep_token", options.sep_token);
+  options.pad_token = token_name(config, "pad_token", options.pad_token);
+  options.whole_tokens = {token_name(config, "mask_token", "[MASK]")};
+  const TokenIds added = added_tokens(config, tokenizer);
+  for (const auto& [token, id] : added) {
+    options.whole_tokens.push_back(token);
+  }
+  // "No limit" is written as 1e30.
+  const auto length = config.get_or<double>("model_max_length", 0);
+  if (length >= 1 && length < 1e9) {
+    options.model_max_length = static_cast<std::int64_t>(length);
+  }
+  return BertTokenizer(
+      read_vocabulary(folder, model, added), std::move(options));
+}
+
+} // namespace tessera

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tokenizer/vocabulary.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace tessera {
+
+Vocabulary::Vocabulary(
+    std::vector<std::pair<std::string, std::int64_t>> tokens,
+    const std::string& origin) {
+  TESSERA_CHECK(
+      !tokens.empty(),
+      origin,
+      " holds no tokens; fetch the model's folder again");
+  std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) {
+    return a.second < b.second;
+  });
+  tokens_.reserve(tokens.size());
+  ids_.reserve(tokens.size());
+  for (auto& [token, id] : tokens) {
+    TESSERA_CHECK(
+        id == size(),
+        origin,
+        ": token '",
+        token,
+        "' has id ",
+        id,
+        " where ",
+        size(),
+        " is next; ids must be 0 .. size - 1, each used once");
+    TESSERA_CHECK(
+        !token.empty(),
+        origin,
+        ": the token with id ",
+        id,
+        " (line ",
+        id + 1,
+        " of a vocab.txt) is empty; remove the blank line or fetch the "
+        "model's folder again");
+    const auto [seat, is_new] = ids_.emplace(token, id);
+    TESSERA_CHECK(
+        is_new,
+        origin,
+        ": token '",
+        token,
+        "' stands twice, with ids ",
+        seat->second,
+        " and ",
+        id,
+        " (lines ",
+        seat->second + 1,
+        " and ",
+        id + 1,
+        " of a vocab.txt); remove one of them only together with its row of "
+        "the word embeddings, or fetch the model's folder again");
+    longest_token_bytes_ = std::max(longest_token_bytes_, token.size());
+    tokens_.push_back(std::move(token));
+  }
+}
+
+Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  TESSERA_CHECK(
+      file.is_open() && !std::filesystem::is_directory(path),
+      "cannot read the vocabulary ",
+      path,
+      "; a BERT folder needs vocab.txt or tokenizer.json");
+  std::vector<std::pair<std::string, std::int64_t>> tokens;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') {
+      line.pop_back();
+    }
+    tokens.emplace_back(std::move(line), static_cast<std::int64_t>(tokens.size()));
+  }
+  TESSERA_CHECK(!file.bad(), "reading the vocabulary ", path, " failed");
+  return Vocabulary(std::move(tokens), "the vocabulary " + path.string());
+}
+
+std::int64_t Vocabulary::find(std::string_view token) const {
+  const auto seat = ids_.find(token);
+  return seat == ids_.end() ? -1 : seat->second;
+}
+
+const std::string& Vocabulary::token(std::int64_t id) const {
+  TESSERA_CHECK(
+      id >= 0 && id < size(),
+      "token id ",
+      id,
+      " is outside the vocabulary of ",
+      size(),
+      " tokens; were these ids made with another tokenizer?");
+  return tokens_[static_cast<std::size_t>(id)];
+}
+
+} // namespace tessera
