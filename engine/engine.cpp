@@ -83,9 +83,7 @@ double Engine::clip_grad_norm(double max_norm) {
     squares += norm * norm;
   }
   const at::Tensor total = at::tensor({squares}, at::kDouble);
-  pager_->control()
-      .all_reduce_sum(total, "sum of the gradient norms")
-      .wait(pager_->watch_failures());
+  sum_over_ranks(total);
   const double norm = std::sqrt(total.item<double>());
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1)) {
@@ -169,6 +167,12 @@ void Engine::for_each_parameter(
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();
+}
+
+void Engine::sum_over_ranks(const at::Tensor& values) {
+  pager_->control()
+      .all_reduce_sum(values, "sum over the ranks")
+      .wait(pager_->watch_failures());
 }
 
 double Engine::learning_rate() const {
