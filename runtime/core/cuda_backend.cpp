@@ -83,8 +83,8 @@ CudaBackend load() {
 } // namespace
 
 const CudaBackend& load_cuda_backend() {
-  static const CudaBackend backend = load();
-  return backend;
+  static const CudaBackend kBackend = load();
+  return kBackend;
 }
 
 } // namespace tessera
