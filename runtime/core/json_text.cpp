@@ -2,6 +2,8 @@
 #include "tessera/runtime/core/json_text.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -37,17 +39,52 @@ std::string reason(std::string_view what) {
   return std::string(what);
 }
 
+// Iterates over the text and lets others see how far the parser has come.
+class TrackedChar {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  TrackedChar(const char* at, const char*& furthest)
+      : at_(at), furthest_(&furthest) {}
+
+  reference operator*() const {
+    return *at_;
+  }
+
+  TrackedChar& operator++() {
+    *furthest_ = ++at_;
+    return *this;
+  }
+
+  bool operator==(const TrackedChar& other) const {
+    return at_ == other.at_;
+  }
+
+ private:
+  const char* at_;
+  const char** furthest_;
+};
+
 // Watches the parser: refuses a key that its object already holds, which the
 // library would resolve silently, and nesting without end.
 class Watcher {
  public:
-  explicit Watcher(std::string_view source) : source_(source) {}
+  Watcher(std::string_view text, std::string_view source)
+      : text_(text), source_(source), furthest_(text.data()) {}
 
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
+  TrackedChar at(size_t offset) {
+    return {text_.data() + offset, furthest_};
+  }
+
+  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
     TESSERA_CHECK(
         depth <= kMaxDepth,
-        source_,
-        ": values are nested more than ",
+        place(),
+        "values are nested more than ",
         kMaxDepth,
         " deep; make the structure flatter");
     if (event == json::parse_event_t::object_start) {
@@ -55,11 +92,10 @@ class Watcher {
     } else if (event == json::parse_event_t::object_end) {
       keys_.pop_back();
     } else if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
       TESSERA_CHECK(
-          keys_.back().insert(key).second,
-          source_,
-          ": the key ",
+          keys_.back().insert(parsed.get<std::string>()).second,
+          place(),
+          "the key ",
           show_json(parsed),
           " stands twice in the same object; remove one of the two");
     }
@@ -67,7 +103,15 @@ class Watcher {
   }
 
  private:
-  std::string source_;
+  // Of the last byte read, which ends the token in question.
+  std::string place() const {
+    const auto read = static_cast<size_t>(furthest_ - text_.data());
+    return detail::concat(source_, ":", line_and_column(text_, read - 1), ": ");
+  }
+
+  std::string_view text_;
+  std::string_view source_;
+  const char* furthest_;
   std::vector<std::set<std::string>> keys_; // One set per open object.
 };
 
@@ -82,11 +126,11 @@ json parse_json(std::string_view text, std::string_view source) {
       ":",
       line_and_column(text, nul),
       ": this is not valid JSON: it holds a zero byte");
-  Watcher watcher(source);
+  Watcher watcher(text, source);
   try {
     return json::parse(
-        text.begin(),
-        text.end(),
+        watcher.at(0),
+        watcher.at(text.size()),
         [&watcher](int depth, json::parse_event_t event, json& parsed) {
           return watcher(depth, event, parsed);
         });

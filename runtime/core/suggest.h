@@ -16,6 +16,7 @@ size_t edit_distance(std::string_view a, std::string_view b);
 /// The candidate nearest to `name`, or an empty string when none is near: at
 /// most a third of the longer name may differ. The first of equals wins.
 std::string nearest_name(
-    std::string_view name, std::span<const std::string> candidates);
+    std::string_view name,
+    std::span<const std::string> candidates);
 
 } // namespace tessera

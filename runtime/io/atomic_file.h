@@ -53,7 +53,8 @@ class AtomicFile {
 /// Replaces the whole content of a file, atomically and durably.
 /// @throws Error naming the file and the system's reason.
 void write_file_atomically(
-    const std::filesystem::path& path, std::string_view content);
+    const std::filesystem::path& path,
+    std::string_view content);
 
 /// The whole content of a regular file.
 /// @throws Error naming the file and the system's reason.

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/runtime/io/safetensors.h"
 
@@ -22,12 +26,18 @@ inline constexpr uint64_t kSafetensorsMaxHeaderBytes = 100'000'000;
 /// The header's key that is not a tensor.
 inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 
+/// What to do about a malformed file; ends its errors.
+inline constexpr std::string_view kSafetensorsRemedy =
+    "; the file is damaged or was not written completely: fetch or write it "
+    "again";
+
 /// Bytes of a tensor, or nothing when they do not fit in an int64 (so that
 /// element counts, strides and byte offsets are safe as signed numbers
 /// everywhere): a zero among huge sizes does not excuse them.
 /// Sizes must not be negative.
 inline std::optional<uint64_t> safetensors_bytes(
-    SafetensorsDtype dtype, std::span<const int64_t> shape) {
+    SafetensorsDtype dtype,
+    std::span<const int64_t> shape) {
   auto bytes = static_cast<int64_t>(size_of(dtype));
   bool empty = false;
   for (const int64_t size : shape) {
@@ -38,5 +48,19 @@ inline std::optional<uint64_t> safetensors_bytes(
   }
   return empty ? 0 : static_cast<uint64_t>(bytes);
 }
+
+/// What a header says, checked against the data it describes.
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries; ///< In the order of their data.
+  std::map<std::string, std::string> metadata;
+};
+
+/// Parses a header and checks that its tensors tile `data` exactly.
+/// @param path names the file in errors.
+/// @throws Error on anything malformed.
+SafetensorsHeader parse_safetensors_header(
+    const std::filesystem::path& path,
+    std::string_view text,
+    std::span<const std::byte> data);
 
 } // namespace tessera::detail

@@ -38,7 +38,7 @@ SafetensorsWriter::SafetensorsWriter(
       specs.end(),
       [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
         return std::tuple(-static_cast<int>(size_of(a.dtype)), a.name) <
-               std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
+            std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
       });
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) {
@@ -103,7 +103,8 @@ SafetensorsWriter::SafetensorsWriter(
 }
 
 void SafetensorsWriter::write(
-    std::string_view name, std::span<const std::byte> data) {
+    std::string_view name,
+    std::span<const std::byte> data) {
   const auto found = slots_.find(name);
   TESSERA_CHECK(
       found != slots_.end(),

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# Set-up, build and checks, all through scripts/setup.sh, which also lists the
+# variables it understands (make test JOBS=2 TESSERA_TORCH=/opt/libtorch).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint format tidy clean distclean
+
+tessera := build/release/bin/tessera
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | \
+	  awk -F '\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+setup: ## install what is missing: Debian packages, .venv, LibTorch, the model
+	@scripts/setup.sh setup
+
+build: ## set up, configure and build everything
+	@scripts/setup.sh build
+
+demo: ## fine-tune a BERT over two sharded ranks (about five minutes)
+	@scripts/setup.sh build tessera
+	$(tessera) launch --nproc 2 -- $(tessera) train configs/finetune_minilm.json
+
+test: ## build everything and run the tests
+	@scripts/setup.sh test
+
+lint: ## check format, layout and the rules between the rooms
+	@scripts/setup.sh tools
+	@scripts/lint.sh
+
+format: ## format all C++ and CUDA files
+	@scripts/setup.sh tools
+	@scripts/lint.sh --format
+
+tidy: ## run clang-tidy over the sources (slow)
+	@scripts/setup.sh build
+	@scripts/tidy.sh
+
+clean: ## remove what was built
+	rm -rf build
+
+distclean: clean ## remove all that was built or installed here
+	rm -rf .venv models

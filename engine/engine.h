@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a user holds: an unmodified module, trained with its parameters,
+// gradients and optimizer state divided over all ranks.
+
+#include "tessera/engine/gather_scope.h"
+#include "tessera/engine/sharded_adamw.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/sharding/pager.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct EngineOptions {
+  /// How parameters are grouped, prefetched and started.
+  PagerOptions sharding;
+  AdamWOptions optimizer;
+  /// Rank 0 logs the memory table before the first step.
+  bool log_memory = true;
+};
+
+/// Trains one wrapped module. Functions marked collective are called by every
+/// rank, in the same order; ranks that differ get an error.
+///
+/// ```
+/// tessera::init();
+/// auto engine = tessera::wrap(model, options);
+/// auto loss = loss_function(model->forward(x), y);
+/// engine.backward(loss);
+/// engine.clip_grad_norm(1.0);
+/// engine.step();
+/// ```
+class Engine {
+ public:
+  /// Use wrap(). Collective.
+  Engine(
+      World& world,
+      std::shared_ptr<torch::nn::Module> module,
+      const EngineOptions& options);
+  /// Frees the shards. The module is usable again only after unwrap().
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  Engine& operator=(Engine&&) = delete;
+
+  /// loss.backward(), with the module's identity checked first. Gradients are
+  /// averaged over the ranks and accumulate until step() or zero_grad().
+  /// Collective, as is the forward that made `loss`.
+  /// @param loss scalar.
+  void backward(const at::Tensor& loss);
+
+  /// Scales all gradients so that their global 2-norm is at most `max_norm`
+  /// (factor max_norm / (norm + 1e-6), as torch). Collective.
+  /// @return the norm before clipping.
+  double clip_grad_norm(double max_norm);
+
+  /// One optimizer step; afterwards all gradients are none. Collective.
+  /// @throws tessera::Error when no parameter has a gradient.
+  void step();
+
+  /// Drops all gradients. Not collective, but all ranks must do it.
+  void zero_grad();
+
+  /// The whole gradient of a parameter, averaged over the ranks; undefined when
+  /// no rank has one. Collective.
+  at::Tensor grad(const at::Tensor& parameter);
+
+  /// Makes all parameters whole until the scope ends. Collective.
+  GatherScope gather(bool writable = false);
+  /// Makes the given parameters (and those in the same groups) whole.
+  GatherScope gather(
+      const std::vector<at::Tensor>& parameters,
+      bool writable = false);
+  /// Makes the parameters of a part of the wrapped module whole.
+  GatherScope gather(const torch::nn::Module& part, bool writable = false);
+
+  /// Calls `visit` with every name and whole value, holding one group at a
+  /// time. The value is valid during the call. Collective; all ranks visit.
+  void for_each_parameter(
+      const std::function<void(const std::string&, const at::Tensor&)>& visit);
+
+  /// Gives the module its whole parameters back; the engine can only be
+  /// destroyed afterwards. Needs the memory of the whole model. Collective.
+  void unwrap();
+
+  double learning_rate() const;
+  void set_learning_rate(double lr);
+
+  /// Bytes on this rank by purpose, as computed before anything is allocated.
+  const MemoryBytes& planned_memory() const {
+    return planned_memory_;
+  }
+  /// Bytes on this rank by purpose, as allocated now.
+  MemoryBytes measured_memory() const;
+
+  const PagerStatistics& statistics() const;
+  const Pager& pager() const {
+    return *pager_;
+  }
+
+ private:
+  void check_usable(const char* function) const;
+  std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
+  MemoryBytes plan_memory() const;
+
+  std::shared_ptr<torch::nn::Module> module_;
+  std::unique_ptr<MemoryLedger> ledger_;
+  std::unique_ptr<Pager> pager_;
+  std::unique_ptr<ShardedAdamW> optimizer_;
+  MemoryBytes planned_memory_{};
+};
+
+/// Divides the parameters of `module` over all ranks. From here on the module
+/// is used as before: forward gathers what it needs when it needs it. Joins the
+/// job (tessera::init()) if that has not happened. Collective.
+/// @param module stays the caller's; it must outlive the engine.
+Engine wrap(torch::nn::Module& module, const EngineOptions& options = {});
+
+/// As above; the engine shares the ownership.
+Engine wrap(
+    std::shared_ptr<torch::nn::Module> module,
+    const EngineOptions& options = {});
+
+/// For torch::nn module holders such as torch::nn::Sequential.
+template <typename Contained>
+Engine wrap(
+    const torch::nn::ModuleHolder<Contained>& holder,
+    const EngineOptions& options = {}) {
+  return wrap(std::shared_ptr<torch::nn::Module>(holder.ptr()), options);
+}
+
+} // namespace tessera

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/communicator.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::chrono::milliseconds kCheckInterval{500};
+
+// The first line only: c10d appends a C++ stack trace to its messages.
+std::string first_line(const char* text) {
+  std::string line(text);
+  return line.substr(0, line.find('\n'));
+}
+
+} // namespace
+
+PendingCollective::PendingCollective(
+    c10::intrusive_ptr<c10d::Work> work,
+    std::string what,
+    std::chrono::milliseconds timeout)
+    : work_(std::move(work)), what_(std::move(what)), timeout_(timeout) {}
+
+void PendingCollective::wait(const WaitCheck& check) {
+  if (!work_.defined()) {
+    return;
+  }
+  // Released on every path: a failed collective is not waited for twice.
+  auto work = std::move(work_);
+  work_.reset();
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    try {
+      work->wait(kCheckInterval);
+      return;
+    } catch (const std::exception& failure) {
+      TESSERA_CHECK(
+          !work->isCompleted(),
+          what_,
+          " failed: ",
+          first_line(failure.what()),
+          ". A peer has left the job or the network broke; the first error "
+          "of the job tells why.");
+    }
+    if (check) {
+      check();
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    TESSERA_CHECK(
+        waited < timeout_,
+        what_,
+        " is still incomplete after ",
+        std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
+        " s: at least one rank has not joined it. Either a rank is stuck or "
+        "slower than InitOptions::timeout allows, or the ranks have taken "
+        "different paths through the model.");
+  }
+}
+
+Communicator::Communicator(std::string name) : name_(std::move(name)) {}
+
+Communicator::Communicator(
+    std::string name,
+    c10::intrusive_ptr<c10d::Backend> backend,
+    std::chrono::milliseconds timeout)
+    : name_(std::move(name)),
+      backend_(std::move(backend)),
+      timeout_(timeout),
+      rank_(backend_->getRank()),
+      size_(backend_->getSize()) {}
+
+Communicator::~Communicator() = default;
+
+PendingCollective Communicator::all_gather(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    std::string what) {
+  TESSERA_CHECK(
+      output.numel() == input.numel() * size_,
+      what,
+      ": all_gather of ",
+      input.numel(),
+      " elements over ",
+      size_,
+      " ranks into ",
+      output.numel());
+  if (!backend_) {
+    if (!output.is_alias_of(input)) {
+      output.copy_(input);
+    }
+    return {};
+  }
+  // c10d takes its tensors by mutable reference.
+  at::Tensor out = output;
+  at::Tensor in = input;
+  return {backend_->_allgather_base(out, in), std::move(what), timeout_};
+}
+
+PendingCollective Communicator::reduce_scatter_sum(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    std::string what) {
+  TESSERA_CHECK(
+      input.numel() == output.numel() * size_,
+      what,
+      ": reduce_scatter of ",
+      input.numel(),
+      " elements over ",
+      size_,
+      " ranks into ",
+      output.numel());
+  if (!backend_) {
+    if (!output.is_alias_of(input)) {
+      output.copy_(input);
+    }
+    return {};
+  }
+  at::Tensor out = output;
+  at::Tensor in = input;
+  return {backend_->_reduce_scatter_base(out, in), std::move(what), timeout_};
+}
+
+PendingCollective Communicator::all_reduce_sum(
+    const at::Tensor& tensor,
+    std::string what) {
+  if (!backend_) {
+    return {};
+  }
+  std::vector<at::Tensor> tensors{tensor};
+  return {backend_->allreduce(tensors), std::move(what), timeout_};
+}
+
+PendingCollective Communicator::all_reduce_max(
+    const at::Tensor& tensor,
+    std::string what) {
+  if (!backend_) {
+    return {};
+  }
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  return {backend_->allreduce(tensors, options), std::move(what), timeout_};
+}
+
+PendingCollective Communicator::broadcast(
+    const at::Tensor& tensor,
+    int root,
+    std::string what) {
+  if (!backend_) {
+    return {};
+  }
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return {backend_->broadcast(tensors, options), std::move(what), timeout_};
+}
+
+void Communicator::barrier(const WaitCheck& check) {
+  if (backend_) {
+    PendingCollective(backend_->barrier(), "barrier of " + name_, timeout_)
+        .wait(check);
+  }
+}
+
+} // namespace tessera

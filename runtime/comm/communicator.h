@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Collectives among a fixed group of ranks, over any c10d backend.
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace tessera {
+
+/// Called about twice a second while a rank waits for its peers; throws to end
+/// the wait, e.g. when another rank has reported that it took another path.
+using WaitCheck = std::function<void()>;
+
+/// A collective under way. wait() must be called before its tensors are
+/// touched; the handle keeps them alive until then.
+class PendingCollective {
+ public:
+  PendingCollective() = default;
+  PendingCollective(
+      c10::intrusive_ptr<c10d::Work> work,
+      std::string what,
+      std::chrono::milliseconds timeout);
+
+  /// True between issue and wait().
+  bool pending() const {
+    return work_.defined();
+  }
+
+  /// Blocks until the collective is done (CPU), or makes the current stream
+  /// wait for it (CUDA). Without a pending collective it does nothing.
+  /// @throws tessera::Error when a peer is gone, the timeout has passed, or
+  ///   `check` throws.
+  void wait(const WaitCheck& check = {});
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::string what_;
+  std::chrono::milliseconds timeout_{};
+};
+
+/// Collectives among `size()` ranks. Every rank issues the same collectives in
+/// the same order. All functions return at once; the result is there after
+/// PendingCollective::wait(). A group of one needs no backend: its collectives
+/// copy where input and output differ and are done on return.
+class Communicator {
+ public:
+  /// A group of one.
+  explicit Communicator(std::string name);
+
+  Communicator(
+      std::string name,
+      c10::intrusive_ptr<c10d::Backend> backend,
+      std::chrono::milliseconds timeout);
+
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
+  const std::string& name() const {
+    return name_;
+  }
+
+  /// output[r * n, (r + 1) * n) = input of rank r, n = input.numel().
+  /// @param what names the collective in errors, e.g. "unshard of 'layer.0'".
+  PendingCollective all_gather(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      std::string what);
+
+  /// output = sum over ranks of input[rank() * n, (rank() + 1) * n),
+  /// n = output.numel(). `input` may be overwritten by the backend.
+  PendingCollective reduce_scatter_sum(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      std::string what);
+
+  PendingCollective all_reduce_sum(const at::Tensor& tensor, std::string what);
+  PendingCollective all_reduce_max(const at::Tensor& tensor, std::string what);
+  PendingCollective broadcast(
+      const at::Tensor& tensor,
+      int root,
+      std::string what);
+
+  /// Blocks until every rank has called it.
+  void barrier(const WaitCheck& check = {});
+
+ private:
+  std::string name_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::chrono::milliseconds timeout_{};
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// A Gloo group for CPU tensors over the given store.
+/// Binds to the loopback interface when MASTER_ADDR is local, to
+/// GLOO_SOCKET_IFNAME when that is set, else to the host's address.
+/// Blocks until all `size` ranks have arrived.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    std::chrono::milliseconds timeout);
+
+} // namespace tessera

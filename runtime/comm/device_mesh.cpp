@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/device_mesh.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string describe_axes(const std::vector<MeshAxis>& axes) {
+  std::string text;
+  for (const MeshAxis& axis : axes) {
+    text += (text.empty() ? "" : " x ") + axis.name + " " +
+        std::to_string(axis.size);
+  }
+  return text;
+}
+
+/// Finds sizes for the axes whose product is the world size.
+class FactorisationSearch {
+ public:
+  /// The sizes nearest to the given ones: those that change as few axes as can
+  /// be, a handful at most.
+  static std::vector<std::vector<MeshAxis>> near(
+      const std::vector<MeshAxis>& axes,
+      int world_size) {
+    FactorisationSearch search(axes);
+    for (std::size_t changes = 1; search.found_.empty(); ++changes) {
+      search.extend(0, world_size, changes);
+    }
+    return search.found_;
+  }
+
+ private:
+  static constexpr std::size_t kMaxFound = 4;
+
+  explicit FactorisationSearch(const std::vector<MeshAxis>& axes)
+      : wanted_(axes), current_(axes) {}
+
+  /// Chooses the size of axis `index` and all after it; `rest` is what they
+  /// have to multiply to. Changing every axis always succeeds.
+  void extend(std::size_t index, int rest, std::size_t changes_left) {
+    if (found_.size() == kMaxFound) {
+      return;
+    }
+    if (index == wanted_.size()) {
+      if (rest == 1) {
+        found_.push_back(current_);
+      }
+      return;
+    }
+    const int wanted = wanted_[index].size;
+    if (rest % wanted == 0) {
+      current_[index].size = wanted;
+      extend(index + 1, rest / wanted, changes_left);
+    }
+    for (int size = 1; changes_left > 0 && size <= rest; ++size) {
+      if (size != wanted && rest % size == 0) {
+        current_[index].size = size;
+        extend(index + 1, rest / size, changes_left - 1);
+      }
+    }
+  }
+
+  std::vector<MeshAxis> wanted_;
+  std::vector<MeshAxis> current_;
+  std::vector<std::vector<MeshAxis>> found_;
+};
+
+void check_axes(const std::vector<MeshAxis>& axes) {
+  TESSERA_CHECK(!axes.empty(), "a mesh needs at least one axis, such as data");
+  std::set<std::string_view> names;
+  for (const MeshAxis& axis : axes) {
+    TESSERA_CHECK(
+        !axis.name.empty(),
+        "an axis of the mesh has no name; name each, such as data or tensor");
+    TESSERA_CHECK(
+        names.insert(axis.name).second,
+        "the mesh has two axes named '",
+        axis.name,
+        "'; give each its own name");
+    TESSERA_CHECK(
+        axis.size >= 1,
+        "mesh axis '",
+        axis.name,
+        "' has size ",
+        axis.size,
+        "; a size is 1 or more");
+  }
+}
+
+void check_product(const std::vector<MeshAxis>& axes, int world_size) {
+  std::int64_t product = 1;
+  for (const MeshAxis& axis : axes) {
+    product *= axis.size;
+    // Past this point it can only be too large, and may overflow.
+    if (product > world_size) {
+      break;
+    }
+  }
+  if (product == world_size) {
+    return;
+  }
+  std::string fits;
+  for (const auto& candidate : FactorisationSearch::near(axes, world_size)) {
+    fits += (fits.empty() ? "" : ", or ") + describe_axes(candidate);
+  }
+  TESSERA_FAIL(
+      "the mesh ",
+      describe_axes(axes),
+      " does not have exactly ",
+      world_size,
+      " ranks, the size of the world; what would fit: ",
+      fits);
+}
+
+} // namespace
+
+DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size)
+    : axes_(std::move(axes)), strides_(axes_.size()), world_size_(world_size) {
+  TESSERA_CHECK(
+      world_size >= 1, "the world has ", world_size, " ranks; 1 or more");
+  check_axes(axes_);
+  check_product(axes_, world_size);
+  int stride = 1;
+  for (std::size_t i = axes_.size(); i-- > 0;) {
+    strides_[i] = stride;
+    stride *= axes_[i].size;
+  }
+}
+
+int DeviceMesh::axis_size(std::string_view axis) const {
+  return axes_[index_of(axis)].size;
+}
+
+int DeviceMesh::coordinate(int rank, std::string_view axis) const {
+  check_rank(rank);
+  return coordinate(rank, index_of(axis));
+}
+
+std::vector<int> DeviceMesh::group_ranks(int rank, std::string_view axis)
+    const {
+  return flat_group_ranks(rank, {std::string(axis)});
+}
+
+std::vector<int> DeviceMesh::flat_group_ranks(
+    int rank,
+    const std::vector<std::string>& axes) const {
+  check_rank(rank);
+  std::set<int> free_axes;
+  for (const std::string& axis : axes) {
+    free_axes.insert(index_of(axis));
+  }
+  int first = rank;
+  for (const int axis : free_axes) {
+    first -= coordinate(rank, axis) * strides_[axis];
+  }
+  // Outermost axis first, so that each step keeps the order ascending.
+  std::vector<int> ranks{first};
+  for (const int axis : free_axes) {
+    std::vector<int> spread;
+    spread.reserve(ranks.size() * axes_[axis].size);
+    for (const int base : ranks) {
+      for (int i = 0; i < axes_[axis].size; ++i) {
+        spread.push_back(base + i * strides_[axis]);
+      }
+    }
+    ranks = std::move(spread);
+  }
+  return ranks;
+}
+
+std::vector<std::vector<int>> DeviceMesh::groups(std::string_view axis) const {
+  return flat_groups({std::string(axis)});
+}
+
+std::vector<std::vector<int>> DeviceMesh::flat_groups(
+    const std::vector<std::string>& axes) const {
+  std::vector<std::vector<int>> all;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    std::vector<int> group = flat_group_ranks(rank, axes);
+    if (group.front() == rank) {
+      all.push_back(std::move(group));
+    }
+  }
+  return all;
+}
+
+std::string DeviceMesh::describe() const {
+  return describe_axes(axes_);
+}
+
+int DeviceMesh::index_of(std::string_view axis) const {
+  const auto found =
+      std::find_if(axes_.begin(), axes_.end(), [&](const MeshAxis& own) {
+        return own.name == axis;
+      });
+  TESSERA_CHECK(
+      found != axes_.end(),
+      "the mesh has no axis '",
+      axis,
+      "'; it is ",
+      describe());
+  return static_cast<int>(found - axes_.begin());
+}
+
+int DeviceMesh::coordinate(int rank, int axis_index) const {
+  return rank / strides_[axis_index] % axes_[axis_index].size;
+}
+
+void DeviceMesh::check_rank(int rank) const {
+  TESSERA_CHECK(
+      rank >= 0 && rank < world_size_,
+      "rank ",
+      rank,
+      " is not in the mesh; its ranks are 0 to ",
+      world_size_ - 1);
+}
+
+} // namespace tessera

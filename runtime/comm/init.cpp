@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/init.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// One job per process: collectives name it, and so does the log.
+std::unique_ptr<World>& world_slot() {
+  static std::unique_ptr<World> instance;
+  return instance;
+}
+
+int env_int(const char* name, int low, int high) {
+  const char* text = std::getenv(name);
+  TESSERA_CHECK(
+      text != nullptr,
+      "the environment variable ",
+      name,
+      " is not set although RANK or WORLD_SIZE is. Start the program with "
+      "`tessera launch` or torchrun, or unset both to run as one process.");
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, code] = std::from_chars(text, end, value);
+  TESSERA_CHECK(
+      code == std::errc{} && stop == end && value >= low && value <= high,
+      "the environment variable ",
+      name,
+      " is '",
+      text,
+      "'; expected an integer from ",
+      low,
+      " to ",
+      high,
+      ".");
+  return value;
+}
+
+c10::intrusive_ptr<c10d::Store> join_store(
+    int rank,
+    int size,
+    const InitOptions& options) {
+  const char* address = std::getenv("MASTER_ADDR");
+  TESSERA_CHECK(
+      address != nullptr,
+      "the environment variable MASTER_ADDR is not set although RANK is. Set "
+      "it to the host name of rank 0, or start with `tessera launch`.");
+  // Under torchrun's elastic agent the agent holds the store, and rank 0 joins
+  // it like any other rank.
+  const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const bool agent_holds_store = agent && std::strcmp(agent, "True") == 0;
+
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<uint16_t>(env_int("MASTER_PORT", 1, 65535));
+  store_options.isServer = rank == 0 && !agent_holds_store;
+  store_options.numWorkers = size;
+  store_options.waitWorkers = false;
+  store_options.timeout = options.timeout;
+  auto store = c10::make_intrusive<c10d::TCPStore>(address, store_options);
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return c10::make_intrusive<c10d::PrefixStore>(
+      std::string("tessera/") + (restarts ? restarts : "0"), store);
+}
+
+World& set_world(std::unique_ptr<World> made) {
+  set_log_rank(made->rank(), made->size());
+  world_slot() = std::move(made);
+  return *world_slot();
+}
+
+} // namespace
+
+World::World(
+    int rank,
+    int size,
+    int local_rank,
+    c10::intrusive_ptr<c10d::Store> store,
+    InitOptions options)
+    : rank_(rank),
+      size_(size),
+      local_rank_(local_rank),
+      store_(std::move(store)),
+      options_(options) {}
+
+World::~World() = default;
+
+std::unique_ptr<Communicator> World::new_communicator(const std::string& name) {
+  if (size_ == 1) {
+    return std::make_unique<Communicator>(name);
+  }
+  const std::string prefix = name + "." + std::to_string(communicators_made_++);
+  auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+  return std::make_unique<Communicator>(
+      name,
+      make_gloo_backend(prefixed, rank_, size_, options_.timeout),
+      options_.timeout);
+}
+
+World& init(const InitOptions& options) {
+  if (world_slot()) {
+    return *world_slot();
+  }
+  if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
+    return set_world(
+        std::make_unique<World>(0, 1, 0, nullptr, options));
+  }
+  const int size = env_int("WORLD_SIZE", 1, 1 << 20);
+  const int rank = env_int("RANK", 0, size - 1);
+  const int local_rank =
+      std::getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, size - 1) : rank;
+  c10::intrusive_ptr<c10d::Store> store;
+  if (size > 1) {
+    store = join_store(rank, size, options);
+  }
+  return set_world(
+      std::make_unique<World>(rank, size, local_rank, store, options));
+}
+
+World& init_with_store(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    const InitOptions& options) {
+  TESSERA_CHECK(
+      !world_slot(),
+      "init_with_store: this process has already joined a job; call it first "
+      "and once.");
+  return set_world(
+      std::make_unique<World>(rank, size, rank, store, options));
+}
+
+World& world() {
+  TESSERA_CHECK(
+      world_slot() != nullptr,
+      "tessera::init() has not been called in this process; call it before "
+      "anything is wrapped.");
+  return *world_slot();
+}
+
+} // namespace tessera

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The job: which rank this process is, and how it meets the others.
+
+#include "tessera/runtime/comm/communicator.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+struct InitOptions {
+  /// How long a collective may wait for the slowest rank.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+/// This process's place in the job.
+class World {
+ public:
+  World(
+      int rank,
+      int size,
+      int local_rank,
+      c10::intrusive_ptr<c10d::Store> store,
+      InitOptions options);
+  ~World();
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
+  /// Rank within this host.
+  int local_rank() const {
+    return local_rank_;
+  }
+  const InitOptions& options() const {
+    return options_;
+  }
+
+  /// A key-value store that all ranks share; null in a world of one.
+  const c10::intrusive_ptr<c10d::Store>& store() const {
+    return store_;
+  }
+
+  /// A new group of all ranks for CPU tensors. Collective: every rank calls it
+  /// with the same `name`, in the same order.
+  std::unique_ptr<Communicator> new_communicator(const std::string& name);
+
+ private:
+  int rank_;
+  int size_;
+  int local_rank_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  InitOptions options_;
+  int communicators_made_ = 0;
+};
+
+/// Joins the job that the environment describes, once per process: torchrun's
+/// variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
+/// by `tessera launch`), or a world of one when there are none. Later calls
+/// return the same World. Blocks until the store is reachable.
+/// @throws tessera::Error when a variable is missing or malformed.
+World& init(const InitOptions& options = {});
+
+/// Joins over a store of the caller's, e.g. a c10d::FileStore.
+World& init_with_store(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    const InitOptions& options = {});
+
+/// The World that init() made.
+/// @throws tessera::Error before init().
+World& world();
+
+} // namespace tessera

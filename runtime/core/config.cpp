@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tessera/runtime/core/config_node.h"
+#include "tessera/runtime/core/config_values.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+namespace tessera {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+using namespace detail;
+
+// A scalar, from the object or the fallback.
+template <typename Node, typename Kind>
+typename Kind::Value get_scalar(
+    Node& node,
+    std::string_view key,
+    const Kind& kind,
+    const std::optional<typename Kind::Value>& fallback) {
+  const json* value = node.find(key);
+  if (value == nullptr && !fallback) {
+    node.fail_missing(key, kind.expected);
+  }
+  auto result =
+      value == nullptr ? *fallback : convert(*value, kind, node.where(key));
+  node.resolved[std::string(key)] = result;
+  return result;
+}
+
+// An array of scalars, from the object or the fallback.
+template <typename Node, typename Kind>
+std::vector<typename Kind::Value> get_array(
+    Node& node,
+    std::string_view key,
+    const Kind& kind,
+    const std::optional<std::vector<typename Kind::Value>>& fallback) {
+  const json* value = node.find(key);
+  const std::string expected = "an array, each element " + kind.expected;
+  if (value == nullptr && !fallback) {
+    node.fail_missing(key, expected);
+  }
+  std::vector<typename Kind::Value> result;
+  if (value == nullptr) {
+    result = *fallback;
+  } else {
+    TESSERA_CHECK(
+        value->is_array(),
+        node.where(key),
+        " is ",
+        found(*value),
+        "; expected ",
+        expected);
+    for (size_t i = 0; i < value->size(); ++i) {
+      result.push_back(
+          convert((*value)[i], kind, detail::concat(node.where(key), ".", i)));
+    }
+  }
+  node.resolved[std::string(key)] = result;
+  return result;
+}
+
+} // namespace
+
+ConfigReader::ConfigReader(json root, std::string source)
+    : node_(std::make_shared<Node>()) {
+  TESSERA_CHECK(
+      root.is_object(),
+      source,
+      ": the configuration is ",
+      found(root),
+      "; expected an object");
+  node_->root = std::make_shared<const json>(std::move(root));
+  node_->object = node_->root.get();
+  node_->source = std::move(source);
+}
+
+ConfigReader::ConfigReader(std::shared_ptr<Node> node)
+    : node_(std::move(node)) {}
+
+bool ConfigReader::contains(std::string_view key) const {
+  return node_->find(key) != nullptr;
+}
+
+std::string ConfigReader::get_string(
+    std::string_view key,
+    const std::optional<std::string>& fallback) const {
+  return get_scalar(*node_, key, StringKind{}, fallback);
+}
+
+bool ConfigReader::get_bool(std::string_view key, std::optional<bool> fallback)
+    const {
+  return get_scalar(*node_, key, BoolKind{}, fallback);
+}
+
+int64_t ConfigReader::get_int(
+    std::string_view key,
+    IntRange range,
+    std::optional<int64_t> fallback) const {
+  return get_scalar(*node_, key, IntKind{range}, fallback);
+}
+
+double ConfigReader::get_double(
+    std::string_view key,
+    DoubleRange range,
+    std::optional<double> fallback) const {
+  return get_scalar(*node_, key, DoubleKind{range}, fallback);
+}
+
+std::vector<std::string> ConfigReader::get_strings(
+    std::string_view key,
+    const std::optional<std::vector<std::string>>& fallback) const {
+  return get_array(*node_, key, StringKind{}, fallback);
+}
+
+std::vector<int64_t> ConfigReader::get_ints(
+    std::string_view key,
+    IntRange range,
+    const std::optional<std::vector<int64_t>>& fallback) const {
+  return get_array(*node_, key, IntKind{range}, fallback);
+}
+
+std::vector<double> ConfigReader::get_doubles(
+    std::string_view key,
+    DoubleRange range,
+    const std::optional<std::vector<double>>& fallback) const {
+  return get_array(*node_, key, DoubleKind{range}, fallback);
+}
+
+size_t ConfigReader::get_choice(
+    std::string_view key,
+    std::span<const std::string> names,
+    std::optional<size_t> fallback) const {
+  StringKind kind;
+  kind.expected = "one of ";
+  for (const std::string& name : names) {
+    kind.expected += (&name == names.data() ? "\"" : ", \"") + name + "\"";
+  }
+  const std::string name = get_scalar(
+      *node_,
+      key,
+      kind,
+      fallback ? std::optional(names[*fallback]) : std::nullopt);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    const std::string nearest = nearest_name(name, names);
+    fail(
+        key,
+        "expected " + kind.expected +
+            (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?"));
+  }
+  return static_cast<size_t>(found - names.begin());
+}
+
+ConfigReader ConfigReader::get_object(std::string_view key) const {
+  static const json kEmpty = json::object();
+  const json* value = node_->find(key);
+  TESSERA_CHECK(
+      value == nullptr || value->is_object(),
+      node_->where(key),
+      " is ",
+      found(*value),
+      "; expected an object");
+  Node::Child& child = node_->child(key, false);
+  if (child.nodes.empty()) {
+    child.nodes.push_back(
+        node_->nested(key, value == nullptr ? kEmpty : *value));
+  }
+  return ConfigReader(child.nodes.front());
+}
+
+std::vector<ConfigReader> ConfigReader::get_objects(
+    std::string_view key) const {
+  const json* value = node_->find(key);
+  TESSERA_CHECK(
+      value == nullptr || value->is_array(),
+      node_->where(key),
+      " is ",
+      found(*value),
+      "; expected an array of objects");
+  Node::Child& child = node_->child(key, true);
+  for (size_t i = child.nodes.size(); value != nullptr && i < value->size();
+       ++i) {
+    const std::string element = detail::concat(key, ".", i);
+    const json& object = (*value)[i];
+    TESSERA_CHECK(
+        object.is_object(),
+        node_->where(element),
+        " is ",
+        found(object),
+        "; expected an object");
+    child.nodes.push_back(node_->nested(element, object));
+  }
+  std::vector<ConfigReader> readers;
+  for (const auto& node : child.nodes) {
+    readers.push_back(ConfigReader(node));
+  }
+  return readers;
+}
+
+void ConfigReader::fail(std::string_view key, std::string_view expected) const {
+  const json* value = node_->find(key);
+  TESSERA_FAIL(
+      node_->where(key),
+      " is ",
+      value == nullptr ? "absent" : found(*value),
+      "; ",
+      expected);
+}
+
+void ConfigReader::finish() const {
+  node_->finish();
+}
+
+ordered_json ConfigReader::resolved() const {
+  return node_->resolve();
+}
+
+} // namespace tessera

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+
+namespace tessera {
+
+using nlohmann::json;
+
+namespace {
+
+bool is_key_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+      (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+std::vector<std::string> split_path(
+    std::string_view path,
+    std::string_view override_text) {
+  std::vector<std::string> keys(1);
+  for (const char c : path) {
+    if (c == '.') {
+      keys.emplace_back();
+    } else {
+      keys.back() += c;
+    }
+  }
+  for (const std::string& key : keys) {
+    TESSERA_CHECK(
+        !key.empty() && std::all_of(key.begin(), key.end(), is_key_character),
+        "override '",
+        override_text,
+        "': '",
+        key,
+        "' is not a key; write key.path=value, each key of letters, digits, "
+        "'_' and '-'");
+  }
+  return keys;
+}
+
+json parse_value(std::string_view text, std::string_view override_text) {
+  if (json::accept(text)) {
+    return parse_json(text, detail::concat("override '", override_text, "'"));
+  }
+  json value = std::string(text);
+  try {
+    static_cast<void>(value.dump());
+  } catch (const json::exception&) {
+    TESSERA_FAIL(
+        "override '",
+        override_text,
+        "': the value is not valid UTF-8; write it in UTF-8");
+  }
+  return value;
+}
+
+// The element of `value` under `key`; objects get it when they lack it.
+json& descend(
+    json& value,
+    const std::string& key,
+    const std::string& so_far,
+    std::string_view override_text) {
+  if (value.is_array()) {
+    size_t index = 0;
+    const char* const end = key.data() + key.size();
+    const auto [stop, code] = std::from_chars(key.data(), end, index);
+    TESSERA_CHECK(
+        code == std::errc() && stop == end && index < value.size(),
+        "override '",
+        override_text,
+        "': '",
+        key,
+        "' is not an index into ",
+        so_far,
+        ", which has ",
+        value.size(),
+        " elements; use an index below that, or give the whole array");
+    return value[index];
+  }
+  TESSERA_CHECK(
+      value.is_object() || value.is_null(),
+      "override '",
+      override_text,
+      "': ",
+      so_far,
+      " is ",
+      show_json(value),
+      ", in which there is no '",
+      key,
+      "'; shorten the path");
+  return value[key];
+}
+
+} // namespace
+
+void apply_override(json& root, std::string_view override_text) {
+  const size_t equals = override_text.find('=');
+  TESSERA_CHECK(
+      equals != std::string_view::npos,
+      "override '",
+      override_text,
+      "' has no '='; write key.path=value");
+  const auto keys = split_path(override_text.substr(0, equals), override_text);
+  json value = parse_value(override_text.substr(equals + 1), override_text);
+
+  json changed = root; // An error half-way leaves the root as it was.
+  json* at = &changed;
+  std::string so_far;
+  for (const std::string& key : keys) {
+    at = &descend(*at, key, so_far, override_text);
+    so_far += (so_far.empty() ? "" : ".") + key;
+  }
+  *at = std::move(value);
+  root = std::move(changed);
+}
+
+} // namespace tessera

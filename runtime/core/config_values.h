@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a configuration's scalars may be, and how messages speak of them. For
+// config.cpp only.
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+
+namespace tessera::detail {
+
+// "the string \"fast\"", "the object {...}", "3": a value in a message.
+inline std::string found(const nlohmann::json& value) {
+  const std::string text = show_json(value);
+  if (value.is_string() || value.is_object() || value.is_array()) {
+    return detail::concat("the ", value.type_name(), " ", text);
+  }
+  return text;
+}
+
+inline std::string in_range(std::string_view what, const IntRange& range) {
+  const bool has_min = range.min != IntRange{}.min;
+  const bool has_max = range.max != IntRange{}.max;
+  if (has_min && has_max) {
+    return detail::concat(what, " from ", range.min, " to ", range.max);
+  }
+  return has_min ? detail::concat(what, " of at least ", range.min)
+      : has_max  ? detail::concat(what, " of at most ", range.max)
+                 : std::string(what);
+}
+
+inline std::string in_range(std::string_view what, const DoubleRange& range) {
+  std::string text(what);
+  const bool has_min = range.min != DoubleRange{}.min;
+  if (has_min) {
+    text += detail::concat(
+        range.open_min ? " greater than " : " of at least ", range.min);
+  }
+  if (range.max != DoubleRange{}.max) {
+    text += detail::concat(
+        has_min ? " and" : "",
+        range.open_max ? " less than " : " of at most ",
+        range.max);
+  }
+  return text;
+}
+
+// One kind of value: whether a JSON value is one, what it becomes, and what to
+// call it.
+struct StringKind {
+  using Value = std::string;
+  std::string expected = "a string";
+  static bool accepts(const nlohmann::json& value) {
+    return value.is_string();
+  }
+};
+
+struct BoolKind {
+  using Value = bool;
+  std::string expected = "true or false";
+  static bool accepts(const nlohmann::json& value) {
+    return value.is_boolean();
+  }
+};
+
+struct IntKind {
+  using Value = int64_t;
+  IntRange range;
+  std::string expected = in_range("an integer", range);
+  bool accepts(const nlohmann::json& value) const {
+    if (!value.is_number_integer() ||
+        (value.is_number_unsigned() &&
+         value.get<uint64_t>() > static_cast<uint64_t>(IntRange{}.max))) {
+      return false;
+    }
+    const auto number = value.get<int64_t>();
+    return range.min <= number && number <= range.max;
+  }
+};
+
+struct DoubleKind {
+  using Value = double;
+  DoubleRange range;
+  std::string expected = in_range("a number", range);
+  bool accepts(const nlohmann::json& value) const {
+    if (!value.is_number()) {
+      return false;
+    }
+    const auto number = value.get<double>();
+    return (range.open_min ? range.min < number : range.min <= number) &&
+        (range.open_max ? number < range.max : number <= range.max);
+  }
+};
+
+template <typename Kind>
+typename Kind::Value convert(
+    const nlohmann::json& value,
+    const Kind& kind,
+    const std::string& where) {
+  TESSERA_CHECK(
+      kind.accepts(value),
+      where,
+      " is ",
+      found(value),
+      "; expected ",
+      kind.expected);
+  return value.get<typename Kind::Value>();
+}
+
+} // namespace tessera::detail

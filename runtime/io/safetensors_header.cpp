@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/io/safetensors_header.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+
+namespace tessera::detail {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+// Turns one header field into an entry; holds the words for its errors.
+class EntryReader {
+ public:
+  EntryReader(
+      const fs::path& path,
+      const std::string& name,
+      const json& fields,
+      std::span<const std::byte> data)
+      : where_(concat(path.string(), ": tensor '", name, "': ")),
+        fields_(fields),
+        data_(data) {}
+
+  SafetensorsEntry read(const std::string& name) const {
+    TESSERA_CHECK(
+        fields_.is_object(),
+        where_,
+        "is described by ",
+        show_json(fields_),
+        ", not by an object",
+        kSafetensorsRemedy);
+    SafetensorsEntry entry{name, dtype(), shape(), {}};
+    const auto [begin, end] = offsets();
+    const auto bytes = safetensors_bytes(entry.dtype, entry.shape);
+    TESSERA_CHECK(
+        bytes.has_value(),
+        where_,
+        "shape ",
+        show_json(fields_.at("shape")),
+        " has more bytes than 64 bits can count",
+        kSafetensorsRemedy);
+    TESSERA_CHECK(
+        *bytes == end - begin,
+        where_,
+        "shape ",
+        show_json(fields_.at("shape")),
+        " of ",
+        name_of(entry.dtype),
+        " needs ",
+        *bytes,
+        " bytes, but data_offsets ",
+        show_json(fields_.at("data_offsets")),
+        " hold ",
+        end - begin,
+        kSafetensorsRemedy);
+    entry.data = data_.subspan(begin, end - begin);
+    return entry;
+  }
+
+ private:
+  const json& field(const char* key) const {
+    const auto found = fields_.find(key);
+    TESSERA_CHECK(
+        found != fields_.end(),
+        where_,
+        "has no '",
+        key,
+        "'",
+        kSafetensorsRemedy);
+    return *found;
+  }
+
+  SafetensorsDtype dtype() const {
+    const json& value = field("dtype");
+    TESSERA_CHECK(
+        value.is_string(),
+        where_,
+        "dtype is ",
+        show_json(value),
+        ", not a string",
+        kSafetensorsRemedy);
+    const auto dtype = safetensors_dtype(value.get_ref<const std::string&>());
+    TESSERA_CHECK(
+        dtype.has_value(),
+        where_,
+        "dtype ",
+        show_json(value),
+        " is not supported; convert the tensor to a supported one, such as "
+        "F32, BF16, F16 or I64");
+    return *dtype;
+  }
+
+  std::vector<int64_t> shape() const {
+    const json& value = field("shape");
+    TESSERA_CHECK(
+        value.is_array(),
+        where_,
+        "shape is ",
+        show_json(value),
+        ", not an array",
+        kSafetensorsRemedy);
+    std::vector<int64_t> shape;
+    shape.reserve(value.size());
+    for (const json& size : value) {
+      TESSERA_CHECK(
+          size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX,
+          where_,
+          "shape ",
+          show_json(value),
+          " holds ",
+          show_json(size),
+          ", which is not a size",
+          kSafetensorsRemedy);
+      shape.push_back(size.get<int64_t>());
+    }
+    return shape;
+  }
+
+  std::pair<uint64_t, uint64_t> offsets() const {
+    const json& value = field("data_offsets");
+    TESSERA_CHECK(
+        value.is_array() && value.size() == 2 &&
+            value[0].is_number_unsigned() && value[1].is_number_unsigned(),
+        where_,
+        "data_offsets are ",
+        show_json(value),
+        ", not a pair of non-negative integers",
+        kSafetensorsRemedy);
+    const auto begin = value[0].get<uint64_t>();
+    const auto end = value[1].get<uint64_t>();
+    TESSERA_CHECK(
+        begin <= end,
+        where_,
+        "data_offsets ",
+        show_json(value),
+        " run backwards",
+        kSafetensorsRemedy);
+    TESSERA_CHECK(
+        end <= data_.size(),
+        where_,
+        "data_offsets ",
+        show_json(value),
+        " end behind the file's ",
+        data_.size(),
+        " bytes of data",
+        kSafetensorsRemedy);
+    return {begin, end};
+  }
+
+  std::string where_;
+  const json& fields_;
+  std::span<const std::byte> data_;
+};
+
+} // namespace
+
+SafetensorsHeader parse_safetensors_header(
+    const fs::path& path,
+    std::string_view text,
+    std::span<const std::byte> data) {
+  const std::string where = path.string() + ": ";
+  TESSERA_CHECK(
+      text.starts_with('{'),
+      where,
+      "the header starts with ",
+      show_json(std::string(text.substr(0, 1))),
+      " and not with '{', so this is not a safetensors file",
+      kSafetensorsRemedy);
+  const json fields = parse_json(text, where + "header");
+
+  SafetensorsHeader header;
+  for (const auto& [name, value] : fields.items()) {
+    if (name != kSafetensorsMetadataKey) {
+      header.entries.push_back(EntryReader(path, name, value, data).read(name));
+      continue;
+    }
+    TESSERA_CHECK(
+        value.is_object(),
+        where,
+        "__metadata__ is ",
+        show_json(value),
+        ", not an object",
+        kSafetensorsRemedy);
+    for (const auto& [key, text_value] : value.items()) {
+      TESSERA_CHECK(
+          text_value.is_string(),
+          where,
+          "__metadata__ '",
+          key,
+          "' is ",
+          show_json(text_value),
+          ", not a string",
+          kSafetensorsRemedy);
+      header.metadata[key] = text_value.get<std::string>();
+    }
+  }
+
+  // The tensors must tile the data: no overlap, no hole, nothing left over.
+  std::sort(
+      header.entries.begin(),
+      header.entries.end(),
+      [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+        return std::tuple(a.data.data(), a.data.size(), a.name) <
+            std::tuple(b.data.data(), b.data.size(), b.name);
+      });
+  size_t expected = 0;
+  for (const SafetensorsEntry& entry : header.entries) {
+    const auto begin = static_cast<size_t>(entry.data.data() - data.data());
+    TESSERA_CHECK(
+        begin == expected,
+        where,
+        "tensor '",
+        entry.name,
+        "': starts at byte ",
+        begin,
+        " of the data, where ",
+        begin < expected ? "the tensor before it ends at "
+                         : "nothing fills the bytes from ",
+        expected,
+        kSafetensorsRemedy);
+    expected = begin + entry.data.size();
+  }
+  TESSERA_CHECK(
+      expected == data.size(),
+      where,
+      "the tensors end at byte ",
+      expected,
+      " of the data, but the file has ",
+      data.size(),
+      kSafetensorsRemedy);
+  return header;
+}
+
+} // namespace tessera::detail

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/cuda_registry.h"
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+namespace {
+
+// One plugin serves the process; it registers before any kernel is asked for.
+AdamWCuda registered;
+
+} // namespace
+
+void register_adamw_cuda(AdamWCuda functions) {
+  registered = functions;
+}
+
+const AdamWCuda& adamw_cuda() {
+  TESSERA_CHECK(
+      registered.update_float != nullptr,
+      "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be "
+      "updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
+  return registered;
+}
+
+} // namespace tessera

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/launch/rank_environment.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+#include <thread>
+
+namespace tessera {
+
+namespace {
+
+/// The cores this process may run on, which taskset and containers limit.
+int usable_cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
+    return CPU_COUNT(&set);
+  }
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+} // namespace
+
+std::vector<std::string> rank_environment(const RankPlace& place) {
+  const std::string rank = std::to_string(place.rank);
+  const std::string world_size = std::to_string(place.world_size);
+  std::map<std::string, std::string, std::less<>> changes{
+      {"RANK", rank},
+      {"LOCAL_RANK", rank},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_WORLD_SIZE", world_size},
+      {"GROUP_RANK", "0"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(place.port)},
+      // Left over from an outer torchrun, this one would tell rank 0 that
+      // somebody else has opened the store.
+      {"TORCHELASTIC_USE_AGENT_STORE", ""},
+      {"TESSERA_TERMINAL_COLUMNS", ""},
+  };
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    changes["OMP_NUM_THREADS"] =
+        std::to_string(std::max(1, usable_cores() / place.world_size));
+  }
+  if (place.terminal_columns > 0) {
+    changes["TESSERA_TERMINAL_COLUMNS"] =
+        std::to_string(place.terminal_columns);
+  }
+
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!changes.contains(text.substr(0, text.find('=')))) {
+      environment.emplace_back(text);
+    }
+  }
+  for (const auto& [name, value] : changes) {
+    if (!value.empty()) {
+      environment.push_back(name + "=" + value);
+    }
+  }
+  return environment;
+}
+
+} // namespace tessera

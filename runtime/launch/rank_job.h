@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The poll loop behind launch().
+
+#include "tessera/runtime/launch/console.h"
+#include "tessera/runtime/launch/launch.h"
+#include "tessera/runtime/launch/line_prefixer.h"
+#include "tessera/runtime/launch/port_reservation.h"
+#include "tessera/runtime/launch/rank_process.h"
+#include "tessera/runtime/launch/signal_scope.h"
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// The ranks of one job from start to end. Single-threaded: everything that
+/// happens (output, signals, ended ranks, passed deadlines) is an event of one
+/// poll loop.
+class RankJob {
+ public:
+  explicit RankJob(const LaunchOptions& options);
+
+  /// Starts the ranks, waits for all of them and returns the exit code of the
+  /// job. Call once.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Rank {
+    Rank(int number, std::unique_ptr<RankProcess> started, LinePrefixer lines);
+
+    int number;
+    std::unique_ptr<RankProcess> process;
+    // One for each console stream.
+    std::array<LinePrefixer, 2> prefixers;
+    bool ended = false;
+  };
+
+  bool start_ranks();
+  bool is_over() const;
+  void wait_for_events();
+  void take_signals();
+  void take_ended_ranks();
+  void keep_deadlines();
+  void end_ranks();
+  void pass_on(Rank& rank, ConsoleStream stream);
+  void pass_on_all();
+  void say(std::string_view text);
+  void flush();
+  void flush_to_the_end();
+
+  LaunchOptions options_;
+  SignalScope signals_;
+  PortReservation port_;
+  Console console_;
+  std::vector<Rank> ranks_;
+  int running_ = 0;
+  int stop_signals_ = 0;
+  std::optional<ProcessEnd> first_failure_;
+  // When ranks that were asked to end are killed.
+  std::optional<Clock::time_point> kill_time_;
+  bool killed_ = false;
+  // When output held open by what ended ranks left behind is given up.
+  std::optional<Clock::time_point> linger_time_;
+};
+
+} // namespace tessera

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A file descriptor with one owner.
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace tessera {
+
+/// Owns a file descriptor and closes it; -1 owns nothing.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~UniqueFd() {
+    reset();
+  }
+
+  int get() const {
+    return fd_;
+  }
+  bool is_open() const {
+    return fd_ >= 0;
+  }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+} // namespace tessera

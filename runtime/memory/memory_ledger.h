@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every long-lived buffer of the engine, counted by what it is for.
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+enum class MemoryPurpose {
+  kParameters, ///< this rank's shards of the weights
+  kGradients, ///< this rank's shards of the gradients
+  kOptimizerState, ///< master weights and moments
+  kGatherSlots, ///< where weights are whole while they are in use
+  kReduceSlots, ///< where whole gradients wait for their reduction
+};
+
+inline constexpr size_t kMemoryPurposeCount = 5;
+
+/// "parameters", "gradients", ...
+const char* name_of(MemoryPurpose purpose);
+
+/// Bytes per purpose.
+using MemoryBytes = std::array<int64_t, kMemoryPurposeCount>;
+
+/// Sum over all purposes.
+int64_t total_bytes(const MemoryBytes& bytes);
+
+/// A table with one row per purpose, for the log; `title` heads it.
+std::string memory_table(const std::string& title, const MemoryBytes& bytes);
+
+/// Allocates buffers and knows, at any time, how many bytes of each purpose
+/// are alive. Buffers may outlive the ledger. Thread-safe.
+class MemoryLedger {
+ public:
+  MemoryLedger();
+
+  /// [numel] uninitialised, contiguous, aligned to 64 bytes.
+  at::Tensor allocate(
+      MemoryPurpose purpose,
+      int64_t numel,
+      at::ScalarType dtype,
+      at::Device device);
+
+  /// As allocate(), filled with zeros.
+  at::Tensor allocate_zeros(
+      MemoryPurpose purpose,
+      int64_t numel,
+      at::ScalarType dtype,
+      at::Device device);
+
+  /// Bytes alive now.
+  MemoryBytes live_bytes() const;
+
+ private:
+  struct Counters {
+    std::array<std::atomic<int64_t>, kMemoryPurposeCount> live{};
+  };
+  std::shared_ptr<Counters> counters_;
+};
+
+} // namespace tessera

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what every tracked file must hold to: licence line, include guard,
+no trailing spaces, a newline at the end, no large files.
+
+    check_sources.py        (from the root of the checkout)
+"""
+
+import pathlib
+import subprocess
+import sys
+
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+HEADERS = {".h", ".cuh"}
+CODE = HEADERS | {".cpp", ".cu", ".py", ".sh", ".cmake"}
+CODE_NAMES = {"CMakeLists.txt", "Makefile"}
+MIB = 2**20
+MAX_FILE_BYTES = 2 * MIB
+MAX_TREE_BYTES = 20 * MIB
+
+
+def tracked_files():
+    """Tracked files, and new ones that git does not ignore."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
+    paths = (pathlib.Path(name) for name in listing.split("\0") if name)
+    return sorted({p for p in paths if p.is_file() and not p.is_symlink()})
+
+
+def check_code(path, lines):
+    if not any(SPDX in line for line in lines[:2]):
+        yield f"{path}:1: the first lines lack '{SPDX}'"
+    if path.suffix in HEADERS:
+        if "#pragma once" not in lines[:3]:
+            yield f"{path}:2: a header begins with '#pragma once'"
+        for number, line in enumerate(lines, 1):
+            if line.lstrip().startswith("using namespace"):
+                yield f"{path}:{number}: no 'using namespace' in a header"
+
+
+def check_text(path, text):
+    """Complaints about a text file."""
+    lines = text.split("\n")
+    if path.suffix in CODE or path.name in CODE_NAMES:
+        yield from check_code(path, lines)
+    for number, line in enumerate(lines, 1):
+        if line.endswith((" ", "\t", "\r")):
+            yield f"{path}:{number}: trailing space or carriage return"
+    if text and not text.endswith("\n"):
+        yield f"{path}:{len(lines)}: no newline at the end of the file"
+
+
+def check_files(paths):
+    total = 0
+    for path in paths:
+        data = path.read_bytes()
+        total += len(data)
+        if len(data) > MAX_FILE_BYTES:
+            size = f"{len(data) / MIB:.1f} MiB"
+            yield f"{path}: {size}; a tracked file stays under 2 MiB"
+        # Fixtures hold the bytes that their reference wrote.
+        if b"\0" in data or "fixtures" in path.parts[:-1] and (
+            path.suffix not in CODE
+        ):
+            continue
+        try:
+            yield from check_text(path, data.decode("utf-8"))
+        except UnicodeDecodeError:
+            yield f"{path}: text that is not UTF-8"
+    if total >= MAX_TREE_BYTES:
+        size = f"{total / MIB:.1f} MiB"
+        yield f"the tracked tree holds {size}; it stays under 20 MiB"
+
+
+def main():
+    complaints = list(check_files(tracked_files()))
+    for complaint in complaints:
+        print(complaint)
+    sys.exit(1 if complaints else 0)
+
+
+if __name__ == "__main__":
+    main()

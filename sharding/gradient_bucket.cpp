@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/gradient_bucket.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/as_strided.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::vector<FlatSpan> gaps_between(
+    std::vector<FlatSpan> spans,
+    int64_t padded_numel) {
+  std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) {
+    return a.begin < b.begin;
+  });
+  std::vector<FlatSpan> gaps;
+  int64_t end = 0;
+  for (const FlatSpan& span : spans) {
+    if (span.begin > end) {
+      gaps.push_back({end, span.begin - end});
+    }
+    end = span.end();
+  }
+  if (padded_numel > end) {
+    gaps.push_back({end, padded_numel - end});
+  }
+  return gaps;
+}
+
+void check_dense(const at::Tensor& gradient, const std::string& name) {
+  TESSERA_CHECK(
+      gradient.layout() == at::kStrided,
+      "parameter '",
+      name,
+      "' got a sparse gradient; shards are dense. Use sparse=false in its "
+      "Embedding, or leave the module out of the engine.");
+}
+
+} // namespace
+
+GradientBucket::GradientBucket(
+    ParamGroup& group,
+    PageFaultHandler& handler,
+    int rank,
+    int world_size,
+    MemoryLedger& ledger)
+    : group_(group), rank_(rank), world_size_(world_size) {
+  std::vector<FlatSpan> spans;
+  entries_.reserve(group.parameters().size());
+  for (const auto& parameter : group.parameters()) {
+    Entry entry;
+    entry.parameter = parameter.record.tensor;
+    entry.info = {&handler, parameter.index, parameter.record.name()};
+    entry.span = parameter.span;
+    entry.requires_grad = entry.parameter.requires_grad();
+    spans.push_back(entry.span);
+    entries_.push_back(std::move(entry));
+  }
+  for (auto& entry : entries_) {
+    // The info's address is final only now.
+    entry.token = make_gradient_token(entry.parameter, entry.info);
+  }
+  gaps_ = gaps_between(std::move(spans), group.layout().padded_numel());
+  shard_ = ledger.allocate_zeros(
+      MemoryPurpose::kGradients,
+      group.layout().shard_numel(),
+      group.dtype(),
+      group.shard().device());
+}
+
+GradientBucket::~GradientBucket() {
+  retire();
+}
+
+void GradientBucket::open(Slot slot) {
+  slot_ = std::move(slot);
+  collected_ = slot_.defined() ? slot_.tensor : shard_;
+  open_ = true;
+}
+
+at::Tensor GradientBucket::slot_view(const Entry& entry) const {
+  // as_strided counts from the storage's begin, not the tensor's.
+  return collected_.as_strided(
+      entry.parameter.sizes(),
+      entry.parameter.strides(),
+      collected_.storage_offset() + entry.span.begin);
+}
+
+void GradientBucket::place_token(Entry& entry) {
+  entry.parameter.mutable_grad() = entry.token;
+  entry.token_placed = true;
+}
+
+void GradientBucket::take(size_t i) {
+  Entry& entry = entries_[i];
+  refresh(entry);
+  at::Tensor& gradient = entry.parameter.mutable_grad();
+  check_dense(gradient, entry.info.parameter_name);
+  const c10::NoGradGuard no_grad;
+  slot_view(entry).copy_(gradient);
+  entry.arrived = true;
+  entry.has = true;
+  place_token(entry);
+}
+
+void GradientBucket::add(size_t i, const at::Tensor& gradient) {
+  Entry& entry = entries_[i];
+  check_dense(gradient, entry.info.parameter_name);
+  const c10::NoGradGuard no_grad;
+  // In a world of one the slot is the shard, where earlier gradients are.
+  const bool accumulate =
+      entry.arrived || (!slot_.defined() && entry.in_shard);
+  if (accumulate) {
+    slot_view(entry).add_(gradient);
+  } else {
+    slot_view(entry).copy_(gradient);
+  }
+  entry.arrived = true;
+  entry.has = true;
+}
+
+void GradientBucket::zero(size_t i) {
+  const c10::NoGradGuard no_grad;
+  entries_[i].arrived = false;
+  for (const FlatRun& run : own_runs()) {
+    if (run.parameter == i) {
+      shard_.narrow(0, run.shard_offset, run.numel).zero_();
+    }
+  }
+}
+
+std::vector<FlatRun> GradientBucket::own_runs() const {
+  std::vector<FlatSpan> spans;
+  for (const Entry& entry : entries_) {
+    spans.push_back(entry.span);
+  }
+  return runs_of_shard(spans, group_.layout().shard(rank_));
+}
+
+bool GradientBucket::any_arrived() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.arrived;
+  });
+}
+
+bool GradientBucket::all_arrived() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.arrived || !entry.requires_grad;
+  });
+}
+
+void GradientBucket::fill_missing() {
+  const bool slot_is_shard = !slot_.defined();
+  for (const FlatSpan& gap : gaps_) {
+    collected_.narrow(0, gap.begin, gap.numel).zero_();
+  }
+  for (const Entry& entry : entries_) {
+    if (!entry.arrived && !(slot_is_shard && entry.in_shard)) {
+      collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+    }
+  }
+}
+
+bool GradientBucket::accumulates() const {
+  return slot_.defined() &&
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+           return entry.in_shard;
+         });
+}
+
+Slot GradientBucket::close_empty() {
+  collected_ = at::Tensor();
+  open_ = false;
+  return std::exchange(slot_, {});
+}
+
+void GradientBucket::begin_reduce(
+    Communicator& communicator,
+    const at::Tensor& scratch) {
+  const c10::NoGradGuard no_grad;
+  fill_missing();
+  if (slot_.defined()) {
+    reduced_ = accumulates()
+        ? scratch.view(shard_.scalar_type()).narrow(0, 0, shard_.numel())
+        : shard_;
+    pending_ = communicator.reduce_scatter_sum(
+        reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
+  }
+  reducing_ = true;
+}
+
+Slot GradientBucket::end_reduce(const WaitCheck& check) {
+  const c10::NoGradGuard no_grad;
+  if (slot_.defined()) {
+    pending_.wait(check);
+    reduced_.div_(world_size_);
+    if (!reduced_.is_same(shard_)) {
+      for (const FlatRun& run : own_runs()) {
+        auto target = shard_.narrow(0, run.shard_offset, run.numel);
+        const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
+        if (entries_[run.parameter].in_shard) {
+          target.add_(source);
+        } else {
+          target.copy_(source);
+        }
+      }
+    }
+  }
+  reduced_ = at::Tensor();
+  collected_ = at::Tensor();
+  open_ = false;
+  reducing_ = false;
+  for (Entry& entry : entries_) {
+    entry.arrived = false;
+    if (entry.requires_grad) {
+      entry.in_shard = true;
+      place_token(entry);
+    }
+  }
+  return std::exchange(slot_, {});
+}
+
+void GradientBucket::refresh(Entry& entry) {
+  if (entry.token_placed &&
+      !entry.parameter.mutable_grad().is_same(entry.token)) {
+    entry.token_placed = false;
+    entry.arrived = false;
+    entry.in_shard = false;
+    entry.has = false;
+  }
+}
+
+void GradientBucket::refresh() {
+  for (Entry& entry : entries_) {
+    refresh(entry);
+  }
+}
+
+bool GradientBucket::is_untaken(size_t i) const {
+  const Entry& entry = entries_[i];
+  const at::Tensor& gradient = entry.parameter.grad();
+  return gradient.defined() && !gradient.is_same(entry.token);
+}
+
+void GradientBucket::clear() {
+  for (Entry& entry : entries_) {
+    entry.parameter.mutable_grad() = at::Tensor();
+    refresh(entry);
+    entry.has = false;
+    entry.arrived = false;
+    entry.in_shard = false;
+  }
+}
+
+void GradientBucket::retire() {
+  for (Entry& entry : entries_) {
+    if (entry.parameter.mutable_grad().is_same(entry.token)) {
+      entry.parameter.mutable_grad() = at::Tensor();
+    }
+    retire_gradient_token(entry.token);
+  }
+  entries_.clear();
+}
+
+} // namespace tessera

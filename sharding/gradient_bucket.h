@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The gradients of one ParamGroup: collected whole in a slot during backward,
+// reduced over the ranks, accumulated in this rank's shard.
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/sharding/gradient_token.h"
+#include "tessera/sharding/param_group.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace tessera {
+
+/// [Note: gradient life cycle] Autograd leaves a gradient in parameter.grad();
+/// take() moves it into the slot and puts a token there. The reduction adds the
+/// average over the ranks to the shard. A user's zero_grad() removes tokens:
+/// refresh() sees that and drops what the shard and slot held for those
+/// parameters. In a world of one the slot is the shard and nothing is reduced.
+class GradientBucket {
+ public:
+  /// @param group outlives the bucket.
+  GradientBucket(
+      ParamGroup& group,
+      PageFaultHandler& handler,
+      int rank,
+      int world_size,
+      MemoryLedger& ledger);
+  ~GradientBucket();
+  GradientBucket(const GradientBucket&) = delete;
+  GradientBucket& operator=(const GradientBucket&) = delete;
+
+  /// Average over the ranks of the accumulated gradients of this rank's slice:
+  /// [shard_numel]. Only runs of parameters with has_gradient() have meaning.
+  const at::Tensor& shard() const {
+    return shard_;
+  }
+
+  /// The runs of shard(), by position in the group's parameter list.
+  std::vector<FlatRun> own_runs() const;
+
+  /// True between open() and begin_reduce()'s end.
+  bool is_open() const {
+    return open_;
+  }
+  /// Starts collecting into `slot` ([padded_numel]); undefined in a world of
+  /// one.
+  void open(Slot slot);
+
+  /// Moves parameter.grad() of the group's parameter `i` into the slot and
+  /// leaves the token. @throws tessera::Error on a sparse gradient.
+  void take(size_t i);
+
+  /// Adds `gradient` to what parameter `i` has collected.
+  void add(size_t i, const at::Tensor& gradient);
+
+  /// Sets the collected and accumulated gradient of parameter `i` to zero;
+  /// it keeps having one.
+  void zero(size_t i);
+
+  bool any_arrived() const;
+  bool all_arrived() const;
+
+  /// True when the reduction is added to what the shard already holds.
+  bool accumulates() const;
+
+  /// Starts the reduction of what was collected; parameters that collected
+  /// nothing count as zero.
+  /// @param scratch bytes for one shard, used when accumulates().
+  void begin_reduce(Communicator& communicator, const at::Tensor& scratch);
+  bool reducing() const {
+    return reducing_;
+  }
+  /// Ends it and gives the slot back.
+  Slot end_reduce(const WaitCheck& check);
+
+  /// Ends collecting without a reduction, when nothing is left of it.
+  Slot close_empty();
+
+  /// Notices gradients that the user has zeroed or set since the last call;
+  /// such a set gradient needs take().
+  void refresh();
+
+  /// Whether parameter `i` has a gradient, on this rank.
+  bool has_gradient(size_t i) const {
+    return entries_[i].has;
+  }
+  /// What all ranks have agreed on.
+  void set_has_gradient(size_t i, bool has) {
+    entries_[i].has = has;
+  }
+  /// True when parameter.grad() holds a tensor of the user's that was not
+  /// taken yet.
+  bool is_untaken(size_t i) const;
+
+  /// Sets all gradients to none.
+  void clear();
+
+  /// Removes tokens and forgets the parameters.
+  void retire();
+
+ private:
+  struct Entry {
+    at::Tensor parameter;
+    at::Tensor token;
+    GradientTokenInfo info;
+    FlatSpan span;
+    bool requires_grad = false;
+    bool arrived = false; ///< something of it is in the slot
+    bool in_shard = false; ///< the shard's run is part of the gradient
+    bool has = false;
+    bool token_placed = false;
+  };
+
+  void place_token(Entry& entry);
+  void refresh(Entry& entry);
+  at::Tensor slot_view(const Entry& entry) const;
+  void fill_missing();
+
+  ParamGroup& group_;
+  int rank_;
+  int world_size_;
+  std::vector<Entry> entries_;
+  std::vector<FlatSpan> gaps_; ///< of the flat buffer, without a parameter
+  at::Tensor shard_;
+  at::Tensor collected_; ///< slot's tensor, or the shard in a world of one
+  Slot slot_;
+  at::Tensor reduced_; ///< where the running reduction arrives
+  PendingCollective pending_;
+  bool open_ = false;
+  bool reducing_ = false;
+};
+
+} // namespace tessera

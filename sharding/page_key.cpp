@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/page_key.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/gradient_token.h"
+#include "tessera/sharding/operator_traits.h"
+#include "tessera/sharding/param_group.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+namespace tessera {
+
+namespace {
+
+constexpr auto kPageKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+// key_set_ is protected in TensorImpl.
+struct KeySetAccess : c10::TensorImpl {
+  static c10::DispatchKeySet& of(c10::TensorImpl& impl) {
+    return impl.*(&KeySetAccess::key_set_);
+  }
+};
+
+// Counts fallback calls until the self-test is over.
+std::atomic<int> self_test_calls{0};
+
+/// Everything of ours among the arguments of one call.
+struct PagedArguments {
+  c10::SmallVector<PageAccess, 8> accesses;
+  GradientTokenInfo* token = nullptr;
+  size_t token_argument = 0;
+
+  void look_at(const at::Tensor& tensor, bool is_write, size_t argument) {
+    if (!tensor.defined() || !has_page_key(tensor) || !tensor.has_storage()) {
+      return;
+    }
+    if (auto* page = PagedStorage::of(tensor.storage().unsafeGetStorageImpl())) {
+      accesses.push_back({page, is_write});
+    } else if (auto* info = gradient_token_info(tensor)) {
+      token = info;
+      token_argument = argument;
+    }
+  }
+};
+
+PagedArguments find_paged_arguments(
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  PagedArguments found;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (!value.isTensor() && !value.isList()) {
+      continue;
+    }
+    const auto* alias = schema.arguments()[i].alias_info();
+    const bool is_write = alias != nullptr && alias->isWrite();
+    if (value.isTensor()) {
+      found.look_at(value.toTensor(), is_write, i);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        found.look_at(tensor, is_write, i);
+      }
+    } else {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) {
+          found.look_at(item.toTensor(), is_write, i);
+        }
+      }
+    }
+  }
+  return found;
+}
+
+/// Serves an operator on a gradient token. True when the call is answered.
+bool serve_token(
+    const c10::OperatorHandle& op,
+    OperatorKind kind,
+    const PagedArguments& found,
+    torch::jit::Stack& stack) {
+  GradientTokenInfo& info = *found.token;
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(stack, count);
+  if (kind == OperatorKind::kMetadata) {
+    return false;
+  }
+  if (kind == OperatorKind::kInplaceAdd && found.token_argument == 0 &&
+      arguments[1].isTensor()) {
+    const c10::IValue token = arguments[0];
+    info.handler->on_token_add(info.parameter, arguments[1].toTensor());
+    torch::jit::drop(stack, count);
+    torch::jit::push(stack, token);
+    return true;
+  }
+  if (kind == OperatorKind::kInplaceZero) {
+    info.handler->on_token_zero(info.parameter);
+    return true; // its only argument is its result
+  }
+  TESSERA_FAIL(
+      "the gradient of '",
+      info.parameter_name,
+      "' is divided over the ranks and ",
+      op.schema().name(),
+      " cannot use it. Use Engine::step() in place of a torch::optim "
+      "optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.");
+}
+
+void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
+  const char* name = op.schema().name().c_str();
+  // Nearly always one engine; with several, each serves its own pages.
+  PageFaultHandler& first = found.accesses[0].page->group().handler();
+  const bool same = std::all_of(
+      found.accesses.begin(), found.accesses.end(), [&](const auto& access) {
+        return &access.page->group().handler() == &first;
+      });
+  if (same) {
+    first.on_access(found.accesses, name);
+    return;
+  }
+  for (const PageAccess& access : found.accesses) {
+    access.page->group().handler().on_access({access}, name);
+  }
+}
+
+void page_fallback(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* stack) {
+  ++self_test_calls;
+  const auto arguments =
+      torch::jit::last(*stack, op.schema().arguments().size());
+  const PagedArguments found = find_paged_arguments(op.schema(), arguments);
+  if (!found.accesses.empty() || found.token != nullptr) {
+    const OperatorKind kind = kind_of(op);
+    if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
+      return;
+    }
+    if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
+      bring_in(found, op);
+    }
+  }
+  const c10::impl::ExcludeDispatchKeyGuard guard{
+      c10::DispatchKeySet{kPageKey}};
+  op.callBoxed(stack);
+}
+
+void register_and_test() {
+  // Lives as long as the process: keyed tensors may outlive every engine.
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "_", kPageKey, __FILE__, __LINE__);
+  try {
+    library->fallback(
+        torch::CppFunction::makeFromBoxedFunction<&page_fallback>());
+  } catch (const c10::Error& error) {
+    TESSERA_FAIL(
+        "wrap: another library in this process has taken the dispatch key "
+        "TESTING_ONLY_GenericWrapper (two copies of Tessera?): ",
+        error.what_without_backtrace());
+  }
+  const at::Tensor probe = at::ones({2});
+  add_page_key(probe);
+  const int before = self_test_calls;
+  const at::Tensor sum = probe + probe.view({2});
+  TESSERA_CHECK(
+      self_test_calls > before && sum.sum().item<float>() == 4.0F,
+      "wrap: operators on a keyed tensor do not reach Tessera with this "
+      "LibTorch (",
+      TORCH_VERSION,
+      "). Use the version in scripts/requirements.txt.");
+}
+
+} // namespace
+
+void ensure_page_key_registered() {
+  static std::once_flag once;
+  std::call_once(once, register_and_test);
+}
+
+void add_page_key(const at::Tensor& tensor) {
+  auto& keys = KeySetAccess::of(*tensor.unsafeGetTensorImpl());
+  keys = keys.add(kPageKey);
+}
+
+void remove_page_key(const at::Tensor& tensor) {
+  auto& keys = KeySetAccess::of(*tensor.unsafeGetTensorImpl());
+  keys = keys.remove(kPageKey);
+}
+
+bool has_page_key(const at::Tensor& tensor) {
+  return tensor.key_set().has(kPageKey);
+}
+
+} // namespace tessera

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// Construction, lookup, gather scopes and the end of paging.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Tells the pager that a parameter's gradient is there, after whatever hook
+/// the user had installed.
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(
+      Pager& pager,
+      size_t parameter,
+      torch::autograd::PostAccumulateGradHook* user_hook)
+      : pager_(pager), parameter_(parameter), user_hook_(user_hook) {}
+
+  void operator()(const torch::autograd::Variable& tensor) override {
+    if (user_hook_ != nullptr) {
+      (*user_hook_)(tensor);
+    }
+    pager_.on_gradient(parameter_);
+  }
+
+ private:
+  Pager& pager_;
+  size_t parameter_;
+  torch::autograd::PostAccumulateGradHook* user_hook_; ///< owned by the pager
+};
+
+std::string signature_of(const std::vector<GroupSpec>& specs) {
+  std::ostringstream text;
+  for (const auto& spec : specs) {
+    text << spec.name << ":";
+    for (const auto& record : spec.parameters) {
+      text << record.name() << record.tensor.sizes()
+           << record.tensor.scalar_type() << record.tensor.requires_grad()
+           << ";";
+    }
+  }
+  return text.str();
+}
+
+} // namespace
+
+Pager::Pager(
+    World& world,
+    torch::nn::Module& module,
+    const PagerOptions& options,
+    MemoryLedger& ledger)
+    : options_(options),
+      ledger_(ledger),
+      agreement_(
+          world,
+          "engine",
+          [this](const RankIntent& intent) { return describe(intent); }),
+      data_(world.new_communicator("engine data")),
+      gather_arena_(
+          ledger,
+          MemoryPurpose::kGatherSlots,
+          module.parameters().empty() ? at::kCPU
+                                      : module.parameters()[0].device()),
+      reduce_arena_(
+          ledger,
+          MemoryPurpose::kReduceSlots,
+          module.parameters().empty() ? at::kCPU
+                                      : module.parameters()[0].device()) {
+  ensure_page_key_registered();
+  const auto census = take_parameter_census(module);
+  const auto specs = make_groups(module, census, options.groups);
+  check_same_on_all_ranks(specs);
+  if (options.broadcast_from_rank0 && world.size() > 1) {
+    broadcast_module(module);
+  }
+  for (const GroupSpec& spec : specs) {
+    const size_t group = groups_.size();
+    groups_.push_back(std::make_unique<ParamGroup>(
+        spec, places_.size(), *this, rank(), world_size(), ledger));
+    groups_.back()->number = static_cast<int>(group);
+    for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      places_.push_back({group, i});
+    }
+  }
+  for (const auto& group : groups_) {
+    buckets_.push_back(
+        group->trainable()
+            ? std::make_unique<GradientBucket>(
+                  *group, *this, rank(), world_size(), ledger)
+            : nullptr);
+  }
+  unshard_sequence_.resize(groups_.size());
+  writable_pins_.resize(groups_.size());
+  install_hooks();
+  if (world_size() == 1) {
+    for (const auto& group : groups_) {
+      group->attach_shard();
+      group->touched_epoch = epoch_;
+    }
+  } else {
+    size_arenas();
+  }
+}
+
+Pager::~Pager() {
+  remove_hooks();
+}
+
+void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
+  if (world_size() == 1) {
+    return;
+  }
+  const auto hash =
+      static_cast<int64_t>(std::hash<std::string>{}(signature_of(specs)));
+  const at::Tensor mine = at::tensor({hash}, at::kLong);
+  const at::Tensor all = at::empty({world_size()}, at::kLong);
+  control()
+      .all_gather(all, mine, "comparing the module over the ranks")
+      .wait();
+  for (int r = 1; r < world_size(); ++r) {
+    TESSERA_CHECK(
+        all[r].item<int64_t>() == all[0].item<int64_t>(),
+        "wrap: the module on rank ",
+        r,
+        " differs from rank 0's in the names, shapes, dtypes or requires_grad "
+        "of its parameters. Build the same module on every rank.");
+  }
+}
+
+void Pager::broadcast_module(torch::nn::Module& module) {
+  const c10::NoGradGuard no_grad;
+  std::unordered_set<const c10::StorageImpl*> done;
+  const auto send = [&](const at::Tensor& tensor, const std::string& name) {
+    const c10::Storage& storage = tensor.storage();
+    if (storage.nbytes() == 0 ||
+        !done.insert(storage.unsafeGetStorageImpl()).second) {
+      return;
+    }
+    const auto bytes = at::from_blob(
+        storage.mutable_data(),
+        {static_cast<int64_t>(storage.nbytes())},
+        at::TensorOptions().dtype(at::kByte).device(tensor.device()));
+    data_->broadcast(bytes, 0, "broadcast of '" + name + "'").wait();
+  };
+  for (const auto& item : module.named_parameters()) {
+    send(item.value(), item.key());
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined() && item.value().has_storage()) {
+      send(item.value(), item.key());
+    }
+  }
+}
+
+void Pager::install_hooks() {
+  user_hooks_.resize(places_.size());
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const at::Tensor& tensor = parameter(i).record.tensor;
+    if (!tensor.requires_grad()) {
+      continue;
+    }
+    user_hooks_[i] =
+        std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        tensor,
+        std::make_unique<GradientHook>(*this, i, user_hooks_[i].get()));
+  }
+}
+
+void Pager::remove_hooks() {
+  for (size_t i = 0; i < user_hooks_.size(); ++i) {
+    const at::Tensor& tensor = parameter(i).record.tensor;
+    if (tensor.requires_grad()) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          tensor, std::move(user_hooks_[i]));
+    }
+  }
+  user_hooks_.clear();
+}
+
+void Pager::size_arenas() {
+  std::vector<bool> trainable;
+  std::vector<bool> scattered;
+  std::vector<int64_t> bytes;
+  for (const auto& group : groups_) {
+    trainable.push_back(group->trainable());
+    scattered.push_back(group->scattered());
+    bytes.push_back(group->padded_bytes());
+  }
+  const auto events = registration_order_events(trainable, scattered);
+  gather_arena_.resize(capacity_without_exposed_unshards(
+      events, bytes, options_.prefetch_depth));
+  reduce_arena_.resize(peak_reduce_bytes(events, bytes));
+}
+
+const PagedParameter& Pager::parameter(size_t index) const {
+  const ParameterPlace& place = places_[index];
+  return groups_[place.group]->parameters()[place.position];
+}
+
+size_t Pager::find_parameter(const std::string& name) const {
+  std::vector<std::string> all_names;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    for (const std::string& known : parameter(i).record.names) {
+      if (known == name) {
+        return i;
+      }
+      all_names.push_back(known);
+    }
+  }
+  const std::string nearest = nearest_name(name, all_names);
+  TESSERA_FAIL(
+      "there is no parameter '",
+      name,
+      "' in this engine",
+      nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
+}
+
+size_t Pager::find_parameter(const at::Tensor& tensor) const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (parameter(i).record.tensor.is_same(tensor)) {
+      return i;
+    }
+  }
+  TESSERA_FAIL(
+      "the given tensor of shape ",
+      tensor.sizes(),
+      " is not a parameter of this engine. Pass the tensor that the module "
+      "registered, not a view or copy of it.");
+}
+
+std::string Pager::describe(const RankIntent& intent) const {
+  const std::string group = intent.group >= 0
+      ? "'" + groups_[static_cast<size_t>(intent.group)]->name() + "'"
+      : "";
+  switch (intent.kind) {
+    case RankIntent::Kind::kUnshard:
+      return "reads parameter '" +
+          parameter(static_cast<size_t>(intent.parameter)).record.name() +
+          "' (group " + group + ")";
+    case RankIntent::Kind::kReduce:
+      return "reduces the gradients of group " + group;
+    case RankIntent::Kind::kBackwardEnd:
+      return "has ended its backward";
+    case RankIntent::Kind::kGatherScope:
+      return "gathers group " + group;
+    case RankIntent::Kind::kSettle:
+      return "clips, reads or applies the gradients";
+    case RankIntent::Kind::kUnwrap:
+      return "unwraps the module";
+  }
+  return "does something unknown";
+}
+
+void Pager::pin(const std::vector<size_t>& groups, bool writable) {
+  std::vector<size_t> held;
+  try {
+    for (const size_t g : groups) {
+      ParamGroup& group = *groups_[g];
+      if (group.residency() == Residency::kUnsharding) {
+        wait_ready(static_cast<int>(g));
+      }
+      if (group.residency() == Residency::kSharded) {
+        agree_joining_reductions(
+            {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
+        group.begin_unshard(
+            *data_,
+            gather_arena_.allocate_outside(
+                group.layout().padded_numel(), group.dtype()));
+        group.end_unshard(watch_failures());
+      }
+      ++group.pins;
+      writable_pins_[g] += writable ? 1 : 0;
+      held.push_back(g);
+    }
+  } catch (...) {
+    unpin(held, writable);
+    throw;
+  }
+}
+
+void Pager::unpin(
+    const std::vector<size_t>& groups,
+    bool writable) noexcept {
+  for (const size_t g : groups) {
+    ParamGroup& group = *groups_[g];
+    if (writable) {
+      --writable_pins_[g];
+      group.write_back();
+      group.bump_versions();
+    }
+    // A slot outside the arena exists for the scope only; others stay as long
+    // as the plan wants them.
+    if (--group.pins == 0 && group.slot_is_outside()) {
+      reshard(static_cast<int>(g));
+    }
+  }
+}
+
+MemoryBytes Pager::planned_bytes() const {
+  MemoryBytes bytes{};
+  const auto add = [&bytes](MemoryPurpose purpose, int64_t count) {
+    bytes[static_cast<size_t>(purpose)] += count;
+  };
+  for (const auto& group : groups_) {
+    const int64_t shard_bytes = group->padded_bytes() / world_size();
+    add(MemoryPurpose::kParameters, shard_bytes);
+    if (group->trainable()) {
+      add(MemoryPurpose::kGradients, shard_bytes);
+    }
+  }
+  add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
+  add(MemoryPurpose::kReduceSlots, reduce_arena_.capacity_bytes());
+  return bytes;
+}
+
+void Pager::check_identity() const {
+  for (const auto& group : groups_) {
+    group->check_identity();
+  }
+}
+
+void Pager::unwrap() {
+  if (unwrapped_) {
+    return;
+  }
+  agree_joining_reductions({RankIntent::Kind::kUnwrap, -1, -1});
+  check_identity();
+  finish_reductions();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParamGroup& group = *groups_[g];
+    TESSERA_CHECK(
+        group.pins == 0,
+        "unwrap: group '",
+        group.name(),
+        "' is held by a gather scope; end it first.");
+  }
+  leave_phase();
+  remove_hooks();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParamGroup& group = *groups_[g];
+    if (group.residency() == Residency::kSharded) {
+      group.begin_unshard(
+          *data_,
+          gather_arena_.allocate_outside(
+              group.layout().padded_numel(), group.dtype()));
+      group.end_unshard(watch_failures());
+    }
+    if (buckets_[g]) {
+      buckets_[g]->retire();
+    }
+    group.restore();
+    Slot slot = group.take_slot();
+    if (slot.defined()) {
+      gather_arena_.release(slot);
+    }
+  }
+  places_.clear();
+  unwrapped_ = true;
+}
+
+} // namespace tessera

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Pages a module's parameters: brings groups in when operators use them, drops
+// and reduces them as planned, and keeps the ranks in step.
+
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/sharding/gradient_bucket.h"
+#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/param_group.h"
+#include "tessera/sharding/plan_cursor.h"
+#include "tessera/sharding/rank_agreement.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/nn/module.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct PagerOptions {
+  GroupPolicy groups;
+  /// Groups gathered ahead of the one in use.
+  int prefetch_depth = 1;
+  /// Starts every rank from rank 0's parameters and buffers.
+  bool broadcast_from_rank0 = true;
+};
+
+/// Counters since construction.
+struct PagerStatistics {
+  int64_t planned_unshards = 0; ///< issued ahead of their use
+  int64_t on_demand_unshards = 0; ///< issued when an operator already waited
+  int64_t reductions = 0;
+  int64_t steps = 0;
+};
+
+/// One module's parameters, divided over all ranks of a World. Not
+/// thread-safe: forward and backward run on one thread at a time.
+///
+/// Collective functions are called by all ranks in the same order.
+class Pager : public PageFaultHandler {
+ public:
+  /// Divides the parameters; afterwards each rank holds its shards only.
+  /// Collective. `world` and `ledger` outlive the pager.
+  Pager(
+      World& world,
+      torch::nn::Module& module,
+      const PagerOptions& options,
+      MemoryLedger& ledger);
+  /// Ends without unwrap(): the parameters' values are lost, and reading them
+  /// is an error.
+  ~Pager() override;
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  int rank() const {
+    return agreement_.rank();
+  }
+  int world_size() const {
+    return agreement_.size();
+  }
+
+  const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
+    return groups_;
+  }
+  /// The gradients of group `g`, or null when it is frozen.
+  GradientBucket* bucket(size_t g) const {
+    return buckets_[g].get();
+  }
+
+  /// Where parameter number `index` lives.
+  struct ParameterPlace {
+    size_t group = 0;
+    size_t position = 0; ///< in the group's parameter list
+  };
+  const std::vector<ParameterPlace>& parameters() const {
+    return places_;
+  }
+  const PagedParameter& parameter(size_t index) const;
+  /// Index of a parameter by any of its names.
+  /// @throws tessera::Error naming the nearest.
+  size_t find_parameter(const std::string& name) const;
+  /// Index of a parameter by tensor. @throws tessera::Error when it is not one.
+  size_t find_parameter(const at::Tensor& tensor) const;
+
+  /// Makes the gradients final: reduces what backward left over and agrees
+  /// which parameters have one. Collective.
+  void settle_gradients();
+
+  /// This rank's parts of the settled gradients, one tensor per run; writing to
+  /// them changes the gradients.
+  std::vector<at::Tensor> gradient_runs() const;
+
+  /// True when some parameter has a gradient, on any rank.
+  bool any_gradient() const;
+
+  /// The whole settled gradient of a parameter, or undefined. Collective.
+  at::Tensor whole_gradient(size_t parameter);
+
+  /// After the optimizer has written the shards: pages still in are stale and
+  /// dropped, gradients become none, and the plan is made or rewound and its
+  /// first gathers are issued. Collective.
+  void begin_next_step();
+
+  /// Brings groups in and holds them until unpin(). Collective.
+  void pin(const std::vector<size_t>& groups, bool writable);
+  /// Lets them go; `writable` ones take over this rank's slice. Not
+  /// collective. Does not throw.
+  void unpin(const std::vector<size_t>& groups, bool writable) noexcept;
+
+  /// Gives every parameter its whole value and its memory back. Collective.
+  /// The pager can only be destroyed afterwards.
+  void unwrap();
+  bool unwrapped() const {
+    return unwrapped_;
+  }
+
+  /// @throws tessera::Error when a parameter's storage was replaced.
+  void check_identity() const;
+
+  /// Bytes of shards, gradients and slots on this rank.
+  MemoryBytes planned_bytes() const;
+
+  const PagerStatistics& statistics() const {
+    return statistics_;
+  }
+
+  /// The group for small collectives on CPU tensors (norms, flags).
+  Communicator& control() {
+    return agreement_.control();
+  }
+  WaitCheck watch_failures() {
+    return agreement_.watch_failures();
+  }
+
+  // PageFaultHandler
+  void on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name)
+      override;
+  void on_token_add(size_t parameter, const at::Tensor& gradient) override;
+  void on_token_zero(size_t parameter) override;
+
+  /// Autograd has accumulated into parameter.grad(). Called by the hook.
+  void on_gradient(size_t parameter);
+
+ private:
+  // pager.cpp
+  void broadcast_module(torch::nn::Module& module);
+  void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
+  void install_hooks();
+  void remove_hooks();
+  void size_arenas();
+  std::string describe(const RankIntent& intent) const;
+
+  // pager_faults.cpp
+  void touch(std::vector<int> groups, const PageAccess& cause);
+  void enter_phase(PlanPhase phase);
+  void leave_phase();
+  void follow(PlanCursor::Range range, bool wait_for_last);
+  void perform(const PlanAction& action, bool exposed);
+  void unshard_planned(int group, bool exposed);
+  void unshard_on_demand(int group, int64_t parameter);
+  void wait_ready(int group);
+  Slot take_gather_slot(int group);
+  void reshard(int group);
+  void agree_joining_reductions(const RankIntent& intent);
+  WaitCheck watch(int group);
+  PlanCursor& cursor() {
+    return cursors_[static_cast<size_t>(phase_)];
+  }
+
+  // pager_gradients.cpp
+  void note_arrival(size_t parameter);
+  void open_bucket(size_t group);
+  void begin_reduce(size_t group);
+  void finish_reductions();
+  void on_backward_end();
+  void reduce_leftovers();
+  void adopt_plans();
+
+  PagerOptions options_;
+  MemoryLedger& ledger_;
+  std::vector<std::unique_ptr<ParamGroup>> groups_;
+  std::vector<ParameterPlace> places_;
+  RankAgreement agreement_;
+  std::unique_ptr<Communicator> data_;
+  SlotArena gather_arena_;
+  SlotArena reduce_arena_;
+  std::vector<std::unique_ptr<GradientBucket>> buckets_;
+  std::vector<std::unique_ptr<torch::autograd::PostAccumulateGradHook>>
+      user_hooks_;
+
+  std::array<PlanCursor, kPlanPhaseCount> cursors_;
+  PlanPhase phase_ = PlanPhase::kTrain;
+  std::vector<uint64_t> unshard_sequence_; ///< per group, of its last unshard
+  std::vector<int> writable_pins_; ///< per group
+  std::vector<size_t> reducing_; ///< groups, in issue order
+  at::Tensor accumulate_scratch_;
+  uint64_t period_ = 0; ///< optimizer steps and phases so far
+  uint64_t issued_ = 0; ///< data collectives in this period
+  uint64_t epoch_ = 1; ///< of the touch in progress
+  bool backward_end_queued_ = false;
+  bool warned_outside_ = false;
+  bool unwrapped_ = false;
+  PagerStatistics statistics_;
+};
+
+} // namespace tessera

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page faults: bringing groups in, by the plan or on demand.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+bool in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
+} // namespace
+
+void Pager::on_access(
+    c10::ArrayRef<PageAccess> accesses,
+    const char* op_name) {
+  bool current = true;
+  for (const PageAccess& access : accesses) {
+    const ParamGroup& group = access.page->group();
+    TESSERA_CHECK(
+        !access.is_write ||
+            writable_pins_[static_cast<size_t>(group.number)] > 0,
+        "parameter '",
+        access.page->parameter_name(),
+        "' is sharded and ",
+        op_name,
+        " writes to it in place: the write would be lost. Do it inside "
+        "engine.gather(..., writable), or before tessera::wrap.");
+    current = current && group.touched_epoch == epoch_;
+  }
+  if (current) {
+    return;
+  }
+  std::vector<int> groups;
+  for (const PageAccess& access : accesses) {
+    groups.push_back(access.page->group().number);
+  }
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  touch(std::move(groups), accesses[0]);
+}
+
+void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
+  const bool backward = in_backward();
+  enter_phase(
+      backward || at::GradMode::is_enabled() ? PlanPhase::kTrain
+                                             : PlanPhase::kNoGrad);
+  if (cursor().at_beginning()) {
+    check_identity();
+  }
+  cursor().record({PlanEvent::Kind::kTouch, groups, backward});
+  ++epoch_;
+  if (cursor().following()) {
+    const auto expected = cursor().expected();
+    if (const auto range = cursor().advance_to_touch(groups, backward)) {
+      follow(*range, /*wait_for_last=*/true);
+      return;
+    }
+    std::string what = "read parameter '" + cause.page->parameter_name() + "'";
+    if (!expected.empty()) {
+      what += " where the plan expects group '" +
+          groups_[static_cast<size_t>(expected[0])]->name() + "'";
+    }
+    cursor().depart();
+    agreement_.announce_departure(period_, issued_, what);
+  }
+  // All of the operator's groups are protected from eviction at once.
+  for (const int g : groups) {
+    groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
+  }
+  for (const int g : groups) {
+    ParamGroup& group = *groups_[static_cast<size_t>(g)];
+    group.last_use = epoch_;
+    if (group.residency() == Residency::kSharded) {
+      const auto& page_group = cause.page->group();
+      const size_t parameter = page_group.number == g
+          ? find_parameter(cause.page->parameter_name())
+          : group.parameters().front().index;
+      unshard_on_demand(g, static_cast<int64_t>(parameter));
+    }
+    wait_ready(g);
+  }
+}
+
+void Pager::enter_phase(PlanPhase phase) {
+  if (phase == phase_) {
+    return;
+  }
+  // Within a training step everything belongs to it, e.g. the forward of a
+  // checkpointed block; only a step that has not begun gives way.
+  if (phase_ == PlanPhase::kTrain && !cursor().at_beginning()) {
+    return;
+  }
+  leave_phase();
+  phase_ = phase;
+  if (cursor().following()) {
+    for (const PlanAction& action : cursor().plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::leave_phase() {
+  if (world_size() == 1) {
+    return;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    reshard(static_cast<int>(g));
+  }
+  ++epoch_;
+}
+
+void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
+  for (size_t i = range.first; i < range.last; ++i) {
+    const PlanEntry& entry = cursor().entry(i);
+    const bool in_use = wait_for_last && i + 1 == range.last;
+    if (in_use) {
+      for (const int g : entry.groups) {
+        ParamGroup& group = *groups_[static_cast<size_t>(g)];
+        group.touched_epoch = epoch_;
+        group.last_use = epoch_;
+      }
+    }
+    for (const PlanAction& action : entry.before) {
+      perform(action, /*exposed=*/true);
+    }
+    if (in_use) {
+      for (const int g : entry.groups) {
+        if (groups_[static_cast<size_t>(g)]->residency() ==
+            Residency::kSharded) {
+          unshard_planned(g, /*exposed=*/true);
+        }
+        wait_ready(g);
+      }
+    }
+    for (const PlanAction& action : entry.after) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::perform(const PlanAction& action, bool exposed) {
+  switch (action.kind) {
+    case PlanAction::Kind::kReshard:
+      reshard(action.group);
+      break;
+    case PlanAction::Kind::kUnshard:
+      unshard_planned(action.group, exposed);
+      break;
+    case PlanAction::Kind::kReduce:
+      finish_reductions();
+      begin_reduce(static_cast<size_t>(action.group));
+      break;
+  }
+}
+
+void Pager::unshard_planned(int group_number, bool exposed) {
+  const auto g = static_cast<size_t>(group_number);
+  ParamGroup& group = *groups_[g];
+  if (group.residency() != Residency::kSharded) {
+    return;
+  }
+  unshard_sequence_[g] = issued_++;
+  group.begin_unshard(*data_, take_gather_slot(group_number));
+  ++(exposed ? statistics_.on_demand_unshards : statistics_.planned_unshards);
+}
+
+void Pager::unshard_on_demand(int group_number, int64_t parameter) {
+  const auto g = static_cast<size_t>(group_number);
+  agree_joining_reductions(
+      {RankIntent::Kind::kUnshard, group_number, parameter});
+  unshard_sequence_[g] = issued_++;
+  groups_[g]->begin_unshard(*data_, take_gather_slot(group_number));
+  ++statistics_.on_demand_unshards;
+}
+
+void Pager::wait_ready(int group_number) {
+  ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
+  if (group.residency() == Residency::kUnsharding) {
+    group.end_unshard(watch(group_number));
+  }
+}
+
+WaitCheck Pager::watch(int group_number) {
+  return agreement_.watch(
+      period_, unshard_sequence_[static_cast<size_t>(group_number)]);
+}
+
+Slot Pager::take_gather_slot(int group_number) {
+  const ParamGroup& wanted = *groups_[static_cast<size_t>(group_number)];
+  const int64_t numel = wanted.layout().padded_numel();
+  while (true) {
+    Slot slot = gather_arena_.try_allocate(numel, wanted.dtype());
+    if (slot.defined()) {
+      return slot;
+    }
+    // The least recently used group that nothing holds makes room.
+    const ParamGroup* victim = nullptr;
+    for (const auto& group : groups_) {
+      const bool evictable = group->residency() == Residency::kUnsharded &&
+          group->pins == 0 && group->touched_epoch != epoch_ &&
+          !group->slot_is_outside();
+      if (evictable && (!victim || group->last_use < victim->last_use)) {
+        victim = group.get();
+      }
+    }
+    if (victim == nullptr) {
+      if (!std::exchange(warned_outside_, true)) {
+        log_warning(
+            "group '",
+            wanted.name(),
+            "' did not fit beside the groups in use; it gets ",
+            wanted.padded_bytes(),
+            " bytes outside the planned gather slots");
+      }
+      return gather_arena_.allocate_outside(numel, wanted.dtype());
+    }
+    reshard(victim->number);
+  }
+}
+
+void Pager::reshard(int group_number) {
+  ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
+  if (group.residency() == Residency::kSharded || group.pins > 0) {
+    return;
+  }
+  group.touched_epoch = 0;
+  Slot slot = group.reshard(watch(group_number));
+  if (slot.defined()) {
+    gather_arena_.release(slot);
+  }
+}
+
+void Pager::agree_joining_reductions(const RankIntent& intent) {
+  while (const auto reduction = agreement_.agree(intent)) {
+    finish_reductions();
+    begin_reduce(static_cast<size_t>(*reduction));
+    finish_reductions();
+    if (intent.kind == RankIntent::Kind::kReduce &&
+        intent.group == *reduction) {
+      return;
+    }
+  }
+}
+
+} // namespace tessera

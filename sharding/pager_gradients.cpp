@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients: arrival, reduction, and the end of a step.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+void Pager::on_gradient(size_t parameter_index) {
+  const ParameterPlace& place = places_[parameter_index];
+  GradientBucket& bucket = *buckets_[place.group];
+  if (!parameter(parameter_index).record.tensor.grad().defined()) {
+    return; // a hook of the user's has dropped it
+  }
+  if (bucket.is_untaken(place.position)) {
+    open_bucket(place.group);
+    bucket.take(place.position);
+  }
+  note_arrival(parameter_index);
+}
+
+void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
+  const ParameterPlace& place = places_[parameter];
+  open_bucket(place.group);
+  buckets_[place.group]->add(place.position, gradient);
+}
+
+void Pager::on_token_zero(size_t parameter) {
+  const ParameterPlace& place = places_[parameter];
+  finish_reductions();
+  buckets_[place.group]->zero(place.position);
+}
+
+void Pager::open_bucket(size_t g) {
+  GradientBucket& bucket = *buckets_[g];
+  if (bucket.reducing()) {
+    finish_reductions();
+  }
+  if (bucket.is_open()) {
+    return;
+  }
+  if (world_size() == 1) {
+    bucket.open({});
+    return;
+  }
+  const ParamGroup& group = *groups_[g];
+  const int64_t numel = group.layout().padded_numel();
+  Slot slot = reduce_arena_.try_allocate(numel, group.dtype());
+  if (!slot.defined()) {
+    finish_reductions();
+    slot = reduce_arena_.try_allocate(numel, group.dtype());
+  }
+  if (!slot.defined()) {
+    if (!std::exchange(warned_outside_, true)) {
+      log_warning(
+          "the gradients of group '",
+          group.name(),
+          "' did not fit beside those being collected; they get ",
+          group.padded_bytes(),
+          " bytes outside the planned reduce slots");
+    }
+    slot = reduce_arena_.allocate_outside(numel, group.dtype());
+  }
+  bucket.open(std::move(slot));
+}
+
+void Pager::note_arrival(size_t parameter) {
+  const size_t g = places_[parameter].group;
+  if (world_size() > 1) {
+    enter_phase(PlanPhase::kTrain);
+    cursor().record(
+        {PlanEvent::Kind::kArrival,
+         {static_cast<int>(g)},
+         /*in_backward=*/true});
+  }
+  if (!std::exchange(backward_end_queued_, true)) {
+    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      backward_end_queued_ = false;
+      on_backward_end();
+    });
+  }
+  // Without a plan a group is reduced as soon as it is complete. What arrives
+  // later is reduced again and added.
+  if (world_size() > 1 && !cursor().following() &&
+      buckets_[g]->all_arrived()) {
+    agree_joining_reductions(
+        {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+    finish_reductions();
+    if (buckets_[g]->is_open()) {
+      begin_reduce(g);
+    }
+  }
+}
+
+void Pager::begin_reduce(size_t g) {
+  GradientBucket& bucket = *buckets_[g];
+  open_bucket(g);
+  bucket.refresh();
+  if (!accumulate_scratch_.defined() && bucket.accumulates()) {
+    int64_t longest = 0;
+    for (const auto& group : groups_) {
+      longest = std::max(
+          longest,
+          group->layout().shard_numel() *
+              static_cast<int64_t>(c10::elementSize(group->dtype())));
+    }
+    accumulate_scratch_ = ledger_.allocate(
+        MemoryPurpose::kReduceSlots,
+        longest,
+        at::kByte,
+        groups_[g]->shard().device());
+  }
+  ++issued_;
+  bucket.begin_reduce(*data_, accumulate_scratch_);
+  reducing_.push_back(g);
+  ++statistics_.reductions;
+}
+
+void Pager::finish_reductions() {
+  for (const size_t g : std::exchange(reducing_, {})) {
+    Slot slot = buckets_[g]->end_reduce(
+        agreement_.watch(period_, issued_ == 0 ? 0 : issued_ - 1));
+    if (slot.defined()) {
+      reduce_arena_.release(slot);
+    }
+  }
+}
+
+void Pager::on_backward_end() {
+  if (world_size() == 1) {
+    reduce_leftovers();
+    return;
+  }
+  cursor().record(
+      {PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
+  if (cursor().following()) {
+    if (const auto range = cursor().advance_to_backward_end()) {
+      follow(*range, /*wait_for_last=*/false);
+      finish_reductions();
+      return;
+    }
+    cursor().depart();
+    agreement_.announce_departure(
+        period_, issued_, "ended a backward that the plan does not have");
+  }
+  agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
+  reduce_leftovers();
+}
+
+void Pager::reduce_leftovers() {
+  finish_reductions();
+  const auto count = static_cast<int64_t>(groups_.size());
+  const at::Tensor open = at::zeros({count}, at::kByte);
+  auto* flags = open.mutable_data_ptr<uint8_t>();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    flags[g] = buckets_[g] && buckets_[g]->any_arrived() ? 1 : 0;
+  }
+  control()
+      .all_reduce_max(open, "agreement on gradients left over")
+      .wait(watch_failures());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (flags[g] != 0) {
+      finish_reductions();
+      begin_reduce(g);
+    } else if (buckets_[g] && buckets_[g]->is_open()) {
+      // Everything in it was dropped by zero_grad().
+      Slot slot = buckets_[g]->close_empty();
+      if (slot.defined()) {
+        reduce_arena_.release(slot);
+      }
+    }
+  }
+  finish_reductions();
+}
+
+void Pager::settle_gradients() {
+  check_identity();
+  agree_joining_reductions({RankIntent::Kind::kSettle, -1, -1});
+  finish_reductions();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    GradientBucket* bucket = buckets_[g].get();
+    const auto& parameters = groups_[g]->parameters();
+    if (bucket == nullptr) {
+      for (const auto& frozen : parameters) {
+        TESSERA_CHECK(
+            !frozen.record.tensor.grad().defined(),
+            "parameter '",
+            frozen.record.name(),
+            "' was frozen when the module was wrapped and has a gradient now. "
+            "Set requires_grad before tessera::wrap.");
+      }
+      continue;
+    }
+    bucket->refresh();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (bucket->is_untaken(i)) {
+        open_bucket(g);
+        bucket->take(i);
+      }
+    }
+  }
+  reduce_leftovers();
+
+  const at::Tensor has =
+      at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
+  auto* flags = has.mutable_data_ptr<uint8_t>();
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const auto& bucket = buckets_[places_[p].group];
+    flags[p] = bucket && bucket->has_gradient(places_[p].position) ? 1 : 0;
+  }
+  control()
+      .all_reduce_max(has, "agreement on who has a gradient")
+      .wait(watch_failures());
+  for (size_t p = 0; p < places_.size(); ++p) {
+    if (const auto& bucket = buckets_[places_[p].group]) {
+      bucket->set_has_gradient(places_[p].position, flags[p] != 0);
+    }
+  }
+}
+
+std::vector<at::Tensor> Pager::gradient_runs() const {
+  std::vector<at::Tensor> runs;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const GradientBucket* bucket = buckets_[g].get();
+    if (bucket == nullptr) {
+      continue;
+    }
+    for (const FlatRun& run : bucket->own_runs()) {
+      if (bucket->has_gradient(run.parameter)) {
+        runs.push_back(bucket->shard().narrow(0, run.shard_offset, run.numel));
+      }
+    }
+  }
+  return runs;
+}
+
+bool Pager::any_gradient() const {
+  for (const ParameterPlace& place : places_) {
+    const auto& bucket = buckets_[place.group];
+    if (bucket && bucket->has_gradient(place.position)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+at::Tensor Pager::whole_gradient(size_t index) {
+  const ParameterPlace& place = places_[index];
+  const auto& bucket = buckets_[place.group];
+  if (!bucket || !bucket->has_gradient(place.position)) {
+    return {};
+  }
+  const PagedParameter& wanted = parameter(index);
+  const ParamGroup& group = *groups_[place.group];
+  const at::Tensor whole =
+      at::empty({group.layout().padded_numel()}, bucket->shard().options());
+  data_->all_gather(
+           whole,
+           bucket->shard(),
+           "gradient of '" + wanted.record.name() + "'")
+      .wait(watch_failures());
+  return whole
+      .as_strided(
+          wanted.record.tensor.sizes(),
+          wanted.record.tensor.strides(),
+          wanted.span.begin)
+      .clone();
+}
+
+void Pager::begin_next_step() {
+  for (const auto& group : groups_) {
+    TESSERA_CHECK(
+        group->pins == 0,
+        "step: group '",
+        group->name(),
+        "' is held by a gather scope; end it before the step.");
+  }
+  leave_phase();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->bump_versions();
+    if (buckets_[g]) {
+      buckets_[g]->clear();
+    }
+  }
+  ++statistics_.steps;
+  if (world_size() == 1) {
+    return;
+  }
+  adopt_plans();
+  ++period_;
+  issued_ = 0;
+  phase_ = PlanPhase::kTrain;
+  if (cursor().following()) {
+    for (const PlanAction& action : cursor().plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::adopt_plans() {
+  // [wants a plan, hash of what it saw] per phase, from every rank.
+  std::vector<int64_t> mine;
+  for (const PlanCursor& cursor : cursors_) {
+    mine.push_back(cursor.needs_plan() ? 1 : 0);
+    mine.push_back(static_cast<int64_t>(hash_of(cursor.events())));
+  }
+  const auto fields = static_cast<int64_t>(mine.size());
+  const at::Tensor all = at::empty({fields * world_size()}, at::kLong);
+  control()
+      .all_gather(all, at::tensor(mine, at::kLong), "comparison of the plans")
+      .wait(watch_failures());
+  const auto* stated = all.const_data_ptr<int64_t>();
+
+  std::vector<int64_t> bytes;
+  for (const auto& group : groups_) {
+    bytes.push_back(group->padded_bytes());
+  }
+  for (size_t phase = 0; phase < cursors_.size(); ++phase) {
+    PlanCursor& cursor = cursors_[phase];
+    bool wanted = false;
+    bool same = true;
+    for (int r = 0; r < world_size(); ++r) {
+      const int64_t* theirs = stated + r * fields + 2 * phase;
+      wanted = wanted || theirs[0] != 0;
+      same = same && theirs[1] == stated[2 * phase + 1];
+    }
+    if (wanted) {
+      cursor.set_plan(std::nullopt);
+      if (same) {
+        const auto& events = cursor.events();
+        const int64_t needed = capacity_without_exposed_unshards(
+            events, bytes, options_.prefetch_depth);
+        PlanLimits limits{
+            bytes, gather_arena_.capacity_bytes(), options_.prefetch_depth};
+        auto plan = compile_plan(events, limits);
+        if (!plan || plan->exposed_unshards > 0) {
+          if (needed > limits.capacity_bytes) {
+            if (rank() == 0) {
+              log_info(
+                  "gather slots grow from ",
+                  limits.capacity_bytes,
+                  " to ",
+                  needed,
+                  " bytes: the model uses its parameters in another order than "
+                  "it registers them");
+            }
+            gather_arena_.resize(needed);
+            limits.capacity_bytes = needed;
+          }
+          plan = compile_plan(events, limits);
+        }
+        const int64_t reduce_bytes = peak_reduce_bytes(events, bytes);
+        if (reduce_bytes > reduce_arena_.capacity_bytes()) {
+          reduce_arena_.resize(reduce_bytes);
+        }
+        cursor.set_plan(std::move(plan));
+      }
+    }
+    cursor.rewind();
+  }
+}
+
+} // namespace tessera

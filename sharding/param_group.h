@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The page: parameters that are gathered, reduced and dropped together.
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/memory/flat_layout.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/paged_storage.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+class PageFaultHandler;
+
+/// A parameter's place in its group's flat buffer.
+struct PagedParameter {
+  ParameterRecord record;
+  size_t index = 0; ///< in the pager's list of all parameters
+  FlatSpan span; ///< in the flat buffer, elements
+};
+
+enum class Residency { kSharded, kUnsharding, kUnsharded };
+
+/// One flat buffer of one dtype, divided evenly over the ranks.
+///
+/// The gather output *is* the parameters' memory: while unsharded, every
+/// parameter's StorageImpl points into the slot; nothing is copied in or out.
+class ParamGroup {
+ public:
+  /// Takes this rank's slice of every parameter and frees the rest.
+  /// @param first_index index of the first parameter in the pager's list.
+  ParamGroup(
+      const GroupSpec& spec,
+      size_t first_index,
+      PageFaultHandler& handler,
+      int rank,
+      int world_size,
+      MemoryLedger& ledger);
+  ~ParamGroup();
+
+  const std::string& name() const {
+    return name_;
+  }
+  bool trainable() const {
+    return trainable_;
+  }
+  bool scattered() const {
+    return scattered_;
+  }
+  at::ScalarType dtype() const {
+    return dtype_;
+  }
+  const FlatLayout& layout() const {
+    return layout_;
+  }
+  int64_t padded_bytes() const;
+  const std::vector<PagedParameter>& parameters() const {
+    return parameters_;
+  }
+  PageFaultHandler& handler() const {
+    return handler_;
+  }
+
+  /// This rank's slice of the weights: [shard_numel], dtype().
+  const at::Tensor& shard() const {
+    return shard_;
+  }
+
+  Residency residency() const {
+    return residency_;
+  }
+
+  /// Starts the all-gather into `slot` ([padded_numel], dtype()).
+  void begin_unshard(Communicator& communicator, Slot slot);
+
+  /// Ends it: the parameters are readable.
+  void end_unshard(const WaitCheck& check);
+
+  /// Points the parameters at the shard itself: a world of one.
+  void attach_shard();
+
+  /// Drops the whole weights and gives the slot back. Ends a running gather.
+  Slot reshard(const WaitCheck& check);
+
+  /// Copies this rank's slice of the unsharded weights into the shard, after
+  /// they were written in place.
+  void write_back();
+
+  /// The whole weights while unsharded: [padded_numel].
+  const at::Tensor& whole() const {
+    return whole_;
+  }
+
+  /// @throws tessera::Error naming a parameter whose storage or key was
+  ///   replaced behind the engine's back.
+  void check_identity() const;
+
+  /// Ends paging: every storage gets memory of its own, filled from the
+  /// unsharded weights.
+  void restore();
+
+  /// Makes autograd refuse to use what it saved of the old values.
+  void bump_versions();
+
+  /// True while the whole weights are in a buffer of their own.
+  bool slot_is_outside() const {
+    return slot_.defined() && slot_.offset < 0;
+  }
+  /// The slot, after restore().
+  Slot take_slot() {
+    return std::exchange(slot_, {});
+  }
+
+  /// How often the shard was written other than by the optimizer.
+  uint64_t write_backs() const {
+    return write_backs_;
+  }
+
+  /// Marks for the pager.
+  int number = 0; ///< in the pager's list
+  uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
+  uint64_t last_use = 0; ///< for least-recently-used eviction
+  int pins = 0; ///< gather scopes that hold it
+
+ private:
+  void attach(const at::Tensor& whole);
+  void detach();
+
+  std::string name_;
+  bool scattered_;
+  bool trainable_;
+  at::ScalarType dtype_;
+  PageFaultHandler& handler_;
+  int rank_;
+  std::vector<c10::Storage> original_storages_;
+  FlatLayout layout_;
+  std::vector<std::unique_ptr<PagedStorage>> storages_;
+  std::vector<PagedParameter> parameters_;
+  at::Tensor shard_;
+  at::Tensor whole_;
+  Slot slot_;
+  PendingCollective gather_;
+  Residency residency_ = Residency::kSharded;
+  uint64_t write_backs_ = 0;
+};
+
+} // namespace tessera

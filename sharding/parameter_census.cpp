@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parameter_census.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/page_key.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace tessera {
+
+namespace {
+
+void check_shardable(const ParameterRecord& record, c10::Device device) {
+  const at::Tensor& tensor = record.tensor;
+  TESSERA_CHECK(
+      tensor.layout() == at::kStrided && tensor.has_storage(),
+      "wrap: parameter '",
+      record.name(),
+      "' has layout ",
+      tensor.layout(),
+      "; only dense strided parameters can be sharded. Keep it as a buffer, or "
+      "make it dense.");
+  TESSERA_CHECK(
+      tensor.device() == device,
+      "wrap: parameter '",
+      record.name(),
+      "' is on ",
+      tensor.device(),
+      ", others are on ",
+      device,
+      ". Move the whole module to one device first.");
+  TESSERA_CHECK(
+      !has_page_key(tensor),
+      "wrap: parameter '",
+      record.name(),
+      "' is already held by another engine. Wrap a module once, or unwrap() "
+      "the other engine first.");
+  TESSERA_CHECK(
+      tensor.is_leaf(),
+      "wrap: parameter '",
+      record.name(),
+      "' is not a leaf of the autograd graph; register a leaf tensor.");
+  TESSERA_CHECK(
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      "wrap: parameter '",
+      record.name(),
+      "' addresses some of its elements twice (an expanded tensor?). Register "
+      "tensor.contiguous() instead.");
+}
+
+void check_disjoint(const std::vector<ParameterRecord>& records) {
+  std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage;
+  for (size_t i = 0; i < records.size(); ++i) {
+    by_storage[records[i].tensor.storage().unsafeGetStorageImpl()].push_back(i);
+  }
+  for (auto& [storage, members] : by_storage) {
+    std::sort(members.begin(), members.end(), [&](size_t a, size_t b) {
+      return records[a].tensor.storage_offset() <
+          records[b].tensor.storage_offset();
+    });
+    for (size_t i = 1; i < members.size(); ++i) {
+      const ParameterRecord& low = records[members[i - 1]];
+      const ParameterRecord& high = records[members[i]];
+      TESSERA_CHECK(
+          low.tensor.storage_offset() + storage_extent(low.tensor) <=
+              high.tensor.storage_offset(),
+          "wrap: parameters '",
+          low.name(),
+          "' and '",
+          high.name(),
+          "' are different tensors over the same memory. To tie them, register "
+          "one tensor in both places.");
+    }
+  }
+}
+
+} // namespace
+
+int64_t storage_extent(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return 0;
+  }
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return last + 1;
+}
+
+std::vector<ParameterRecord> take_parameter_census(
+    const torch::nn::Module& module) {
+  std::vector<ParameterRecord> records;
+  std::unordered_map<const c10::TensorImpl*, size_t> index;
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& tensor = item.value();
+    const auto [found, is_new] =
+        index.emplace(tensor.unsafeGetTensorImpl(), records.size());
+    if (is_new) {
+      records.push_back({{item.key()}, tensor});
+    } else {
+      records[found->second].names.push_back(item.key());
+    }
+  }
+  TESSERA_CHECK(
+      !records.empty(), "wrap: the module has no parameters to shard.");
+  for (const ParameterRecord& record : records) {
+    check_shardable(record, records.front().tensor.device());
+  }
+  check_disjoint(records);
+  return records;
+}
+
+} // namespace tessera

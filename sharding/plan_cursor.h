@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where a step stands in its plan, and the record from which the next plan is
+// made. No tensors, no communication.
+
+#include "tessera/sharding/residency_plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+/// One kind of step, with a plan of its own.
+enum class PlanPhase { kTrain = 0, kNoGrad = 1 };
+inline constexpr size_t kPlanPhaseCount = 2;
+
+class PlanCursor {
+ public:
+  /// The most events that are kept; a longer phase has no plan.
+  static constexpr size_t kMaxEvents = 1 << 18;
+
+  /// Back to the beginning; what was recorded is forgotten.
+  void rewind();
+
+  bool at_beginning() const {
+    return events_.empty();
+  }
+
+  void record(PlanEvent event);
+
+  /// True while this rank follows a plan.
+  bool following() const {
+    return plan_.has_value() && !departed_;
+  }
+
+  /// The plan's entries from the current one up to the one that covers a touch
+  /// of `groups`, as [first, last): all are to be run, the last one waited for.
+  /// The cursor moves behind it. Nothing when the plan has no such entry ahead
+  /// in this pass.
+  struct Range {
+    size_t first = 0;
+    size_t last = 0;
+  };
+  std::optional<Range> advance_to_touch(
+      const std::vector<int>& groups,
+      bool in_backward);
+
+  /// The entries up to and including the next backward end.
+  std::optional<Range> advance_to_backward_end();
+
+  /// From now on this rank goes without a plan until rewind().
+  void depart() {
+    departed_ = true;
+  }
+
+  /// What the plan expects next, for errors: group numbers, maybe none.
+  std::vector<int> expected() const;
+
+  const ResidencyPlan& plan() const {
+    return *plan_;
+  }
+  const PlanEntry& entry(size_t index) const {
+    return plan_->entries[index];
+  }
+
+  /// True when what happened since rewind() calls for another plan: nothing
+  /// was planned, or the plan was left.
+  bool needs_plan() const {
+    return !events_.empty() && !overflow_ && !following();
+  }
+  const std::vector<PlanEvent>& events() const {
+    return events_;
+  }
+  void set_plan(std::optional<ResidencyPlan> plan) {
+    plan_ = std::move(plan);
+  }
+
+ private:
+  std::optional<ResidencyPlan> plan_;
+  std::vector<PlanEvent> events_;
+  size_t next_ = 0;
+  bool departed_ = false;
+  bool overflow_ = false;
+};
+
+} // namespace tessera

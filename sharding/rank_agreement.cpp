@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/rank_agreement.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kIntentFields = 3;
+
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+} // namespace
+
+RankAgreement::RankAgreement(
+    World& world,
+    const std::string& name,
+    std::function<std::string(const RankIntent&)> describe)
+    : store_(world.store()),
+      name_(name),
+      control_(world.new_communicator(name + " control")),
+      describe_(std::move(describe)) {}
+
+std::string RankAgreement::key(const std::string& suffix) const {
+  return "agreement/" + name_ + "/" + suffix;
+}
+
+std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
+  if (size() == 1) {
+    return std::nullopt;
+  }
+  const at::Tensor stated = at::tensor(
+      {static_cast<int64_t>(mine.kind), mine.group, mine.parameter}, at::kLong);
+  const at::Tensor all = at::empty({kIntentFields * size()}, at::kLong);
+  control_->all_gather(all, stated, "agreement on " + describe_(mine))
+      .wait(watch_failures());
+  std::vector<RankIntent> intents;
+  for (int r = 0; r < size(); ++r) {
+    const auto* fields = all.const_data_ptr<int64_t>() + r * kIntentFields;
+    intents.push_back(
+        {static_cast<RankIntent::Kind>(fields[0]), fields[1], fields[2]});
+  }
+  // Which of a group's parameters asked for it does not matter.
+  const auto same = [](const RankIntent& a, const RankIntent& b) {
+    return a.kind == b.kind && a.group == b.group;
+  };
+  if (std::all_of(intents.begin(), intents.end(), [&](const auto& intent) {
+        return same(intent, intents[0]);
+      })) {
+    return std::nullopt;
+  }
+  // A rank that did not use some parameter of a group completes it later than
+  // the others; joining their reduction early costs nothing.
+  std::optional<int64_t> reduction;
+  for (const RankIntent& intent : intents) {
+    if (intent.kind == RankIntent::Kind::kReduce &&
+        (!reduction || intent.group < *reduction)) {
+      reduction = intent.group;
+    }
+  }
+  if (reduction) {
+    return reduction;
+  }
+  std::string message =
+      "the ranks have taken different paths and cannot go on together:";
+  for (size_t r = 0; r < intents.size(); ++r) {
+    message += "\n  rank " + std::to_string(r) + ": " + describe_(intents[r]);
+  }
+  message +=
+      "\nEvery rank must use the same sharded parameters in the same order; "
+      "look for control flow that depends on the rank or on its data.";
+  throw Error(message);
+}
+
+void RankAgreement::announce_departure(
+    uint64_t period,
+    uint64_t issued,
+    const std::string& what) {
+  if (size() > 1) {
+    store_->set(
+        key("left/" + std::to_string(period) + "/" + std::to_string(rank())),
+        to_bytes(std::to_string(issued) + " " + what));
+  }
+}
+
+void RankAgreement::throw_if_failed() {
+  const std::string failed = key("failed");
+  if (store_->check({failed})) {
+    throw Error(to_text(store_->get(failed)));
+  }
+}
+
+WaitCheck RankAgreement::watch_failures() {
+  if (size() == 1) {
+    return {};
+  }
+  return [this] { throw_if_failed(); };
+}
+
+WaitCheck RankAgreement::watch(uint64_t period, uint64_t sequence) {
+  if (size() == 1) {
+    return {};
+  }
+  return [this, period, sequence] {
+    throw_if_failed();
+    for (int r = 0; r < size(); ++r) {
+      const std::string left =
+          key("left/" + std::to_string(period) + "/" + std::to_string(r));
+      if (r == rank() || !store_->check({left})) {
+        continue;
+      }
+      const std::string note = to_text(store_->get(left));
+      const size_t space = note.find(' ');
+      if (sequence >= std::stoull(note.substr(0, space))) {
+        fail(
+            "the ranks have taken different paths: rank " + std::to_string(r) +
+            " " + note.substr(space + 1) + ", while rank " +
+            std::to_string(rank()) +
+            " followed the recorded plan. Every rank must use the same sharded "
+            "parameters in the same order; look for control flow that depends "
+            "on the rank or on its data.");
+      }
+    }
+  };
+}
+
+void RankAgreement::fail(const std::string& message) {
+  if (size() > 1) {
+    store_->set(key("failed"), to_bytes(message));
+  }
+  throw Error(message);
+}
+
+} // namespace tessera

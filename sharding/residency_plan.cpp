@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/residency_plan.h"
+
+#include "tessera/runtime/memory/offset_allocator.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace tessera {
+
+namespace {
+
+using Kind = PlanEvent::Kind;
+
+/// Which groups are unsharded while the entries are walked through.
+class ResidencySimulation {
+ public:
+  ResidencySimulation(
+      const std::vector<PlanEntry>& entries,
+      const PlanLimits& limits)
+      : limits_(limits), allocator_(limits.capacity_bytes) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      for (const int group : entries[i].groups) {
+        uses_[group].push_back(i);
+      }
+    }
+  }
+
+  bool is_resident(int group) const {
+    return offsets_.count(group) > 0;
+  }
+
+  /// Makes room for `group` and places it, appending the actions.
+  /// @param now index of the current entry.
+  /// @param keep groups that stay.
+  /// @param only_later evict only what is needed later than `group` itself.
+  /// @return false, with nothing changed, when there is no room.
+  bool place(
+      int group,
+      size_t now,
+      const std::vector<int>& keep,
+      bool only_later,
+      std::vector<PlanAction>& actions) {
+    const auto saved_allocator = allocator_;
+    const auto saved_offsets = offsets_;
+    std::vector<PlanAction> made;
+    while (true) {
+      if (const auto offset = allocator_.allocate(limits_.group_bytes[group])) {
+        offsets_[group] = *offset;
+        made.push_back({PlanAction::Kind::kUnshard, group});
+        actions.insert(actions.end(), made.begin(), made.end());
+        return true;
+      }
+      const auto victim = find_victim(now, keep);
+      if (!victim ||
+          (only_later && next_use(*victim, now) <= next_use(group, now))) {
+        allocator_ = saved_allocator;
+        offsets_ = saved_offsets;
+        return false;
+      }
+      allocator_.release(offsets_.at(*victim));
+      offsets_.erase(*victim);
+      made.push_back({PlanAction::Kind::kReshard, *victim});
+    }
+  }
+
+ private:
+  static constexpr size_t kNever = std::numeric_limits<size_t>::max();
+
+  /// First entry after `now` that uses the group.
+  size_t next_use(int group, size_t now) const {
+    const auto found = uses_.find(group);
+    if (found == uses_.end()) {
+      return kNever;
+    }
+    const auto use =
+        std::upper_bound(found->second.begin(), found->second.end(), now);
+    return use == found->second.end() ? kNever : *use;
+  }
+
+  std::optional<int> find_victim(size_t now, const std::vector<int>& keep)
+      const {
+    std::optional<int> victim;
+    for (const auto& [group, offset] : offsets_) {
+      if (std::find(keep.begin(), keep.end(), group) != keep.end()) {
+        continue;
+      }
+      if (!victim || next_use(group, now) > next_use(*victim, now)) {
+        victim = group;
+      }
+    }
+    return victim;
+  }
+
+  const PlanLimits& limits_;
+  OffsetAllocator allocator_;
+  std::map<int, int64_t> offsets_;
+  std::map<int, std::vector<size_t>> uses_;
+};
+
+/// The next `depth` distinct groups used after entry `from`, not in `current`.
+std::vector<int> upcoming_groups(
+    const std::vector<PlanEntry>& entries,
+    size_t from,
+    const std::vector<int>& current,
+    int depth) {
+  std::vector<int> upcoming;
+  for (size_t i = from; i < entries.size(); ++i) {
+    for (const int group : entries[i].groups) {
+      if (static_cast<int>(upcoming.size()) == depth) {
+        return upcoming;
+      }
+      const bool known =
+          std::find(current.begin(), current.end(), group) != current.end() ||
+          std::find(upcoming.begin(), upcoming.end(), group) != upcoming.end();
+      if (!known) {
+        upcoming.push_back(group);
+      }
+    }
+  }
+  return upcoming;
+}
+
+/// Touches and backward ends, with the reductions where they are due.
+std::vector<PlanEntry> entries_with_reductions(
+    const std::vector<PlanEvent>& events) {
+  // The last arrival of each group before each backward end.
+  std::set<size_t> last_arrivals;
+  std::map<int, size_t> latest;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == Kind::kArrival) {
+      latest[events[i].groups[0]] = i;
+    } else if (events[i].kind == Kind::kBackwardEnd) {
+      for (const auto& [group, position] : latest) {
+        last_arrivals.insert(position);
+      }
+      latest.clear();
+    }
+  }
+  std::vector<PlanEntry> entries;
+  std::vector<PlanAction> due;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const PlanEvent& event = events[i];
+    if (event.kind == Kind::kArrival) {
+      if (last_arrivals.count(i)) {
+        due.push_back({PlanAction::Kind::kReduce, event.groups[0]});
+      }
+      continue;
+    }
+    PlanEntry entry;
+    entry.kind = event.kind;
+    entry.groups = event.groups;
+    entry.in_backward = event.in_backward;
+    entry.after = std::move(due);
+    due.clear();
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+} // namespace
+
+std::optional<ResidencyPlan> compile_plan(
+    const std::vector<PlanEvent>& events,
+    const PlanLimits& limits) {
+  ResidencyPlan plan;
+  plan.entries = entries_with_reductions(events);
+  ResidencySimulation simulation(plan.entries, limits);
+  const auto prefetch = [&](size_t now,
+                            size_t from,
+                            std::vector<int> keep,
+                            std::vector<PlanAction>& actions) {
+    for (const int group : upcoming_groups(
+             plan.entries, from, keep, limits.prefetch_depth)) {
+      if (!simulation.is_resident(group) &&
+          !simulation.place(group, now, keep, /*only_later=*/true, actions)) {
+        return;
+      }
+      keep.push_back(group);
+    }
+  };
+
+  // The first group counts as the one in use, the depth lies beyond it.
+  const auto first = upcoming_groups(plan.entries, 0, {}, 1);
+  for (const int group : first) {
+    if (!simulation.place(group, 0, {}, /*only_later=*/false, plan.start)) {
+      return std::nullopt;
+    }
+  }
+  prefetch(0, 0, first, plan.start);
+
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    PlanEntry& entry = plan.entries[i];
+    for (const int group : entry.groups) {
+      if (simulation.is_resident(group)) {
+        continue;
+      }
+      ++plan.exposed_unshards;
+      if (!simulation.place(
+              group, i, entry.groups, /*only_later=*/false, entry.before)) {
+        return std::nullopt;
+      }
+    }
+    if (entry.kind == Kind::kTouch) {
+      prefetch(i, i + 1, entry.groups, entry.after);
+    }
+  }
+  return plan;
+}
+
+int64_t capacity_without_exposed_unshards(
+    const std::vector<PlanEvent>& events,
+    const std::vector<int64_t>& group_bytes,
+    int prefetch_depth) {
+  const auto rounded = [&](int group) {
+    constexpr int64_t kAlign = OffsetAllocator::kAlignment;
+    return (group_bytes[group] + kAlign - 1) / kAlign * kAlign;
+  };
+  int64_t all = 0;
+  for (size_t i = 0; i < group_bytes.size(); ++i) {
+    all += rounded(static_cast<int>(i));
+  }
+  const auto entries = entries_with_reductions(events);
+  int64_t window = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    int64_t bytes = 0;
+    for (const int group : entries[i].groups) {
+      bytes += rounded(group);
+    }
+    for (const int group :
+         upcoming_groups(entries, i + 1, entries[i].groups, prefetch_depth)) {
+      bytes += rounded(group);
+    }
+    window = std::max(window, bytes);
+  }
+  // Room between slots of different sizes is not always usable; a few eighths
+  // more settle it.
+  for (const int64_t eighths : {8, 9, 10, 12, 16, 24}) {
+    const int64_t capacity = std::min(window * eighths / 8, all);
+    const auto plan =
+        compile_plan(events, {group_bytes, capacity, prefetch_depth});
+    if (plan && plan->exposed_unshards == 0) {
+      return capacity;
+    }
+  }
+  return all;
+}
+
+int64_t peak_reduce_bytes(
+    const std::vector<PlanEvent>& events,
+    const std::vector<int64_t>& group_bytes) {
+  const auto entries = entries_with_reductions(events);
+  // The arrivals are gone from the entries; walk both in step.
+  size_t entry = 0;
+  std::set<int> open;
+  std::set<int> reducing;
+  int64_t peak = 0;
+  const auto measure = [&] {
+    int64_t bytes = 0;
+    for (const auto* set : {&open, &reducing}) {
+      for (const int group : *set) {
+        bytes += group_bytes[group] + OffsetAllocator::kAlignment;
+      }
+    }
+    peak = std::max(peak, bytes);
+  };
+  for (const PlanEvent& event : events) {
+    if (event.kind == Kind::kArrival) {
+      open.insert(event.groups[0]);
+      measure();
+      continue;
+    }
+    for (const PlanAction& action : entries[entry].after) {
+      if (action.kind == PlanAction::Kind::kReduce) {
+        reducing.clear();
+        open.erase(action.group);
+        reducing.insert(action.group);
+      }
+    }
+    if (event.kind == Kind::kBackwardEnd) {
+      open.clear();
+      reducing.clear();
+    }
+    ++entry;
+  }
+  return peak;
+}
+
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered) {
+  const int count = static_cast<int>(trainable.size());
+  std::vector<PlanEvent> events;
+  for (int g = 0; g < count; ++g) {
+    events.push_back({Kind::kTouch, {g}, false});
+  }
+  for (int g = count - 1; g >= 0; --g) {
+    events.push_back({Kind::kTouch, {g}, true});
+    if (g == count - 1) {
+      for (int s = 0; s < count; ++s) {
+        if (trainable[s] && scattered[s]) {
+          events.push_back({Kind::kArrival, {s}, true});
+        }
+      }
+    }
+    if (trainable[g] && !scattered[g]) {
+      events.push_back({Kind::kArrival, {g}, true});
+    }
+  }
+  for (int s = 0; s < count; ++s) {
+    if (trainable[s] && scattered[s]) {
+      events.push_back({Kind::kArrival, {s}, true});
+    }
+  }
+  events.push_back({Kind::kBackwardEnd, {}, true});
+  return events;
+}
+
+uint64_t hash_of(const std::vector<PlanEvent>& events) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  const auto mix = [&hash](uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash ^= (value >> (8 * byte)) & 0xffU;
+      hash *= 0x100000001b3ULL;
+    }
+  };
+  for (const PlanEvent& event : events) {
+    mix(static_cast<uint64_t>(event.kind));
+    mix(event.in_backward ? 1 : 0);
+    for (const int group : event.groups) {
+      mix(static_cast<uint64_t>(group) + 2);
+    }
+    mix(~uint64_t{0});
+  }
+  return hash;
+}
+
+} // namespace tessera

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// When each group is unsharded, dropped and reduced: recorded once, then
+// followed. Pure arithmetic over group numbers; no tensors.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// What happened between two optimizer steps, in order.
+struct PlanEvent {
+  enum class Kind {
+    kTouch, ///< an operator used parameters of `groups`
+    kArrival, ///< a gradient of `groups[0]` arrived
+    kBackwardEnd,
+  };
+  Kind kind = Kind::kTouch;
+  std::vector<int> groups; ///< sorted
+  bool in_backward = false;
+
+  bool operator==(const PlanEvent&) const = default;
+};
+
+struct PlanAction {
+  enum class Kind { kReshard, kUnshard, kReduce };
+  Kind kind = Kind::kUnshard;
+  int group = 0;
+
+  bool operator==(const PlanAction&) const = default;
+};
+
+/// A touch or a backward end, and what the issuer does there.
+struct PlanEntry {
+  PlanEvent::Kind kind = PlanEvent::Kind::kTouch;
+  std::vector<int> groups;
+  bool in_backward = false;
+  /// Before the groups are waited for: only what could not be prefetched.
+  std::vector<PlanAction> before;
+  /// Once they are readable, before the operator runs: reductions of what is
+  /// complete, then room and gathers for what comes next.
+  std::vector<PlanAction> after;
+};
+
+struct ResidencyPlan {
+  std::vector<PlanAction> start; ///< right after the optimizer step
+  std::vector<PlanEntry> entries;
+  /// Unshards that the operator has to wait for from their issue on, because
+  /// there was no room to prefetch them.
+  int exposed_unshards = 0;
+};
+
+struct PlanLimits {
+  std::vector<int64_t> group_bytes; ///< whole size of each group
+  int64_t capacity_bytes = 0; ///< of the buffer that holds unsharded groups
+  int prefetch_depth = 1; ///< groups gathered ahead of the one in use
+};
+
+/// Turns a recorded step into a plan: every group is unsharded up to
+/// `prefetch_depth` groups ahead of its use and stays until its room is needed,
+/// the one needed last going first; its gradients are reduced at the first
+/// touch after the last of them arrived, or when backward ends.
+/// Deterministic: ranks with equal events get equal plans.
+/// @return nothing when some operator's groups do not fit in the capacity
+///   together.
+std::optional<ResidencyPlan> compile_plan(
+    const std::vector<PlanEvent>& events,
+    const PlanLimits& limits);
+
+/// The smallest capacity, of a short list of candidates, with which the events
+/// can be followed without an exposed unshard.
+int64_t capacity_without_exposed_unshards(
+    const std::vector<PlanEvent>& events,
+    const std::vector<int64_t>& group_bytes,
+    int prefetch_depth);
+
+/// The bytes of gradients collected and in reduction at the same time: the
+/// largest sum over the events. In-flight reductions end when the next one
+/// begins.
+int64_t peak_reduce_bytes(
+    const std::vector<PlanEvent>& events,
+    const std::vector<int64_t>& group_bytes);
+
+/// The step one expects of a feed-forward model before the first is recorded:
+/// forward in registration order, backward in reverse.
+/// @param trainable per group; @param scattered groups whose gradients arrive
+///   all over backward.
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered);
+
+/// The same for equal events, different for different ones (64-bit FNV-1a).
+uint64_t hash_of(const std::vector<PlanEvent>& events);
+
+} // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+
+class CommunicatorTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
+  testing::run_ranks(GetParam(), [](World& world) {
+    const auto comm = world.new_communicator("test");
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const auto mine = at::full({3}, world.rank() + 1.0, dtype);
+      const auto all = at::empty({3 * world.size()}, dtype);
+      comm->all_gather(all, mine, "gather").wait();
+      for (int r = 0; r < world.size(); ++r) {
+        EXPECT_EQ(all[3 * r].item<float>(), r + 1.0);
+      }
+      const auto sum = at::empty({3}, dtype);
+      comm->reduce_scatter_sum(sum, all, "reduce").wait();
+      EXPECT_EQ(
+          sum[0].item<float>(), (world.rank() + 1.0) * world.size());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest, ::testing::Range(1, 5));
+
+TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
+  const auto results = testing::run_ranks_expecting(2, [](World& world) {
+    const auto comm = world.new_communicator("test");
+    if (world.rank() == 1) {
+      ::_exit(0);
+    }
+    const auto out = at::empty({2});
+    comm->all_gather(out, at::ones({1}), "unshard of 'layer.0'").wait();
+  });
+  EXPECT_EQ(results[0].exit_code, 3);
+  EXPECT_NE(
+      results[0].output.find("unshard of 'layer.0' failed"), std::string::npos)
+      << results[0].output;
+}
+
+} // namespace tessera

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/device_mesh.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using Groups = std::vector<std::vector<int>>;
+
+DeviceMesh eight_ranks() {
+  return DeviceMesh({{"pipeline", 2}, {"data", 2}, {"tensor", 2}}, 8);
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "did not throw";
+}
+
+void expect_message(
+    const std::vector<MeshAxis>& axes,
+    int world_size,
+    const std::string& part) {
+  const auto message = message_of([&] { DeviceMesh mesh(axes, world_size); });
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+} // namespace
+
+// The layout that LiBai's documentation draws for eight devices.
+TEST(DeviceMesh, LaysEightRanksOutWithTensorInnermost) {
+  const auto mesh = eight_ranks();
+  EXPECT_EQ(mesh.groups("tensor"), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(mesh.groups("data"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(mesh.groups("pipeline"), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(mesh.coordinate(rank, "pipeline"), rank < 4 ? 0 : 1);
+  }
+}
+
+TEST(DeviceMesh, FindsTheGroupOfARank) {
+  const auto mesh = eight_ranks();
+  EXPECT_EQ(mesh.group_ranks(5, "tensor"), (std::vector<int>{4, 5}));
+  EXPECT_EQ(mesh.group_ranks(5, "data"), (std::vector<int>{5, 7}));
+  EXPECT_EQ(mesh.group_ranks(5, "pipeline"), (std::vector<int>{1, 5}));
+}
+
+TEST(DeviceMesh, TakesSeveralAxesAsOne) {
+  const auto mesh = eight_ranks();
+  EXPECT_EQ(
+      mesh.flat_groups({"data", "tensor"}),
+      (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(
+      mesh.flat_groups({"tensor", "pipeline"}),
+      (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(
+      mesh.flat_group_ranks(3, {"pipeline", "data", "tensor"}),
+      (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(mesh.flat_group_ranks(3, {}), (std::vector<int>{3}));
+}
+
+TEST(DeviceMesh, CoordinatesAreTheDigitsOfTheRank) {
+  const DeviceMesh mesh({{"a", 2}, {"b", 3}, {"c", 4}}, 24);
+  for (int rank = 0; rank < 24; ++rank) {
+    EXPECT_EQ(
+        mesh.coordinate(rank, "a") * 12 + mesh.coordinate(rank, "b") * 4 +
+            mesh.coordinate(rank, "c"),
+        rank);
+    const auto group = mesh.group_ranks(rank, "b");
+    EXPECT_EQ(group.at(mesh.coordinate(rank, "b")), rank);
+  }
+}
+
+TEST(DeviceMesh, EveryRankIsInOneGroupOfAnAxis) {
+  const DeviceMesh mesh({{"a", 3}, {"b", 1}, {"c", 4}}, 12);
+  for (const char* axis : {"a", "b", "c"}) {
+    std::vector<int> seen(12);
+    for (const auto& group : mesh.groups(axis)) {
+      EXPECT_EQ(static_cast<int>(group.size()), mesh.axis_size(axis));
+      for (const int rank : group) {
+        ++seen.at(rank);
+      }
+    }
+    EXPECT_EQ(seen, std::vector<int>(12, 1)) << axis;
+  }
+}
+
+TEST(DeviceMesh, AWorldOfOneIsAMesh) {
+  const DeviceMesh mesh({{"data", 1}}, 1);
+  EXPECT_EQ(mesh.groups("data"), (Groups{{0}}));
+}
+
+TEST(DeviceMesh, NamesSizesThatWouldFit) {
+  expect_message(
+      {{"pipeline", 2}, {"data", 3}, {"tensor", 2}},
+      8,
+      "the mesh pipeline 2 x data 3 x tensor 2 does not have exactly 8 ranks");
+  // One axis changed is enough, and the only one that can be is data.
+  expect_message(
+      {{"pipeline", 2}, {"data", 3}, {"tensor", 2}},
+      8,
+      "what would fit: pipeline 2 x data 2 x tensor 2");
+  expect_message(
+      {{"data", 4}, {"tensor", 4}},
+      8,
+      "what would fit: data 4 x tensor 2, or data 2 x tensor 4");
+  // Neither size divides 8: both have to change.
+  expect_message({{"data", 3}, {"tensor", 3}}, 8, "data 1 x tensor 8");
+  // Does not overflow on the way.
+  expect_message(
+      {{"a", 1 << 30}, {"b", 1 << 30}, {"c", 1 << 30}}, 2, "what would fit");
+}
+
+TEST(DeviceMesh, RefusesWhatIsNoMesh) {
+  expect_message({}, 1, "at least one axis");
+  expect_message({{"data", 2}, {"data", 4}}, 8, "two axes named 'data'");
+  expect_message({{"", 8}}, 8, "has no name");
+  expect_message({{"data", 0}}, 8, "mesh axis 'data' has size 0");
+  expect_message({{"data", 1}}, 0, "the world has 0 ranks");
+}
+
+TEST(DeviceMesh, NamesARankOrAnAxisItDoesNotHave) {
+  const auto mesh = eight_ranks();
+  EXPECT_EQ(
+      message_of([&] { mesh.group_ranks(8, "data"); }),
+      "rank 8 is not in the mesh; its ranks are 0 to 7");
+  EXPECT_EQ(
+      message_of([&] { mesh.coordinate(-1, "data"); }),
+      "rank -1 is not in the mesh; its ranks are 0 to 7");
+  EXPECT_EQ(
+      message_of([&] { mesh.groups("model"); }),
+      "the mesh has no axis 'model'; it is pipeline 2 x data 2 x tensor 2");
+}
+
+} // namespace tessera

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "support/expect_error.h"
+#include "support/temporary_folder.h"
+
+namespace tessera {
+
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+size_t count_files(const std::filesystem::path& folder) {
+  return static_cast<size_t>(std::distance(
+      std::filesystem::directory_iterator(folder),
+      std::filesystem::directory_iterator()));
+}
+
+} // namespace
+
+TEST(AtomicFile, ContentAppearsAtCommit) {
+  TemporaryFolder folder;
+  write_file_atomically(folder / "a", "old");
+  AtomicFile file(folder / "a");
+  file.write_at(4, bytes_of("late"));
+  file.write_at(0, bytes_of("soon"));
+  EXPECT_EQ(read_text_file(folder / "a"), "old");
+  file.commit();
+  EXPECT_EQ(read_text_file(folder / "a"), "soonlate");
+  EXPECT_EQ(count_files(folder.path()), 1u);
+  expect_error([&] { file.commit(); }, {"a' a second time"});
+}
+
+TEST(AtomicFile, ReservedBytesAreZero) {
+  TemporaryFolder folder;
+  AtomicFile file(folder / "a");
+  file.reserve(5);
+  file.write_at(1, bytes_of("x"));
+  file.commit();
+  EXPECT_EQ(read_text_file(folder / "a"), std::string("\0x\0\0\0", 5));
+}
+
+TEST(AtomicFile, AbandonedFileIsRemoved) {
+  TemporaryFolder folder;
+  {
+    AtomicFile file(folder / "a");
+    file.write_at(0, bytes_of("x"));
+    AtomicFile moved = std::move(file);
+    EXPECT_EQ(count_files(folder.path()), 1u);
+  }
+  EXPECT_EQ(count_files(folder.path()), 0u);
+}
+
+TEST(AtomicFile, TwoWritersOfOneFileDoNotMeet) {
+  TemporaryFolder folder;
+  AtomicFile first(folder / "a");
+  AtomicFile second(folder / "a");
+  first.write_at(0, bytes_of("first"));
+  second.write_at(0, bytes_of("second"));
+  second.commit();
+  first.commit();
+  EXPECT_EQ(read_text_file(folder / "a"), "first");
+}
+
+TEST(AtomicFile, ErrorsNameTheFileAndTheReason) {
+  TemporaryFolder folder;
+  expect_error(
+      [&] { AtomicFile(folder / "no" / "a"); },
+      {"no/a.tmp", "No such file", "check the path"});
+  expect_error([&] { AtomicFile(folder.path() / ""); }, {"names no file"});
+  // A folder in the way is found at commit, and stays.
+  std::filesystem::create_directory(folder / "taken");
+  expect_error(
+      [&] { write_file_atomically(folder / "taken", "x"); },
+      {"taken'", "name a file, not a folder"});
+  EXPECT_EQ(count_files(folder.path()), 1u);
+}
+
+TEST(ReadTextFile, ReadsAllBytes) {
+  TemporaryFolder folder;
+  const std::string content("a\0b\r\n\xff", 6);
+  write_file_atomically(folder / "a", content);
+  EXPECT_EQ(read_text_file(folder / "a"), content);
+  write_file_atomically(folder / "empty", "");
+  EXPECT_EQ(read_text_file(folder / "empty"), "");
+}
+
+TEST(ReadTextFile, RefusesWhatIsNoFile) {
+  TemporaryFolder folder;
+  expect_error(
+      [&] { read_text_file(folder / "absent"); },
+      {"absent'", "No such file", "check the path"});
+  expect_error([&] { read_text_file(folder.path()); }, {"not a regular file"});
+  // A pipe without a writer must not block.
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_error([&] { read_text_file(pipe); }, {"not a regular file"});
+}
+
+} // namespace tessera

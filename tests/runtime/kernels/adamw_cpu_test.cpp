@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU kernels against each other, and the source of their square roots.
+#include "tessera/runtime/kernels/adamw_cpu.h"
+
+#include "runtime/kernels/adamw_reference.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/libtorch_sqrt.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+constexpr SqrtRounding kRoundings[] = {
+    SqrtRounding::kLibTorch,
+    SqrtRounding::kCorrect};
+
+/// Three steps of `isa`, from a start that numel and offset determine.
+struct Trial {
+  AdamWState state;
+  at::Tensor low;
+
+  Trial(Isa isa, int64_t numel, int64_t offset, SqrtRounding rounding) {
+    torch::manual_seed(numel * 31 + offset);
+    state = AdamWState(numel, offset, at::kFloat);
+    at::ScalarType format = numel % 2 == 0 ? at::kBFloat16 : at::kHalf;
+    low = at::zeros({numel + offset}, format).narrow(0, offset, numel);
+    for (int64_t step = 1; step <= 3; ++step) {
+      state.grad.copy_(random_spread(numel, at::kFloat, /*decades=*/30));
+      AdamWShard<float> shard =
+          state.shard<float>({.step = step, .grad_scale = 0.7});
+      shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
+      shard.low_precision_format = format == at::kBFloat16
+          ? LowPrecision::kBFloat16
+          : LowPrecision::kFloat16;
+      adamw_cpu(isa, shard, rounding);
+    }
+  }
+};
+
+} // namespace
+
+TEST(AdamWCpu, GivesTheSameBitsOnAllInstructionSets) {
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    if (!isa_available(isa)) {
+      GTEST_SKIP() << "this processor lacks instruction set "
+                   << static_cast<int>(isa);
+    }
+    for (SqrtRounding rounding : kRoundings) {
+      for (int64_t numel = 0; numel <= 129; ++numel) {
+        Trial portable(Isa::kPortable, numel, numel % 5, rounding);
+        Trial vector(isa, numel, numel % 5, rounding);
+        ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
+        ASSERT_TRUE(same_bits(vector.state.exp_avg, portable.state.exp_avg));
+        ASSERT_TRUE(
+            same_bits(vector.state.exp_avg_sq, portable.state.exp_avg_sq));
+        ASSERT_TRUE(same_bits(vector.low, portable.low)) << numel;
+      }
+      Trial portable(Isa::kPortable, 70001, 3, rounding);
+      Trial vector(isa, 70001, 3, rounding);
+      ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
+      ASSERT_TRUE(same_bits(vector.low, portable.low));
+    }
+  }
+}
+
+TEST(AdamWCpu, WritesNothingBeyondTheShard) {
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (!isa_available(isa)) {
+      continue;
+    }
+    for (int64_t numel = 0; numel <= 40; ++numel) {
+      AdamWState whole(64, 0, at::kFloat);
+      at::Tensor low = at::full({64}, 3, at::kHalf);
+      AdamWState expected = whole.clone();
+      AdamWShard<float> shard = whole.shard<float>({});
+      shard.numel = numel;
+      shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
+      shard.low_precision_format = LowPrecision::kFloat16;
+      adamw_cpu(isa, shard, SqrtRounding::kCorrect);
+      const auto rest = [&](const at::Tensor& t) {
+        return t.slice(0, numel);
+      };
+      EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
+      EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
+      EXPECT_TRUE(
+          same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
+      EXPECT_TRUE((rest(low) == 3).all().item<bool>());
+    }
+  }
+}
+
+TEST(AdamWCpu, DoesNotDependOnTheNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  Trial one(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
+  at::set_num_threads(3);
+  Trial three(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
+  at::set_num_threads(threads);
+  EXPECT_TRUE(same_bits(one.state.master, three.state.master));
+  EXPECT_TRUE(same_bits(one.low, three.low));
+}
+
+TEST(AdamWCpu, CorrectRootsDifferFromLibTorchsByRoundingOnly) {
+  Trial libtorch(best_isa(), 5000, 0, SqrtRounding::kLibTorch);
+  Trial correct(best_isa(), 5000, 0, SqrtRounding::kCorrect);
+  EXPECT_TRUE(same_bits(libtorch.state.exp_avg_sq, correct.state.exp_avg_sq));
+  // Three updates of at most lr * 1.1 or so, each off by two units in the last
+  // place at most, and three sums that may round the other way then.
+  at::Tensor bound = 3 * std::ldexp(1.0, -23) *
+      (2 * 1.1e-3 + correct.state.master.abs());
+  at::Tensor difference =
+      (libtorch.state.master - correct.state.master).abs();
+  EXPECT_TRUE((difference <= bound).all().item<bool>());
+}
+
+template <typename T>
+class LibTorchSqrtOf : public testing::Test {};
+using Scalars = testing::Types<float, double>;
+TYPED_TEST_SUITE(LibTorchSqrtOf, Scalars);
+
+TYPED_TEST(LibTorchSqrtOf, HasTheBitsOfAtSqrtAtEveryPosition) {
+  at::Tensor values =
+      random_spread(3001, c10::CppTypeToScalarType<TypeParam>::value, 30).abs();
+  values[0] = 0;
+  values[1] = std::numeric_limits<TypeParam>::infinity();
+  values[2] = std::numeric_limits<TypeParam>::denorm_min();
+  at::Tensor expected = values.sqrt();
+  const LibTorchSqrt<TypeParam> candidates[] = {
+      libtorch_sqrt<TypeParam>(), detail::aten_sqrt<TypeParam>()};
+  for (const LibTorchSqrt<TypeParam>& sqrt : candidates) {
+    if (sqrt.compute == nullptr) {
+      continue; // ATen rounds correctly here: no function is needed.
+    }
+    for (int64_t numel = 1; numel <= 70; ++numel) {
+      for (int64_t offset = 0; offset < 20; ++offset) {
+        at::Tensor found = at::empty({numel}, values.options());
+        sqrt.compute(
+            numel,
+            values.const_data_ptr<TypeParam>() + offset,
+            found.mutable_data_ptr<TypeParam>());
+        ASSERT_TRUE(same_bits(found, expected.narrow(0, offset, numel)));
+      }
+    }
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a subcommand of the tessera program is. Each has a file of its own,
+// with one function that adds it, and a line in main.cpp's table.
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct Command {
+  /// Parses the subcommand's own arguments.
+  CLI::App* parser = nullptr;
+  /// Runs it, after parsing, and returns the exit code of the program.
+  /// @throws CLI::ParseError on a usage error, Error on any other.
+  std::function<int()> run;
+};
+
+/// `tessera launch [OPTIONS] -- PROGRAM [ARGS...]`
+/// @param program what followed "--" on the command line; outlives the command.
+Command add_launch_command(
+    CLI::App& app,
+    const std::vector<std::string>& program);
+
+} // namespace tessera

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.h"
+
+#include "tessera/runtime/launch/launch.h"
+
+#include <chrono>
+#include <memory>
+
+namespace tessera {
+
+namespace {
+
+struct Arguments {
+  LaunchOptions options;
+  double grace_seconds = 5;
+  bool bare_lines = false;
+};
+
+} // namespace
+
+Command add_launch_command(
+    CLI::App& app,
+    const std::vector<std::string>& program) {
+  auto* parser = app.add_subcommand(
+      "launch",
+      "Start local ranks of a program:\n"
+      "  tessera launch --nproc N -- PROGRAM [ARGS...]\n"
+      "They get torchrun's environment variables. Ends all when one fails.");
+  auto arguments = std::make_shared<Arguments>();
+  LaunchOptions& options = arguments->options;
+  constexpr int kMaxPort = 65535;
+  constexpr int kMaxRanks = 65536;
+  constexpr double kMaxGraceSeconds = 86400;
+  parser->add_option("--nproc", options.nproc, "Ranks to start")
+      ->required()
+      ->check(CLI::Range(1, kMaxRanks));
+  parser
+      ->add_option(
+          "--port",
+          options.port,
+          "TCP port where the ranks meet; 0, the default, picks a free one")
+      ->check(CLI::Range(0, kMaxPort));
+  parser
+      ->add_option(
+          "--grace",
+          arguments->grace_seconds,
+          "Seconds between asking ranks to end and killing them; default 5")
+      ->check(CLI::Range(0.0, kMaxGraceSeconds));
+  parser->add_flag(
+      "--no-prefix",
+      arguments->bare_lines,
+      "Pass lines on without '[rank N] ' before them");
+
+  const auto run = [arguments, &program]() {
+    if (program.empty()) {
+      throw CLI::RequiredError("launch: PROGRAM after '--'");
+    }
+    LaunchOptions& chosen = arguments->options;
+    chosen.command = program;
+    chosen.prefix = !arguments->bare_lines;
+    chosen.grace = std::chrono::milliseconds(
+        static_cast<std::int64_t>(arguments->grace_seconds * 1000));
+    return launch(chosen);
+  };
+  return {parser, run};
+}
+
+} // namespace tessera

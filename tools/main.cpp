@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tessera program: subcommands, each in a file of its own.
+
+#include "command.h"
+
+#include "tessera/runtime/core/log.h"
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsageError = 2;
+
+int run_program(int argc, char** argv) {
+  // What follows "--" belongs to the program that is launched.
+  char** const end = argv + argc;
+  char** const mark = std::find_if(
+      argv, end, [](const char* text) { return std::string(text) == "--"; });
+  const std::vector<std::string> program(std::min(mark + 1, end), end);
+
+  CLI::App app("Tessera: memory-sharding training for LibTorch", "tessera");
+  app.set_version_flag("--version", "tessera " TESSERA_VERSION);
+  app.require_subcommand(1);
+  const std::vector<Command> commands{
+      add_launch_command(app, program),
+  };
+
+  try {
+    app.parse(static_cast<int>(mark - argv), argv);
+    const auto chosen = std::find_if(
+        commands.begin(), commands.end(), [](const Command& command) {
+          return command.parser->parsed();
+        });
+    return chosen->run();
+  } catch (const CLI::ParseError& error) {
+    // Prints help and the version too, which are no errors.
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::run_program(argc, argv);
+  } catch (const std::exception& error) {
+    tessera::log_error(error.what());
+    return tessera::kFailure;
+  }
+}
