@@ -79,7 +79,7 @@ std::string ProcessEnd::describe() const {
 std::string describe_signal(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return std::to_string(signal) +
-      (name == nullptr ? "" : " (SIG" + std::string(name) + ")");
+         (name == nullptr ? "" : " (SIG" + std::string(name) + ")");
 }
 
 RankProcess::RankProcess(
