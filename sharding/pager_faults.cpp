@@ -36,7 +36,9 @@ void Pager::on_access(
         op_name,
         " writes to it in place: the write would be lost. Do it inside "
         "engine.gather(..., writable), or before tessera::wrap.");
-    current = current && group.touched_epoch == epoch_;
+    // What a gather scope holds may be used by one rank alone: it is no event
+    // of the plan that all ranks share.
+    current = current && (group.pins > 0 || group.touched_epoch == epoch_);
   }
   if (current) {
     return;

@@ -8,7 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 namespace tessera {
 
@@ -63,6 +66,43 @@ TEST(AdamWCpu, GivesTheSameBitsOnAllInstructionSets) {
       Trial vector(isa, 70001, 3, rounding);
       ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
       ASSERT_TRUE(same_bits(vector.low, portable.low));
+    }
+  }
+}
+
+TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
+  // Every exponent, with the bits that are cut off just below, at and above a
+  // tie, for bfloat16 (16 bits cut) and for normal float16 (13 bits).
+  std::vector<float> values;
+  for (uint32_t top = 0; top < 0xff00; top += 0x7) {
+    for (uint32_t cut : {0x7fffu, 0x8000u, 0x8001u, 0xfffu, 0x1000u, 0x1001u}) {
+      uint32_t bits = (top << 16) | cut;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      if (std::isfinite(value)) {
+        values.push_back(value);
+      }
+    }
+  }
+  const auto numel = static_cast<int64_t>(values.size());
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (!isa_available(isa)) {
+      continue;
+    }
+    for (at::ScalarType format : {at::kBFloat16, at::kHalf}) {
+      AdamWState state(numel, 0, at::kFloat);
+      state.master.copy_(torch::tensor(values));
+      at::Tensor low = at::empty({numel}, format);
+      // Without learning rate and decay the master stays what it is.
+      AdamWShard<float> shard =
+          state.shard<float>({.lr = 0, .weight_decay = 0});
+      shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
+      shard.low_precision_format = format == at::kBFloat16
+          ? LowPrecision::kBFloat16
+          : LowPrecision::kFloat16;
+      adamw_cpu(isa, shard, SqrtRounding::kCorrect);
+      EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
+          << format << ", instruction set " << static_cast<int>(isa);
     }
   }
 }
