@@ -100,15 +100,15 @@ void run_fused(Arrays& a) {
 
 /// torch::optim::AdamW, whose state is its own.
 Candidate libtorch_optimizer() {
-  return [optimizer = std::shared_ptr<torch::optim::AdamW>()](
-             Arrays& a) mutable {
-    if (!optimizer) {
-      optimizer = std::make_shared<torch::optim::AdamW>(
-          std::vector<at::Tensor>{a.master});
-      a.master.mutable_grad() = a.grad;
-    }
-    optimizer->step();
-  };
+  return
+      [optimizer = std::shared_ptr<torch::optim::AdamW>()](Arrays& a) mutable {
+        if (!optimizer) {
+          optimizer = std::make_shared<torch::optim::AdamW>(
+              std::vector<at::Tensor>{a.master});
+          a.master.mutable_grad() = a.grad;
+        }
+        optimizer->step();
+      };
 }
 
 struct Named {
@@ -122,12 +122,10 @@ std::vector<Named> candidates() {
   };
   return {
       {"ceiling", same(&run_ceiling)},
-      {"tessera", same([](Arrays& a) {
-         run_tessera(a, SqrtRounding::kLibTorch, {});
-       })},
-      {"tessera_correct_sqrt", same([](Arrays& a) {
-         run_tessera(a, SqrtRounding::kCorrect, {});
-       })},
+      {"tessera",
+       same([](Arrays& a) { run_tessera(a, SqrtRounding::kLibTorch, {}); })},
+      {"tessera_correct_sqrt",
+       same([](Arrays& a) { run_tessera(a, SqrtRounding::kCorrect, {}); })},
       {"aten_fused", same(&run_fused)},
       {"libtorch_optim", &libtorch_optimizer},
       {"tessera_bf16_out", same([](Arrays& a) {
@@ -174,8 +172,8 @@ void register_all() {
     for (int threads : {1, 2}) {
       for (const Named& named : candidates()) {
         const std::string name = "BM_AdamW/" + named.name +
-            "/numel:" + std::to_string(numel / kMi) +
-            "Mi/threads:" + std::to_string(threads);
+                                 "/numel:" + std::to_string(numel / kMi) +
+                                 "Mi/threads:" + std::to_string(threads);
         benchmark::RegisterBenchmark(
             name.c_str(),
             [=](benchmark::State& state) {

@@ -83,12 +83,12 @@ bool isa_available(Isa isa) {
   }
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return isa == Isa::kAvx2
-      ? avx2
-      : avx2 && __builtin_cpu_supports("avx512f") &&
-          __builtin_cpu_supports("avx512vl") &&
-          __builtin_cpu_supports("avx512bw");
+                    __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  return isa == Isa::kAvx2 ? avx2
+                           : avx2 && __builtin_cpu_supports("avx512f") &&
+                                 __builtin_cpu_supports("avx512vl") &&
+                                 __builtin_cpu_supports("avx512bw");
 #else
   return false;
 #endif

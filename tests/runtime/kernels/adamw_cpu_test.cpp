@@ -37,8 +37,8 @@ struct Trial {
           state.shard<float>({.step = step, .grad_scale = 0.7});
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = format == at::kBFloat16
-          ? LowPrecision::kBFloat16
-          : LowPrecision::kFloat16;
+                                       ? LowPrecision::kBFloat16
+                                       : LowPrecision::kFloat16;
       adamw_cpu(isa, shard, rounding);
     }
   }
@@ -98,8 +98,8 @@ TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
           state.shard<float>({.lr = 0, .weight_decay = 0});
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = format == at::kBFloat16
-          ? LowPrecision::kBFloat16
-          : LowPrecision::kFloat16;
+                                       ? LowPrecision::kBFloat16
+                                       : LowPrecision::kFloat16;
       adamw_cpu(isa, shard, SqrtRounding::kCorrect);
       EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
           << format << ", instruction set " << static_cast<int>(isa);
@@ -121,13 +121,10 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
       adamw_cpu(isa, shard, SqrtRounding::kCorrect);
-      const auto rest = [&](const at::Tensor& t) {
-        return t.slice(0, numel);
-      };
+      const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
       EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
       EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
-      EXPECT_TRUE(
-          same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
+      EXPECT_TRUE(same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
       EXPECT_TRUE((rest(low) == 3).all().item<bool>());
     }
   }
@@ -150,10 +147,9 @@ TEST(AdamWCpu, CorrectRootsDifferFromLibTorchsByRoundingOnly) {
   EXPECT_TRUE(same_bits(libtorch.state.exp_avg_sq, correct.state.exp_avg_sq));
   // Three updates of at most lr * 1.1 or so, each off by two units in the last
   // place at most, and three sums that may round the other way then.
-  at::Tensor bound = 3 * std::ldexp(1.0, -23) *
-      (2 * 1.1e-3 + correct.state.master.abs());
-  at::Tensor difference =
-      (libtorch.state.master - correct.state.master).abs();
+  at::Tensor bound =
+      3 * std::ldexp(1.0, -23) * (2 * 1.1e-3 + correct.state.master.abs());
+  at::Tensor difference = (libtorch.state.master - correct.state.master).abs();
   EXPECT_TRUE((difference <= bound).all().item<bool>());
 }
 

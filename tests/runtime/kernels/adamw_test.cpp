@@ -43,8 +43,7 @@ void expect_equal_to_libtorch(
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     state.grad.copy_(random_spread(numel, dtype));
     reference.step(state.grad);
-    adamw_(
-        state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
     ASSERT_TRUE(same_bits(state.master, reference.master()));
     ASSERT_TRUE(same_bits(state.exp_avg, reference.exp_avg()));
     ASSERT_TRUE(same_bits(state.exp_avg_sq, reference.exp_avg_sq()));
