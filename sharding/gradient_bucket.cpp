@@ -92,6 +92,14 @@ at::Tensor GradientBucket::slot_view(const Entry& entry) const {
       collected_.storage_offset() + entry.span.begin);
 }
 
+void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
+  if (entry.span.numel != entry.parameter.numel()) {
+    // What lies between the parameter's elements counts in norms.
+    collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+  }
+  slot_view(entry).copy_(gradient);
+}
+
 void GradientBucket::place_token(Entry& entry) {
   entry.parameter.mutable_grad() = entry.token;
   entry.token_placed = true;
@@ -103,7 +111,7 @@ void GradientBucket::take(size_t i) {
   at::Tensor& gradient = entry.parameter.mutable_grad();
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
-  slot_view(entry).copy_(gradient);
+  store(entry, gradient);
   entry.arrived = true;
   entry.has = true;
   place_token(entry);
@@ -119,7 +127,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   if (accumulate) {
     slot_view(entry).add_(gradient);
   } else {
-    slot_view(entry).copy_(gradient);
+    store(entry, gradient);
   }
   entry.arrived = true;
   entry.has = true;
