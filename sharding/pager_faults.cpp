@@ -35,8 +35,11 @@ void Pager::on_access(
         "' is sharded and ",
         op_name,
         " writes to it in place: the write would be lost. Do it inside "
-        "engine.gather(..., writable), or before tessera::wrap.");
-    current = current && group.touched_epoch == epoch_;
+        "engine.gather(..., writable), or before tessera::wrap; in place of a "
+        "torch::optim optimizer use Engine::step().");
+    // What a gather scope holds can be read on one rank alone.
+    current =
+        current && (group.touched_epoch == epoch_ || group.pins > 0);
   }
   if (current) {
     return;
