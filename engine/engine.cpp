@@ -20,6 +20,8 @@ Engine::Engine(
     const EngineOptions& options)
     : module_(std::move(module)), ledger_(std::make_unique<MemoryLedger>()) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
+  // Before the module is divided: from there on an error would cost it.
+  ShardedAdamW::check(options.optimizer);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
   planned_memory_ = plan_memory();
   if (options.log_memory && world.rank() == 0) {

@@ -234,9 +234,14 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   return std::exchange(slot_, {});
 }
 
+bool GradientBucket::holds_token(const Entry& entry) {
+  // zero_grad(false) leaves a detached alias of the token there.
+  const at::Tensor& gradient = entry.parameter.grad();
+  return gradient.defined() && gradient_token_info(gradient) == &entry.info;
+}
+
 void GradientBucket::refresh(Entry& entry) {
-  if (entry.token_placed &&
-      !entry.parameter.mutable_grad().is_same(entry.token)) {
+  if (entry.token_placed && !holds_token(entry)) {
     entry.token_placed = false;
     entry.arrived = false;
     entry.in_shard = false;
@@ -252,8 +257,7 @@ void GradientBucket::refresh() {
 
 bool GradientBucket::is_untaken(size_t i) const {
   const Entry& entry = entries_[i];
-  const at::Tensor& gradient = entry.parameter.grad();
-  return gradient.defined() && !gradient.is_same(entry.token);
+  return entry.parameter.grad().defined() && !holds_token(entry);
 }
 
 void GradientBucket::clear() {
@@ -268,7 +272,7 @@ void GradientBucket::clear() {
 
 void GradientBucket::retire() {
   for (Entry& entry : entries_) {
-    if (entry.parameter.mutable_grad().is_same(entry.token)) {
+    if (holds_token(entry)) {
       entry.parameter.mutable_grad() = at::Tensor();
     }
     retire_gradient_token(entry.token);

@@ -115,6 +115,7 @@ class GradientBucket {
     bool token_placed = false;
   };
 
+  static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;

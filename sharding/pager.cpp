@@ -298,10 +298,13 @@ void Pager::unpin(
       --writable_pins_[g];
       group.write_back();
       group.bump_versions();
+      group.written = world_size() > 1;
     }
-    // A slot outside the arena exists for the scope only; others stay as long
-    // as the plan wants them.
-    if (--group.pins == 0 && group.slot_is_outside()) {
+    // A slot outside the arena exists for the scope only. One that was written
+    // goes as well: only this rank's slice of it is known to be what the other
+    // ranks have. The rest stays as long as the plan wants it.
+    if (--group.pins == 0 && (group.slot_is_outside() || group.written)) {
+      group.written = false;
       reshard(static_cast<int>(g));
     }
   }

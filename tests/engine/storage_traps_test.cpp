@@ -476,9 +476,9 @@ TEST_P(StorageTraps, SaveThrowsOrIsRight) {
 TEST_P(StorageTraps, ReadingInAScopeIsNotCollective) {
   run_ranks(GetParam(), [](World& world) {
     Twin<StackImpl> twin;
-    for (int step = 0; step < 5; ++step) {
+    for (int step = 0; step < 8; ++step) {
       const auto before = twin.engine.statistics().on_demand_unshards;
-      {
+      if (step < 2 || step > 4) {
         const auto scope = twin.engine.gather();
         if (world.rank() == 0) {
           const at::NoGradGuard guard;
@@ -613,7 +613,7 @@ TEST_P(StorageTraps, EngineGoneWithoutUnwrap) {
       mean_square(*net, batch_of(1, world.rank())).backward();
     }
     const std::initializer_list<const char*> parts{
-        "parameter 'first.weight'", "gone", "unwrap()"};
+        "parameter 'first.", "gone", "unwrap()"};
     expect_throws(
         [&] { mean_square(*net, batch_of(2, world.rank())); }, parts);
     expect_throws([&] { (void)net->first->weight.data_ptr(); }, parts);
@@ -622,7 +622,7 @@ TEST_P(StorageTraps, EngineGoneWithoutUnwrap) {
     }
     expect_throws(
         [&] { wrap(net, group_per_layer()); },
-        {"parameter 'first.weight'", "gone"});
+        {"parameter 'first.", "gone"});
   });
 }
 

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +80,21 @@ std::shared_ptr<Net> make_net(Arguments... arguments) {
   return net;
 }
 
+/// LibTorch lists a tied parameter as often as it is registered, and its
+/// optimizers would then update it as often.
+inline std::vector<at::Tensor> each_once(
+    const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> unique;
+  for (const auto& parameter : parameters) {
+    if (std::none_of(unique.begin(), unique.end(), [&](const auto& known) {
+          return known.is_same(parameter);
+        })) {
+      unique.push_back(parameter);
+    }
+  }
+  return unique;
+}
+
 template <typename Net>
 class Twin {
  public:
@@ -89,7 +105,7 @@ class Twin {
       : plain(std::move(plain_net)),
         wrapped(std::move(wrapped_net)),
         optimizer(
-            plain->parameters(),
+            each_once(plain->parameters()),
             torch::optim::AdamWOptions(options.optimizer.lr)),
         engine(wrap(std::shared_ptr<torch::nn::Module>(wrapped), options)) {}
 
