@@ -65,7 +65,7 @@ class GradientBucket {
   bool all_arrived() const;
 
   /// Starts the reduction of what was collected; parameters that collected
-  /// nothing count as zero.
+  /// nothing count as zero. Untaken gradients must have been taken before.
   void begin_reduce(Communicator& communicator);
   bool reducing() const {
     return reducing_;
@@ -111,9 +111,11 @@ class GradientBucket {
     bool token_placed = false;
   };
 
+  static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
+  void store(const Entry& entry, const at::Tensor& gradient);
   void fill_missing();
   /// True when the reduction is added to what the shard already holds.
   bool accumulates() const;

@@ -19,9 +19,8 @@ void check_ids(
     std::int64_t bound,
     const char* remedy) {
   TESSERA_CHECK(
-      ids.dim() == 2 &&
-          (ids.scalar_type() == torch::kInt64 ||
-           ids.scalar_type() == torch::kInt32),
+      ids.dim() == 2 && (ids.scalar_type() == torch::kInt64 ||
+                         ids.scalar_type() == torch::kInt32),
       "BertModel: ",
       name,
       " is ",
@@ -47,8 +46,7 @@ void check_ids(
 }
 
 void check_input(const BertInput& input, const BertConfig& config) {
-  TESSERA_CHECK(
-      input.input_ids.defined(), "BertModel: input_ids is undefined");
+  TESSERA_CHECK(input.input_ids.defined(), "BertModel: input_ids is undefined");
   check_ids(
       "input_ids",
       input.input_ids,
@@ -125,8 +123,7 @@ BertForSequenceClassificationImpl::BertForSequenceClassificationImpl(
       torch::nn::Dropout(
           config.classifier_dropout.value_or(config.hidden_dropout_prob)));
   classifier_ = register_module(
-      "classifier",
-      torch::nn::Linear(config.hidden_size, config.num_labels()));
+      "classifier", torch::nn::Linear(config.hidden_size, config.num_labels()));
   init_bert_weights(*classifier_, config.initializer_range);
 }
 

@@ -45,9 +45,7 @@ class BertModelImpl : public torch::nn::Module {
 
   /// @throws Error on a wrong rank, dtype or length and, for tensors on the
   /// CPU, on ids out of range. Does not synchronise.
-  BertOutput forward(
-      const BertInput& input,
-      bool with_hidden_states = false);
+  BertOutput forward(const BertInput& input, bool with_hidden_states = false);
 
   const BertConfig& config() const {
     return config_;

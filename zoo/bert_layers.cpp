@@ -10,9 +10,8 @@ namespace tessera {
 namespace {
 
 torch::nn::LayerNorm layer_norm(const BertConfig& config) {
-  return torch::nn::LayerNorm(
-      torch::nn::LayerNormOptions({config.hidden_size})
-          .eps(config.layer_norm_eps));
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden_size})
+                                  .eps(config.layer_norm_eps));
 }
 
 } // namespace
@@ -40,8 +39,8 @@ torch::Tensor BertEmbeddingsImpl::forward(
     const torch::Tensor& types) {
   const torch::Tensor positions = torch::arange(ids.size(1), ids.options());
   torch::Tensor sum = word_embeddings_->forward(ids) +
-      token_type_embeddings_->forward(
-          types.defined() ? types : torch::zeros_like(ids));
+                      token_type_embeddings_->forward(
+                          types.defined() ? types : torch::zeros_like(ids));
   sum = sum + position_embeddings_->forward(positions);
   return dropout_->forward(layer_norm_->forward(sum));
 }
@@ -125,8 +124,8 @@ torch::Tensor BertIntermediateImpl::forward(const torch::Tensor& hidden) {
 BertLayerImpl::BertLayerImpl(const BertConfig& config) {
   attention_ = register_module("attention", BertAttention(config));
   intermediate_ = register_module("intermediate", BertIntermediate(config));
-  output_ = register_module(
-      "output", BertResidual(config.intermediate_size, config));
+  output_ =
+      register_module("output", BertResidual(config.intermediate_size, config));
 }
 
 torch::Tensor BertLayerImpl::forward(

@@ -24,9 +24,7 @@ class BertEmbeddingsImpl : public torch::nn::Module {
  public:
   explicit BertEmbeddingsImpl(const BertConfig& config);
   /// ids [B, S], types [B, S] or undefined (all 0) -> [B, S, H].
-  torch::Tensor forward(
-      const torch::Tensor& ids,
-      const torch::Tensor& types);
+  torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& types);
 
  private:
   torch::nn::Embedding word_embeddings_{nullptr};
@@ -43,9 +41,7 @@ class BertSelfAttentionImpl : public torch::nn::Module {
   explicit BertSelfAttentionImpl(const BertConfig& config);
   /// hidden [B, S, H], mask bool [B, 1, 1, S] (true: attend to it) or undefined
   /// -> [B, S, H].
-  torch::Tensor forward(
-      const torch::Tensor& hidden,
-      const torch::Tensor& mask);
+  torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& mask);
 
  private:
   torch::Tensor by_head(const torch::Tensor& projected) const;
@@ -79,9 +75,7 @@ TORCH_MODULE(BertResidual);
 class BertAttentionImpl : public torch::nn::Module {
  public:
   explicit BertAttentionImpl(const BertConfig& config);
-  torch::Tensor forward(
-      const torch::Tensor& hidden,
-      const torch::Tensor& mask);
+  torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& mask);
 
  private:
   BertSelfAttention self_{nullptr};
@@ -105,9 +99,7 @@ TORCH_MODULE(BertIntermediate);
 class BertLayerImpl : public torch::nn::Module {
  public:
   explicit BertLayerImpl(const BertConfig& config);
-  torch::Tensor forward(
-      const torch::Tensor& hidden,
-      const torch::Tensor& mask);
+  torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& mask);
 
  private:
   BertAttention attention_{nullptr};

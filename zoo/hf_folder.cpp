@@ -73,7 +73,7 @@ bool starts_with_any(
 
 bool is_float(SafetensorsDtype dtype) {
   return dtype == SafetensorsDtype::kF32 || dtype == SafetensorsDtype::kF16 ||
-      dtype == SafetensorsDtype::kBF16;
+         dtype == SafetensorsDtype::kBF16;
 }
 
 } // namespace

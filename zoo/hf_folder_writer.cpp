@@ -4,8 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/tensor_bytes.h"
 
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <iterator>
 
@@ -64,9 +64,7 @@ HfFolderWriter::HfFolderWriter(
   }
 }
 
-void HfFolderWriter::write(
-    std::string_view name,
-    const torch::Tensor& tensor) {
+void HfFolderWriter::write(std::string_view name, const torch::Tensor& tensor) {
   const auto spec = specs_.find(name);
   TESSERA_CHECK(
       spec != specs_.end(),

@@ -5,9 +5,9 @@
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/atomic_folder.h"
 
-#include <nlohmann/json_fwd.hpp>
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 #include <map>

@@ -105,8 +105,8 @@ class JsonFields {
       return value.is_boolean();
     } else if constexpr (std::is_same_v<Value, std::int64_t>) {
       return value.is_number_integer() &&
-          (!value.is_number_unsigned() ||
-           value.get<std::uint64_t>() <= INT64_MAX);
+             (!value.is_number_unsigned() ||
+              value.get<std::uint64_t>() <= INT64_MAX);
     } else if constexpr (std::is_same_v<Value, double>) {
       return value.is_number();
     } else {

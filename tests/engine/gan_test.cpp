@@ -41,8 +41,7 @@ Losses plain_gan(Player& generator, Player& discriminator) {
   auto loss_real = logits_loss(discriminator.net->forward(real), 1);
   discriminator.backward(loss_real);
   auto fake = generator.net->forward(noise);
-  auto loss_fake =
-      logits_loss(discriminator.net->forward(fake.detach()), 0);
+  auto loss_fake = logits_loss(discriminator.net->forward(fake.detach()), 0);
   discriminator.backward(loss_fake);
   discriminator.step();
   generator.net->zero_grad();
@@ -71,13 +70,12 @@ Losses gradient_penalty_gan(Player& generator, Player& discriminator) {
         /*create_graph=*/true)[0];
     const auto penalty = (slope.norm(2, 1) - 1).square().mean();
     loss_critic = discriminator.net->forward(fake).mean() -
-        discriminator.net->forward(real).mean() + 10 * penalty;
+                  discriminator.net->forward(real).mean() + 10 * penalty;
     discriminator.backward(loss_critic);
     discriminator.step();
   }
   generator.net->zero_grad();
-  auto loss =
-      -discriminator.net->forward(generator.net->forward(noise)).mean();
+  auto loss = -discriminator.net->forward(generator.net->forward(noise)).mean();
   generator.backward(loss);
   generator.step();
   return {loss_critic.detach(), loss.detach()};
@@ -95,7 +93,7 @@ Losses freezing_gan(Player& generator, Player& discriminator) {
   discriminator.net->zero_grad();
   auto fake = generator.net->forward(noise);
   auto loss_d = logits_loss(discriminator.net->forward(real), 1) +
-      logits_loss(discriminator.net->forward(fake.detach()), 0);
+                logits_loss(discriminator.net->forward(fake.detach()), 0);
   discriminator.backward(loss_d);
   discriminator.step();
   freeze(true);

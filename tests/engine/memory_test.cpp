@@ -63,7 +63,7 @@ void expect_planned_memory(
     const auto excess = [&] {
       return static_cast<double>(
                  cpu_bytes_live() - before_model - buffer_bytes) -
-          sum;
+             sum;
     };
     // Gloo copies what is in flight: the gathers for the next step. They end
     // when all ranks have come here.
@@ -94,7 +94,9 @@ void expect_planned_memory(
 
 /// Wide enough that padding does not count.
 const Subject<TextModel> kWideText{
-    [] { return TextModel(TextModelOptions{512, 96, 4, 3, 16}); },
+    [] {
+      return TextModel(TextModelOptions{512, 96, 4, 3, 16});
+    },
     [](TextModel& model, int64_t, int64_t) {
       return next_token_loss(model, torch::randint(512, {2, 17}));
     }};

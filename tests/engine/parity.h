@@ -81,8 +81,7 @@ inline double largest_gradient(torch::nn::Module& module) {
   double largest = 0;
   for (const auto& parameter : module.parameters()) {
     if (parameter.grad().defined() && parameter.numel() > 0) {
-      largest =
-          std::max(largest, parameter.grad().abs().max().item<double>());
+      largest = std::max(largest, parameter.grad().abs().max().item<double>());
     }
   }
   return largest;

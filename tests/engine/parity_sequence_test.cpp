@@ -40,9 +40,7 @@ TEST_P(ParitySequenceTest, TenStepsEqualThePlainRun) {
 INSTANTIATE_TEST_SUITE_P(
     Models,
     ParitySequenceTest,
-    ::testing::Combine(
-        ::testing::ValuesIn(cases()),
-        ::testing::Range(1, 5)),
+    ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
 } // namespace tessera

@@ -11,7 +11,10 @@ namespace tessera::testing {
 
 namespace F = torch::nn::functional;
 
-inline torch::Tensor rows(const torch::Tensor& batch, int64_t part, int64_t parts) {
+inline torch::Tensor rows(
+    const torch::Tensor& batch,
+    int64_t part,
+    int64_t parts) {
   return batch.chunk(parts)[part];
 }
 
@@ -30,7 +33,9 @@ torch::Tensor next_token_loss(Model& model, const torch::Tensor& tokens) {
 }
 
 inline const Subject<TextModel> kText{
-    [] { return TextModel(TextModelOptions{31, 12, 2, 2, 8}); },
+    [] {
+      return TextModel(TextModelOptions{31, 12, 2, 2, 8});
+    },
     [](TextModel& model, int64_t part, int64_t parts) {
       return next_token_loss(
           model, rows(torch::randint(31, {12, 9}), part, parts));
@@ -53,7 +58,8 @@ inline const Subject<strangers::ResNet> kResNet{
 inline const Subject<strangers::CellDecoder> kCells{
     [] { return strangers::CellDecoder(5, 11); },
     [](strangers::CellDecoder& model, int64_t part, int64_t parts) {
-      const auto x = rows(torch::randn({12, 6, 5}), part, parts).transpose(0, 1);
+      const auto x =
+          rows(torch::randn({12, 6, 5}), part, parts).transpose(0, 1);
       return F::mse_loss(model->forward(x), x.flip(0));
     }};
 
@@ -169,7 +175,7 @@ ParityCase parity_case(const std::string& name, const Subject<Model>& subject) {
 inline std::string name_of_case(
     const ::testing::TestParamInfo<std::tuple<ParityCase, int>>& info) {
   return std::get<0>(info.param).name + "On" +
-      std::to_string(std::get<1>(info.param));
+         std::to_string(std::get<1>(info.param));
 }
 
 } // namespace tessera::testing

@@ -41,9 +41,7 @@ TEST_P(ParityTest, TenStepsEqualThePlainRun) {
 INSTANTIATE_TEST_SUITE_P(
     Models,
     ParityTest,
-    ::testing::Combine(
-        ::testing::ValuesIn(cases()),
-        ::testing::Range(1, 5)),
+    ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
 } // namespace tessera

@@ -49,8 +49,7 @@ void expect_no_gather_on_demand(World& world, const Subject<Model>& subject) {
     // Once per group, step and micro-batch, save a group that some parameters
     // of which never get a gradient: nothing is reduced twice.
     const auto groups = static_cast<int64_t>(engine.pager().groups().size());
-    EXPECT_LE(
-        later.reductions - first.reductions, 3 * micro_batches * groups);
+    EXPECT_LE(later.reductions - first.reductions, 3 * micro_batches * groups);
   }
 }
 
@@ -143,12 +142,10 @@ TEST_P(ResidencyTest, EvaluationBetweenSteps) {
 INSTANTIATE_TEST_SUITE_P(
     Models,
     ResidencyTest,
-    ::testing::Combine(
-        ::testing::ValuesIn(cases()),
-        ::testing::Values(2, 3)),
+    ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(2, 3)),
     [](const auto& info) {
       return std::get<0>(info.param).name + "On" +
-          std::to_string(std::get<1>(info.param));
+             std::to_string(std::get<1>(info.param));
     });
 
 } // namespace tessera

@@ -37,7 +37,7 @@ struct GptBlockImpl : torch::nn::Module {
       part = part.view({B, T, heads, C / heads}).transpose(1, 2);
     }
     auto att = qkv[0].matmul(qkv[1].transpose(-2, -1)) /
-        std::sqrt(static_cast<double>(C / heads));
+               std::sqrt(static_cast<double>(C / heads));
     const auto mask = torch::ones({T, T}, torch::kBool).triu(1);
     att = att.masked_fill(mask, -1e9).softmax(-1);
     auto y = att.matmul(qkv[2]).transpose(1, 2).reshape({B, T, C});
@@ -157,8 +157,8 @@ struct TranslatorImpl : torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& from, const torch::Tensor& to) {
-    const auto mask = torch::nn::TransformerImpl::generate_square_subsequent_mask(
-        to.size(0));
+    const auto mask =
+        torch::nn::TransformerImpl::generate_square_subsequent_mask(to.size(0));
     auto y = transformer->forward(
         source(from), target(to), /*src_mask=*/{}, /*tgt_mask=*/mask);
     return head(y);

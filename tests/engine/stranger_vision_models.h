@@ -151,7 +151,7 @@ struct VaeImpl : torch::nn::Module {
     const auto y = torch::sigmoid(fc4(torch::relu(fc3(z))));
     const auto kl = -0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum();
     return (torch::binary_cross_entropy(y, x, {}, at::Reduction::Sum) + kl) /
-        x.size(0);
+           x.size(0);
   }
 
   torch::nn::Linear fc1, mean, log_var, fc3, fc4;

@@ -59,7 +59,10 @@ TEST_P(UnusedParametersByWorld, AreLeftAlone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, UnusedParametersByWorld, ::testing::Range(1, 5));
+INSTANTIATE_TEST_SUITE_P(
+    Worlds,
+    UnusedParametersByWorld,
+    ::testing::Range(1, 5));
 
 TEST(UnusedParametersTest, MayDependOnTheRankWithinAGroup) {
   run_ranks(2, [](World& world) {

@@ -64,18 +64,18 @@ TEST(BertText, TreatsEveryCodePointAsTheReferenceDoes) {
       expected = 'P'; // both stand alone
     }
     std::string image;
-    const char found =
-        classify(split_bert_words(detail::concat("a", utf8(c), "b"), {}), image);
+    const char found = classify(
+        split_bert_words(detail::concat("a", utf8(c), "b"), {}), image);
     std::ostringstream key;
     key << std::hex << c;
     const nlohmann::json expected_image =
         expected == 'L' || expected == 'P'
-        ? images.value(key.str(), nlohmann::json(utf8(c)))
-        : nlohmann::json("");
+            ? images.value(key.str(), nlohmann::json(utf8(c)))
+            : nlohmann::json("");
     const bool hangul = 0xac00 <= c && c < 0xd7a4; // decomposed by rule
     const bool newer = c == 0x11938; // decomposes since Unicode 13 only
-    const bool same_image = hangul || newer || expected_image.is_null() ||
-        expected_image == image;
+    const bool same_image =
+        hangul || newer || expected_image.is_null() || expected_image == image;
     if (found != expected || !same_image) {
       ++differences;
       ADD_FAILURE() << "U+" << key.str() << ": class " << found << ", not "
@@ -96,12 +96,13 @@ TEST(BertText, SplitsAtSpacesAndPunctuation) {
 
 TEST(BertText, KeepsCaseAccentsAndIdeographsOnRequest) {
   const std::string text = "\u00c9cole \u4e2d\u6587";
-  EXPECT_EQ(
-      split_bert_words(text, {}), (Words{"ecole", "\u4e2d", "\u6587"}));
+  EXPECT_EQ(split_bert_words(text, {}), (Words{"ecole", "\u4e2d", "\u6587"}));
   EXPECT_EQ(
       split_bert_words(
           text,
-          {.lower_case = false, .strip_accents = false, .split_chinese = false}),
+          {.lower_case = false,
+           .strip_accents = false,
+           .split_chinese = false}),
       (Words{"\u00c9cole", "\u4e2d\u6587"}));
 }
 

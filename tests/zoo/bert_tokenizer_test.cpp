@@ -66,8 +66,7 @@ TEST(BertTokenizer, CutsPairsAsTheReference) {
     EXPECT_EQ(encoding.input_ids, item.at("ids").get<Ids>()) << item.dump();
     EXPECT_EQ(encoding.token_type_ids, item.at("types").get<Ids>())
         << item.dump();
-    EXPECT_EQ(
-        encoding.attention_mask, Ids(encoding.input_ids.size(), 1));
+    EXPECT_EQ(encoding.attention_mask, Ids(encoding.input_ids.size(), 1));
   }
 }
 
@@ -87,7 +86,8 @@ TEST(BertTokenizer, ReadsEitherVocabularyFile) {
 
 TEST(BertTokenizer, ObeysTokenizerConfig) {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "vocab.txt", std::string(kSmallVocabulary) + "A\n");
+  write_file_atomically(
+      folder / "vocab.txt", std::string(kSmallVocabulary) + "A\n");
   write_file_atomically(
       folder / "tokenizer_config.json",
       R"({"do_lower_case": false, "model_max_length": 1e30,
@@ -184,8 +184,7 @@ TEST(BertTokenizer, NamesWhatIsWrongWithAFolder) {
       write_file_atomically(folder / name, content);
     }
     expect_error(
-        [&] { BertTokenizer::from_folder(folder.path()); },
-        {one.in_message});
+        [&] { BertTokenizer::from_folder(folder.path()); }, {one.in_message});
   }
   expect_error(
       [] { BertTokenizer::from_folder("/nonexistent"); }, {"does not exist"});

@@ -56,11 +56,17 @@ BertTokenizer::BertTokenizer(
     : options_(std::move(options)),
       wordpiece_(std::move(vocabulary), options_.wordpiece),
       cls_id_(require_token(
-          this->vocabulary(), options_.cls_token, "classification token")),
+          this->vocabulary(),
+          options_.cls_token,
+          "classification token")),
       sep_id_(require_token(
-          this->vocabulary(), options_.sep_token, "separator token")),
+          this->vocabulary(),
+          options_.sep_token,
+          "separator token")),
       pad_id_(require_token(
-          this->vocabulary(), options_.pad_token, "padding token")) {
+          this->vocabulary(),
+          options_.pad_token,
+          "padding token")) {
   std::vector<std::string> whole = options_.whole_tokens;
   whole.insert(
       whole.end(),
@@ -128,8 +134,7 @@ Encoding BertTokenizer::joined(
     std::vector<std::int64_t> second,
     bool is_pair,
     const EncodeOptions& options) const {
-  const std::int64_t added =
-      options.add_special_tokens ? (is_pair ? 3 : 2) : 0;
+  const std::int64_t added = options.add_special_tokens ? (is_pair ? 3 : 2) : 0;
   if (options.max_length != 0) {
     TESSERA_CHECK(
         options.max_length >= added,
@@ -194,7 +199,7 @@ EncodedBatch BertTokenizer::pad(
   batch.rows = static_cast<std::int64_t>(rows.size());
   batch.length = options.length == 0 ? longest : options.length;
   batch.length = (batch.length + options.multiple_of - 1) /
-      options.multiple_of * options.multiple_of;
+                 options.multiple_of * options.multiple_of;
   const auto append = [](std::vector<std::int64_t>& flat,
                          const std::vector<std::int64_t>& row,
                          std::int64_t length,

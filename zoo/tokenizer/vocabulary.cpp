@@ -73,7 +73,8 @@ Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
     if (!line.empty() && line.back() == '\r') {
       line.pop_back();
     }
-    tokens.emplace_back(std::move(line), static_cast<std::int64_t>(tokens.size()));
+    tokens.emplace_back(
+        std::move(line), static_cast<std::int64_t>(tokens.size()));
   }
   TESSERA_CHECK(!file.bad(), "reading the vocabulary ", path, " failed");
   return Vocabulary(std::move(tokens), "the vocabulary " + path.string());

@@ -28,9 +28,8 @@ WordPiece::WordPiece(Vocabulary vocabulary, WordPieceOptions options)
       "'; is this vocab.txt one of a BERT model?");
 }
 
-void WordPiece::append(
-    std::string_view word,
-    std::vector<std::int64_t>& ids) const {
+void WordPiece::append(std::string_view word, std::vector<std::int64_t>& ids)
+    const {
   const auto characters =
       std::count_if(word.begin(), word.end(), begins_character);
   if (characters > options_.max_characters_per_word) {
