@@ -19,6 +19,9 @@ if(NOT TESSERA_CUDA STREQUAL "OFF")
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
+    # LibTorch's, not a second one: two runtimes in a process do not share
+    # their current device or their streams.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(TESSERA_WITH_CUDA ON)

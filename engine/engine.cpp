@@ -20,6 +20,8 @@ Engine::Engine(
     const EngineOptions& options)
     : module_(std::move(module)), ledger_(std::make_unique<MemoryLedger>()) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
+  // Before the module is divided: from there on an error would cost it.
+  ShardedAdamW::check(options.optimizer);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
   planned_memory_ = plan_memory();
   if (options.log_memory && world.rank() == 0) {
@@ -83,9 +85,7 @@ double Engine::clip_grad_norm(double max_norm) {
     squares += norm * norm;
   }
   const at::Tensor total = at::tensor({squares}, at::kDouble);
-  pager_->control()
-      .all_reduce_sum(total, "sum of the gradient norms")
-      .wait(pager_->watch_failures());
+  sum_over_ranks(total);
   const double norm = std::sqrt(total.item<double>());
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1)) {
@@ -169,6 +169,12 @@ void Engine::for_each_parameter(
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();
+}
+
+void Engine::sum_over_ranks(const at::Tensor& values) {
+  pager_->control()
+      .all_reduce_sum(values, "sum over the ranks")
+      .wait(pager_->watch_failures());
 }
 
 double Engine::learning_rate() const {

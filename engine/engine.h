@@ -92,6 +92,10 @@ class Engine {
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();
 
+  /// Adds up a small CPU tensor over the ranks, in place: metrics, counters.
+  /// Collective; blocks.
+  void sum_over_ranks(const at::Tensor& values);
+
   double learning_rate() const;
   void set_learning_rate(double lr);
 

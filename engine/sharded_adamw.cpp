@@ -10,7 +10,28 @@ namespace tessera {
 
 namespace {
 
-void check_options(const AdamWOptions& options) {
+/// True when no storage of the group has an element outside its trainable
+/// parameters.
+bool is_seamless(const ParamGroup& group) {
+  std::unordered_map<const c10::StorageImpl*, int64_t> uncovered;
+  for (const auto& parameter : group.parameters()) {
+    const at::Tensor& tensor = parameter.record.tensor;
+    if (!tensor.requires_grad()) {
+      return false;
+    }
+    const auto* storage = tensor.storage().unsafeGetStorageImpl();
+    const auto whole = static_cast<int64_t>(storage->nbytes()) /
+        static_cast<int64_t>(tensor.itemsize());
+    uncovered.emplace(storage, whole).first->second -= tensor.numel();
+  }
+  return std::all_of(uncovered.begin(), uncovered.end(), [](const auto& item) {
+    return item.second == 0;
+  });
+}
+
+} // namespace
+
+void ShardedAdamW::check(const AdamWOptions& options) {
   TESSERA_CHECK(
       options.lr >= 0, "AdamW: lr is ", options.lr, "; it must be at least 0.");
   TESSERA_CHECK(
@@ -33,33 +54,11 @@ void check_options(const AdamWOptions& options) {
       "; it must be at least 0.");
 }
 
-/// True when no storage of the group has an element outside its trainable
-/// parameters.
-bool is_seamless(const ParamGroup& group) {
-  std::unordered_map<const c10::StorageImpl*, int64_t> uncovered;
-  for (const auto& parameter : group.parameters()) {
-    const at::Tensor& tensor = parameter.record.tensor;
-    if (!tensor.requires_grad()) {
-      return false;
-    }
-    const auto* storage = tensor.storage().unsafeGetStorageImpl();
-    const auto whole = static_cast<int64_t>(storage->nbytes()) /
-        static_cast<int64_t>(tensor.itemsize());
-    uncovered.emplace(storage, whole).first->second -= tensor.numel();
-  }
-  return std::all_of(uncovered.begin(), uncovered.end(), [](const auto& item) {
-    return item.second == 0;
-  });
-}
-
-} // namespace
-
 ShardedAdamW::ShardedAdamW(
     Pager& pager,
     const AdamWOptions& options,
     MemoryLedger& ledger)
     : pager_(pager), options_(options) {
-  check_options(options);
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     groups_.push_back(make_state(g, ledger));
   }

@@ -24,6 +24,9 @@ struct AdamWOptions {
 class ShardedAdamW {
  public:
   /// @throws tessera::Error on options outside their range.
+  static void check(const AdamWOptions& options);
+
+  /// @param options checked.
   ShardedAdamW(Pager& pager, const AdamWOptions& options, MemoryLedger& ledger);
 
   AdamWOptions& options() {

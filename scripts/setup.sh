@@ -193,7 +193,7 @@ check_compiler() {
 
 python_is_usable() {
   "$1" -c 'import ensurepip, sys, venv
-sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null
+sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' &>/dev/null
 }
 
 find_python() {
@@ -288,6 +288,7 @@ no_cuda() {
 # Prints ON or OFF.
 cuda_mode() {
   local nvcc version
+  check_torch_variable
   case ${TESSERA_CUDA:-AUTO} in
     OFF)
       printf 'OFF\n'
@@ -317,15 +318,16 @@ cuda_mode() {
   fi
 }
 
+check_torch_variable() {
+  [[ -z ${TESSERA_TORCH:-} || -e $TESSERA_TORCH/lib/libtorch_cpu.so ]] ||
+    fail "TESSERA_TORCH=$TESSERA_TORCH has no lib/libtorch_cpu.so." \
+      "Set it to an unpacked libtorch, or to the torch package of a Python" \
+      "environment (python3 -c 'import torch; print(torch.__path__[0])')."
+}
+
+# setup_torch CUDA_MODE
 setup_torch() {
-  if [[ -n ${TESSERA_TORCH:-} ]]; then
-    if [[ ! -e $TESSERA_TORCH/lib/libtorch_cpu.so ]]; then
-      fail "TESSERA_TORCH=$TESSERA_TORCH has no lib/libtorch_cpu.so." \
-        "Set it to an unpacked libtorch, or to the torch package of a Python" \
-        "environment (python3 -c 'import torch; print(torch.__path__[0])')."
-    fi
-    return
-  fi
+  [[ -n ${TESSERA_TORCH:-} ]] && return
   install_requirements torch 3 "installing LibTorch 2.11.0 (about 500 MB)"
   if [[ $1 == ON ]]; then
     install_requirements torch-cuda 6 \

@@ -92,6 +92,14 @@ at::Tensor GradientBucket::slot_view(const Entry& entry) const {
       collected_.storage_offset() + entry.span.begin);
 }
 
+void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
+  if (entry.span.numel != entry.parameter.numel()) {
+    // What lies between the parameter's elements counts in norms.
+    collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+  }
+  slot_view(entry).copy_(gradient);
+}
+
 void GradientBucket::place_token(Entry& entry) {
   entry.parameter.mutable_grad() = entry.token;
   entry.token_placed = true;
@@ -103,7 +111,7 @@ void GradientBucket::take(size_t i) {
   at::Tensor& gradient = entry.parameter.mutable_grad();
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
-  slot_view(entry).copy_(gradient);
+  store(entry, gradient);
   entry.arrived = true;
   entry.has = true;
   place_token(entry);
@@ -119,7 +127,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   if (accumulate) {
     slot_view(entry).add_(gradient);
   } else {
-    slot_view(entry).copy_(gradient);
+    store(entry, gradient);
   }
   entry.arrived = true;
   entry.has = true;
@@ -226,9 +234,14 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   return std::exchange(slot_, {});
 }
 
+bool GradientBucket::holds_token(const Entry& entry) {
+  // zero_grad(false) leaves a detached alias of the token there.
+  const at::Tensor& gradient = entry.parameter.grad();
+  return gradient.defined() && gradient_token_info(gradient) == &entry.info;
+}
+
 void GradientBucket::refresh(Entry& entry) {
-  if (entry.token_placed &&
-      !entry.parameter.mutable_grad().is_same(entry.token)) {
+  if (entry.token_placed && !holds_token(entry)) {
     entry.token_placed = false;
     entry.arrived = false;
     entry.in_shard = false;
@@ -244,8 +257,7 @@ void GradientBucket::refresh() {
 
 bool GradientBucket::is_untaken(size_t i) const {
   const Entry& entry = entries_[i];
-  const at::Tensor& gradient = entry.parameter.grad();
-  return gradient.defined() && !gradient.is_same(entry.token);
+  return entry.parameter.grad().defined() && !holds_token(entry);
 }
 
 void GradientBucket::clear() {
@@ -260,7 +272,7 @@ void GradientBucket::clear() {
 
 void GradientBucket::retire() {
   for (Entry& entry : entries_) {
-    if (entry.parameter.mutable_grad().is_same(entry.token)) {
+    if (holds_token(entry)) {
       entry.parameter.mutable_grad() = at::Tensor();
     }
     retire_gradient_token(entry.token);

@@ -68,7 +68,7 @@ class GradientBucket {
   bool accumulates() const;
 
   /// Starts the reduction of what was collected; parameters that collected
-  /// nothing count as zero.
+  /// nothing count as zero. Untaken gradients must have been taken before.
   /// @param scratch bytes for one shard, used when accumulates().
   void begin_reduce(Communicator& communicator, const at::Tensor& scratch);
   bool reducing() const {
@@ -115,9 +115,11 @@ class GradientBucket {
     bool token_placed = false;
   };
 
+  static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
+  void store(const Entry& entry, const at::Tensor& gradient);
   void fill_missing();
 
   ParamGroup& group_;

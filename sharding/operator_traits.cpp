@@ -17,6 +17,7 @@ namespace {
 const std::unordered_set<std::string>& metadata_operators() {
   static const std::unordered_set<std::string> names{
       "aten::_fw_primal",     "aten::_is_zerotensor",
+      "aten::_has_compatible_shallow_copy_type",
       "aten::_neg_view",      "aten::_reshape_alias",
       "aten::_unsafe_view",   "aten::_version",
       "aten::alias",          "aten::as_strided",
@@ -56,8 +57,15 @@ const std::unordered_set<std::string>& metadata_operators() {
 
 OperatorKind classify(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
-  if (name == "aten::add_" || name == "aten::add") {
+  // zeros_like(x) touches no element of x, zeros_like.out writes to its out.
+  if (op.operator_name().overload_name.find("out") != std::string::npos) {
+    return OperatorKind::kReadsData;
+  }
+  if (name == "aten::add_") {
     return OperatorKind::kInplaceAdd;
+  }
+  if (name == "aten::add") {
+    return OperatorKind::kAdd;
   }
   if (name == "aten::zero_") {
     return OperatorKind::kInplaceZero;

@@ -9,7 +9,8 @@ namespace tessera {
 enum class OperatorKind {
   kReadsData, ///< pages are brought in first
   kMetadata, ///< views, sizes, flags: touches no element
-  kInplaceAdd, ///< add_ / add: accumulates on a gradient token
+  kInplaceAdd, ///< add_: accumulates on a gradient token
+  kAdd, ///< add: autograd's accumulation under create_graph
   kInplaceZero, ///< zero_: resets a gradient token
 };
 

@@ -11,6 +11,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -92,10 +93,17 @@ bool serve_token(
   if (kind == OperatorKind::kMetadata) {
     return false;
   }
-  if (kind == OperatorKind::kInplaceAdd && found.token_argument == 0 &&
+  // Outside of backward the result of `gradient + x` is the user's.
+  const bool is_accumulation = kind == OperatorKind::kInplaceAdd ||
+      (kind == OperatorKind::kAdd &&
+       torch::autograd::get_current_graph_task_id() >= 0);
+  if (is_accumulation && found.token_argument == 0 && count == 3 &&
       arguments[1].isTensor()) {
     const c10::IValue token = arguments[0];
-    info.handler->on_token_add(info.parameter, arguments[1].toTensor());
+    const at::Tensor gradient = arguments[1].toTensor();
+    const at::Scalar alpha = arguments[2].toScalar();
+    info.handler->on_token_add(
+        info.parameter, alpha.equal(1) ? gradient : gradient.mul(alpha));
     torch::jit::drop(stack, count);
     torch::jit::push(stack, token);
     return true;

@@ -42,6 +42,11 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   torch::autograd::PostAccumulateGradHook* user_hook_; ///< owned by the pager
 };
 
+c10::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? c10::Device(at::kCPU) : parameters[0].device();
+}
+
 std::string signature_of(const std::vector<GroupSpec>& specs) {
   std::ostringstream text;
   for (const auto& spec : specs) {
@@ -68,17 +73,9 @@ Pager::Pager(
           world,
           "engine",
           [this](const RankIntent& intent) { return describe(intent); }),
-      data_(world.new_communicator("engine data")),
-      gather_arena_(
-          ledger,
-          MemoryPurpose::kGatherSlots,
-          module.parameters().empty() ? at::kCPU
-                                      : module.parameters()[0].device()),
-      reduce_arena_(
-          ledger,
-          MemoryPurpose::kReduceSlots,
-          module.parameters().empty() ? at::kCPU
-                                      : module.parameters()[0].device()) {
+      data_(world.new_communicator("engine data", device_of(module))),
+      gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(module)),
+      reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(module)) {
   ensure_page_key_registered();
   const auto census = take_parameter_census(module);
   const auto specs = make_groups(module, census, options.groups);
@@ -301,10 +298,13 @@ void Pager::unpin(
       --writable_pins_[g];
       group.write_back();
       group.bump_versions();
+      group.written = world_size() > 1;
     }
-    // A slot outside the arena exists for the scope only; others stay as long
-    // as the plan wants them.
-    if (--group.pins == 0 && group.slot_is_outside()) {
+    // A slot outside the arena exists for the scope only. One that was written
+    // goes as well: only this rank's slice of it is known to be what the other
+    // ranks have. The rest stays as long as the plan wants it.
+    if (--group.pins == 0 && (group.slot_is_outside() || group.written)) {
+      group.written = false;
       reshard(static_cast<int>(g));
     }
   }

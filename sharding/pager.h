@@ -176,6 +176,9 @@ class Pager : public PageFaultHandler {
   // pager_gradients.cpp
   void note_arrival(size_t parameter);
   void open_bucket(size_t group);
+  /// Collects gradients that are there without a hook having told: set by hand,
+  /// or the user has put another hook in the place of ours.
+  void take_untaken(size_t group);
   void begin_reduce(size_t group);
   void finish_reductions();
   void on_backward_end();

@@ -35,8 +35,12 @@ void Pager::on_access(
         "' is sharded and ",
         op_name,
         " writes to it in place: the write would be lost. Do it inside "
-        "engine.gather(..., writable), or before tessera::wrap.");
-    current = current && group.touched_epoch == epoch_;
+        "engine.gather(..., writable), or before tessera::wrap; in place of a "
+        "torch::optim optimizer use Engine::step().");
+    // What a gather scope holds may be read by one rank alone: it is no event
+    // of the plan that all ranks share.
+    current =
+        current && (group.touched_epoch == epoch_ || group.pins > 0);
   }
   if (current) {
     return;

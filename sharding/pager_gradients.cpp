@@ -101,10 +101,21 @@ void Pager::note_arrival(size_t parameter) {
   }
 }
 
+void Pager::take_untaken(size_t g) {
+  GradientBucket& bucket = *buckets_[g];
+  bucket.refresh();
+  for (size_t i = 0; i < groups_[g]->parameters().size(); ++i) {
+    if (bucket.is_untaken(i)) {
+      open_bucket(g);
+      bucket.take(i);
+    }
+  }
+}
+
 void Pager::begin_reduce(size_t g) {
   GradientBucket& bucket = *buckets_[g];
   open_bucket(g);
-  bucket.refresh();
+  take_untaken(g);
   if (!accumulate_scratch_.defined() && bucket.accumulates()) {
     int64_t longest = 0;
     for (const auto& group : groups_) {
@@ -187,10 +198,8 @@ void Pager::settle_gradients() {
   agree_joining_reductions({RankIntent::Kind::kSettle, -1, -1});
   finish_reductions();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    GradientBucket* bucket = buckets_[g].get();
-    const auto& parameters = groups_[g]->parameters();
-    if (bucket == nullptr) {
-      for (const auto& frozen : parameters) {
+    if (buckets_[g] == nullptr) {
+      for (const auto& frozen : groups_[g]->parameters()) {
         TESSERA_CHECK(
             !frozen.record.tensor.grad().defined(),
             "parameter '",
@@ -200,13 +209,7 @@ void Pager::settle_gradients() {
       }
       continue;
     }
-    bucket->refresh();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (bucket->is_untaken(i)) {
-        open_bucket(g);
-        bucket->take(i);
-      }
-    }
+    take_untaken(g);
   }
   reduce_leftovers();
 

@@ -129,6 +129,7 @@ class ParamGroup {
   uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
   uint64_t last_use = 0; ///< for least-recently-used eviction
   int pins = 0; ///< gather scopes that hold it
+  bool written = false; ///< by a gather scope, since it was unsharded
 
  private:
   void attach(const at::Tensor& whole);

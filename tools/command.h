@@ -25,4 +25,11 @@ Command add_launch_command(
     CLI::App& app,
     const std::vector<std::string>& program);
 
+/// `tessera NAME ARGS...` for a program tessera-NAME in the same folder, which
+/// takes this process over.
+Command add_program_command(
+    CLI::App& app,
+    const std::string& name,
+    const std::string& description);
+
 } // namespace tessera

@@ -28,6 +28,8 @@ int run_program(int argc, char** argv) {
   app.require_subcommand(1);
   const std::vector<Command> commands{
       add_launch_command(app, program),
+      add_program_command(app, "train", "Fine-tune a classifier"),
+      add_program_command(app, "eval", "Score a fine-tuned classifier"),
   };
 
   try {

@@ -24,8 +24,12 @@ std::string first_line(const char* text) {
 PendingCollective::PendingCollective(
     c10::intrusive_ptr<c10d::Work> work,
     std::string what,
-    std::chrono::milliseconds timeout)
-    : work_(std::move(work)), what_(std::move(what)), timeout_(timeout) {}
+    std::chrono::milliseconds timeout,
+    bool on_stream)
+    : work_(std::move(work)),
+      what_(std::move(what)),
+      timeout_(timeout),
+      on_stream_(on_stream) {}
 
 void PendingCollective::wait(const WaitCheck& check) {
   if (!work_.defined()) {
@@ -37,11 +41,13 @@ void PendingCollective::wait(const WaitCheck& check) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     try {
-      work->wait(kCheckInterval);
+      // With a limit, NCCL's work would block the host and, past the limit,
+      // abort the communicator.
+      work->wait(on_stream_ ? kNoTimeout : kCheckInterval);
       return;
     } catch (const std::exception& failure) {
       TESSERA_CHECK(
-          !work->isCompleted(),
+          !on_stream_ && !work->isCompleted(),
           what_,
           " failed: ",
           first_line(failure.what()),
@@ -72,10 +78,17 @@ Communicator::Communicator(
     : name_(std::move(name)),
       backend_(std::move(backend)),
       timeout_(timeout),
+      on_stream_(backend_->getBackendName() == "nccl"),
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}
 
 Communicator::~Communicator() = default;
+
+PendingCollective Communicator::pending(
+    c10::intrusive_ptr<c10d::Work> work,
+    std::string what) const {
+  return {std::move(work), std::move(what), timeout_, on_stream_};
+}
 
 PendingCollective Communicator::all_gather(
     const at::Tensor& output,
@@ -99,7 +112,7 @@ PendingCollective Communicator::all_gather(
   // c10d takes its tensors by mutable reference.
   at::Tensor out = output;
   at::Tensor in = input;
-  return {backend_->_allgather_base(out, in), std::move(what), timeout_};
+  return pending(backend_->_allgather_base(out, in), std::move(what));
 }
 
 PendingCollective Communicator::reduce_scatter_sum(
@@ -123,7 +136,7 @@ PendingCollective Communicator::reduce_scatter_sum(
   }
   at::Tensor out = output;
   at::Tensor in = input;
-  return {backend_->_reduce_scatter_base(out, in), std::move(what), timeout_};
+  return pending(backend_->_reduce_scatter_base(out, in), std::move(what));
 }
 
 PendingCollective Communicator::all_reduce_sum(
@@ -133,7 +146,7 @@ PendingCollective Communicator::all_reduce_sum(
     return {};
   }
   std::vector<at::Tensor> tensors{tensor};
-  return {backend_->allreduce(tensors), std::move(what), timeout_};
+  return pending(backend_->allreduce(tensors), std::move(what));
 }
 
 PendingCollective Communicator::all_reduce_max(
@@ -145,7 +158,7 @@ PendingCollective Communicator::all_reduce_max(
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
-  return {backend_->allreduce(tensors, options), std::move(what), timeout_};
+  return pending(backend_->allreduce(tensors, options), std::move(what));
 }
 
 PendingCollective Communicator::broadcast(
@@ -158,13 +171,12 @@ PendingCollective Communicator::broadcast(
   std::vector<at::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  return {backend_->broadcast(tensors, options), std::move(what), timeout_};
+  return pending(backend_->broadcast(tensors, options), std::move(what));
 }
 
 void Communicator::barrier(const WaitCheck& check) {
   if (backend_) {
-    PendingCollective(backend_->barrier(), "barrier of " + name_, timeout_)
-        .wait(check);
+    pending(backend_->barrier(), "barrier of " + name_).wait(check);
   }
 }
 

@@ -25,7 +25,8 @@ class PendingCollective {
   PendingCollective(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what,
-      std::chrono::milliseconds timeout);
+      std::chrono::milliseconds timeout,
+      bool on_stream = false);
 
   /// True between issue and wait().
   bool pending() const {
@@ -35,13 +36,15 @@ class PendingCollective {
   /// Blocks until the collective is done (CPU), or makes the current stream
   /// wait for it (CUDA). Without a pending collective it does nothing.
   /// @throws tessera::Error when a peer is gone, the timeout has passed, or
-  ///   `check` throws.
+  ///   `check` throws. On CUDA the host does not wait: there c10d's watchdog
+  ///   ends the process when a peer is gone or the timeout has passed.
   void wait(const WaitCheck& check = {});
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_{};
+  bool on_stream_ = false;
 };
 
 /// Collectives among `size()` ranks. Every rank issues the same collectives in
@@ -97,9 +100,15 @@ class Communicator {
   void barrier(const WaitCheck& check = {});
 
  private:
+  PendingCollective pending(
+      c10::intrusive_ptr<c10d::Work> work,
+      std::string what) const;
+
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::chrono::milliseconds timeout_{};
+  // NCCL: collectives run on a stream, and so do waits for them.
+  bool on_stream_ = false;
   int rank_ = 0;
   int size_ = 1;
 };

@@ -17,7 +17,7 @@ std::string describe_axes(const std::vector<MeshAxis>& axes) {
   std::string text;
   for (const MeshAxis& axis : axes) {
     text += (text.empty() ? "" : " x ") + axis.name + " " +
-        std::to_string(axis.size);
+            std::to_string(axis.size);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/init.h"
 
+#include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -95,16 +96,21 @@ World::World(
 
 World::~World() = default;
 
-std::unique_ptr<Communicator> World::new_communicator(const std::string& name) {
+std::unique_ptr<Communicator> World::new_communicator(
+    const std::string& name,
+    at::Device device) {
   if (size_ == 1) {
     return std::make_unique<Communicator>(name);
   }
   const std::string prefix = name + "." + std::to_string(communicators_made_++);
   auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+  const auto timeout = options_.timeout;
   return std::make_unique<Communicator>(
       name,
-      make_gloo_backend(prefixed, rank_, size_, options_.timeout),
-      options_.timeout);
+      device.is_cuda()
+          ? make_nccl_backend(prefixed, {rank_, size_, device.index(), timeout})
+          : make_gloo_backend(prefixed, rank_, size_, timeout),
+      timeout);
 }
 
 World& init(const InitOptions& options) {
@@ -112,8 +118,7 @@ World& init(const InitOptions& options) {
     return *world_slot();
   }
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
-    return set_world(
-        std::make_unique<World>(0, 1, 0, nullptr, options));
+    return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }
   const int size = env_int("WORLD_SIZE", 1, 1 << 20);
   const int rank = env_int("RANK", 0, size - 1);
@@ -136,8 +141,7 @@ World& init_with_store(
       !world_slot(),
       "init_with_store: this process has already joined a job; call it first "
       "and once.");
-  return set_world(
-      std::make_unique<World>(rank, size, rank, store, options));
+  return set_world(std::make_unique<World>(rank, size, rank, store, options));
 }
 
 World& world() {

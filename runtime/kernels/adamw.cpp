@@ -147,9 +147,10 @@ void adamw_(
     check_like_master("low_precision", low_precision, master);
   }
   const LowPrecision format = format_of(low_precision);
-  auto* low_bits = low_precision.defined()
-      ? static_cast<uint16_t*>(low_precision.mutable_data_ptr())
-      : nullptr;
+  auto* low_bits =
+      low_precision.defined()
+          ? static_cast<uint16_t*>(low_precision.mutable_data_ptr())
+          : nullptr;
 
   const c10::DeviceGuard guard(master.device());
   const auto run = [&]<typename T>(T) {

@@ -31,8 +31,8 @@ namespace tessera {
 ///         CUDA backend is not loaded.
 /// The tensors must not overlap. Autograd does not see the update. Every
 /// element is computed alone, so the result depends neither on the number of
-/// threads nor on where a shard begins. On CPU it blocks and uses
-/// at::parallel_for; on CUDA it runs on the current stream and does not
+/// threads nor on where a shard begins. On CPU it blocks, and uses LibTorch's
+/// intra-op threads; on CUDA it runs on the current stream and does not
 /// synchronise.
 void adamw_(
     const at::Tensor& master,

@@ -40,8 +40,7 @@ struct Avx2Vec {
     __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
     __m256i is_nan =
         _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    rounded =
-        _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), is_nan);
+    rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), is_nan);
     store_half(
         _mm_packus_epi32(
             _mm256_castsi256_si128(rounded),
@@ -51,8 +50,7 @@ struct Avx2Vec {
   }
   template <typename... Count>
   void store_float16(uint16_t* p, Count... count) const {
-    store_half(
-        _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT), p, count...);
+    store_half(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT), p, count...);
   }
   friend Avx2Vec operator+(Avx2Vec a, Avx2Vec b) {
     return {_mm256_add_ps(a.value, b.value)};

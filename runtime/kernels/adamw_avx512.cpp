@@ -40,14 +40,12 @@ struct Avx512Vec {
     __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
     __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    rounded =
-        _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0));
+    rounded = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0));
     store_half(_mm512_cvtepi32_epi16(rounded), p, count...);
   }
   template <typename... Count>
   void store_float16(uint16_t* p, Count... count) const {
-    store_half(
-        _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT), p, count...);
+    store_half(_mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT), p, count...);
   }
   friend Avx512Vec operator+(Avx512Vec a, Avx512Vec b) {
     return {_mm512_add_ps(a.value, b.value)};

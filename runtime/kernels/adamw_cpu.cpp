@@ -4,8 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/adamw_kernel.h"
 #include "tessera/runtime/kernels/libtorch_sqrt.h"
-
-#include <ATen/Parallel.h>
+#include "tessera/runtime/kernels/parallel.h"
 
 #include <algorithm>
 #include <memory>
@@ -65,7 +64,7 @@ void update(
     sqrt = libtorch_sqrt<T>();
   }
   const int64_t blocks = (shard.numel + kBlockNumel - 1) / kBlockNumel;
-  at::parallel_for(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
+  parallel_for(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kBlockNumel;
     const int64_t end = std::min(last * kBlockNumel, shard.numel);
     if (sqrt.compute == nullptr) {
@@ -84,12 +83,12 @@ bool isa_available(Isa isa) {
   }
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  return isa == Isa::kAvx2
-      ? avx2
-      : avx2 && __builtin_cpu_supports("avx512f") &&
-          __builtin_cpu_supports("avx512vl") &&
-          __builtin_cpu_supports("avx512bw");
+                    __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  return isa == Isa::kAvx2 ? avx2
+                           : avx2 && __builtin_cpu_supports("avx512f") &&
+                                 __builtin_cpu_supports("avx512vl") &&
+                                 __builtin_cpu_supports("avx512bw");
 #else
   return false;
 #endif

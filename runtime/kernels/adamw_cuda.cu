@@ -52,11 +52,11 @@ __device__ void update(
     const AdamWScalars<T>& s) {
   grad = mul(grad, s.grad_scale);
   exp_avg = fused(grad, s.one_minus_beta1, mul(exp_avg, s.beta1));
-  exp_avg_sq = fused(
-      mul(s.one_minus_beta2, grad), grad, mul(exp_avg_sq, s.beta2));
+  exp_avg_sq =
+      fused(mul(s.one_minus_beta2, grad), grad, mul(exp_avg_sq, s.beta2));
   T denom = add(div(root(exp_avg_sq), s.sqrt_bias_correction2), s.eps);
-  master = add(
-      mul(master, s.decay), div(mul(s.minus_step_size, exp_avg), denom));
+  master =
+      add(mul(master, s.decay), div(mul(s.minus_step_size, exp_avg), denom));
 }
 
 template <LowPrecision kFormat>
@@ -107,8 +107,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWShard<T> shard) {
       Pack<uint16_t, kWidth> low;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        low.values[k] =
-            round_to<kFormat>(static_cast<float>(master.values[k]));
+        low.values[k] = round_to<kFormat>(static_cast<float>(master.values[k]));
       }
       reinterpret_cast<Pack<uint16_t, kWidth>*>(shard.low_precision)[i] = low;
     }
@@ -135,9 +134,9 @@ bool is_aligned(const void* pointer, size_t bytes) {
 template <typename T, LowPrecision kFormat>
 cudaError_t launch(const AdamWShard<T>& shard, cudaStream_t stream) {
   constexpr int kWidth = 16 / sizeof(T);
-  const bool packed = is_aligned(shard.master, 16) &&
-      is_aligned(shard.grad, 16) && is_aligned(shard.exp_avg, 16) &&
-      is_aligned(shard.exp_avg_sq, 16) &&
+  const bool packed =
+      is_aligned(shard.master, 16) && is_aligned(shard.grad, 16) &&
+      is_aligned(shard.exp_avg, 16) && is_aligned(shard.exp_avg_sq, 16) &&
       is_aligned(shard.low_precision, sizeof(uint16_t) * kWidth);
   int device = 0;
   int processors = 0;

@@ -25,18 +25,35 @@ using VmlSqrt = void (*)(int, const T*, T*, long long);
 // VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE, the mode ATen asks for.
 constexpr long long kVmlMode = 0x2 | 0x140000 | 0x100;
 
+/// Sets the number of MKL's threads for calls from this thread, and returns
+/// the one before; 0 stands for MKL's global number.
+using SetMklThreads = int (*)(int);
+
+/// LibTorch links MKL statically and exports its functions. A build without
+/// MKL has no such symbols.
+template <typename Function>
+Function find_symbol(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name));
+}
+
 template <typename T>
 VmlSqrt<T> find_vml_sqrt() {
-  // LibTorch links MKL statically and exports it. A build that does not has no
-  // such symbol.
-  const char* name = std::is_same_v<T, float> ? "vmsSqrt" : "vmdSqrt";
-  return reinterpret_cast<VmlSqrt<T>>(::dlsym(RTLD_DEFAULT, name));
+  return find_symbol<VmlSqrt<T>>(
+      std::is_same_v<T, float> ? "vmsSqrt" : "vmdSqrt");
+}
+
+SetMklThreads find_set_mkl_threads() {
+  return find_symbol<SetMklThreads>("MKL_Set_Num_Threads_Local");
 }
 
 template <typename T>
 void compute_with_vml(int64_t numel, const T* in, T* out) {
   static const VmlSqrt<T> vml_sqrt = find_vml_sqrt<T>();
+  static const SetMklThreads set_mkl_threads = find_set_mkl_threads();
+  // Left to itself, MKL starts its threads for a hundred elements.
+  const int threads = set_mkl_threads(1);
   vml_sqrt(static_cast<int>(numel), in, out, kVmlMode);
+  set_mkl_threads(threads);
 }
 
 template <typename T>
@@ -111,7 +128,7 @@ LibTorchSqrt<T> choose() {
   if (equals_aten<T>(&compute_correctly<T>, Probe<T>::kChunks)) {
     return {};
   }
-  if (find_vml_sqrt<T>() != nullptr &&
+  if (find_vml_sqrt<T>() != nullptr && find_set_mkl_threads() != nullptr &&
       equals_aten<T>(&compute_with_vml<T>, 1)) {
     // Small, so that the loads which the first half of a chunk's update has
     // prefetched arrive while the roots of that chunk are computed.

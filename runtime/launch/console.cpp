@@ -2,7 +2,6 @@
 #include "tessera/runtime/launch/console.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -10,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 
 namespace tessera {
 

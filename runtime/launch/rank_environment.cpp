@@ -59,7 +59,8 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
   }
   for (const auto& [name, value] : changes) {
     if (!value.empty()) {
-      environment.push_back(name + "=" + value);
+      environment.push_back(name);
+      environment.back().append("=").append(value);
     }
   }
   return environment;

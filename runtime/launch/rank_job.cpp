@@ -35,7 +35,7 @@ UniqueFd& pipe_of(RankProcess& process, ConsoleStream stream) {
 RankJob::Rank::Rank(
     int number,
     std::unique_ptr<RankProcess> started,
-    LinePrefixer lines)
+    const LinePrefixer& lines)
     : number(number), process(std::move(started)), prefixers{lines, lines} {}
 
 RankJob::RankJob(const LaunchOptions& options)

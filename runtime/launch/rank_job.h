@@ -33,7 +33,10 @@ class RankJob {
   using Clock = std::chrono::steady_clock;
 
   struct Rank {
-    Rank(int number, std::unique_ptr<RankProcess> started, LinePrefixer lines);
+    Rank(
+        int number,
+        std::unique_ptr<RankProcess> started,
+        const LinePrefixer& lines);
 
     int number;
     std::unique_ptr<RankProcess> process;

@@ -31,6 +31,7 @@ Pipe make_pipe() {
 
 std::vector<char*> c_strings(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (const std::string& string : strings) {
     pointers.push_back(const_cast<char*>(string.c_str()));
   }
@@ -79,7 +80,7 @@ std::string ProcessEnd::describe() const {
 std::string describe_signal(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return std::to_string(signal) +
-      (name == nullptr ? "" : " (SIG" + std::string(name) + ")");
+         (name == nullptr ? "" : " (SIG" + std::string(name) + ")");
 }
 
 RankProcess::RankProcess(

@@ -2,8 +2,10 @@
 #pragma once
 // A folder for one test, removed with all it holds.
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "tessera/runtime/core/error.h"
@@ -35,6 +37,13 @@ class TemporaryFolder {
 
   std::filesystem::path operator/(const std::string& name) const {
     return path_ / name;
+  }
+
+  /// How many files and folders it holds.
+  size_t count() const {
+    return static_cast<size_t>(std::distance(
+        std::filesystem::directory_iterator(path_),
+        std::filesystem::directory_iterator()));
   }
 
  private:

@@ -17,12 +17,6 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-size_t count_files(const std::filesystem::path& folder) {
-  return static_cast<size_t>(std::distance(
-      std::filesystem::directory_iterator(folder),
-      std::filesystem::directory_iterator()));
-}
-
 } // namespace
 
 TEST(AtomicFile, ContentAppearsAtCommit) {
@@ -34,7 +28,7 @@ TEST(AtomicFile, ContentAppearsAtCommit) {
   EXPECT_EQ(read_text_file(folder / "a"), "old");
   file.commit();
   EXPECT_EQ(read_text_file(folder / "a"), "soonlate");
-  EXPECT_EQ(count_files(folder.path()), 1u);
+  EXPECT_EQ(folder.count(), 1u);
   expect_error([&] { file.commit(); }, {"a' a second time"});
 }
 
@@ -53,9 +47,9 @@ TEST(AtomicFile, AbandonedFileIsRemoved) {
     AtomicFile file(folder / "a");
     file.write_at(0, bytes_of("x"));
     AtomicFile moved = std::move(file);
-    EXPECT_EQ(count_files(folder.path()), 1u);
+    EXPECT_EQ(folder.count(), 1u);
   }
-  EXPECT_EQ(count_files(folder.path()), 0u);
+  EXPECT_EQ(folder.count(), 0u);
 }
 
 TEST(AtomicFile, TwoWritersOfOneFileDoNotMeet) {
@@ -80,7 +74,7 @@ TEST(AtomicFile, ErrorsNameTheFileAndTheReason) {
   expect_error(
       [&] { write_file_atomically(folder / "taken", "x"); },
       {"taken'", "name a file, not a folder"});
-  EXPECT_EQ(count_files(folder.path()), 1u);
+  EXPECT_EQ(folder.count(), 1u);
 }
 
 TEST(ReadTextFile, ReadsAllBytes) {

@@ -168,8 +168,8 @@ TEST_F(SafetensorsMalformed, TensorsThatDoNotTileTheData) {
   const auto two = [](int a0, int a1, int b0, int b1) {
     const auto tensor = [](int begin, int end) {
       return R"({"dtype":"U8","shape":[)" + std::to_string(end - begin) +
-          R"(],"data_offsets":[)" + std::to_string(begin) + "," +
-          std::to_string(end) + "]}";
+             R"(],"data_offsets":[)" + std::to_string(begin) + "," +
+             std::to_string(end) + "]}";
     };
     return "{\"a\":" + tensor(a0, a1) + ",\"b\":" + tensor(b0, b1) + "}";
   };
@@ -244,9 +244,10 @@ TEST_F(SafetensorsMalformed, SurvivesThousandsOfMutations) {
     const size_t edits = below(2) == 0 ? 1 : 1 + below(3);
     for (size_t edit = 0; edit < edits && !bytes.empty(); ++edit) {
       // Most edits hit the header, where the decisions are; the data is short.
-      const size_t at = below(3) > 0
-          ? below(std::min(header_end, bytes.size()))
-          : bytes.size() - 1 - below(std::min<size_t>(bytes.size(), 37));
+      const size_t at =
+          below(3) > 0
+              ? below(std::min(header_end, bytes.size()))
+              : bytes.size() - 1 - below(std::min<size_t>(bytes.size(), 37));
       switch (below(6)) {
         case 0:
           bytes[at] = static_cast<char>(below(256));

@@ -19,12 +19,6 @@ std::span<const std::byte> bytes_of(const auto& values) {
   return std::as_bytes(std::span(values));
 }
 
-size_t count_files(const std::filesystem::path& folder) {
-  return static_cast<size_t>(std::distance(
-      std::filesystem::directory_iterator(folder),
-      std::filesystem::directory_iterator()));
-}
-
 template <typename T>
 std::vector<T> values_of(const SafetensorsEntry& entry) {
   std::vector<T> values(entry.data.size() / sizeof(T));
@@ -189,10 +183,10 @@ TEST(SafetensorsWriter, LeavesNothingBehindWithoutCommit) {
   TemporaryFolder folder;
   {
     SafetensorsWriter writer(folder / "a", {{"x", SafetensorsDtype::kU8, {1}}});
-    EXPECT_EQ(count_files(folder.path()), 1u); // Only the temporary file.
+    EXPECT_EQ(folder.count(), 1u); // Only the temporary file.
     EXPECT_FALSE(std::filesystem::exists(folder / "a"));
   }
-  EXPECT_EQ(count_files(folder.path()), 0u);
+  EXPECT_EQ(folder.count(), 0u);
 }
 
 TEST(SafetensorsWriter, NewFileReplacesTheOldOneOnlyAtCommit) {
@@ -202,7 +196,7 @@ TEST(SafetensorsWriter, NewFileReplacesTheOldOneOnlyAtCommit) {
   EXPECT_EQ(read_text_file(folder / "a"), "old");
   writer.commit();
   EXPECT_NO_THROW(SafetensorsFile::open(folder / "a"));
-  EXPECT_EQ(count_files(folder.path()), 1u);
+  EXPECT_EQ(folder.count(), 1u);
 }
 
 TEST(SafetensorsWriter, RefusesWrongUse) {
@@ -235,7 +229,7 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   expect_error(
       [&] { SafetensorsWriter(folder / "no" / "b", {}); },
       {"no/b", "No such file"});
-  EXPECT_EQ(count_files(folder.path()), 1u);
+  EXPECT_EQ(folder.count(), 1u);
 }
 
 } // namespace tessera

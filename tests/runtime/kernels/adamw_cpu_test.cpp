@@ -8,7 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 namespace tessera {
 
@@ -34,8 +37,8 @@ struct Trial {
           state.shard<float>({.step = step, .grad_scale = 0.7});
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = format == at::kBFloat16
-          ? LowPrecision::kBFloat16
-          : LowPrecision::kFloat16;
+                                       ? LowPrecision::kBFloat16
+                                       : LowPrecision::kFloat16;
       adamw_cpu(isa, shard, rounding);
     }
   }
@@ -67,6 +70,43 @@ TEST(AdamWCpu, GivesTheSameBitsOnAllInstructionSets) {
   }
 }
 
+TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
+  // Every exponent, with the bits that are cut off just below, at and above a
+  // tie, for bfloat16 (16 bits cut) and for normal float16 (13 bits).
+  std::vector<float> values;
+  for (uint32_t top = 0; top < 0xff00; top += 0x7) {
+    for (uint32_t cut : {0x7fffu, 0x8000u, 0x8001u, 0xfffu, 0x1000u, 0x1001u}) {
+      uint32_t bits = (top << 16) | cut;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      if (std::isfinite(value)) {
+        values.push_back(value);
+      }
+    }
+  }
+  const auto numel = static_cast<int64_t>(values.size());
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (!isa_available(isa)) {
+      continue;
+    }
+    for (at::ScalarType format : {at::kBFloat16, at::kHalf}) {
+      AdamWState state(numel, 0, at::kFloat);
+      state.master.copy_(torch::tensor(values));
+      at::Tensor low = at::empty({numel}, format);
+      // Without learning rate and decay the master stays what it is.
+      AdamWShard<float> shard =
+          state.shard<float>({.lr = 0, .weight_decay = 0});
+      shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
+      shard.low_precision_format = format == at::kBFloat16
+                                       ? LowPrecision::kBFloat16
+                                       : LowPrecision::kFloat16;
+      adamw_cpu(isa, shard, SqrtRounding::kCorrect);
+      EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
+          << format << ", instruction set " << static_cast<int>(isa);
+    }
+  }
+}
+
 TEST(AdamWCpu, WritesNothingBeyondTheShard) {
   for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (!isa_available(isa)) {
@@ -81,13 +121,10 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
       adamw_cpu(isa, shard, SqrtRounding::kCorrect);
-      const auto rest = [&](const at::Tensor& t) {
-        return t.slice(0, numel);
-      };
+      const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
       EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
       EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
-      EXPECT_TRUE(
-          same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
+      EXPECT_TRUE(same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
       EXPECT_TRUE((rest(low) == 3).all().item<bool>());
     }
   }
@@ -110,10 +147,9 @@ TEST(AdamWCpu, CorrectRootsDifferFromLibTorchsByRoundingOnly) {
   EXPECT_TRUE(same_bits(libtorch.state.exp_avg_sq, correct.state.exp_avg_sq));
   // Three updates of at most lr * 1.1 or so, each off by two units in the last
   // place at most, and three sums that may round the other way then.
-  at::Tensor bound = 3 * std::ldexp(1.0, -23) *
-      (2 * 1.1e-3 + correct.state.master.abs());
-  at::Tensor difference =
-      (libtorch.state.master - correct.state.master).abs();
+  at::Tensor bound =
+      3 * std::ldexp(1.0, -23) * (2 * 1.1e-3 + correct.state.master.abs());
+  at::Tensor difference = (libtorch.state.master - correct.state.master).abs();
   EXPECT_TRUE((difference <= bound).all().item<bool>());
 }
 

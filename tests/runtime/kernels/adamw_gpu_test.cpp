@@ -45,15 +45,12 @@ void expect_same_on_both(
       cpu.map([&](const at::Tensor& t) { return on_device(t, offset); });
   at::Tensor cpu_low = at::zeros({numel}, format);
   at::Tensor gpu_low = on_device(cpu_low, offset);
-  AdamWStep step{
-      .grad_scale = 0.7, .sqrt_rounding = SqrtRounding::kCorrect};
+  AdamWStep step{.grad_scale = 0.7, .sqrt_rounding = SqrtRounding::kCorrect};
   for (step.step = 1; step.step <= 5; ++step.step) {
     cpu.grad.copy_(random_spread(numel, dtype));
     gpu.grad.copy_(cpu.grad);
-    adamw_(
-        cpu.master, cpu.grad, cpu.exp_avg, cpu.exp_avg_sq, step, cpu_low);
-    adamw_(
-        gpu.master, gpu.grad, gpu.exp_avg, gpu.exp_avg_sq, step, gpu_low);
+    adamw_(cpu.master, cpu.grad, cpu.exp_avg, cpu.exp_avg_sq, step, cpu_low);
+    adamw_(gpu.master, gpu.grad, gpu.exp_avg, gpu.exp_avg_sq, step, gpu_low);
     ASSERT_TRUE(same_bits(gpu.master.cpu(), cpu.master));
     ASSERT_TRUE(same_bits(gpu.exp_avg.cpu(), cpu.exp_avg));
     ASSERT_TRUE(same_bits(gpu.exp_avg_sq.cpu(), cpu.exp_avg_sq));

@@ -126,28 +126,28 @@ class LibTorchAdamW {
 inline void reference_adamw_float64(AdamWState& state, const AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, step.step);
   const double correction2 = 1 - std::pow(step.beta2, step.step);
-  state.exp_avg =
-      step.beta1 * state.exp_avg + (1 - step.beta1) * state.grad;
+  state.exp_avg = step.beta1 * state.exp_avg + (1 - step.beta1) * state.grad;
   state.exp_avg_sq = step.beta2 * state.exp_avg_sq +
-      (1 - step.beta2) * state.grad * state.grad;
+                     (1 - step.beta2) * state.grad * state.grad;
   at::Tensor denom = (state.exp_avg_sq / correction2).sqrt() + step.eps;
   state.master = state.master - step.lr * step.weight_decay * state.master -
-      step.lr * (state.exp_avg / correction1) / denom;
+                 step.lr * (state.exp_avg / correction1) / denom;
 }
 
 /// Equal as memory: tells 0 from -0 and lets a NaN equal itself.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-      a.is_contiguous() && b.is_contiguous() &&
-      (a.numel() == 0 ||
-       std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
+         a.is_contiguous() && b.is_contiguous() &&
+         (a.numel() == 0 ||
+          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 /// Equal as memory, save that any NaN equals any other.
 inline bool same_bits_or_nan(const at::Tensor& a, const at::Tensor& b) {
   return at::equal(a.isnan(), b.isnan()) &&
-      same_bits(a.nan_to_num(0.5, INFINITY, -INFINITY),
-                b.nan_to_num(0.5, INFINITY, -INFINITY));
+         same_bits(
+             a.nan_to_num(0.5, INFINITY, -INFINITY),
+             b.nan_to_num(0.5, INFINITY, -INFINITY));
 }
 
 } // namespace tessera

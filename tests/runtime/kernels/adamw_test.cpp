@@ -43,8 +43,7 @@ void expect_equal_to_libtorch(
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     state.grad.copy_(random_spread(numel, dtype));
     reference.step(state.grad);
-    adamw_(
-        state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
     ASSERT_TRUE(same_bits(state.master, reference.master()));
     ASSERT_TRUE(same_bits(state.exp_avg, reference.exp_avg()));
     ASSERT_TRUE(same_bits(state.exp_avg_sq, reference.exp_avg_sq()));
@@ -78,11 +77,9 @@ TEST_P(AdamW, EqualsLibTorchAtEverySmallSizeAndStart) {
 TEST_P(AdamW, EqualsLibTorchOnBigShards) {
   // Above ATen's grain of 32768 elements, so that it and adamw_ split the work
   // over threads, at different places.
-  for (int64_t numel : {1023, 32769, 65536, 100003, 262144 + 5}) {
-    for (int64_t offset : {0, 1, 7}) {
-      expect_equal_to_libtorch(numel, offset, {}, GetParam());
-    }
-  }
+  expect_equal_to_libtorch(32769, 0, {}, GetParam());
+  expect_equal_to_libtorch(100003, 1, {}, GetParam());
+  expect_equal_to_libtorch(262144, 7, {}, GetParam());
 }
 
 TEST_P(AdamW, EqualsLibTorchForAllHyperparameters) {

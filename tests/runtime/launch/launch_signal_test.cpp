@@ -27,7 +27,7 @@ LaunchOptions shell(const std::string& script) {
 /// Waits for a signal, says so, and ends with the given code.
 std::string trapping(const std::string& names, int code) {
   return "trap 'echo caught; exit " + std::to_string(code) + "' " + names +
-      "; echo ready; while :; do sleep 0.1; done";
+         "; echo ready; while :; do sleep 0.1; done";
 }
 
 } // namespace

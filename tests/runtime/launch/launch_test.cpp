@@ -40,9 +40,9 @@ LaunchedJob::Result run(const LaunchOptions& options) {
 /// The number printed after `label`.
 pid_t number_after(const std::string& output, const std::string& label) {
   const auto at = output.find(label);
-  return at == std::string::npos
-      ? -1
-      : static_cast<pid_t>(std::atoi(output.c_str() + at + label.size()));
+  return at == std::string::npos ? -1
+                                 : static_cast<pid_t>(std::atoi(
+                                       output.c_str() + at + label.size()));
 }
 
 void expect_contains(const std::string& text, const std::string& part) {

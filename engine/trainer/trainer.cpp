@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/trainer.h"
+
+#include "tessera/engine/trainer/training_log.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+namespace tessera {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What all ranks did in one step.
+struct StepTotals {
+  double loss = 0; ///< mean over ranks and micro-batches
+  double tokens = 0;
+};
+
+StepTotals sum_over_ranks(Engine& engine, double loss, double tokens) {
+  const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
+  engine.sum_over_ranks(sums);
+  const auto* values = sums.const_data_ptr<double>();
+  return {values[0], values[1]};
+}
+
+} // namespace
+
+int64_t total_steps_of(
+    const TrainerOptions& options,
+    const TrainingTask& task) {
+  const int64_t all =
+      options.epochs * task.batches_per_epoch() / options.accumulate;
+  return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
+}
+
+TrainingSummary train(
+    World& world,
+    Engine& engine,
+    TrainingTask& task,
+    const TrainerOptions& options) {
+  const int64_t batches = task.batches_per_epoch();
+  const int64_t total_steps = total_steps_of(options, task);
+  TESSERA_CHECK(
+      total_steps > 0,
+      "training: ",
+      options.epochs,
+      " epochs of ",
+      batches,
+      " batches a rank make no optimizer step of ",
+      options.accumulate,
+      " micro-batches. Give more data or epochs, or smaller batches.");
+  LrScheduleOptions schedule = options.schedule;
+  schedule.total_steps = total_steps;
+  std::unique_ptr<TrainingLog> log;
+  if (world.rank() == 0) {
+    log = std::make_unique<TrainingLog>(options.run_folder, total_steps);
+  }
+
+  TrainingSummary summary;
+  double all_tokens = 0;
+  const auto start = Clock::now();
+  int64_t batch = 0; // since the start of the run
+  while (summary.steps < total_steps) {
+    const auto step_start = Clock::now();
+    double loss = 0;
+    double tokens = 0;
+    for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
+      if (batch % batches == 0) {
+        task.begin_epoch(batch / batches);
+      }
+      const MicroBatch done = task.forward(batch % batches);
+      const auto parts = static_cast<double>(options.accumulate);
+      engine.backward(
+          options.accumulate == 1 ? done.loss : done.loss / parts);
+      loss += done.loss.item<double>() / parts;
+      tokens += static_cast<double>(done.tokens);
+    }
+    const StepTotals totals =
+        sum_over_ranks(engine, loss / world.size(), tokens);
+    TESSERA_CHECK(
+        std::isfinite(totals.loss),
+        "training: the loss of step ",
+        summary.steps + 1,
+        " is ",
+        totals.loss,
+        ". Lower the learning rate, clip the gradients "
+        "(training.clip_grad_norm), or look at the data of this step.");
+    StepMetrics metrics;
+    metrics.lr = learning_rate_at(schedule, summary.steps);
+    engine.set_learning_rate(metrics.lr);
+    if (options.clip_grad_norm > 0) {
+      metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
+    }
+    engine.step();
+
+    ++summary.steps;
+    summary.last_loss = totals.loss;
+    all_tokens += totals.tokens;
+    if (log) {
+      metrics.step = summary.steps;
+      metrics.epoch =
+          static_cast<double>(batch) / static_cast<double>(batches);
+      metrics.loss = totals.loss;
+      metrics.tokens_per_s = totals.tokens / seconds_since(step_start);
+      metrics.memory_bytes = cpu_bytes_peak();
+      log->add(metrics);
+    }
+  }
+  summary.seconds = seconds_since(start);
+  summary.tokens_per_s = all_tokens / summary.seconds;
+  if (log) {
+    log->finish();
+  }
+  return summary;
+}
+
+} // namespace tessera

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What rank 0 shows and keeps of a training run.
+
+#include "tessera/engine/report/json_lines.h"
+#include "tessera/engine/report/line_plot.h"
+#include "tessera/engine/report/progress_line.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace tessera {
+
+struct StepMetrics {
+  int64_t step = 0; ///< 1 for the first
+  double epoch = 0; ///< epochs done, e.g. 0.25
+  double loss = 0; ///< mean over all ranks
+  double lr = 0;
+  double grad_norm = 0; ///< before clipping; 0 when not clipped
+  double tokens_per_s = 0; ///< over all ranks
+  int64_t memory_bytes = 0; ///< the most that rank 0 has used
+};
+
+/// Progress on standard output, metrics.jsonl and loss.svg in a folder.
+class TrainingLog {
+ public:
+  TrainingLog(const std::filesystem::path& folder, int64_t total_steps);
+
+  void add(const StepMetrics& metrics);
+
+  /// Ends the progress line and draws the loss curve.
+  void finish();
+
+ private:
+  std::filesystem::path folder_;
+  int64_t total_steps_;
+  JsonLinesWriter metrics_;
+  ProgressLine progress_;
+  std::vector<PlotPoint> losses_;
+};
+
+} // namespace tessera

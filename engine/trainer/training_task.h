@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a Trainer trains: data and loss, without the trainer knowing either.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+/// The loss of one micro-batch, with its graph.
+struct MicroBatch {
+  at::Tensor loss; ///< scalar, the mean over the micro-batch
+  int64_t tokens = 0; ///< of this rank that were computed, padding included
+};
+
+/// One rank's share of a training job. All ranks have the same number of
+/// batches per epoch.
+class TrainingTask {
+ public:
+  virtual ~TrainingTask() = default;
+
+  virtual int64_t batches_per_epoch() const = 0;
+
+  /// Puts the examples of epoch 0, 1, ... in order; deterministic.
+  virtual void begin_epoch(int64_t epoch) = 0;
+
+  /// Forward of batch `index` of the epoch.
+  virtual MicroBatch forward(int64_t index) = 0;
+};
+
+} // namespace tessera

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/cuda_backend.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+namespace tessera {
+
+namespace {
+
+// The few calls of the driver that are needed, in the ABI that cuda.h gives
+// them, which a machine without a toolkit lacks.
+using DriverInit = int (*)(unsigned int flags);
+using DriverDeviceCount = int (*)(int* count);
+// Returns null once all is registered, else the reason why it cannot be used.
+using PluginStart = const char* (*)();
+
+CudaBackend not_loaded(std::string reason) {
+  return {.reason = std::move(reason)};
+}
+
+std::string last_dl_error() {
+  const char* error = ::dlerror();
+  return error == nullptr ? "unknown error" : error;
+}
+
+/// The folder of the library (or program) that holds this code.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(&load_cuda_backend), &info) == 0) {
+    return {};
+  }
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
+CudaBackend load() {
+  // Stays loaded: the plugin needs it too.
+  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) {
+    return not_loaded("no CUDA driver: " + last_dl_error());
+  }
+  const auto init = reinterpret_cast<DriverInit>(::dlsym(driver, "cuInit"));
+  const auto device_count =
+      reinterpret_cast<DriverDeviceCount>(::dlsym(driver, "cuDeviceGetCount"));
+  if (init == nullptr || device_count == nullptr) {
+    return not_loaded("libcuda.so.1 is not a CUDA driver: " + last_dl_error());
+  }
+  CudaBackend backend;
+  int error = init(0);
+  if (error == 0) {
+    error = device_count(&backend.device_count);
+  }
+  if (error != 0 || backend.device_count == 0) {
+    return not_loaded(
+        "no CUDA device: the driver returned " + std::to_string(error));
+  }
+
+  const auto path = own_folder() / "libtessera_cuda.so";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    return not_loaded(
+        "Tessera was built without CUDA code (" + path.string() +
+        " does not exist); configure with -DTESSERA_CUDA=ON");
+  }
+  // Global, so that exceptions and types are the same on both sides.
+  void* plugin = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (plugin == nullptr) {
+    return not_loaded("the CUDA plugin cannot be loaded: " + last_dl_error());
+  }
+  const auto start =
+      reinterpret_cast<PluginStart>(::dlsym(plugin, "tessera_cuda_start"));
+  if (start == nullptr) {
+    return not_loaded(path.string() + " is not Tessera's CUDA plugin");
+  }
+  if (const char* reason = start()) {
+    return not_loaded(reason);
+  }
+  backend.loaded = true;
+  return backend;
+}
+
+} // namespace
+
+const CudaBackend& load_cuda_backend() {
+  static const CudaBackend kBackend = load();
+  return kBackend;
+}
+
+} // namespace tessera

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that do different things: an error on every rank that says who wanted
+// what, within seconds; never a hang, never sums of the wrong groups.
+//
+// The timeout of collectives is far above the time limit of the expectations,
+// so that no test passes by running into it.
+#include "engine/twin.h"
+#include "support/ranks.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+
+namespace tessera::testing {
+
+namespace {
+
+constexpr std::chrono::seconds kCollectiveTimeout{60};
+constexpr std::chrono::seconds kSoon{20};
+
+at::Tensor mean_square(StackImpl& net, const at::Tensor& x) {
+  return net.forward(x).square().mean();
+}
+
+/// A training loop in which a rank may do something else in one step.
+struct Loop {
+  std::shared_ptr<StackImpl> net = make_net<StackImpl>();
+  Engine engine;
+  int rank = world().rank();
+
+  explicit Loop(const EngineOptions& options = group_per_layer())
+      : engine(wrap(net, options)) {}
+
+  void train(int step) {
+    engine.backward(mean_square(*net, batch_of(step, rank)));
+    engine.step();
+  }
+  void evaluate() {
+    const at::NoGradGuard guard;
+    net->forward(batch_of(1, rank));
+  }
+  /// Forward that leaves out or swaps a block of equal size.
+  at::Tensor forward_through(std::vector<size_t> blocks) {
+    auto x = net->first(batch_of(3, rank));
+    for (const size_t i : blocks) {
+      x = net->blocks[i](x);
+    }
+    return net->last(x).square().mean();
+  }
+};
+
+/// Runs `body` and expects that every rank ends soon, with an error whose
+/// message holds every one of `parts`.
+void expect_all_fail(
+    int world_size,
+    const std::function<void(World&)>& body,
+    std::initializer_list<const char*> parts) {
+  RankOptions options;
+  options.limit = std::chrono::seconds(50);
+  options.collective_timeout = kCollectiveTimeout;
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = run_ranks_expecting(world_size, body, options);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+  for (size_t r = 0; r < results.size(); ++r) {
+    EXPECT_EQ(results[r].exit_code, 3)
+        << "rank " << r << ":\n"
+        << results[r].output;
+    for (const char* part : parts) {
+      EXPECT_NE(results[r].output.find(part), std::string::npos)
+          << "expected: " << part << "\nrank " << r << ":\n"
+          << results[r].output;
+    }
+  }
+}
+
+} // namespace
+
+class Divergence : public ::testing::TestWithParam<int> {};
+
+TEST_P(Divergence, OtherGroupsOfEqualSizeInTheFirstStep) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        const auto loss = world.rank() == 0 ? loop.forward_through({0, 1, 2})
+                                            : loop.forward_through({1, 0, 2});
+        loop.engine.backward(loss);
+        loop.engine.step();
+      },
+      {"different paths",
+       "rank 0: reads parameter 'block0.up.",
+       "rank 1: reads parameter 'block1.up."});
+}
+
+TEST_P(Divergence, OtherGroupsOfEqualSizeInAPlannedStep) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 3; ++step) {
+          loop.train(step);
+        }
+        const auto loss = world.rank() == 0 ? loop.forward_through({0, 1, 2})
+                                            : loop.forward_through({2, 0, 1});
+        loop.engine.backward(loss);
+        loop.engine.step();
+        loop.train(4);
+      },
+      {"different paths", "rank 1", "block"});
+}
+
+TEST_P(Divergence, OneIterationMore) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        const int steps = world.rank() == 0 ? 5 : 4;
+        for (int step = 0; step < steps; ++step) {
+          loop.train(step);
+        }
+        loop.engine.unwrap();
+      },
+      {"rank 1: unwraps the module", "rank 0"});
+}
+
+TEST_P(Divergence, OneForwardMoreBeforeTheStep) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          loop.train(step);
+        }
+        loop.engine.backward(mean_square(*loop.net, batch_of(4, loop.rank)));
+        if (world.rank() == 0) {
+          mean_square(*loop.net, batch_of(5, loop.rank));
+        }
+        loop.engine.step();
+      },
+      {"rank 0: reads parameter 'first.",
+       "rank 1: clips, reads or applies the gradients"});
+}
+
+TEST_P(Divergence, StepWhileOthersRunForward) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          loop.train(step);
+        }
+        if (world.rank() == 1) {
+          loop.engine.step();
+        } else {
+          loop.train(4);
+        }
+      },
+      {"rank 1", "clips, reads or applies the gradients"});
+}
+
+TEST_P(Divergence, StepWhileOthersRunForwardInTheFirstStep) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        if (world.rank() == 1) {
+          loop.engine.step();
+        } else {
+          loop.train(4);
+        }
+      },
+      {"rank 0: reads parameter 'first.",
+       "rank 1: clips, reads or applies the gradients"});
+}
+
+TEST_P(Divergence, EvaluationOnOneRank) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          loop.evaluate();
+          loop.train(step);
+        }
+        if (world.rank() == 0) {
+          loop.evaluate();
+        }
+        loop.train(5);
+      },
+      {"rank 0", "without gradients"});
+}
+
+TEST_P(Divergence, GatherOnOneRank) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          loop.train(step);
+        }
+        if (world.rank() == 0) {
+          const auto scope = loop.engine.gather();
+        }
+        loop.train(5);
+      },
+      {"rank 0", "gathers group"});
+}
+
+TEST_P(Divergence, BackwardOnOneRank) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          loop.train(step);
+        }
+        const auto loss = mean_square(*loop.net, batch_of(4, loop.rank));
+        if (world.rank() != 0) {
+          loop.engine.backward(loss);
+        }
+        loop.engine.step();
+      },
+      {"rank 0", "clips, reads or applies the gradients"});
+}
+
+TEST_P(Divergence, MicroBatchMoreOnOneRank) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 4; ++step) {
+          const int count = step == 3 && world.rank() == 0 ? 3 : 2;
+          for (int m = 0; m < count; ++m) {
+            loop.engine.backward(
+                mean_square(*loop.net, batch_of(m, loop.rank)));
+          }
+          loop.engine.step();
+        }
+      },
+      {"rank 0: reads parameter 'first.",
+       "rank 1: clips, reads or applies the gradients"});
+}
+
+TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
+  run_ranks(GetParam(), [](World& world) {
+    {
+      Loop loop;
+      loop.train(0);
+      loop.train(1);
+      // All ranks leave the plan together.
+      loop.engine.backward(loop.forward_through({2, 1, 0}));
+      loop.engine.step();
+      loop.engine.unwrap();
+    }
+    // Nothing that the first engine noted concerns the second.
+    Loop loop;
+    for (int step = 0; step < 5; ++step) {
+      if (world.rank() == 0) {
+        // Longer than the interval at which waiting ranks look around.
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      }
+      loop.train(step);
+    }
+  });
+}
+
+TEST_P(Divergence, SlowRankIsNotADivergentOne) {
+  run_ranks(GetParam(), [](World& world) {
+    Loop loop;
+    for (int step = 0; step < 6; ++step) {
+      const auto blocks = step % 3 == 2 ? std::vector<size_t>{2, 1, 0}
+                                        : std::vector<size_t>{0, 1, 2};
+      auto loss = loop.forward_through(blocks);
+      if (world.rank() == step % world.size()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      }
+      loop.engine.backward(loss);
+      if (world.rank() == (step + 1) % world.size()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      }
+      loop.engine.step();
+      loop.evaluate();
+    }
+  });
+}
+
+TEST_P(Divergence, ARankThatThrowsAndLeaves) {
+  RankOptions options;
+  options.collective_timeout = kCollectiveTimeout;
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = run_ranks_expecting(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        for (int step = 0; step < 6; ++step) {
+          if (step == 3 && world.rank() == 1) {
+            throw std::runtime_error("no more data on this rank");
+          }
+          loop.train(step);
+        }
+      },
+      options);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+  ASSERT_EQ(results.size(), static_cast<size_t>(GetParam()));
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 3) << result.output;
+  }
+  EXPECT_NE(results[1].output.find("no more data"), std::string::npos);
+  EXPECT_NE(results[0].output.find("A peer has left"), std::string::npos)
+      << results[0].output;
+}
+
+TEST_P(Divergence, ARankThatIsKilled) {
+  for (const int step_of_death : {0, 3}) {
+    RankOptions options;
+    options.collective_timeout = kCollectiveTimeout;
+    const auto start = std::chrono::steady_clock::now();
+    const auto results = run_ranks_expecting(
+        GetParam(),
+        [&](World& world) {
+          Loop loop;
+          for (int step = 0;; ++step) {
+            const auto loss = mean_square(*loop.net, batch_of(step, 0));
+            if (step == step_of_death && world.rank() == 1) {
+              ::kill(::getpid(), SIGKILL);
+            }
+            loop.engine.backward(loss);
+            loop.engine.step();
+          }
+        },
+        options);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+    ASSERT_EQ(results.size(), static_cast<size_t>(GetParam()));
+    for (size_t r = 0; r < results.size(); ++r) {
+      EXPECT_EQ(results[r].exit_code, r == 1 ? 128 + SIGKILL : 3)
+          << results[r].output;
+    }
+    EXPECT_NE(results[0].output.find("A peer has left"), std::string::npos)
+        << results[0].output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Divergence, ::testing::Values(2, 3));
+
+} // namespace tessera::testing

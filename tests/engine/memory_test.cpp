@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine says before the first step, what it has allocated, and what
+// LibTorch's allocator sees are the same numbers, and they fall as 1 / ranks.
+#include "engine/parity_subjects.h"
+#include "support/ranks.h"
+
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+int64_t bytes_of(const MemoryBytes& bytes, MemoryPurpose purpose) {
+  return bytes[static_cast<size_t>(purpose)];
+}
+
+/// Expects `got` within 5 % of `want` for each purpose.
+void expect_within_5_percent(
+    const MemoryBytes& got,
+    const MemoryBytes& want,
+    const std::string& when) {
+  for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+    EXPECT_NEAR(
+        static_cast<double>(got[i]),
+        static_cast<double>(want[i]),
+        0.05 * static_cast<double>(want[i]))
+        << name_of(static_cast<MemoryPurpose>(i)) << " " << when;
+  }
+}
+
+template <typename Model>
+void expect_planned_memory(
+    World& world,
+    const Subject<Model>& subject,
+    int64_t min_group_numel,
+    int64_t micro_batches) {
+  install_cpu_memory_counter();
+  torch::manual_seed(1);
+  const int64_t before_model = cpu_bytes_live();
+  Model model = subject.make();
+  int64_t parameter_bytes = 0;
+  for (const auto& parameter : model->parameters()) {
+    parameter_bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  int64_t buffer_bytes = 0;
+  for (const auto& buffer : model->buffers()) {
+    buffer_bytes += static_cast<int64_t>(buffer.nbytes());
+  }
+  auto engine = wrap(model, parity_options(world, min_group_numel).engine);
+  const MemoryBytes planned = engine.planned_memory();
+  const auto expect_counted = [&](const std::string& when) {
+    const MemoryBytes measured = engine.measured_memory();
+    expect_within_5_percent(measured, planned, when);
+    const auto counted =
+        static_cast<double>(cpu_bytes_live() - before_model - buffer_bytes);
+    const auto sum = static_cast<double>(total_bytes(measured));
+    // Beside it: the allocator's own rounding, masks of the communicators.
+    EXPECT_NEAR(counted, sum, 0.02 * sum + 4096) << when;
+  };
+  expect_counted("after wrap");
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t micro = 0; micro < micro_batches; ++micro) {
+      engine.backward(subject.loss(model, 0, 1));
+    }
+    engine.step();
+    expect_counted("after step " + std::to_string(step));
+  }
+
+  // The padding of a group is at most one alignment per parameter and rank.
+  const double share = static_cast<double>(parameter_bytes) / world.size();
+  const auto measured = engine.measured_memory();
+  const auto at = [&](MemoryPurpose purpose) {
+    return static_cast<double>(bytes_of(measured, purpose));
+  };
+  EXPECT_NEAR(at(MemoryPurpose::kParameters), share, 0.05 * share);
+  EXPECT_NEAR(at(MemoryPurpose::kGradients), share, 0.05 * share);
+  EXPECT_NEAR(at(MemoryPurpose::kOptimizerState), 2 * share, 0.1 * share);
+}
+
+/// Wide enough that padding does not count.
+const Subject<TextModel> kWideText{
+    [] { return TextModel(TextModelOptions{512, 96, 4, 3, 16}); },
+    [](TextModel& model, int64_t, int64_t) {
+      return next_token_loss(model, torch::randint(512, {2, 17}));
+    }};
+
+const Subject<strangers::Gpt> kWideGpt{
+    [] { return strangers::Gpt(512, 96, 4, 16); },
+    [](strangers::Gpt& model, int64_t, int64_t) {
+      return next_token_loss(model, torch::randint(512, {2, 17}));
+    }};
+
+/// Registered in another order than used: the decoder before the encoder.
+struct BackwardsImpl : torch::nn::Module {
+  BackwardsImpl() {
+    for (int i = 0; i < 6; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(64 + 16 * i, 80)));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (int i = 5; i >= 0; --i) {
+      x = torch::tanh(layers[i](torch::constant_pad_nd(x, {0, 16 * i - 16})));
+    }
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Backwards);
+
+const Subject<Backwards> kBackwards{
+    [] { return Backwards(); },
+    [](Backwards& model, int64_t, int64_t) {
+      return model->forward(torch::randn({2, 80})).square().mean();
+    }};
+
+} // namespace
+
+class MemoryTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(MemoryTest, TextModel) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_planned_memory(world, kWideText, 0, 1);
+  });
+}
+
+TEST_P(MemoryTest, TextModelSmallGroupsMerged) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_planned_memory(world, kWideText, 100'000, 1);
+  });
+}
+
+TEST_P(MemoryTest, TiedByAssignment) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_planned_memory(world, kWideGpt, 0, 1);
+  });
+}
+
+TEST_P(MemoryTest, UsedInAnotherOrderThanRegistered) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_planned_memory(world, kBackwards, 0, 1);
+  });
+}
+
+TEST_P(MemoryTest, GradientAccumulation) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_planned_memory(world, kWideGpt, 0, 3);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));
+
+} // namespace tessera

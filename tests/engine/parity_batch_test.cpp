@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient accumulation with clipping, and a batch divided over the ranks.
+#include "engine/parity_subjects.h"
+#include "support/ranks.h"
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+std::vector<ParityCase> cases() {
+  return {
+      parity_case("Text", kText),
+      parity_case("Gpt", kGpt),
+      parity_case("Cells", kCells),
+      parity_case("UNet", kUNet),
+      parity_case("SharedBlock", kShared),
+      parity_case("OddSizes", kOddSizes),
+      parity_case("MixedPrecision", kMixed),
+      parity_case("Frozen", kFrozen),
+  };
+}
+
+} // namespace
+
+class ParityBatchTest
+    : public ::testing::TestWithParam<std::tuple<ParityCase, int>> {};
+
+TEST_P(ParityBatchTest, ThreeMicroBatchesClipped) {
+  const auto& [subject, ranks] = GetParam();
+  run_ranks(ranks, [run = subject.run](World& world) {
+    auto options = parity_options(world, 0);
+    options.micro_batches = 3;
+    options.max_norm = 0.1;
+    options.steps = 4;
+    // The norm is summed in another order than torch's, in float64.
+    options.tolerance = 1e-4;
+    options.eps = 1e-3;
+    run(world, options);
+  });
+}
+
+TEST_P(ParityBatchTest, ThreeMicroBatchesOnOneOrTwoRanksEqualToTheBit) {
+  const auto& [subject, ranks] = GetParam();
+  if (ranks > 2) {
+    return; // sums of three round
+  }
+  run_ranks(ranks, [run = subject.run](World& world) {
+    auto options = parity_options(world, 100'000);
+    options.micro_batches = 3;
+    options.steps = 3;
+    run(world, options);
+  });
+}
+
+TEST_P(ParityBatchTest, PartOfTheBatchOnEachRank) {
+  const auto& [subject, ranks] = GetParam();
+  run_ranks(ranks, [run = subject.run](World& world) {
+    auto options = parity_options(world, 100'000);
+    options.divide_batch = true;
+    options.steps = 5;
+    // Sums over parts of the batch round otherwise than the sum over all.
+    options.tolerance = 1e-4;
+    options.eps = 1e-3;
+    run(world, options);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    ParityBatchTest,
+    ::testing::Combine(
+        ::testing::ValuesIn(cases()),
+        ::testing::Values(1, 2, 3)),
+    name_of_case);
+
+} // namespace tessera

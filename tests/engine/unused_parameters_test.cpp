@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters that some steps, or some ranks, do not use: AdamW leaves a
+// parameter without a gradient alone, its weight decay and moments included.
+#include "engine/parity.h"
+#include "engine/stranger_models.h"
+#include "support/ranks.h"
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+torch::Tensor loss_with(
+    strangers::Experts& model,
+    const torch::Tensor& x,
+    bool use_left,
+    bool use_right) {
+  return model->forward(x, use_left, use_right).square().mean();
+}
+
+/// Which experts take part is drawn anew for every batch.
+const Subject<strangers::Experts> kByStep{
+    [] { return strangers::Experts(); },
+    [](strangers::Experts& model, int64_t, int64_t) {
+      const auto drawn = torch::randint(2, {2});
+      return loss_with(
+          model,
+          torch::randn({4, 6}),
+          drawn[0].item<int64_t>() == 0,
+          drawn[1].item<int64_t>() == 0);
+    }};
+
+/// Rank 0 uses the left expert, rank 1 the right one or none: what a rank did
+/// not use counts as zero in the average.
+const Subject<strangers::Experts> kByRank{
+    [] { return strangers::Experts(); },
+    [](strangers::Experts& model, int64_t part, int64_t parts) {
+      const auto x = torch::randn({4, 6}).chunk(2);
+      const bool right = torch::randint(2, {}).item<int64_t>() == 0;
+      const auto loss = [&](int64_t p) {
+        return loss_with(model, x[p], p == 0, p == 1 && right);
+      };
+      return parts == 1 ? (loss(0) + loss(1)) / 2 : loss(part);
+    }};
+
+} // namespace
+
+class UnusedParametersByWorld : public ::testing::TestWithParam<int> {};
+
+TEST_P(UnusedParametersByWorld, AreLeftAlone) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const int64_t min_group_numel : {0, 100'000}) {
+      auto options = parity_options(world, min_group_numel);
+      expect_parity(world, kByStep, options, "by step");
+      options.micro_batches = 2;
+      expect_parity(world, kByStep, options, "by micro-batch");
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, UnusedParametersByWorld, ::testing::Range(1, 5));
+
+TEST(UnusedParametersTest, MayDependOnTheRankWithinAGroup) {
+  run_ranks(2, [](World& world) {
+    auto options = parity_options(world, 100'000);
+    options.divide_batch = true;
+    // Two halves of a batch round otherwise than the whole.
+    options.tolerance = 1e-4;
+    options.eps = 1e-3;
+    expect_parity(world, kByRank, options, "by rank");
+    options.micro_batches = 2;
+    expect_parity(world, kByRank, options, "by rank and micro-batch");
+  });
+}
+
+} // namespace tessera

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicator over NCCL: the same collectives on one device a rank.
+#include "support/cuda_devices.h"
+#include "support/ranks.h"
+#include "tessera/runtime/comm/nccl_registry.h"
+#include "tessera/runtime/core/cuda_backend.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+namespace tessera {
+
+namespace {
+
+void check_collectives(Communicator& comm, at::Device device) {
+  const int n = comm.size();
+  for (const auto dtype : {at::kFloat, at::kHalf}) {
+    const auto options = at::TensorOptions(device).dtype(dtype);
+    const auto mine = at::full({3}, comm.rank() + 1.0, options);
+    const auto all = at::empty({3 * n}, options);
+    comm.all_gather(all, mine, "gather").wait();
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_EQ(all[3 * rank].item<float>(), rank + 1.0);
+    }
+    const auto sum = at::empty({3}, options);
+    comm.reduce_scatter_sum(sum, all, "reduce").wait();
+    EXPECT_EQ(sum[0].item<float>(), (comm.rank() + 1.0) * n);
+    const auto largest = mine.clone();
+    comm.all_reduce_max(largest, "max").wait();
+    EXPECT_EQ(largest[0].item<float>(), n);
+    comm.broadcast(mine, 0, "broadcast").wait();
+    EXPECT_EQ(mine[0].item<float>(), 1.0);
+  }
+  comm.barrier();
+}
+
+} // namespace
+
+TEST(NcclCommunicator, WorksForAGroupOfOne) {
+  if (testing::count_cuda_devices() < 1) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  testing::run_ranks(1, [](World&) {
+    ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
+    const std::chrono::milliseconds timeout = std::chrono::minutes(1);
+    // A world of one has no back end, so NCCL is asked for directly.
+    Communicator comm(
+        "test",
+        make_nccl_backend(
+            c10::make_intrusive<c10d::HashStore>(), {0, 1, 0, timeout}),
+        timeout);
+    check_collectives(comm, at::Device(at::kCUDA, 0));
+  });
+}
+
+TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
+  const int devices = testing::count_cuda_devices();
+  if (devices < 1) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  if (devices < 2) {
+    GTEST_SKIP() << "one CUDA device only; this test wants two";
+  }
+  testing::run_ranks(devices, [](World& world) {
+    ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
+    const at::Device device(
+        at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank()));
+    check_collectives(*world.new_communicator("test", device), device);
+  });
+}
+
+} // namespace tessera

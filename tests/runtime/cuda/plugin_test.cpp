@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA plugin loads and registers what it holds. Needs the CUDA libraries,
+// but neither a driver nor a device.
+#include "support/expect_error.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+/// Loads the plugin and returns its answer.
+std::string start_plugin() {
+  void* plugin = ::dlopen(TESSERA_CUDA_PLUGIN, RTLD_NOW | RTLD_GLOBAL);
+  if (plugin == nullptr) {
+    return ::dlerror();
+  }
+  const auto start = reinterpret_cast<const char* (*)()>(
+      ::dlsym(plugin, "tessera_cuda_start"));
+  if (start == nullptr) {
+    return ::dlerror();
+  }
+  const char* reason = start();
+  return reason == nullptr ? "" : reason;
+}
+
+} // namespace
+
+// Each test loads it in a process of its own.
+TEST(CudaPlugin, RegistersItsKernelsWhenItIsLoaded) {
+  const auto check = [] {
+    expect_error([] { adamw_cuda(); }, {"the CUDA backend is not loaded"});
+    EXPECT_EQ(start_plugin(), "");
+    EXPECT_NE(adamw_cuda().update_float, nullptr);
+    ::_exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(CudaPlugin, SaysThatLibTorchWasAskedTooEarly) {
+  const auto check = [] {
+    at::globalContext().hasCUDA();
+    const std::string reason = start_plugin();
+    ::_exit(
+        reason.find("call tessera::load_cuda_backend() first") ==
+                std::string::npos
+            ? 1
+            : 0);
+  };
+  EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
+}
+
+} // namespace tessera

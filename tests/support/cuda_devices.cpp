@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/cuda_devices.h"
+
+#include "tessera/runtime/core/cuda_backend.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tessera::testing {
+
+int count_cuda_devices() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::_exit(load_cuda_backend().device_count);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+} // namespace tessera::testing

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a classifier on
+// held-out texts.
+
+#include "finetune_config.h"
+#include "program_main.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/bert_folder.h"
+#include "tessera/zoo/text_classification_task.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace tessera {
+
+namespace {
+
+int run_eval(int argc, char** argv) {
+  CLI::App app("Scores a classifier on held-out texts", "tessera eval");
+  std::string path;
+  std::vector<std::string> overrides;
+  app.add_option(
+         "run",
+         path,
+         "Run folder of `tessera train`, or a configuration file whose "
+         "model.folder is a fine-tuned classifier")
+      ->required();
+  app.add_option(
+      "overrides", overrides, "key.path=value, in place of the file's value");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  const bool is_run_folder = std::filesystem::is_directory(path);
+  if (is_run_folder) {
+    overrides.insert(
+        overrides.begin(),
+        "model.folder=" + (std::filesystem::path(path) / "model").string());
+  }
+  const FinetuneConfig config = read_finetune_config(
+      is_run_folder ? std::filesystem::path(path) / "config.json"
+                    : std::filesystem::path(path),
+      overrides,
+      nullptr);
+
+  World& world = init();
+  const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
+  auto model = load_bert_for_sequence_classification(config.model_folder);
+  const auto examples = encode_labelled_texts(
+      read_labelled_texts(config.heldout_file, config.columns),
+      model->config().labels,
+      tokenizer,
+      config.max_length);
+  auto engine = wrap(model, config.engine);
+  const auto score = evaluate_text_classification(
+      world, engine, model, tokenizer, examples, config.batch_size);
+  if (world.rank() == 0) {
+    std::printf(
+        "accuracy %.1f %% of %lld texts, loss %.4f "
+        "(always guessing the most frequent label: %.1f %%)\n",
+        100 * score.accuracy,
+        static_cast<long long>(score.examples),
+        score.loss,
+        100 * majority_share(examples));
+  }
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::guarded_main([&] { return tessera::run_eval(argc, argv); });
+}

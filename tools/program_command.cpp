@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Subcommands that are programs of their own, beside this one: those that need
+// LibTorch, so that launching a job does not load it.
+
+#include "command.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace tessera {
+
+namespace {
+
+[[noreturn]] void replace_process(
+    const std::string& name,
+    std::vector<std::string> arguments) {
+  const auto program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  arguments.insert(arguments.begin(), program.string());
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) {
+    pointers.push_back(argument.data());
+  }
+  pointers.push_back(nullptr);
+  ::execv(program.c_str(), pointers.data());
+  TESSERA_FAIL(
+      "cannot start '",
+      program.string(),
+      "': ",
+      std::strerror(errno),
+      ". It belongs beside the tessera program; build or install it again.");
+}
+
+} // namespace
+
+Command add_program_command(
+    CLI::App& app,
+    const std::string& name,
+    const std::string& description) {
+  CLI::App* parser = app.add_subcommand(name, description);
+  // Everything behind the name, --help included, is the program's.
+  parser->prefix_command();
+  parser->set_help_flag();
+  return {parser, [parser, name]() -> int {
+            replace_process("tessera-" + name, parser->remaining());
+          }};
+}
+
+} // namespace tessera

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera train CONFIG [key.path=value ...]`: fine-tunes a classifier.
+
+#include "finetune_config.h"
+#include "program_main.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/zoo/bert_folder.h"
+#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/text_classification_task.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <memory>
+
+namespace tessera {
+
+namespace {
+
+void prepare_run_folder(
+    const World& world,
+    const std::filesystem::path& folder,
+    const nlohmann::ordered_json& resolved) {
+  if (world.rank() != 0) {
+    return;
+  }
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  TESSERA_CHECK(
+      !code,
+      "output.folder: cannot create '",
+      folder.string(),
+      "': ",
+      code.message(),
+      ". Choose another one with output.folder=PATH.");
+  write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
+}
+
+/// The wrapped model as a folder that transformers loads. Collective.
+void export_model(
+    const World& world,
+    Engine& engine,
+    const BertForSequenceClassification& model,
+    const FinetuneConfig& config) {
+  std::unique_ptr<HfFolderWriter> writer;
+  if (world.rank() == 0) {
+    writer = std::make_unique<HfFolderWriter>(
+        config.trainer.run_folder / "model",
+        model->config().to_json(),
+        safetensors_specs(*model),
+        config.model_folder);
+  }
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        if (writer) {
+          writer->write(name, value);
+        }
+      });
+  if (writer) {
+    writer->commit();
+  }
+}
+
+void print_result(
+    const FinetuneConfig& config,
+    const TrainingSummary& summary,
+    const ClassificationScore& score,
+    double majority) {
+  const std::string folder = config.trainer.run_folder.string();
+  std::printf(
+      "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n"
+      "held-out accuracy %.1f %% of %lld texts "
+      "(always guessing the most frequent label: %.1f %%)\n"
+      "run folder %s: config.json, metrics.jsonl, loss.svg, result.json, "
+      "model/\n",
+      static_cast<long long>(summary.steps),
+      summary.seconds,
+      summary.tokens_per_s,
+      summary.last_loss,
+      100 * score.accuracy,
+      static_cast<long long>(score.examples),
+      100 * majority,
+      folder.c_str());
+  const nlohmann::ordered_json result{
+      {"steps", summary.steps},
+      {"seconds", summary.seconds},
+      {"tokens_per_s", summary.tokens_per_s},
+      {"heldout_accuracy", score.accuracy},
+      {"heldout_loss", score.loss},
+      {"heldout_examples", score.examples},
+      {"majority_baseline", majority}};
+  write_file_atomically(
+      config.trainer.run_folder / "result.json", result.dump(2) + "\n");
+}
+
+int run_train(int argc, char** argv) {
+  CLI::App app("Fine-tunes a BERT classifier", "tessera train");
+  std::string file;
+  std::vector<std::string> overrides;
+  app.add_option("config", file, "Configuration file (JSON)")->required();
+  app.add_option(
+      "overrides", overrides, "key.path=value, in place of the file's value");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  nlohmann::ordered_json resolved;
+  const FinetuneConfig config =
+      read_finetune_config(file, overrides, &resolved);
+
+  install_cpu_memory_counter();
+  World& world = init();
+  prepare_run_folder(world, config.trainer.run_folder, resolved);
+  const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
+  const auto train_texts =
+      read_labelled_texts(config.train_file, config.columns);
+  const auto labels = labels_of(train_texts);
+  const auto train_examples = encode_labelled_texts(
+      train_texts, labels, tokenizer, config.max_length);
+  const auto heldout_examples = encode_labelled_texts(
+      read_labelled_texts(config.heldout_file, config.columns),
+      labels,
+      tokenizer,
+      config.max_length);
+
+  torch::manual_seed(config.seed); // the classifier, alike on all ranks
+  auto model =
+      load_bert_for_sequence_classification(config.model_folder, labels);
+  auto engine = wrap(model, config.engine);
+  // From here on dropout differs between the ranks.
+  torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
+  TextClassificationTask task(
+      world,
+      model,
+      tokenizer,
+      train_examples,
+      config.batch_size,
+      config.seed);
+  if (world.rank() == 0) {
+    log_info(
+        "training on ",
+        train_examples.size(),
+        " texts of ",
+        labels.size(),
+        " labels, ",
+        total_steps_of(config.trainer, task),
+        " steps of ",
+        config.batch_size * config.trainer.accumulate * world.size(),
+        " texts over ",
+        world.size(),
+        " rank(s)");
+  }
+  model->train();
+  const auto summary = train(world, engine, task, config.trainer);
+  const auto score = evaluate_text_classification(
+      world, engine, model, tokenizer, heldout_examples, config.batch_size);
+  export_model(world, engine, model, config);
+  if (world.rank() == 0) {
+    print_result(
+        config, summary, score, majority_share(heldout_examples));
+  }
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::guarded_main([&] { return tessera::run_train(argc, argv); });
+}
