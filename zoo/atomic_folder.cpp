@@ -5,9 +5,9 @@
 #include "tessera/runtime/io/posix_error.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <utility>
 
 namespace tessera {
@@ -48,7 +48,9 @@ void rename_folder(const fs::path& from, const fs::path& to) {
 
 } // namespace
 
-AtomicFolder::AtomicFolder(fs::path path, std::set<std::string> own_names)
+AtomicFolder::AtomicFolder(
+    const fs::path& path,
+    std::set<std::string> own_names)
     : own_names_(std::move(own_names)) {
   // Through links and without a trailing slash: the name that is replaced.
   std::error_code error;

@@ -18,7 +18,9 @@ class AtomicFolder {
   /// @param own_names the files that may be in it. Something at `path` that
   /// holds anything else is not ours to replace.
   /// @throws Error also when there is such a thing at `path`.
-  AtomicFolder(std::filesystem::path path, std::set<std::string> own_names);
+  AtomicFolder(
+      const std::filesystem::path& path,
+      std::set<std::string> own_names);
 
   /// Removes the temporary folder unless commit() was called.
   ~AtomicFolder();

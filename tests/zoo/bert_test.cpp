@@ -234,7 +234,7 @@ TEST(Bert, StartsFromTheInitializerRange) {
 
 TEST(Bert, NamesWhatIsWrongWithABatch) {
   BertForSequenceClassification model = tiny_bert();
-  const auto run = [&](BertInput input) {
+  const auto run = [&](const BertInput& input) {
     return [&model, input] { model->forward(input); };
   };
   const torch::Tensor ids = torch::full({2, 5}, 7, torch::kInt64);

@@ -18,7 +18,7 @@ std::string utf8(std::uint32_t c) {
     return static_cast<char>(0x80U | ((c >> shift) & 0x3fU));
   };
   if (c < 0x80) {
-    return std::string(1, static_cast<char>(c));
+    return {static_cast<char>(c)};
   }
   if (c < 0x800) {
     return {static_cast<char>(0xc0U | (c >> 6)), tail(0)};

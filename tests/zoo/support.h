@@ -17,7 +17,7 @@ namespace tessera {
 /// The folder of all-MiniLM-L6-v2. Its absence fails a test, never skips it.
 inline std::filesystem::path minilm_folder() {
   const char* set = std::getenv("TESSERA_MINILM");
-  const std::filesystem::path folder =
+  std::filesystem::path folder =
       set != nullptr ? set : TESSERA_SOURCE_DIR "/models/minilm";
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),

@@ -29,7 +29,7 @@ inline torch::Tensor fixture_tensor(
 /// some thousand terms and a dozen matrix products.
 inline void expect_near(const torch::Tensor& a, const torch::Tensor& b) {
   ASSERT_EQ(a.sizes(), b.sizes());
-  const double difference = (a - b).abs().max().item<double>();
+  const auto difference = (a - b).abs().max().item<double>();
   const double scale = std::max(1.0, b.abs().max().item<double>());
   EXPECT_LE(difference, 1e-5 * scale);
 }

@@ -89,7 +89,7 @@ std::string token_name(
 // An added token that is found in the raw text as it stands. `normalized` ones
 // would be looked for after lower-casing, which nothing here does.
 std::string added_token(const JsonFields& token) {
-  const auto content = token.require<std::string>("content");
+  auto content = token.require<std::string>("content");
   TESSERA_CHECK(!content.empty(), token.origin(), " has an empty content");
   TESSERA_CHECK(
       !token.get_or("single_word", false) && !token.get_or("normalized", false),
@@ -164,7 +164,7 @@ Vocabulary read_vocabulary(
       added.end(),
       std::back_inserter(tokens),
       [listed_size](const auto& token) { return token.second >= listed_size; });
-  return Vocabulary(std::move(tokens), "the vocabulary of " + origin);
+  return {std::move(tokens), "the vocabulary of " + origin};
 }
 
 } // namespace
@@ -201,8 +201,7 @@ BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   if (length >= 1 && length < 1e9) {
     options.model_max_length = static_cast<std::int64_t>(length);
   }
-  return BertTokenizer(
-      read_vocabulary(folder, model, added), std::move(options));
+  return {read_vocabulary(folder, model, added), std::move(options)};
 }
 
 } // namespace tessera

@@ -77,7 +77,7 @@ Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
         std::move(line), static_cast<std::int64_t>(tokens.size()));
   }
   TESSERA_CHECK(!file.bad(), "reading the vocabulary ", path, " failed");
-  return Vocabulary(std::move(tokens), "the vocabulary " + path.string());
+  return {std::move(tokens), "the vocabulary " + path.string()};
 }
 
 std::int64_t Vocabulary::find(std::string_view token) const {
