@@ -100,6 +100,7 @@ Pager::Pager(
             : nullptr);
   }
   unshard_sequence_.resize(groups_.size());
+  reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
   install_hooks();
   if (world_size() == 1) {
@@ -240,22 +241,34 @@ size_t Pager::find_parameter(const at::Tensor& tensor) const {
 }
 
 std::string Pager::describe(const RankIntent& intent) const {
-  const std::string group = intent.group >= 0
-      ? "'" + groups_[static_cast<size_t>(intent.group)]->name() + "'"
-      : "";
+  const auto group = [&] {
+    return "group '" + groups_[static_cast<size_t>(intent.group)]->name() + "'";
+  };
+  const auto name = [&] {
+    return "parameter '" +
+        parameter(static_cast<size_t>(intent.parameter)).record.name() + "'";
+  };
   switch (intent.kind) {
     case RankIntent::Kind::kUnshard:
-      return "reads parameter '" +
-          parameter(static_cast<size_t>(intent.parameter)).record.name() +
-          "' (group " + group + ")";
+      return "reads " + name() + " (" + group() + ")";
     case RankIntent::Kind::kReduce:
-      return "reduces the gradients of group " + group;
+      return "reduces the gradients of " + group();
     case RankIntent::Kind::kBackwardEnd:
       return "has ended its backward";
     case RankIntent::Kind::kGatherScope:
-      return "gathers group " + group;
-    case RankIntent::Kind::kSettle:
-      return "clips, reads or applies the gradients";
+      return "gathers " + group();
+    case RankIntent::Kind::kForwardPhase:
+      return static_cast<PlanPhase>(intent.group) == PlanPhase::kTrain
+          ? "begins the forward of a training step"
+          : "begins a forward without gradients";
+    case RankIntent::Kind::kClip:
+      return "clips the gradients";
+    case RankIntent::Kind::kReadGradient:
+      return "reads the gradient of " + name();
+    case RankIntent::Kind::kStep:
+      return "applies the gradients";
+    case RankIntent::Kind::kSum:
+      return "adds up " + std::to_string(intent.group) + " numbers";
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }
@@ -369,6 +382,7 @@ void Pager::unwrap() {
     }
   }
   places_.clear();
+  reading_ = nullptr;
   unwrapped_ = true;
 }
 

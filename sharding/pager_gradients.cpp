@@ -130,7 +130,7 @@ void Pager::begin_reduce(size_t g) {
         at::kByte,
         groups_[g]->shard().device());
   }
-  ++issued_;
+  reduce_sequence_[g] = agreement_.count_collective();
   bucket.begin_reduce(*data_, accumulate_scratch_);
   reducing_.push_back(g);
   ++statistics_.reductions;
@@ -138,8 +138,11 @@ void Pager::begin_reduce(size_t g) {
 
 void Pager::finish_reductions() {
   for (const size_t g : std::exchange(reducing_, {})) {
-    Slot slot = buckets_[g]->end_reduce(
-        agreement_.watch(period_, issued_ == 0 ? 0 : issued_ - 1));
+    Slot slot =
+        buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
+          return describe(
+              {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+        }));
     if (slot.defined()) {
       reduce_arena_.release(slot);
     }
@@ -160,8 +163,6 @@ void Pager::on_backward_end() {
       return;
     }
     cursor().depart();
-    agreement_.announce_departure(
-        period_, issued_, "ended a backward that the plan does not have");
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
   reduce_leftovers();
@@ -193,9 +194,16 @@ void Pager::reduce_leftovers() {
   finish_reductions();
 }
 
-void Pager::settle_gradients() {
+void Pager::sum_over_ranks(const at::Tensor& values) {
+  agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
+  control()
+      .all_reduce_sum(values, "sum over the ranks")
+      .wait(watch_failures());
+}
+
+void Pager::settle_gradients(const RankIntent& intent) {
   check_identity();
-  agree_joining_reductions({RankIntent::Kind::kSettle, -1, -1});
+  agree_joining_reductions(intent);
   finish_reductions();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (buckets_[g] == nullptr) {
@@ -299,8 +307,6 @@ void Pager::begin_next_step() {
     return;
   }
   adopt_plans();
-  ++period_;
-  issued_ = 0;
   phase_ = PlanPhase::kTrain;
   if (cursor().following()) {
     for (const PlanAction& action : cursor().plan().start) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <string>
 
@@ -61,6 +62,8 @@ class Communicator {
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
 
+  /// Waits a moment for collectives under way. What has not ended by then never
+  /// will, and is left behind with its threads.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -102,7 +105,7 @@ class Communicator {
  private:
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
-      std::string what) const;
+      std::string what);
 
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -111,6 +114,8 @@ class Communicator {
   bool on_stream_ = false;
   int rank_ = 0;
   int size_ = 1;
+  // Weak, because a work holds its tensors.
+  std::deque<c10::weak_intrusive_ptr<c10d::Work>> under_way_;
 };
 
 /// A Gloo group for CPU tensors over the given store.
