@@ -46,6 +46,9 @@ void PendingCollective::wait(const WaitCheck& check) {
       // With a limit, NCCL's work would block the host and, past the limit,
       // abort the communicator.
       work->wait(on_stream_ ? kNoTimeout : kCheckInterval);
+      if (const auto last_step = std::exchange(last_step_, nullptr)) {
+        last_step();
+      }
       return;
     } catch (const std::exception& failure) {
       TESSERA_CHECK(
@@ -159,6 +162,18 @@ PendingCollective Communicator::reduce_scatter_sum(
       output.copy_(input);
     }
     return {};
+  }
+  if (!on_stream_) {
+    // Gloo has no reduce-scatter. c10d makes one of an all-reduce on a copy of
+    // the input, and its handle waits forever, past timeouts and lost peers.
+    std::vector<at::Tensor> tensors{input};
+    auto result = pending(backend_->allreduce(tensors), std::move(what));
+    const int64_t numel = output.numel();
+    result.then([output, input, begin = rank_ * numel, numel] {
+      const c10::NoGradGuard no_grad;
+      output.copy_(input.view({-1}).narrow(0, begin, numel));
+    });
+    return result;
   }
   at::Tensor out = output;
   at::Tensor in = input;

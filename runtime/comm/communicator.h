@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -29,6 +30,11 @@ class PendingCollective {
       std::chrono::milliseconds timeout,
       bool on_stream = false);
 
+  /// Runs `step` at the end of wait(), before the result is there.
+  void then(std::function<void()> step) {
+    last_step_ = std::move(step);
+  }
+
   /// True between issue and wait().
   bool pending() const {
     return work_.defined();
@@ -46,6 +52,7 @@ class PendingCollective {
   std::string what_;
   std::chrono::milliseconds timeout_{};
   bool on_stream_ = false;
+  std::function<void()> last_step_;
 };
 
 /// Collectives among `size()` ranks. Every rank issues the same collectives in
@@ -86,7 +93,7 @@ class Communicator {
       std::string what);
 
   /// output = sum over ranks of input[rank() * n, (rank() + 1) * n),
-  /// n = output.numel(). `input` may be overwritten by the backend.
+  /// n = output.numel(). `input` is overwritten.
   PendingCollective reduce_scatter_sum(
       const at::Tensor& output,
       const at::Tensor& input,

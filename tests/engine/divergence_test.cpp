@@ -255,7 +255,7 @@ TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
     }
     // Nothing that the first engine noted concerns the second.
     Loop loop;
-    for (int step = 0; step < 5; ++step) {
+    for (int step = 0; step < 3; ++step) {
       if (world.rank() == 0) {
         // Longer than the interval at which waiting ranks look around.
         std::this_thread::sleep_for(std::chrono::milliseconds(700));
@@ -268,7 +268,7 @@ TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
 TEST_P(Divergence, SlowRankIsNotADivergentOne) {
   run_ranks(GetParam(), [](World& world) {
     Loop loop;
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 4; ++step) {
       const auto blocks = step % 3 == 2 ? std::vector<size_t>{2, 1, 0}
                                         : std::vector<size_t>{0, 1, 2};
       auto loss = loop.forward_through(blocks);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "support/expect_error.h"
 #include "support/ranks.h"
 
 #include <ATen/ATen.h>
@@ -31,6 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest, ::testing::Range(1, 5));
 TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
   const auto results = testing::run_ranks_expecting(2, [](World& world) {
     const auto comm = world.new_communicator("test");
+    comm->barrier(); // connected
     if (world.rank() == 1) {
       ::_exit(0);
     }
@@ -41,6 +43,57 @@ TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
   EXPECT_NE(
       results[0].output.find("unshard of 'layer.0' failed"), std::string::npos)
       << results[0].output;
+}
+
+TEST(Communicator, ReductionEndsWhenAPeerIsGone) {
+  testing::RankOptions options;
+  options.collective_timeout = std::chrono::seconds(50);
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = testing::run_ranks_expecting(
+      2,
+      [](World& world) {
+        const auto comm = world.new_communicator("test");
+        comm->barrier(); // connected
+        if (world.rank() == 1) {
+          ::_exit(0);
+        }
+        const auto out = at::empty({1});
+        comm->reduce_scatter_sum(out, at::ones({2}), "reduction").wait();
+      },
+      options);
+  EXPECT_LT(
+      std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(results[0].exit_code, 3);
+  EXPECT_NE(results[0].output.find("reduction failed"), std::string::npos)
+      << results[0].output;
+}
+
+TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
+  testing::RankOptions options;
+  options.collective_timeout = std::chrono::seconds(50);
+  testing::run_ranks(
+      2,
+      [](World& world) {
+        const auto start = std::chrono::steady_clock::now();
+        auto mine = world.new_communicator("mine");
+        if (world.rank() == 0) {
+          const auto out = at::empty({1});
+          const auto refuse = [] { throw Error("seen enough"); };
+          expect_error(
+              [&] {
+                mine->reduce_scatter_sum(out, at::ones({2}), "lonely")
+                    .wait(refuse);
+              },
+              {"seen enough"});
+          mine.reset();
+        }
+        EXPECT_LT(
+            std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(20));
+        // The other rank stays until then.
+        world.new_communicator("end")->barrier();
+      },
+      options);
 }
 
 } // namespace tessera
