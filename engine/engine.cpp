@@ -76,7 +76,7 @@ double Engine::clip_grad_norm(double max_norm) {
       max_norm,
       "; it must be above 0.");
   const c10::NoGradGuard no_grad;
-  pager_->settle_gradients();
+  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const auto gradients = pager_->gradient_runs();
   double squares = 0;
   for (const at::Tensor& run : gradients) {
@@ -117,7 +117,10 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   check_usable("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
-  pager_->settle_gradients();
+  pager_->settle_gradients(
+      {RankIntent::Kind::kReadGradient,
+       static_cast<int64_t>(pager_->parameters()[index].group),
+       static_cast<int64_t>(index)});
   return pager_->whole_gradient(index);
 }
 
@@ -172,9 +175,7 @@ void Engine::unwrap() {
 }
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
-  pager_->control()
-      .all_reduce_sum(values, "sum over the ranks")
-      .wait(pager_->watch_failures());
+  pager_->sum_over_ranks(values);
 }
 
 double Engine::learning_rate() const {
@@ -202,8 +203,7 @@ Engine wrap(torch::nn::Module& module, const EngineOptions& options) {
   // The caller keeps the ownership: a shared_ptr that frees nothing.
   return Engine(
       init(),
-      std::shared_ptr<torch::nn::Module>(
-          &module, [](torch::nn::Module*) {}),
+      std::shared_ptr<torch::nn::Module>(&module, [](torch::nn::Module*) {}),
       options);
 }
 

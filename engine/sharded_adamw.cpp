@@ -21,7 +21,7 @@ bool is_seamless(const ParamGroup& group) {
     }
     const auto* storage = tensor.storage().unsafeGetStorageImpl();
     const auto whole = static_cast<int64_t>(storage->nbytes()) /
-        static_cast<int64_t>(tensor.itemsize());
+                       static_cast<int64_t>(tensor.itemsize());
     uncovered.emplace(storage, whole).first->second -= tensor.numel();
   }
   return std::all_of(uncovered.begin(), uncovered.end(), [](const auto& item) {
@@ -43,10 +43,7 @@ void ShardedAdamW::check(const AdamWOptions& options) {
       options.beta2,
       "); each must be at least 0 and below 1.");
   TESSERA_CHECK(
-      options.eps > 0,
-      "AdamW: eps is ",
-      options.eps,
-      "; it must be above 0.");
+      options.eps > 0, "AdamW: eps is ", options.eps, "; it must be above 0.");
   TESSERA_CHECK(
       options.weight_decay >= 0,
       "AdamW: weight_decay is ",

@@ -20,7 +20,7 @@ at::ScalarType state_dtype(const at::Tensor& weights) {
 
 bool can_be_master(const at::Tensor& weights) {
   return weights.device().is_cpu() &&
-      weights.scalar_type() == state_dtype(weights);
+         weights.scalar_type() == state_dtype(weights);
 }
 
 } // namespace

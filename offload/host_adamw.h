@@ -26,10 +26,7 @@ class HostAdamW {
   /// Updates the elements of `span`. Blocks; a gradient that is not on the host
   /// is copied there first.
   /// @param gradient [numel] of the whole shard, averaged over the ranks.
-  void update(
-      const at::Tensor& gradient,
-      FlatSpan span,
-      const AdamWStep& step);
+  void update(const at::Tensor& gradient, FlatSpan span, const AdamWStep& step);
 
   /// Takes the weights over after they were written from outside.
   void reload_master();

@@ -122,8 +122,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
   // In a world of one the slot is the shard, where earlier gradients are.
-  const bool accumulate =
-      entry.arrived || (!slot_.defined() && entry.in_shard);
+  const bool accumulate = entry.arrived || (!slot_.defined() && entry.in_shard);
   if (accumulate) {
     slot_view(entry).add_(gradient);
   } else {
@@ -177,7 +176,7 @@ void GradientBucket::fill_missing() {
 
 bool GradientBucket::accumulates() const {
   return slot_.defined() &&
-      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+         std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
            return entry.in_shard;
          });
 }
@@ -195,9 +194,8 @@ void GradientBucket::begin_reduce(Communicator& communicator) {
     // What is added to the shard arrives in the slot, where this rank's part of
     // the input lies.
     const FlatSpan mine = group_.layout().shard(rank_);
-    reduced_ = accumulates()
-        ? slot_.tensor.narrow(0, mine.begin, mine.numel)
-        : shard_;
+    reduced_ =
+        accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
     pending_ = communicator.reduce_scatter_sum(
         reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
   }

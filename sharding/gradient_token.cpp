@@ -50,8 +50,8 @@ GradientTokenInfo* gradient_token_info(const at::Tensor& tensor) {
   const c10::DataPtr& data =
       tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   return data.get_deleter() == &gradient_token_deleter
-      ? static_cast<GradientTokenInfo*>(data.get_context())
-      : nullptr;
+             ? static_cast<GradientTokenInfo*>(data.get_context())
+             : nullptr;
 }
 
 void retire_gradient_token(const at::Tensor& token) {

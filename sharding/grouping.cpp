@@ -22,8 +22,8 @@ using torch::nn::Module;
 
 bool is_container(const Module& module) {
   return dynamic_cast<const torch::nn::SequentialImpl*>(&module) ||
-      dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
-      dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
+         dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
+         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
 }
 
 bool has_parameters(const Module& module) {
@@ -33,7 +33,7 @@ bool has_parameters(const Module& module) {
 /// A module made of modules, not a mere list of them: what a block looks like.
 bool is_composite(const Module& module) {
   return !module.children().empty() && !is_container(module) &&
-      has_parameters(module);
+         has_parameters(module);
 }
 
 /// The children that are blocks.
@@ -97,7 +97,8 @@ void collect_pieces(
   for (const auto& child : module.named_children()) {
     const std::string child_path = join(path, child.key());
     const Module& child_module = *child.value();
-    const bool transparent = !blocks.count(&child_module) &&
+    const bool transparent =
+        !blocks.count(&child_module) &&
         (is_container(child_module) || contains_blocks(child_module));
     if (transparent) {
       collect_pieces(child_module, child_path, pieces);
@@ -198,7 +199,7 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
   for (auto& [kind, part] : kinds) {
     if (kinds.size() > 1) {
       part.name += std::string("[") + c10::toString(kind.first) +
-          (kind.second ? "]" : ", frozen]");
+                   (kind.second ? "]" : ", frozen]");
     }
     out.push_back(std::move(part));
   }

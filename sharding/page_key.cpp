@@ -46,7 +46,8 @@ struct PagedArguments {
     if (!tensor.defined() || !has_page_key(tensor) || !tensor.has_storage()) {
       return;
     }
-    if (auto* page = PagedStorage::of(tensor.storage().unsafeGetStorageImpl())) {
+    if (auto* page =
+            PagedStorage::of(tensor.storage().unsafeGetStorageImpl())) {
       accesses.push_back({page, is_write});
     } else if (auto* info = gradient_token_info(tensor)) {
       token = info;
@@ -96,7 +97,8 @@ bool serve_token(
     return false;
   }
   // Outside of backward the result of `gradient + x` is the user's.
-  const bool is_accumulation = kind == OperatorKind::kInplaceAdd ||
+  const bool is_accumulation =
+      kind == OperatorKind::kInplaceAdd ||
       (kind == OperatorKind::kAdd &&
        torch::autograd::get_current_graph_task_id() >= 0);
   if (is_accumulation && found.token_argument == 0 && count == 3 &&
@@ -169,8 +171,7 @@ void page_fallback(
       bring_in(found, op);
     }
   }
-  const c10::impl::ExcludeDispatchKeyGuard guard{
-      c10::DispatchKeySet{kPageKey}};
+  const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet{kPageKey}};
   op.callBoxed(stack);
 }
 

@@ -37,9 +37,7 @@ class PageFaultHandler {
 
   /// `gradient` is added to the gradient that the token of parameter
   /// `parameter` stands for.
-  virtual void on_token_add(
-      size_t parameter,
-      const at::Tensor& gradient) = 0;
+  virtual void on_token_add(size_t parameter, const at::Tensor& gradient) = 0;
 
   /// The token's gradient is set to zero and stays defined.
   virtual void on_token_zero(size_t parameter) = 0;

@@ -65,8 +65,8 @@ PagedStorage* PagedStorage::of(const c10::StorageImpl* storage) {
   const c10::DataPtr& data =
       const_cast<c10::StorageImpl*>(storage)->_mutable_data_ptr_no_checks();
   return data.get_deleter() == &paged_storage_deleter
-      ? static_cast<PagedStorage*>(data.get_context())
-      : nullptr;
+             ? static_cast<PagedStorage*>(data.get_context())
+             : nullptr;
 }
 
 void PagedStorage::attach(void* data) {

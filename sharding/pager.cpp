@@ -93,12 +93,12 @@ Pager::Pager(
   }
   for (const auto& group : groups_) {
     buckets_.push_back(
-        group->trainable()
-            ? std::make_unique<GradientBucket>(
-                  *group, *this, rank(), world_size(), ledger)
-            : nullptr);
+        group->trainable() ? std::make_unique<GradientBucket>(
+                                 *group, *this, rank(), world_size(), ledger)
+                           : nullptr);
   }
   unshard_sequence_.resize(groups_.size());
+  reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
   install_hooks();
   if (world_size() == 1) {
@@ -123,9 +123,7 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
       static_cast<int64_t>(std::hash<std::string>{}(signature_of(specs)));
   const at::Tensor mine = at::tensor({hash}, at::kLong);
   const at::Tensor all = at::empty({world_size()}, at::kLong);
-  control()
-      .all_gather(all, mine, "comparing the module over the ranks")
-      .wait();
+  control().all_gather(all, mine, "comparing the module over the ranks").wait();
   for (int r = 1; r < world_size(); ++r) {
     TESSERA_CHECK(
         all[r].item<int64_t>() == all[0].item<int64_t>(),
@@ -238,22 +236,34 @@ size_t Pager::find_parameter(const at::Tensor& tensor) const {
 }
 
 std::string Pager::describe(const RankIntent& intent) const {
-  const std::string group = intent.group >= 0
-      ? "'" + groups_[static_cast<size_t>(intent.group)]->name() + "'"
-      : "";
+  const auto group = [&] {
+    return "group '" + groups_[static_cast<size_t>(intent.group)]->name() + "'";
+  };
+  const auto name = [&] {
+    return "parameter '" +
+           parameter(static_cast<size_t>(intent.parameter)).record.name() + "'";
+  };
   switch (intent.kind) {
     case RankIntent::Kind::kUnshard:
-      return "reads parameter '" +
-          parameter(static_cast<size_t>(intent.parameter)).record.name() +
-          "' (group " + group + ")";
+      return "reads " + name() + " (" + group() + ")";
     case RankIntent::Kind::kReduce:
-      return "reduces the gradients of group " + group;
+      return "reduces the gradients of " + group();
     case RankIntent::Kind::kBackwardEnd:
       return "has ended its backward";
     case RankIntent::Kind::kGatherScope:
-      return "gathers group " + group;
-    case RankIntent::Kind::kSettle:
-      return "clips, reads or applies the gradients";
+      return "gathers " + group();
+    case RankIntent::Kind::kForwardPhase:
+      return static_cast<PlanPhase>(intent.group) == PlanPhase::kTrain
+                 ? "begins the forward of a training step"
+                 : "begins a forward without gradients";
+    case RankIntent::Kind::kClip:
+      return "clips the gradients";
+    case RankIntent::Kind::kReadGradient:
+      return "reads the gradient of " + name();
+    case RankIntent::Kind::kStep:
+      return "applies the gradients";
+    case RankIntent::Kind::kSum:
+      return "adds up " + std::to_string(intent.group) + " numbers";
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }
@@ -287,9 +297,7 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
   }
 }
 
-void Pager::unpin(
-    const std::vector<size_t>& groups,
-    bool writable) noexcept {
+void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
   for (const size_t g : groups) {
     ParamGroup& group = *groups_[g];
     if (writable) {
@@ -367,6 +375,7 @@ void Pager::unwrap() {
     }
   }
   places_.clear();
+  reading_ = nullptr;
   unwrapped_ = true;
 }
 

@@ -91,7 +91,12 @@ class Pager : public PageFaultHandler {
 
   /// Makes the gradients final: reduces what backward left over and agrees
   /// which parameters have one. Collective.
-  void settle_gradients();
+  /// @param intent what for, since ranks that differ in it part afterwards.
+  void settle_gradients(
+      const RankIntent& intent = {RankIntent::Kind::kStep, -1, -1});
+
+  /// Adds up a small CPU tensor over the ranks, in place. Collective.
+  void sum_over_ranks(const at::Tensor& values);
 
   /// This rank's parts of the settled gradients, one tensor per run; writing to
   /// them changes the gradients.
@@ -164,7 +169,8 @@ class Pager : public PageFaultHandler {
   void follow(PlanCursor::Range range, bool wait_for_last);
   void perform(const PlanAction& action, bool exposed);
   void unshard_planned(int group, bool exposed);
-  void unshard_on_demand(int group, int64_t parameter);
+  void unshard_on_demand(int group);
+  RankIntent intent_to_read(int group) const;
   void wait_ready(int group);
   Slot take_gather_slot(int group);
   void reshard(int group);
@@ -203,10 +209,10 @@ class Pager : public PageFaultHandler {
   std::array<PlanCursor, kPlanPhaseCount> cursors_;
   PlanPhase phase_ = PlanPhase::kTrain;
   std::vector<uint64_t> unshard_sequence_; ///< per group, of its last unshard
+  std::vector<uint64_t> reduce_sequence_; ///< per group, of its last reduction
+  const PagedStorage* reading_ = nullptr; ///< in the touch in progress
   std::vector<int> writable_pins_; ///< per group
   std::vector<size_t> reducing_; ///< groups, in issue order
-  uint64_t period_ = 0; ///< optimizer steps and phases so far
-  uint64_t issued_ = 0; ///< data collectives in this period
   uint64_t epoch_ = 1; ///< of the touch in progress
   bool backward_end_queued_ = false;
   bool warned_outside_ = false;

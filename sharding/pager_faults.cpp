@@ -21,9 +21,7 @@ bool in_backward() {
 
 } // namespace
 
-void Pager::on_access(
-    c10::ArrayRef<PageAccess> accesses,
-    const char* op_name) {
+void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
   bool current = true;
   for (const PageAccess& access : accesses) {
     const ParamGroup& group = access.page->group();
@@ -39,8 +37,7 @@ void Pager::on_access(
         "torch::optim optimizer use Engine::step().");
     // What a gather scope holds may be read by one rank alone: it is no event
     // of the plan that all ranks share.
-    current =
-        current && (group.touched_epoch == epoch_ || group.pins > 0);
+    current = current && (group.touched_epoch == epoch_ || group.pins > 0);
   }
   if (current) {
     return;
@@ -64,19 +61,13 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
   }
   cursor().record({PlanEvent::Kind::kTouch, groups, backward});
   ++epoch_;
+  reading_ = cause.page;
   if (cursor().following()) {
-    const auto expected = cursor().expected();
     if (const auto range = cursor().advance_to_touch(groups, backward)) {
       follow(*range, /*wait_for_last=*/true);
       return;
     }
-    std::string what = "read parameter '" + cause.page->parameter_name() + "'";
-    if (!expected.empty()) {
-      what += " where the plan expects group '" +
-          groups_[static_cast<size_t>(expected[0])]->name() + "'";
-    }
     cursor().depart();
-    agreement_.announce_departure(period_, issued_, what);
   }
   // All of the operator's groups are protected from eviction at once.
   for (const int g : groups) {
@@ -86,11 +77,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
     ParamGroup& group = *groups_[static_cast<size_t>(g)];
     group.last_use = epoch_;
     if (group.residency() == Residency::kSharded) {
-      const auto& page_group = cause.page->group();
-      const size_t parameter = page_group.number == g
-          ? find_parameter(cause.page->parameter_name())
-          : group.parameters().front().index;
-      unshard_on_demand(g, static_cast<int64_t>(parameter));
+      unshard_on_demand(g);
     }
     wait_ready(g);
   }
@@ -105,6 +92,9 @@ void Pager::enter_phase(PlanPhase phase) {
   if (phase_ == PlanPhase::kTrain && !cursor().at_beginning()) {
     return;
   }
+  // Each phase has a plan of its own, which only ranks that enter it follow.
+  agree_joining_reductions(
+      {RankIntent::Kind::kForwardPhase, static_cast<int64_t>(phase), -1});
   leave_phase();
   phase_ = phase;
   if (cursor().following()) {
@@ -174,16 +164,15 @@ void Pager::unshard_planned(int group_number, bool exposed) {
   if (group.residency() != Residency::kSharded) {
     return;
   }
-  unshard_sequence_[g] = issued_++;
+  unshard_sequence_[g] = agreement_.count_collective();
   group.begin_unshard(*data_, take_gather_slot(group_number));
   ++(exposed ? statistics_.on_demand_unshards : statistics_.planned_unshards);
 }
 
-void Pager::unshard_on_demand(int group_number, int64_t parameter) {
+void Pager::unshard_on_demand(int group_number) {
   const auto g = static_cast<size_t>(group_number);
-  agree_joining_reductions(
-      {RankIntent::Kind::kUnshard, group_number, parameter});
-  unshard_sequence_[g] = issued_++;
+  agree_joining_reductions(intent_to_read(group_number));
+  unshard_sequence_[g] = agreement_.count_collective();
   groups_[g]->begin_unshard(*data_, take_gather_slot(group_number));
   ++statistics_.on_demand_unshards;
 }
@@ -195,9 +184,21 @@ void Pager::wait_ready(int group_number) {
   }
 }
 
+RankIntent Pager::intent_to_read(int group_number) const {
+  const auto& group = *groups_[static_cast<size_t>(group_number)];
+  const size_t parameter = reading_ != nullptr && &reading_->group() == &group
+                               ? find_parameter(reading_->parameter_name())
+                               : group.parameters().front().index;
+  return {
+      RankIntent::Kind::kUnshard,
+      group_number,
+      static_cast<int64_t>(parameter)};
+}
+
 WaitCheck Pager::watch(int group_number) {
   return agreement_.watch(
-      period_, unshard_sequence_[static_cast<size_t>(group_number)]);
+      unshard_sequence_[static_cast<size_t>(group_number)],
+      [this, group_number] { return describe(intent_to_read(group_number)); });
 }
 
 Slot Pager::take_gather_slot(int group_number) {
@@ -211,9 +212,9 @@ Slot Pager::take_gather_slot(int group_number) {
     // The least recently used group that nothing holds makes room.
     const ParamGroup* victim = nullptr;
     for (const auto& group : groups_) {
-      const bool evictable = group->residency() == Residency::kUnsharded &&
-          group->pins == 0 && group->touched_epoch != epoch_ &&
-          !group->slot_is_outside();
+      const bool evictable =
+          group->residency() == Residency::kUnsharded && group->pins == 0 &&
+          group->touched_epoch != epoch_ && !group->slot_is_outside();
       if (evictable && (!victim || group->last_use < victim->last_use)) {
         victim = group.get();
       }

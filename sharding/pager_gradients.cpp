@@ -90,8 +90,7 @@ void Pager::note_arrival(size_t parameter) {
   }
   // Without a plan a group is reduced as soon as it is complete. What arrives
   // later is reduced again and added.
-  if (world_size() > 1 && !cursor().following() &&
-      buckets_[g]->all_arrived()) {
+  if (world_size() > 1 && !cursor().following() && buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
     finish_reductions();
@@ -116,7 +115,7 @@ void Pager::begin_reduce(size_t g) {
   GradientBucket& bucket = *buckets_[g];
   open_bucket(g);
   take_untaken(g);
-  ++issued_;
+  reduce_sequence_[g] = agreement_.count_collective();
   bucket.begin_reduce(*data_);
   reducing_.push_back(g);
   ++statistics_.reductions;
@@ -124,8 +123,11 @@ void Pager::begin_reduce(size_t g) {
 
 void Pager::finish_reductions() {
   for (const size_t g : std::exchange(reducing_, {})) {
-    Slot slot = buckets_[g]->end_reduce(
-        agreement_.watch(period_, issued_ == 0 ? 0 : issued_ - 1));
+    Slot slot =
+        buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
+          return describe(
+              {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+        }));
     if (slot.defined()) {
       reduce_arena_.release(slot);
     }
@@ -137,8 +139,7 @@ void Pager::on_backward_end() {
     reduce_leftovers();
     return;
   }
-  cursor().record(
-      {PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
+  cursor().record({PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
   if (cursor().following()) {
     if (const auto range = cursor().advance_to_backward_end()) {
       follow(*range, /*wait_for_last=*/false);
@@ -146,8 +147,6 @@ void Pager::on_backward_end() {
       return;
     }
     cursor().depart();
-    agreement_.announce_departure(
-        period_, issued_, "ended a backward that the plan does not have");
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
   reduce_leftovers();
@@ -179,9 +178,14 @@ void Pager::reduce_leftovers() {
   finish_reductions();
 }
 
-void Pager::settle_gradients() {
+void Pager::sum_over_ranks(const at::Tensor& values) {
+  agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
+}
+
+void Pager::settle_gradients(const RankIntent& intent) {
   check_identity();
-  agree_joining_reductions({RankIntent::Kind::kSettle, -1, -1});
+  agree_joining_reductions(intent);
   finish_reductions();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (buckets_[g] == nullptr) {
@@ -252,10 +256,9 @@ at::Tensor Pager::whole_gradient(size_t index) {
   const ParamGroup& group = *groups_[place.group];
   const at::Tensor whole =
       at::empty({group.layout().padded_numel()}, bucket->shard().options());
-  data_->all_gather(
-           whole,
-           bucket->shard(),
-           "gradient of '" + wanted.record.name() + "'")
+  data_
+      ->all_gather(
+          whole, bucket->shard(), "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return whole
       .as_strided(
@@ -285,8 +288,6 @@ void Pager::begin_next_step() {
     return;
   }
   adopt_plans();
-  ++period_;
-  issued_ = 0;
   phase_ = PlanPhase::kTrain;
   if (cursor().following()) {
     for (const PlanAction& action : cursor().plan().start) {

@@ -39,7 +39,8 @@ FlatLayout layout_of(
   const int64_t size = itemsize(dtype);
   std::vector<int64_t> numels;
   for (const auto& storage : storages) {
-    numels.push_back((static_cast<int64_t>(storage.nbytes()) + size - 1) / size);
+    numels.push_back(
+        (static_cast<int64_t>(storage.nbytes()) + size - 1) / size);
   }
   return FlatLayout(numels, OffsetAllocator::kAlignment / size, world_size);
 }
@@ -205,9 +206,10 @@ void ParamGroup::write_back() {
 void ParamGroup::check_identity() const {
   for (const auto& parameter : parameters_) {
     const at::Tensor& tensor = parameter.record.tensor;
-    const auto* page = tensor.has_storage()
-        ? PagedStorage::of(tensor.storage().unsafeGetStorageImpl())
-        : nullptr;
+    const auto* page =
+        tensor.has_storage()
+            ? PagedStorage::of(tensor.storage().unsafeGetStorageImpl())
+            : nullptr;
     TESSERA_CHECK(
         has_page_key(tensor) && page != nullptr && &page->group() == this,
         "the storage of parameter '",

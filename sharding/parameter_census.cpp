@@ -59,7 +59,7 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
   for (auto& [storage, members] : by_storage) {
     std::sort(members.begin(), members.end(), [&](size_t a, size_t b) {
       return records[a].tensor.storage_offset() <
-          records[b].tensor.storage_offset();
+             records[b].tensor.storage_offset();
     });
     for (size_t i = 1; i < members.size(); ++i) {
       const ParameterRecord& low = records[members[i - 1]];

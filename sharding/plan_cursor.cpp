@@ -50,11 +50,4 @@ std::optional<PlanCursor::Range> PlanCursor::advance_to_backward_end() {
   return std::nullopt;
 }
 
-std::vector<int> PlanCursor::expected() const {
-  if (!plan_ || next_ >= plan_->entries.size()) {
-    return {};
-  }
-  return plan_->entries[next_].groups;
-}
-
 } // namespace tessera

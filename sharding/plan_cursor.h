@@ -54,9 +54,6 @@ class PlanCursor {
     departed_ = true;
   }
 
-  /// What the plan expects next, for errors: group numbers, maybe none.
-  std::vector<int> expected() const;
-
   const ResidencyPlan& plan() const {
     return *plan_;
   }

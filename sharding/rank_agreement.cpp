@@ -7,6 +7,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,21 @@ std::string RankAgreement::key(const std::string& suffix) const {
   return "agreement/" + name_ + "/" + suffix;
 }
 
+std::string RankAgreement::key_of_rank(int rank) const {
+  return key("waits/" + std::to_string(rank));
+}
+
+std::string RankAgreement::disagreement(const std::vector<Account>& accounts) {
+  std::string message =
+      "the ranks have taken different paths and cannot go on together:";
+  for (const auto& [rank, account] : accounts) {
+    message += "\n  rank " + std::to_string(rank) + ": " + account;
+  }
+  return message +
+         "\nEvery rank must use the same sharded parameters in the same order; "
+         "look for control flow that depends on the rank or on its data.";
+}
+
 std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
   if (size() == 1) {
     return std::nullopt;
@@ -47,7 +63,8 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
       {static_cast<int64_t>(mine.kind), mine.group, mine.parameter}, at::kLong);
   const at::Tensor all = at::empty({kIntentFields * size()}, at::kLong);
   control_->all_gather(all, stated, "agreement on " + describe_(mine))
-      .wait(watch_failures());
+      .wait(watch_agreement(mine));
+  ++agreements_;
   std::vector<RankIntent> intents;
   for (int r = 0; r < size(); ++r) {
     const auto* fields = all.const_data_ptr<int64_t>() + r * kIntentFields;
@@ -75,27 +92,24 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
   if (reduction) {
     return reduction;
   }
-  std::string message =
-      "the ranks have taken different paths and cannot go on together:";
+  std::vector<Account> accounts;
   for (size_t r = 0; r < intents.size(); ++r) {
-    message += "\n  rank " + std::to_string(r) + ": " + describe_(intents[r]);
+    accounts.emplace_back(static_cast<int>(r), describe_(intents[r]));
   }
-  message +=
-      "\nEvery rank must use the same sharded parameters in the same order; "
-      "look for control flow that depends on the rank or on its data.";
-  throw Error(message);
+  throw Error(disagreement(accounts));
 }
 
-void RankAgreement::announce_departure(
-    uint64_t period,
-    uint64_t issued,
-    const std::string& what) {
-  if (size() > 1) {
-    departure_ = {period, issued};
-    store_->set(
-        key("left/" + std::to_string(period) + "/" + std::to_string(rank())),
-        to_bytes(std::to_string(issued) + " " + what));
-  }
+WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
+  return [this, mine, noted = false]() mutable {
+    throw_if_failed();
+    if (!std::exchange(noted, true)) {
+      store_->set(
+          key_of_rank(rank()),
+          to_bytes(
+              std::to_string(agreements_) + " " + std::to_string(issued_) +
+              " " + describe_(mine)));
+    }
+  };
 }
 
 void RankAgreement::throw_if_failed() {
@@ -112,33 +126,30 @@ WaitCheck RankAgreement::watch_failures() {
   return [this] { throw_if_failed(); };
 }
 
-WaitCheck RankAgreement::watch(uint64_t period, uint64_t sequence) {
+WaitCheck RankAgreement::watch(
+    uint64_t sequence,
+    std::function<std::string()> doing) {
   if (size() == 1) {
     return {};
   }
-  return [this, period, sequence] {
+  return [this, sequence, doing = std::move(doing)] {
     throw_if_failed();
-    // Since this rank left the plan too, its collectives are agreed on first.
-    if (departure_ && departure_->period == period &&
-        sequence >= departure_->issued) {
-      return;
-    }
     for (int r = 0; r < size(); ++r) {
-      const std::string left =
-          key("left/" + std::to_string(period) + "/" + std::to_string(r));
-      if (r == rank() || !store_->check({left})) {
+      if (r == rank() || !store_->check({key_of_rank(r)})) {
         continue;
       }
-      const std::string note = to_text(store_->get(left));
-      const size_t space = note.find(' ');
-      if (sequence >= std::stoull(note.substr(0, space))) {
-        fail(
-            "the ranks have taken different paths: rank " + std::to_string(r) +
-            " " + note.substr(space + 1) + ", while rank " +
-            std::to_string(rank()) +
-            " followed the recorded plan. Every rank must use the same sharded "
-            "parameters in the same order; look for control flow that depends "
-            "on the rank or on its data.");
+      std::istringstream note(to_text(store_->get(key_of_rank(r))));
+      uint64_t agreement = 0;
+      uint64_t issued = 0;
+      note >> agreement >> issued;
+      note.ignore();
+      // Older notes are of agreements that have come about since.
+      if (agreement == agreements_ && sequence >= issued) {
+        std::string theirs;
+        std::getline(note, theirs);
+        std::vector<Account> accounts{{r, theirs}, {rank(), doing()}};
+        std::sort(accounts.begin(), accounts.end());
+        fail(disagreement(accounts));
       }
     }
   };

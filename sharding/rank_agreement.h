@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -20,14 +22,16 @@ struct RankIntent {
     kReduce,
     kBackwardEnd,
     kGatherScope,
-    kSettle,
+    kForwardPhase, ///< of a training step, or without gradients
+    kClip,
+    kReadGradient,
+    kStep,
+    kSum,
     kUnwrap,
   };
   Kind kind = Kind::kUnshard;
-  int64_t group = -1;
+  int64_t group = -1; ///< or the number of the phase
   int64_t parameter = -1; ///< that caused it, or -1
-
-  bool operator==(const RankIntent&) const = default;
 };
 
 /// Agreement over a communicator of its own, so that its small messages never
@@ -37,9 +41,12 @@ struct RankIntent {
 /// first: every rank states its intent, all see all, and ranks that differ get
 /// an error naming what each one wanted, never sums of the wrong groups. A
 /// planned collective needs no agreement, since all ranks follow the same plan.
-/// A rank that leaves the plan says so in the store, with the number of
-/// collectives it has issued; a rank that waits for a later one will never be
-/// joined, and stops with an error instead of hanging.
+///
+/// A rank that has waited for an agreement for a while notes in the store which
+/// one it is (they are counted), how many planned collectives it has issued,
+/// and what it wants. A rank that waits for a later collective, and has not
+/// been in that agreement, sees that each waits for the other: both end with an
+/// error instead of hanging. An agreement that comes about costs no note.
 class RankAgreement {
  public:
   /// Collective. Agreements of one job do not see each other, whatever their
@@ -65,14 +72,15 @@ class RankAgreement {
   /// @throws tessera::Error naming every rank's intent when they differ.
   std::optional<int64_t> agree(const RankIntent& mine);
 
-  /// Says that this rank left the plan of `period` after `issued` collectives.
-  void announce_departure(
-      uint64_t period,
-      uint64_t issued,
-      const std::string& what);
+  /// To be called for every planned or agreed data collective, when it is
+  /// issued. @return its number.
+  uint64_t count_collective() {
+    return issued_++;
+  }
 
-  /// A check for waiting on collective number `sequence` of `period`.
-  WaitCheck watch(uint64_t period, uint64_t sequence);
+  /// A check for waiting on data collective number `sequence`.
+  /// @param doing what this rank is doing, for the error.
+  WaitCheck watch(uint64_t sequence, std::function<std::string()> doing);
 
   /// A check that only looks for other ranks' failures.
   WaitCheck watch_failures();
@@ -81,18 +89,21 @@ class RankAgreement {
   [[noreturn]] void fail(const std::string& message);
 
  private:
+  /// A rank and what it does, in words.
+  using Account = std::pair<int, std::string>;
+
   std::string key(const std::string& suffix) const;
+  std::string key_of_rank(int rank) const;
+  WaitCheck watch_agreement(const RankIntent& mine);
+  static std::string disagreement(const std::vector<Account>& accounts);
   void throw_if_failed();
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
   std::unique_ptr<Communicator> control_;
   std::function<std::string(const RankIntent&)> describe_;
-  struct Departure {
-    uint64_t period = 0;
-    uint64_t issued = 0;
-  };
-  std::optional<Departure> departure_; ///< this rank's last one
+  uint64_t agreements_ = 0; ///< that have come about
+  uint64_t issued_ = 0; ///< data collectives
 };
 
 } // namespace tessera

@@ -179,8 +179,8 @@ std::optional<ResidencyPlan> compile_plan(
                             size_t from,
                             std::vector<int> keep,
                             std::vector<PlanAction>& actions) {
-    for (const int group : upcoming_groups(
-             plan.entries, from, keep, limits.prefetch_depth)) {
+    for (const int group :
+         upcoming_groups(plan.entries, from, keep, limits.prefetch_depth)) {
       if (!simulation.is_resident(group) &&
           !simulation.place(group, now, keep, /*only_later=*/true, actions)) {
         return;

@@ -47,10 +47,8 @@ void read_training(const ConfigReader& reader, FinetuneConfig& config) {
   trainer.max_steps = reader.get_int("max_steps", {.min = 0}, 0);
   config.batch_size = reader.get_int("batch_size", {.min = 1}, 16);
   trainer.accumulate = reader.get_int("accumulate", {.min = 1}, 1);
-  trainer.clip_grad_norm =
-      reader.get_double("clip_grad_norm", {.min = 0}, 0.0);
-  config.seed =
-      static_cast<uint64_t>(reader.get_int("seed", {.min = 0}, 0));
+  trainer.clip_grad_norm = reader.get_double("clip_grad_norm", {.min = 0}, 0.0);
+  config.seed = static_cast<uint64_t>(reader.get_int("seed", {.min = 0}, 0));
 }
 
 void read_sharding(const ConfigReader& reader, FinetuneConfig& config) {
@@ -86,8 +84,7 @@ FinetuneConfig read_finetune_config(
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   read_sharding(reader.get_object("sharding"), config);
-  config.trainer.run_folder =
-      reader.get_object("output").get_string("folder");
+  config.trainer.run_folder = reader.get_object("output").get_string("folder");
   reader.finish();
   if (resolved != nullptr) {
     *resolved = reader.resolved();

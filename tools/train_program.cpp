@@ -12,9 +12,9 @@
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/text_classification_task.h"
 
+#include <torch/utils.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-#include <torch/utils.h>
 
 #include <cstdio>
 #include <memory>
@@ -120,8 +120,8 @@ int run_train(int argc, char** argv) {
   const auto train_texts =
       read_labelled_texts(config.train_file, config.columns);
   const auto labels = labels_of(train_texts);
-  const auto train_examples = encode_labelled_texts(
-      train_texts, labels, tokenizer, config.max_length);
+  const auto train_examples =
+      encode_labelled_texts(train_texts, labels, tokenizer, config.max_length);
   const auto heldout_examples = encode_labelled_texts(
       read_labelled_texts(config.heldout_file, config.columns),
       labels,
@@ -135,12 +135,7 @@ int run_train(int argc, char** argv) {
   // From here on dropout differs between the ranks.
   torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
   TextClassificationTask task(
-      world,
-      model,
-      tokenizer,
-      train_examples,
-      config.batch_size,
-      config.seed);
+      world, model, tokenizer, train_examples, config.batch_size, config.seed);
   if (world.rank() == 0) {
     log_info(
         "training on ",
@@ -161,8 +156,7 @@ int run_train(int argc, char** argv) {
       world, engine, model, tokenizer, heldout_examples, config.batch_size);
   export_model(world, engine, model, config);
   if (world.rank() == 0) {
-    print_result(
-        config, summary, score, majority_share(heldout_examples));
+    print_result(config, summary, score, majority_share(heldout_examples));
   }
   return 0;
 }

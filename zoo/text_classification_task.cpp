@@ -73,8 +73,7 @@ TextClassificationTask::TextClassificationTask(
 }
 
 int64_t TextClassificationTask::batches_per_epoch() const {
-  return static_cast<int64_t>(examples_.size()) /
-      (batch_size_ * world_.size());
+  return static_cast<int64_t>(examples_.size()) / (batch_size_ * world_.size());
 }
 
 void TextClassificationTask::begin_epoch(int64_t epoch) {
@@ -88,8 +87,7 @@ void TextClassificationTask::begin_epoch(int64_t epoch) {
 }
 
 MicroBatch TextClassificationTask::forward(int64_t index) {
-  const int64_t first =
-      (index * world_.size() + world_.rank()) * batch_size_;
+  const int64_t first = (index * world_.size() + world_.rank()) * batch_size_;
   const std::vector<size_t> rows(
       order_.begin() + first, order_.begin() + first + batch_size_);
   const auto batch = make_batch(tokenizer_, examples_, rows);
@@ -133,11 +131,10 @@ ClassificationScore evaluate_text_classification(
       continue;
     }
     const auto rows_scored = static_cast<double>(rows.size());
-    correct +=
-        logits.argmax(1).eq(batch.labels).sum().item<double>();
-    loss += rows_scored *
-        torch::nn::functional::cross_entropy(logits, batch.labels)
-            .item<double>();
+    correct += logits.argmax(1).eq(batch.labels).sum().item<double>();
+    loss +=
+        rows_scored * torch::nn::functional::cross_entropy(logits, batch.labels)
+                          .item<double>();
     scored += rows_scored;
   }
   model->train(was_training);

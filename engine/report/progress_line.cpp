@@ -59,7 +59,7 @@ std::string format_bytes(int64_t bytes) {
     ++unit;
   }
   return (unit == 0 ? fixed(value, 0) : three_digits(value)) + " " +
-      kUnits[unit];
+         kUnits[unit];
 }
 
 std::string format_duration(double seconds) {
@@ -71,10 +71,13 @@ std::string format_duration(double seconds) {
     return detail::concat(value < 10 ? "0" : "", value);
   };
   const int64_t minutes = total / 60;
-  return minutes < 60
-      ? detail::concat(minutes, ":", padded(total % 60))
-      : detail::concat(
-            minutes / 60, ":", padded(minutes % 60), ":", padded(total % 60));
+  return minutes < 60 ? detail::concat(minutes, ":", padded(total % 60))
+                      : detail::concat(
+                            minutes / 60,
+                            ":",
+                            padded(minutes % 60),
+                            ":",
+                            padded(total % 60));
 }
 
 std::string format_count(double count) {
@@ -102,7 +105,7 @@ std::string format_progress(const Progress& progress, int columns) {
     percent = fixed(std::floor(fraction * 100), 0) + "%";
     percent.insert(0, 4 - percent.size(), ' ');
     fields[kSteps] = std::to_string(progress.step) + "/" +
-        std::to_string(progress.total_steps);
+                     std::to_string(progress.total_steps);
   } else {
     fields[kSteps] = detail::concat("step ", progress.step);
   }
@@ -176,9 +179,9 @@ void ProgressLine::update(Progress progress) {
   const int64_t steps = progress.step - start_->step;
   if (!progress.seconds_left && steps > 0 && progress.total_steps > 0) {
     progress.seconds_left = (now_s - start_->time_s) /
-        static_cast<double>(steps) *
-        static_cast<double>(std::max<int64_t>(
-            0, progress.total_steps - progress.step));
+                            static_cast<double>(steps) *
+                            static_cast<double>(std::max<int64_t>(
+                                0, progress.total_steps - progress.step));
   }
   const bool is_last = progress.step == progress.total_steps;
   pending_ = std::move(progress);

@@ -8,7 +8,7 @@ namespace tessera {
 double learning_rate_at(const LrScheduleOptions& options, int64_t step) {
   if (step < options.warmup_steps) {
     return options.peak_lr * static_cast<double>(step + 1) /
-        static_cast<double>(options.warmup_steps);
+           static_cast<double>(options.warmup_steps);
   }
   if (options.decay == LrScheduleOptions::Decay::kConstant) {
     return options.peak_lr;
@@ -17,7 +17,7 @@ double learning_rate_at(const LrScheduleOptions& options, int64_t step) {
   const int64_t span =
       std::max<int64_t>(1, options.total_steps - options.warmup_steps);
   return options.peak_lr *
-      std::clamp(
+         std::clamp(
              static_cast<double>(left) / static_cast<double>(span), 0.0, 1.0);
 }
 

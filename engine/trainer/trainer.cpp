@@ -82,8 +82,7 @@ TrainingSummary train(
       }
       const MicroBatch done = task.forward(batch % batches);
       const auto parts = static_cast<double>(options.accumulate);
-      engine.backward(
-          options.accumulate == 1 ? done.loss : done.loss / parts);
+      engine.backward(options.accumulate == 1 ? done.loss : done.loss / parts);
       loss += done.loss.item<double>() / parts;
       tokens += static_cast<double>(done.tokens);
     }
@@ -110,8 +109,7 @@ TrainingSummary train(
     all_tokens += totals.tokens;
     if (log) {
       metrics.step = summary.steps;
-      metrics.epoch =
-          static_cast<double>(batch) / static_cast<double>(batches);
+      metrics.epoch = static_cast<double>(batch) / static_cast<double>(batches);
       metrics.loss = totals.loss;
       metrics.tokens_per_s = totals.tokens / seconds_since(step_start);
       metrics.memory_bytes = cpu_bytes_peak();

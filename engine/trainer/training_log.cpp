@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/io/atomic_file.h"
 
-#include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdlib>
 #include <iostream>

@@ -20,9 +20,8 @@ struct TextModelOptions {
 struct AttentionBlockImpl : torch::nn::Module {
   explicit AttentionBlockImpl(const TextModelOptions& options)
       : norm1(torch::nn::LayerNormOptions({options.width})),
-        attention(torch::nn::MultiheadAttentionOptions(
-            options.width,
-            options.heads)),
+        attention(
+            torch::nn::MultiheadAttentionOptions(options.width, options.heads)),
         norm2(torch::nn::LayerNormOptions({options.width})),
         up(options.width, 4 * options.width),
         down(4 * options.width, options.width) {
@@ -36,9 +35,13 @@ struct AttentionBlockImpl : torch::nn::Module {
   /// @param x [time, batch, width]
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& mask) {
     const auto h = norm1(x);
-    x = x +
-        std::get<0>(attention(h, h, h, /*key_padding_mask=*/torch::Tensor(),
-                              /*need_weights=*/false, mask));
+    x = x + std::get<0>(attention(
+                h,
+                h,
+                h,
+                /*key_padding_mask=*/torch::Tensor(),
+                /*need_weights=*/false,
+                mask));
     return x + down(torch::gelu(up(norm2(x))));
   }
 
@@ -55,9 +58,8 @@ TORCH_MODULE(AttentionBlock);
 struct TextModelImpl : torch::nn::Module {
   explicit TextModelImpl(const TextModelOptions& options)
       : embedding(options.vocabulary, options.width),
-        convolution(
-            torch::nn::Conv1dOptions(options.width, options.width, 3)
-                .padding(2)),
+        convolution(torch::nn::Conv1dOptions(options.width, options.width, 3)
+                        .padding(2)),
         lstm(torch::nn::LSTMOptions(options.width, options.width)),
         norm(torch::nn::LayerNormOptions({options.width})),
         head(torch::nn::LinearOptions(options.width, options.vocabulary)

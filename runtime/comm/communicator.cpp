@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{500};
+constexpr std::chrono::milliseconds kFarewell{1000};
 
 // The first line only: c10d appends a C++ stack trace to its messages.
 std::string first_line(const char* text) {
@@ -44,6 +46,9 @@ void PendingCollective::wait(const WaitCheck& check) {
       // With a limit, NCCL's work would block the host and, past the limit,
       // abort the communicator.
       work->wait(on_stream_ ? kNoTimeout : kCheckInterval);
+      if (const auto last_step = std::exchange(last_step_, nullptr)) {
+        last_step();
+      }
       return;
     } catch (const std::exception& failure) {
       TESSERA_CHECK(
@@ -82,11 +87,35 @@ Communicator::Communicator(
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  // Gloo's destructor waits for every collective under way, up to its timeout.
+  // After an error the peers do the same, each for the other.
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  for (const auto& weak : under_way_) {
+    const auto work = weak.lock();
+    while (work && !work->isCompleted()) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        (void)backend_.release();
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
 
 PendingCollective Communicator::pending(
     c10::intrusive_ptr<c10d::Work> work,
-    std::string what) const {
+    std::string what) {
+  if (!on_stream_) {
+    while (!under_way_.empty()) {
+      const auto oldest = under_way_.front().lock();
+      if (oldest && !oldest->isCompleted()) {
+        break;
+      }
+      under_way_.pop_front();
+    }
+    under_way_.emplace_back(work);
+  }
   return {std::move(work), std::move(what), timeout_, on_stream_};
 }
 
@@ -133,6 +162,18 @@ PendingCollective Communicator::reduce_scatter_sum(
       output.copy_(input);
     }
     return {};
+  }
+  if (!on_stream_) {
+    // Gloo has no reduce-scatter. c10d makes one of an all-reduce on a copy of
+    // the input, and its handle waits forever, past timeouts and lost peers.
+    std::vector<at::Tensor> tensors{input};
+    auto result = pending(backend_->allreduce(tensors), std::move(what));
+    const int64_t numel = output.numel();
+    result.then([output, input, begin = rank_ * numel, numel] {
+      const c10::NoGradGuard no_grad;
+      output.copy_(input.view({-1}).narrow(0, begin, numel));
+    });
+    return result;
   }
   at::Tensor out = output;
   at::Tensor in = input;

@@ -8,8 +8,10 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -28,6 +30,11 @@ class PendingCollective {
       std::chrono::milliseconds timeout,
       bool on_stream = false);
 
+  /// Runs `step` at the end of wait(), before the result is there.
+  void then(std::function<void()> step) {
+    last_step_ = std::move(step);
+  }
+
   /// True between issue and wait().
   bool pending() const {
     return work_.defined();
@@ -45,6 +52,7 @@ class PendingCollective {
   std::string what_;
   std::chrono::milliseconds timeout_{};
   bool on_stream_ = false;
+  std::function<void()> last_step_;
 };
 
 /// Collectives among `size()` ranks. Every rank issues the same collectives in
@@ -61,6 +69,8 @@ class Communicator {
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
 
+  /// Waits a moment for collectives under way. What has not ended by then never
+  /// will, and is left behind with its threads.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -83,8 +93,8 @@ class Communicator {
       std::string what);
 
   /// output = sum over ranks of input[rank() * n, (rank() + 1) * n),
-  /// n = output.numel(). `input` may be overwritten by the backend; `output` may
-  /// be that very part of it.
+  /// n = output.numel(). `input` is overwritten; `output` may be that very part
+  /// of it.
   PendingCollective reduce_scatter_sum(
       const at::Tensor& output,
       const at::Tensor& input,
@@ -103,7 +113,7 @@ class Communicator {
  private:
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
-      std::string what) const;
+      std::string what);
 
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -112,6 +122,8 @@ class Communicator {
   bool on_stream_ = false;
   int rank_ = 0;
   int size_ = 1;
+  // Weak, because a work holds its tensors.
+  std::deque<c10::weak_intrusive_ptr<c10d::Work>> under_way_;
 };
 
 /// A Gloo group for CPU tensors over the given store.

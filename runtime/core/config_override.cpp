@@ -15,7 +15,7 @@ namespace {
 
 bool is_key_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-      (c >= '0' && c <= '9') || c == '_' || c == '-';
+         (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
 std::vector<std::string> split_path(

@@ -28,9 +28,9 @@ inline std::string in_range(std::string_view what, const IntRange& range) {
   if (has_min && has_max) {
     return detail::concat(what, " from ", range.min, " to ", range.max);
   }
-  return has_min ? detail::concat(what, " of at least ", range.min)
-      : has_max  ? detail::concat(what, " of at most ", range.max)
-                 : std::string(what);
+  return has_min   ? detail::concat(what, " of at least ", range.min)
+         : has_max ? detail::concat(what, " of at most ", range.max)
+                   : std::string(what);
 }
 
 inline std::string in_range(std::string_view what, const DoubleRange& range) {
@@ -92,7 +92,7 @@ struct DoubleKind {
     }
     const auto number = value.get<double>();
     return (range.open_min ? range.min < number : range.min <= number) &&
-        (range.open_max ? number < range.max : number <= range.max);
+           (range.open_max ? number < range.max : number <= range.max);
   }
 };
 

@@ -31,7 +31,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(
-    std::string_view name, std::span<const std::string> candidates) {
+    std::string_view name,
+    std::span<const std::string> candidates) {
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {

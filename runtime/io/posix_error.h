@@ -11,7 +11,7 @@ namespace tessera::detail {
 /// "No such file or directory (errno 2)".
 inline std::string errno_text(int code) {
   return std::generic_category().message(code) + " (errno " +
-      std::to_string(code) + ")";
+         std::to_string(code) + ")";
 }
 
 /// What a user can do about a failed operation on a file.

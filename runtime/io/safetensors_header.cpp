@@ -208,7 +208,7 @@ SafetensorsHeader parse_safetensors_header(
       header.entries.end(),
       [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
         return std::tuple(a.data.data(), a.data.size(), a.name) <
-            std::tuple(b.data.data(), b.data.size(), b.name);
+               std::tuple(b.data.data(), b.data.size(), b.name);
       });
   size_t expected = 0;
   for (const SafetensorsEntry& entry : header.entries) {

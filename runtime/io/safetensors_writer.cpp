@@ -38,7 +38,7 @@ SafetensorsWriter::SafetensorsWriter(
       specs.end(),
       [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
         return std::tuple(-static_cast<int>(size_of(a.dtype)), a.name) <
-            std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
+               std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
       });
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) {

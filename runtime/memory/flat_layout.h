@@ -33,10 +33,7 @@ class FlatLayout {
  public:
   /// @param alignment in elements, at least 1.
   /// @param shards number of ranks, at least 1.
-  FlatLayout(
-      const std::vector<int64_t>& numels,
-      int64_t alignment,
-      int shards);
+  FlatLayout(const std::vector<int64_t>& numels, int64_t alignment, int shards);
 
   /// Where tensor `index` begins.
   int64_t offset(size_t index) const {

@@ -63,9 +63,8 @@ void expect_all_fail(
   const auto results = run_ranks_expecting(world_size, body, options);
   EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
   for (size_t r = 0; r < results.size(); ++r) {
-    EXPECT_EQ(results[r].exit_code, 3)
-        << "rank " << r << ":\n"
-        << results[r].output;
+    EXPECT_EQ(results[r].exit_code, 3) << "rank " << r << ":\n"
+                                       << results[r].output;
     for (const char* part : parts) {
       EXPECT_NE(results[r].output.find(part), std::string::npos)
           << "expected: " << part << "\nrank " << r << ":\n"
@@ -138,8 +137,7 @@ TEST_P(Divergence, OneForwardMoreBeforeTheStep) {
         }
         loop.engine.step();
       },
-      {"rank 0: reads parameter 'first.",
-       "rank 1: clips, reads or applies the gradients"});
+      {"rank 0: reads parameter 'first.", "rank 1: applies the gradients"});
 }
 
 TEST_P(Divergence, StepWhileOthersRunForward) {
@@ -156,7 +154,7 @@ TEST_P(Divergence, StepWhileOthersRunForward) {
           loop.train(4);
         }
       },
-      {"rank 1", "clips, reads or applies the gradients"});
+      {"rank 1", "applies the gradients"});
 }
 
 TEST_P(Divergence, StepWhileOthersRunForwardInTheFirstStep) {
@@ -170,8 +168,7 @@ TEST_P(Divergence, StepWhileOthersRunForwardInTheFirstStep) {
           loop.train(4);
         }
       },
-      {"rank 0: reads parameter 'first.",
-       "rank 1: clips, reads or applies the gradients"});
+      {"rank 0: reads parameter 'first.", "rank 1: applies the gradients"});
 }
 
 TEST_P(Divergence, EvaluationOnOneRank) {
@@ -221,7 +218,7 @@ TEST_P(Divergence, BackwardOnOneRank) {
         }
         loop.engine.step();
       },
-      {"rank 0", "clips, reads or applies the gradients"});
+      {"rank 0", "applies the gradients"});
 }
 
 TEST_P(Divergence, MicroBatchMoreOnOneRank) {
@@ -238,8 +235,7 @@ TEST_P(Divergence, MicroBatchMoreOnOneRank) {
           loop.engine.step();
         }
       },
-      {"rank 0: reads parameter 'first.",
-       "rank 1: clips, reads or applies the gradients"});
+      {"rank 0: reads parameter 'first.", "rank 1: applies the gradients"});
 }
 
 TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
@@ -255,7 +251,7 @@ TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
     }
     // Nothing that the first engine noted concerns the second.
     Loop loop;
-    for (int step = 0; step < 5; ++step) {
+    for (int step = 0; step < 3; ++step) {
       if (world.rank() == 0) {
         // Longer than the interval at which waiting ranks look around.
         std::this_thread::sleep_for(std::chrono::milliseconds(700));
@@ -268,7 +264,7 @@ TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
 TEST_P(Divergence, SlowRankIsNotADivergentOne) {
   run_ranks(GetParam(), [](World& world) {
     Loop loop;
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 4; ++step) {
       const auto blocks = step % 3 == 2 ? std::vector<size_t>{2, 1, 0}
                                         : std::vector<size_t>{0, 1, 2};
       auto loss = loop.forward_through(blocks);

@@ -199,13 +199,13 @@ TEST_P(GradientTokenLoops, ArithmeticOnATokenIsAnError) {
     expect_throws([&] { (void)weight.grad().norm(); }, parts);
     expect_throws([&] { (void)(weight.grad() + 1.0); }, parts);
     expect_throws([&] { (void)(weight.grad() + weight.detach()); }, parts);
-    expect_throws([&] { (void)weight.grad().add(weight.detach(), 0.1); }, parts);
+    expect_throws(
+        [&] { (void)weight.grad().add(weight.detach(), 0.1); }, parts);
     expect_throws([&] { (void)weight.grad().data_ptr(); }, parts);
     expect_throws([&] { (void)weight.grad().clone(); }, parts);
     twin.expect_same_gradients();
     // L2 decay by hand, with a factor.
-    const auto scope =
-        twin.engine.gather(std::vector<at::Tensor>{weight});
+    const auto scope = twin.engine.gather(std::vector<at::Tensor>{weight});
     weight.mutable_grad().add_(weight.detach(), 0.1);
     auto& plain_weight = twin.plain->last->weight;
     plain_weight.mutable_grad().add_(plain_weight.detach(), 0.1);

@@ -40,11 +40,10 @@ struct Recompute : torch::autograd::Function<Recompute> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
-    auto* block = reinterpret_cast<BlockImpl*>(
-        context->saved_data["block"].toInt());
+    auto* block =
+        reinterpret_cast<BlockImpl*>(context->saved_data["block"].toInt());
     const at::AutoGradMode enable(true);
-    const auto x =
-        context->get_saved_variables()[0].detach().requires_grad_();
+    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
     torch::autograd::backward({block->forward(x)}, {gradients[0]});
     return {x.grad(), at::Tensor()};
   }
@@ -430,8 +429,8 @@ TEST_P(GradientTraps, ParameterWithGapsInItsStorage) {
     for (int step = 0; step < 4; ++step) {
       twin.plain_backward(step, loss);
       twin.wrapped_backward(step, loss);
-      const double expected = torch::nn::utils::clip_grad_norm_(
-          twin.plain->parameters(), 0.1);
+      const double expected =
+          torch::nn::utils::clip_grad_norm_(twin.plain->parameters(), 0.1);
       EXPECT_NEAR(twin.engine.clip_grad_norm(0.1), expected, 1e-9);
       twin.step();
       twin.expect_same_parameters("after step " + std::to_string(step));

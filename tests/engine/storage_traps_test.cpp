@@ -21,8 +21,7 @@ struct FlatLstm : torch::nn::Module {
   FlatLstm()
       : lstm(register_module(
             "lstm",
-            torch::nn::LSTM(
-                torch::nn::LSTMOptions(kWidth, 4).num_layers(2)))),
+            torch::nn::LSTM(torch::nn::LSTMOptions(kWidth, 4).num_layers(2)))),
         head(register_module("head", torch::nn::Linear(4, 2))) {}
   void flatten() {
     int64_t total = 0;
@@ -32,8 +31,8 @@ struct FlatLstm : torch::nn::Module {
     const auto flat = torch::empty({total}, torch::kDouble);
     int64_t offset = 0;
     for (auto& parameter : lstm->parameters()) {
-      auto slice = flat.narrow(0, offset, parameter.numel())
-                       .view(parameter.sizes());
+      auto slice =
+          flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
       slice.copy_(parameter.detach());
       offset += parameter.numel();
       parameter.set_data(slice);
@@ -83,7 +82,8 @@ struct TiedChildren : torch::nn::Module {
         torch::randn({kWidth, kWidth}, torch::kDouble).mul_(0.3);
     left = register_module("left", std::make_shared<GivenLinear>(shared));
     middle = register_module("middle", torch::nn::Linear(kWidth, kWidth));
-    right = register_module("right", std::make_shared<GivenLinear>(left->weight));
+    right =
+        register_module("right", std::make_shared<GivenLinear>(left->weight));
     middle->to(torch::kDouble);
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -150,8 +150,7 @@ TEST_P(StorageTraps, ParametersThatOverlapAreRefused) {
       }
     } net;
     expect_throws(
-        [&] { wrap(net, group_per_layer()); },
-        {"'low'", "'high'", "register"});
+        [&] { wrap(net, group_per_layer()); }, {"'low'", "'high'", "register"});
     // The refused module is as it was.
     EXPECT_TRUE(net.parameters()[0].sum().defined());
     EXPECT_NE(net.parameters()[0].data_ptr(), nullptr);
@@ -261,38 +260,52 @@ struct Write {
 
 std::vector<Write> writes() {
   return {
-      {"init", "aten::uniform_", [](StackImpl& net) {
+      {"init",
+       "aten::uniform_",
+       [](StackImpl& net) {
          torch::manual_seed(3);
          torch::nn::init::uniform_(net.last->weight, -0.5, 0.5);
        }},
-      {"clamp_", "aten::clamp_", [](StackImpl& net) {
+      {"clamp_",
+       "aten::clamp_",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          net.last->weight.clamp_(-0.1, 0.1);
        }},
-      {"foreach", "aten::_foreach_mul_", [](StackImpl& net) {
+      {"foreach",
+       "aten::_foreach_mul_",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          std::vector<at::Tensor> list{net.last->weight, net.last->bias};
          torch::_foreach_mul_(list, 0.5);
        }},
-      {"out=", "aten::add", [](StackImpl& net) {
+      {"out=",
+       "aten::add",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          auto weight = net.last->weight;
          const auto one = torch::ones_like(weight);
          torch::add_out(weight, one, one);
        }},
-      {"out= of a creator", "aten::zeros_like", [](StackImpl& net) {
+      {"out= of a creator",
+       "aten::zeros_like",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          auto weight = net.last->weight;
          at::zeros_like_out(weight, torch::ones_like(weight));
        }},
-      {"data()", "aten::fill_", [](StackImpl& net) {
-         net.last->weight.data().fill_(0.25);
-       }},
-      {"a view", "aten::", [](StackImpl& net) {
+      {"data()",
+       "aten::fill_",
+       [](StackImpl& net) { net.last->weight.data().fill_(0.25); }},
+      {"a view",
+       "aten::",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          net.last->weight[0].fill_(0.125);
        }},
-      {"copy_", "aten::copy_", [](StackImpl& net) {
+      {"copy_",
+       "aten::copy_",
+       [](StackImpl& net) {
          const at::NoGradGuard guard;
          net.last->weight.copy_(torch::full_like(net.last->weight, 0.3));
        }},
@@ -389,8 +402,7 @@ TEST_P(StorageTraps, RanksThatWriteDifferentValuesStillAgreeAfterwards) {
       twin.engine.step();
       auto group = world.new_communicator("comparison");
       group->all_reduce_sum(sum, "comparison").wait();
-      EXPECT_DOUBLE_EQ(
-          sum.item<double>() / world.size(), mine.item<double>());
+      EXPECT_DOUBLE_EQ(sum.item<double>() / world.size(), mine.item<double>());
     }
   });
 }
@@ -614,15 +626,13 @@ TEST_P(StorageTraps, EngineGoneWithoutUnwrap) {
     }
     const std::initializer_list<const char*> parts{
         "parameter 'first.", "gone", "unwrap()"};
-    expect_throws(
-        [&] { mean_square(*net, batch_of(2, world.rank())); }, parts);
+    expect_throws([&] { mean_square(*net, batch_of(2, world.rank())); }, parts);
     expect_throws([&] { (void)net->first->weight.data_ptr(); }, parts);
     for (const auto& parameter : net->parameters()) {
       EXPECT_FALSE(parameter.grad().defined());
     }
     expect_throws(
-        [&] { wrap(net, group_per_layer()); },
-        {"parameter 'first.", "gone"});
+        [&] { wrap(net, group_per_layer()); }, {"parameter 'first.", "gone"});
   });
 }
 
@@ -658,8 +668,8 @@ void do_nothing(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
     torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet{
-      c10::DispatchKey::TESTING_ONLY_GenericWrapper}};
+  const c10::impl::ExcludeDispatchKeyGuard guard{
+      c10::DispatchKeySet{c10::DispatchKey::TESTING_ONLY_GenericWrapper}};
   op.callBoxed(stack);
 }
 

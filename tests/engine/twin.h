@@ -40,8 +40,7 @@ struct StackImpl : torch::nn::Module {
       : first(register_module("first", torch::nn::Linear(kWidth, kWidth))),
         last(register_module("last", torch::nn::Linear(kWidth, 2))) {
     for (int i = 0; i < count; ++i) {
-      blocks.push_back(
-          register_module("block" + std::to_string(i), Block()));
+      blocks.push_back(register_module("block" + std::to_string(i), Block()));
     }
   }
   at::Tensor forward(at::Tensor x) {
@@ -200,9 +199,7 @@ std::string message_of(Action&& action) {
 
 /// Expects `action` to throw with every one of `parts` in its message.
 template <typename Action>
-void expect_throws(
-    Action&& action,
-    std::initializer_list<const char*> parts) {
+void expect_throws(Action&& action, std::initializer_list<const char*> parts) {
   const std::string message = message_of(std::forward<Action>(action));
   for (const char* part : parts) {
     EXPECT_NE(message.find(part), std::string::npos)

@@ -60,8 +60,8 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
           const auto got = pager.bucket(place.group)
                                ->shard()
                                .narrow(0, run.shard_offset, run.numel);
-          const auto want = flat.narrow(
-              0, mine.begin + run.shard_offset, run.numel);
+          const auto want =
+              flat.narrow(0, mine.begin + run.shard_offset, run.numel);
           // Every rank has the same batch: the average of equal values, exact
           // for 1, 2 and 4 ranks; for 3 the division rounds once.
           EXPECT_TRUE(torch::allclose(got, want, 3e-7, 1e-9))
@@ -74,9 +74,9 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
       pager.begin_next_step();
     }
     if (world.size() > 1) {
-      // Three groups of which two fit; the first layer is not needed in backward.
-      // The first
-      // step finds out on demand, later ones follow the plan.
+      // Three groups of which two fit; the first layer is not needed in
+      // backward. The first step finds out on demand, later ones follow the
+      // plan.
       EXPECT_EQ(pager.statistics().on_demand_unshards, 3);
       EXPECT_EQ(pager.statistics().reductions, 9);
     }

@@ -93,8 +93,8 @@ std::vector<RankResult> run_ranks_expecting(
       if (pids[i] > 0 && ::waitpid(pids[i], &status, WNOHANG) == pids[i]) {
         pids[i] = -1;
         --running;
-        results[i].exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status)
-                                                   : WEXITSTATUS(status);
+        results[i].exit_code =
+            WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       }
     }
     if (!killed && std::chrono::steady_clock::now() > deadline) {

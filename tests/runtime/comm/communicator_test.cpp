@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "support/expect_error.h"
 #include "support/ranks.h"
 
 #include <ATen/ATen.h>
@@ -20,8 +21,7 @@ TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
       }
       const auto sum = at::empty({3}, dtype);
       comm->reduce_scatter_sum(sum, all, "reduce").wait();
-      EXPECT_EQ(
-          sum[0].item<float>(), (world.rank() + 1.0) * world.size());
+      EXPECT_EQ(sum[0].item<float>(), (world.rank() + 1.0) * world.size());
       // Into the rank's own part of the input.
       const auto input = at::ones({3 * world.size()}, dtype);
       const auto part = input.narrow(0, 3 * world.rank(), 3);
@@ -36,6 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest, ::testing::Range(1, 5));
 TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
   const auto results = testing::run_ranks_expecting(2, [](World& world) {
     const auto comm = world.new_communicator("test");
+    comm->barrier(); // connected
     if (world.rank() == 1) {
       ::_exit(0);
     }
@@ -46,6 +47,55 @@ TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
   EXPECT_NE(
       results[0].output.find("unshard of 'layer.0' failed"), std::string::npos)
       << results[0].output;
+}
+
+TEST(Communicator, ReductionEndsWhenAPeerIsGone) {
+  testing::RankOptions options;
+  options.collective_timeout = std::chrono::seconds(50);
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = testing::run_ranks_expecting(
+      2,
+      [](World& world) {
+        const auto comm = world.new_communicator("test");
+        comm->barrier(); // connected
+        if (world.rank() == 1) {
+          ::_exit(0);
+        }
+        const auto out = at::empty({1});
+        comm->reduce_scatter_sum(out, at::ones({2}), "reduction").wait();
+      },
+      options);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(results[0].exit_code, 3);
+  EXPECT_NE(results[0].output.find("reduction failed"), std::string::npos)
+      << results[0].output;
+}
+
+TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
+  testing::RankOptions options;
+  options.collective_timeout = std::chrono::seconds(50);
+  testing::run_ranks(
+      2,
+      [](World& world) {
+        const auto start = std::chrono::steady_clock::now();
+        auto mine = world.new_communicator("mine");
+        if (world.rank() == 0) {
+          const auto out = at::empty({1});
+          const auto refuse = [] { throw Error("seen enough"); };
+          expect_error(
+              [&] {
+                mine->reduce_scatter_sum(out, at::ones({2}), "lonely")
+                    .wait(refuse);
+              },
+              {"seen enough"});
+          mine.reset();
+        }
+        EXPECT_LT(
+            std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+        // The other rank stays until then.
+        world.new_communicator("end")->barrier();
+      },
+      options);
 }
 
 } // namespace tessera
