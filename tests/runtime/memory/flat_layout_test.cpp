@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/flat_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tessera {
+
+TEST(FlatLayout, AlignsStartsAndPadsToEqualShards) {
+  const FlatLayout layout({5, 17, 1}, 16, 3);
+  EXPECT_EQ(layout.offset(0), 0);
+  EXPECT_EQ(layout.offset(1), 16);
+  EXPECT_EQ(layout.offset(2), 48);
+  // 64 elements over 3 ranks: 22, aligned to 32.
+  EXPECT_EQ(layout.shard_numel(), 32);
+  EXPECT_EQ(layout.padded_numel(), 96);
+}
+
+TEST(FlatLayout, RunsOfAllRanksCoverEveryElementOnce) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const int ranks = 1 + static_cast<int>(random() % 5);
+    const int64_t alignment = int64_t{1} << (random() % 5);
+    std::vector<int64_t> numels(1 + random() % 6);
+    for (auto& numel : numels) {
+      numel = static_cast<int64_t>(random() % 70);
+    }
+    const FlatLayout layout(numels, alignment, ranks);
+    std::vector<FlatSpan> spans;
+    for (size_t i = 0; i < numels.size(); ++i) {
+      EXPECT_EQ(layout.offset(i) % alignment, 0);
+      spans.push_back({layout.offset(i), numels[i]});
+    }
+    std::vector<int> covered(layout.padded_numel(), 0);
+    std::vector<int64_t> per_parameter(numels.size(), 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const FlatSpan shard = layout.shard(rank);
+      for (const FlatRun& run : runs_of_shard(spans, shard)) {
+        EXPECT_GT(run.numel, 0);
+        EXPECT_LE(run.shard_offset + run.numel, shard.numel);
+        per_parameter[run.parameter] += run.numel;
+        for (int64_t i = 0; i < run.numel; ++i) {
+          const int64_t at = shard.begin + run.shard_offset + i;
+          EXPECT_GE(at, spans[run.parameter].begin);
+          EXPECT_LT(at, spans[run.parameter].end());
+          ++covered[at];
+        }
+      }
+    }
+    EXPECT_EQ(per_parameter, numels);
+    for (const int times : covered) {
+      EXPECT_LE(times, 1);
+    }
+  }
+}
+
+} // namespace tessera

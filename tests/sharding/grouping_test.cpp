@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/grouping.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+
+namespace tessera {
+
+namespace {
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() : up(8, 16), down(16, 8) {
+    register_module("up", up);
+    register_module("down", down);
+  }
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(Block);
+
+struct GptImpl : torch::nn::Module {
+  GptImpl() : embedding(50, 8), norm(torch::nn::LayerNormOptions({8})) {
+    register_module("embedding", embedding);
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    }
+    register_module("norm", norm);
+  }
+  torch::nn::Embedding embedding;
+  std::vector<Block> blocks;
+  torch::nn::LayerNorm norm;
+};
+
+std::map<std::string, size_t> groups_of(
+    const torch::nn::Module& module,
+    int64_t min_group_numel = 0) {
+  std::map<std::string, size_t> sizes;
+  for (const auto& group :
+       make_groups(module, take_parameter_census(module), {min_group_numel})) {
+    sizes[group.name] = group.parameters.size();
+  }
+  return sizes;
+}
+
+using Sizes = std::map<std::string, size_t>;
+
+} // namespace
+
+TEST(Grouping, SiblingsOfOneTypeAreBlocks) {
+  const Sizes expected{
+      {"embedding", 1},
+      {"block0", 4},
+      {"block1", 4},
+      {"block2", 4},
+      {"norm", 2}};
+  EXPECT_EQ(groups_of(GptImpl()), expected);
+}
+
+TEST(Grouping, ContainersAreTransparent) {
+  torch::nn::Sequential inner{Block(), Block()};
+  struct Outer : torch::nn::Module {
+    explicit Outer(torch::nn::Sequential layers) {
+      register_module("layers", std::move(layers));
+    }
+  };
+  const Sizes expected{{"layers.0", 4}, {"layers.1", 4}};
+  EXPECT_EQ(groups_of(Outer(inner)), expected);
+}
+
+TEST(Grouping, SmallOnesAreCollected) {
+  // Blocks have 280 parameters, the embedding 400, the norm 16.
+  const Sizes expected{
+      {"embedding", 1},
+      {"block0", 4},
+      {"block1", 4},
+      {"block2", 4},
+      {"norm", 2}};
+  EXPECT_EQ(groups_of(GptImpl(), 200), expected);
+  const Sizes merged{
+      {"embedding", 1}, {"block0+block1", 8}, {"block2+norm", 6}};
+  EXPECT_EQ(groups_of(GptImpl(), 300), merged);
+}
+
+TEST(Grouping, TiedWeightsHaveAGroupOfTheirOwn) {
+  // One tensor, registered in two blocks.
+  struct Tied : torch::nn::Module {
+    Tied() {
+      const auto shared = torch::ones({8, 8}, torch::requires_grad());
+      for (const char* name : {"first", "second"}) {
+        auto block = register_module(name, Block());
+        block->register_parameter("shared", shared);
+      }
+    }
+  };
+  const Sizes expected{{"first.shared", 1}, {"first", 4}, {"second", 4}};
+  EXPECT_EQ(groups_of(Tied()), expected);
+}
+
+TEST(Grouping, FrozenAndOtherTypesAreApart) {
+  GptImpl model;
+  model.blocks[1]->up->weight.requires_grad_(false);
+  model.blocks[2]->to(torch::kDouble);
+  const Sizes expected{
+      {"embedding", 1},
+      {"block0", 4},
+      {"block1[Float, frozen]", 1},
+      {"block1[Float]", 3},
+      {"block2", 4},
+      {"norm", 2}};
+  EXPECT_EQ(groups_of(model), expected);
+}
+
+} // namespace tessera
