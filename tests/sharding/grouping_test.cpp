@@ -58,9 +58,9 @@ TEST(Grouping, SiblingsOfOneTypeAreBlocks) {
 }
 
 TEST(Grouping, ContainersAreTransparent) {
-  torch::nn::Sequential inner{Block(), Block()};
+  torch::nn::ModuleList inner{Block(), Block()};
   struct Outer : torch::nn::Module {
-    explicit Outer(torch::nn::Sequential layers) {
+    explicit Outer(torch::nn::ModuleList layers) {
       register_module("layers", std::move(layers));
     }
   };
