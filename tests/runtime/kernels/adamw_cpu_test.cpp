@@ -131,6 +131,9 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
 }
 
 TEST(AdamWCpu, DoesNotDependOnTheNumberOfThreads) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not know the barriers of libgomp";
+#endif
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   Trial one(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
