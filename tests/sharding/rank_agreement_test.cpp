@@ -13,14 +13,14 @@ namespace tessera {
 
 namespace {
 
-constexpr RankIntent kSettle{RankIntent::Kind::kSettle, -1, -1};
+constexpr RankIntent kUnwrap{RankIntent::Kind::kUnwrap, -1, -1};
 
 /// Longer than a rank waits before it notes what it waits for.
 constexpr std::chrono::milliseconds kLong{1500};
 
 RankAgreement make_agreement(World& world) {
   return {world, "test", [](const RankIntent& intent) -> std::string {
-            return intent.kind == RankIntent::Kind::kSettle ? "settles"
+            return intent.kind == RankIntent::Kind::kUnwrap ? "unwraps"
                                                             : "does more";
           }};
 }
@@ -36,7 +36,7 @@ TEST(RankAgreement, WaitingForARankThatAsksForAnAgreementIsAnError) {
     auto agreement = make_agreement(world);
     const auto issued = agreement.count_collective();
     if (world.rank() == 1) {
-      EXPECT_ANY_THROW(agreement.agree(kSettle)); // rank 0 ends it
+      EXPECT_ANY_THROW(agreement.agree(kUnwrap)); // rank 0 ends it
       return;
     }
     const auto next = agreement.count_collective();
@@ -49,7 +49,7 @@ TEST(RankAgreement, WaitingForARankThatAsksForAnAgreementIsAnError) {
     } catch (const std::exception& error) {
       const std::string message = error.what();
       EXPECT_NE(message.find("rank 0: gathers"), std::string::npos) << message;
-      EXPECT_NE(message.find("rank 1: settles"), std::string::npos) << message;
+      EXPECT_NE(message.find("rank 1: unwraps"), std::string::npos) << message;
     }
   });
 }
@@ -60,7 +60,7 @@ TEST(RankAgreement, AnAgreementThatCameAboutLateIsForgotten) {
     if (world.rank() == 0) {
       std::this_thread::sleep_for(kLong);
     }
-    EXPECT_EQ(agreement.agree(kSettle), std::nullopt);
+    EXPECT_EQ(agreement.agree(kUnwrap), std::nullopt);
     // What comes now was agreed on; a slow rank is only slow.
     EXPECT_NO_THROW(agreement.watch(agreement.count_collective(), gathers)());
   });
