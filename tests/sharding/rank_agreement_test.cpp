@@ -5,50 +5,64 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+#include <thread>
+
 namespace tessera {
 
 namespace {
 
+constexpr RankIntent kUnwrap{RankIntent::Kind::kUnwrap, -1, -1};
+
+/// Longer than a rank waits before it notes what it waits for.
+constexpr std::chrono::milliseconds kLong{1500};
+
 RankAgreement make_agreement(World& world) {
-  return {world, "test", [](const RankIntent&) { return "does something"; }};
+  return {world, "test", [](const RankIntent& intent) -> std::string {
+            return intent.kind == RankIntent::Kind::kUnwrap ? "unwraps"
+                                                            : "does more";
+          }};
+}
+
+std::string gathers() {
+  return "gathers";
 }
 
 } // namespace
 
-TEST(RankAgreement, WaitingForARankThatLeftThePlanIsAnError) {
+TEST(RankAgreement, WaitingForARankThatAsksForAnAgreementIsAnError) {
   testing::run_ranks(2, [](World& world) {
     auto agreement = make_agreement(world);
+    const auto issued = agreement.count_collective();
     if (world.rank() == 1) {
-      agreement.announce_departure(7, 3, "read parameter 'a'");
+      EXPECT_ANY_THROW(agreement.agree(kUnwrap)); // rank 0 ends it
+      return;
     }
-    agreement.control().barrier();
-    if (world.rank() == 0) {
-      EXPECT_NO_THROW(agreement.watch(7, 2)()); // issued before it left
-      EXPECT_NO_THROW(agreement.watch(6, 3)()); // another step
-      EXPECT_ANY_THROW(agreement.watch(7, 3)());
+    const auto next = agreement.count_collective();
+    std::this_thread::sleep_for(kLong);
+    // Rank 1 has issued this one before it asked.
+    EXPECT_NO_THROW(agreement.watch(issued, gathers)());
+    try {
+      agreement.watch(next, gathers)();
+      ADD_FAILURE() << "rank 1 will never issue it";
+    } catch (const std::exception& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("rank 0: gathers"), std::string::npos) << message;
+      EXPECT_NE(message.find("rank 1: unwraps"), std::string::npos) << message;
     }
   });
 }
 
-TEST(RankAgreement, RanksThatLeftThePlanTogetherGoOn) {
+TEST(RankAgreement, AnAgreementThatCameAboutLateIsForgotten) {
   testing::run_ranks(2, [](World& world) {
     auto agreement = make_agreement(world);
-    agreement.announce_departure(7, 3, "read parameter 'a'");
-    agreement.control().barrier();
+    if (world.rank() == 0) {
+      std::this_thread::sleep_for(kLong);
+    }
+    EXPECT_EQ(agreement.agree(kUnwrap), std::nullopt);
     // What comes now was agreed on; a slow rank is only slow.
-    EXPECT_NO_THROW(agreement.watch(7, 3)());
-    EXPECT_NO_THROW(agreement.watch(7, 9)());
-  });
-}
-
-TEST(RankAgreement, LeavingLaterThanAnotherRankIsAnError) {
-  testing::run_ranks(2, [](World& world) {
-    auto agreement = make_agreement(world);
-    agreement.announce_departure(7, world.rank() == 0 ? 5 : 3, "read 'a'");
-    agreement.control().barrier();
-    if (world.rank() == 0) {
-      EXPECT_ANY_THROW(agreement.watch(7, 4)()); // rank 1 never issued it
-    }
+    EXPECT_NO_THROW(agreement.watch(agreement.count_collective(), gathers)());
   });
 }
 
@@ -57,11 +71,11 @@ TEST(RankAgreement, AgreementsOfOneJobAreApart) {
     auto first = make_agreement(world);
     auto second = make_agreement(world);
     if (world.rank() == 1) {
-      first.announce_departure(0, 0, "read parameter 'a'");
       EXPECT_ANY_THROW(first.fail("rank 1 stops"));
     }
     second.control().barrier();
-    EXPECT_NO_THROW(second.watch(0, 0)());
+    EXPECT_NO_THROW(second.watch_failures()());
+    EXPECT_NO_THROW(second.watch(0, gathers)());
     EXPECT_ANY_THROW(first.watch_failures()());
   });
 }
