@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera train` and `tessera eval` as a user runs them.
+#include "support/launched_job.h"
+#include "support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using testing::LaunchedJob;
+
+LaunchedJob::Result run(const std::vector<std::string>& arguments) {
+  LaunchedJob job([&arguments] {
+    std::filesystem::current_path(TESSERA_SOURCE_DIR);
+    std::vector<char*> argv;
+    for (const std::string& argument : arguments) {
+      argv.push_back(const_cast<char*>(argument.c_str()));
+    }
+    argv.push_back(nullptr);
+    ::execv(TESSERA_PROGRAM, argv.data());
+    return 127;
+  });
+  return job.wait();
+}
+
+const char* const kConfig = "configs/finetune_minilm.json";
+
+/// A few texts, so that a whole run takes seconds.
+void write_examples(const std::filesystem::path& path) {
+  std::ofstream out(path);
+  for (int i = 0; i < 12; ++i) {
+    out << "{\"text\": \"a game of cards\", \"label\": \"games\"}\n"
+        << "{\"text\": \"a mail server\", \"label\": \"net\"}\n";
+  }
+}
+
+} // namespace
+
+TEST(Train, LeavesARunFolderThatEvalScores) {
+  const TemporaryFolder folder;
+  const auto data = folder.path() / "data.jsonl";
+  write_examples(data);
+  const auto out = folder.path() / "run";
+  const auto trained = run(
+      {TESSERA_PROGRAM,
+       "launch",
+       "--nproc",
+       "2",
+       "--",
+       TESSERA_PROGRAM,
+       "train",
+       kConfig,
+       "training.batch_size=4",
+       "training.max_steps=3",
+       "data.train=" + data.string(),
+       "data.heldout=" + data.string(),
+       "output.folder=" + out.string()});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  for (const char* expected :
+       {"memory of rank 0 of 2",
+        "3/3",
+        "held-out accuracy",
+        "most frequent label: 50.0 %"}) {
+    EXPECT_NE(trained.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << trained.output;
+  }
+  for (const char* file :
+       {"config.json",
+        "metrics.jsonl",
+        "loss.svg",
+        "result.json",
+        "model/config.json",
+        "model/model.safetensors",
+        "model/vocab.txt"}) {
+    EXPECT_TRUE(std::filesystem::exists(out / file)) << file;
+  }
+  const auto score = run({TESSERA_PROGRAM, "eval", out.string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  EXPECT_NE(score.output.find("of 24 texts"), std::string::npos)
+      << score.output;
+}
+
+TEST(Train, NamesTheWrongKeyAndTheNearestOne) {
+  const auto result =
+      run({TESSERA_PROGRAM, "train", kConfig, "optimizer.learning_rate=1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.output.find("optimizer.learning_rate"), std::string::npos)
+      << result.output;
+  const auto near =
+      run({TESSERA_PROGRAM, "train", kConfig, "training.epoch=1"});
+  EXPECT_NE(near.output.find("epochs"), std::string::npos) << near.output;
+}
+
+TEST(Train, NamesAMissingModelAndABrokenLine) {
+  const auto missing =
+      run({TESSERA_PROGRAM, "train", kConfig, "model.folder=/nowhere"});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_NE(missing.output.find("/nowhere"), std::string::npos)
+      << missing.output;
+
+  const TemporaryFolder folder;
+  const auto data = folder.path() / "data.jsonl";
+  std::ofstream(data) << "{\"text\": \"a\", \"label\": \"games\"}\n"
+                      << "{\"text\": \"b\"}\n";
+  const auto broken = run(
+      {TESSERA_PROGRAM,
+       "train",
+       kConfig,
+       "data.train=" + data.string(),
+       "output.folder=" + (folder.path() / "run").string()});
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_NE(broken.output.find("data.jsonl:2"), std::string::npos)
+      << broken.output;
+  EXPECT_NE(broken.output.find("label"), std::string::npos) << broken.output;
+}
+
+} // namespace tessera
