@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int64_t kBatch = 2;
-constexpr double kLearningRate = 3e-4;
+constexpr double kLearningRate = 2e-3;
 
 struct Run {
   std::vector<double> losses;
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   tessera::install_cpu_memory_counter();
   try {
     const auto& world = tessera::init();
-    const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 12;
+    const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
     const TextModelOptions options;
     const Run plain = train_plain(options, steps);
     const Run wrapped = train_wrapped(options, steps);
