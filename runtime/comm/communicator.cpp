@@ -21,6 +21,18 @@ std::string first_line(const char* text) {
   return line.substr(0, line.find('\n'));
 }
 
+void look_around(const WaitCheck& check) {
+  if (!check) {
+    return;
+  }
+  try {
+    check();
+  } catch (const c10::Error&) {
+    // The store is gone, and with it the rank that holds it; the collective
+    // itself will fail and tell.
+  }
+}
+
 } // namespace
 
 PendingCollective::PendingCollective(
@@ -51,17 +63,18 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
       return;
     } catch (const std::exception& failure) {
-      TESSERA_CHECK(
-          !on_stream_ && !work->isCompleted(),
-          what_,
-          " failed: ",
-          first_line(failure.what()),
-          ". A peer has left the job or the network broke; the first error "
-          "of the job tells why.");
+      if (on_stream_ || work->isCompleted()) {
+        // A peer that has left with an error may have said why.
+        look_around(check);
+        TESSERA_FAIL(
+            what_,
+            " failed: ",
+            first_line(failure.what()),
+            ". A peer has left the job or the network broke; the first error "
+            "of the job tells why.");
+      }
     }
-    if (check) {
-      check();
-    }
+    look_around(check);
     const auto waited = std::chrono::steady_clock::now() - start;
     TESSERA_CHECK(
         waited < timeout_,

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 namespace tessera {
 
 class CommunicatorTest : public ::testing::TestWithParam<int> {};
@@ -38,6 +40,8 @@ TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
     const auto comm = world.new_communicator("test");
     comm->barrier(); // connected
     if (world.rank() == 1) {
+      // Not before the other rank has seen the barrier's end.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
       ::_exit(0);
     }
     const auto out = at::empty({2});
@@ -59,6 +63,7 @@ TEST(Communicator, ReductionEndsWhenAPeerIsGone) {
         const auto comm = world.new_communicator("test");
         comm->barrier(); // connected
         if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(1));
           ::_exit(0);
         }
         const auto out = at::empty({1});
