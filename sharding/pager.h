@@ -199,6 +199,7 @@ class Pager : public PageFaultHandler {
   std::unique_ptr<Communicator> data_;
   SlotArena gather_arena_;
   SlotArena reduce_arena_;
+  OffsetAllocator::End reduce_slot_end_ = OffsetAllocator::End::kLow;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
   /// Per parameter what our hook stands in front of, maybe null; nothing where
   /// there is no hook of ours (requires_grad may change after wrap).

@@ -54,10 +54,16 @@ void Pager::open_bucket(size_t g) {
   }
   const ParamGroup& group = *groups_[g];
   const int64_t numel = group.layout().padded_numel();
-  Slot slot = reduce_arena_.try_allocate(numel, group.dtype());
+  // Mostly one group collects while the one before it is being reduced.
+  const auto end = std::exchange(
+      reduce_slot_end_,
+      reduce_slot_end_ == OffsetAllocator::End::kLow
+          ? OffsetAllocator::End::kHigh
+          : OffsetAllocator::End::kLow);
+  Slot slot = reduce_arena_.try_allocate(numel, group.dtype(), end);
   if (!slot.defined()) {
     finish_reductions();
-    slot = reduce_arena_.try_allocate(numel, group.dtype());
+    slot = reduce_arena_.try_allocate(numel, group.dtype(), end);
   }
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {

@@ -8,20 +8,36 @@ namespace tessera {
 OffsetAllocator::OffsetAllocator(int64_t capacity_bytes)
     : capacity_(capacity_bytes) {}
 
-std::optional<int64_t> OffsetAllocator::allocate(int64_t bytes) {
-  const int64_t needed = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+std::optional<int64_t> OffsetAllocator::find_low(int64_t needed) const {
   int64_t gap_begin = 0;
   for (const auto& [offset, size] : used_) {
     if (offset - gap_begin >= needed) {
-      break;
+      return gap_begin;
     }
     gap_begin = offset + size;
   }
-  if (capacity_ - gap_begin < needed) {
-    return std::nullopt;
+  return capacity_ - gap_begin >= needed ? std::optional(gap_begin)
+                                         : std::nullopt;
+}
+
+std::optional<int64_t> OffsetAllocator::find_high(int64_t needed) const {
+  int64_t gap_end = capacity_ / kAlignment * kAlignment;
+  for (auto range = used_.rbegin(); range != used_.rend(); ++range) {
+    if (gap_end - (range->first + range->second) >= needed) {
+      break;
+    }
+    gap_end = range->first;
   }
-  used_.emplace(gap_begin, needed);
-  return gap_begin;
+  return gap_end >= needed ? std::optional(gap_end - needed) : std::nullopt;
+}
+
+std::optional<int64_t> OffsetAllocator::allocate(int64_t bytes, End end) {
+  const int64_t needed = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const auto offset = end == End::kLow ? find_low(needed) : find_high(needed);
+  if (offset) {
+    used_.emplace(*offset, needed);
+  }
+  return offset;
 }
 
 void OffsetAllocator::release(int64_t offset) {

@@ -17,9 +17,14 @@ class OffsetAllocator {
 
   explicit OffsetAllocator(int64_t capacity_bytes);
 
-  /// Offset of a free range of at least `bytes`, the lowest there is, or
-  /// nothing when no range is large enough.
-  std::optional<int64_t> allocate(int64_t bytes);
+  /// Which of the ranges that are large enough.
+  enum class End { kLow, kHigh };
+
+  /// Offset of a free range of at least `bytes`, the lowest there is (or the
+  /// highest), or nothing when no range is large enough. Where one range is
+  /// released before the next but one comes, taking the ends in turn needs no
+  /// more than the largest sum of two neighbours, whatever their sizes.
+  std::optional<int64_t> allocate(int64_t bytes, End end = End::kLow);
 
   /// Gives back a range that allocate() returned.
   void release(int64_t offset);
@@ -29,6 +34,9 @@ class OffsetAllocator {
   }
 
  private:
+  std::optional<int64_t> find_low(int64_t needed) const;
+  std::optional<int64_t> find_high(int64_t needed) const;
+
   int64_t capacity_;
   std::map<int64_t, int64_t> used_; ///< offset -> bytes
 };

@@ -23,9 +23,12 @@ void SlotArena::resize(int64_t capacity_bytes) {
   allocator_ = OffsetAllocator(capacity_bytes);
 }
 
-Slot SlotArena::try_allocate(int64_t numel, at::ScalarType dtype) {
+Slot SlotArena::try_allocate(
+    int64_t numel,
+    at::ScalarType dtype,
+    OffsetAllocator::End end) {
   const auto bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
-  const auto offset = allocator_.allocate(bytes);
+  const auto offset = allocator_.allocate(bytes, end);
   if (!offset) {
     return {};
   }

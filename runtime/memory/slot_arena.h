@@ -32,7 +32,10 @@ class SlotArena {
   }
 
   /// A slot in the arena, or an undefined one when there is no room.
-  Slot try_allocate(int64_t numel, at::ScalarType dtype);
+  Slot try_allocate(
+      int64_t numel,
+      at::ScalarType dtype,
+      OffsetAllocator::End end = OffsetAllocator::End::kLow);
 
   /// A slot outside the arena, freed on release(): for what was not planned.
   Slot allocate_outside(int64_t numel, at::ScalarType dtype);
