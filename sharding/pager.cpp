@@ -47,6 +47,15 @@ c10::Device device_of(const torch::nn::Module& module) {
   return parameters.empty() ? c10::Device(at::kCPU) : parameters[0].device();
 }
 
+/// What can be wrong with a module is found before the ranks are connected, so
+/// that none of them fails because another one has left with that error.
+std::vector<GroupSpec> checked_groups(
+    const torch::nn::Module& module,
+    const GroupPolicy& policy) {
+  ensure_page_key_registered();
+  return make_groups(module, take_parameter_census(module), policy);
+}
+
 std::string signature_of(const std::vector<GroupSpec>& specs) {
   std::ostringstream text;
   for (const auto& spec : specs) {
@@ -67,6 +76,19 @@ Pager::Pager(
     torch::nn::Module& module,
     const PagerOptions& options,
     MemoryLedger& ledger)
+    : Pager(
+          world,
+          module,
+          checked_groups(module, options.groups),
+          options,
+          ledger) {}
+
+Pager::Pager(
+    World& world,
+    torch::nn::Module& module,
+    const std::vector<GroupSpec>& specs,
+    const PagerOptions& options,
+    MemoryLedger& ledger)
     : options_(options),
       agreement_(
           world,
@@ -75,9 +97,6 @@ Pager::Pager(
       data_(world.new_communicator("engine data", device_of(module))),
       gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(module)),
       reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(module)) {
-  ensure_page_key_registered();
-  const auto census = take_parameter_census(module);
-  const auto specs = make_groups(module, census, options.groups);
   check_same_on_all_ranks(specs);
   if (options.broadcast_from_rank0 && world.size() > 1) {
     broadcast_module(module);

@@ -155,6 +155,12 @@ class Pager : public PageFaultHandler {
 
  private:
   // pager.cpp
+  Pager(
+      World& world,
+      torch::nn::Module& module,
+      const std::vector<GroupSpec>& specs,
+      const PagerOptions& options,
+      MemoryLedger& ledger);
   void broadcast_module(torch::nn::Module& module);
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();

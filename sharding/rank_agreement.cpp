@@ -134,6 +134,7 @@ WaitCheck RankAgreement::watch(
   }
   return [this, sequence, doing = std::move(doing)] {
     throw_if_failed();
+    std::vector<Account> accounts;
     for (int r = 0; r < size(); ++r) {
       if (r == rank() || !store_->check({key_of_rank(r)})) {
         continue;
@@ -147,10 +148,13 @@ WaitCheck RankAgreement::watch(
       if (agreement == agreements_ && sequence >= issued) {
         std::string theirs;
         std::getline(note, theirs);
-        std::vector<Account> accounts{{r, theirs}, {rank(), doing()}};
-        std::sort(accounts.begin(), accounts.end());
-        fail(disagreement(accounts));
+        accounts.emplace_back(r, theirs);
       }
+    }
+    if (!accounts.empty()) {
+      accounts.emplace_back(rank(), doing());
+      std::sort(accounts.begin(), accounts.end());
+      fail(disagreement(accounts));
     }
   };
 }
