@@ -222,13 +222,24 @@ venv_home() {
   printf '%s/venv-%s\n' "$TESSERA_CACHE" "${key:0:12}"
 }
 
+# Whether what is in .venv runs: its scripts name their Python by the path they
+# were installed under, so a copied or moved folder does not.
+venv_is_usable() {
+  local tool
+  [[ ! -e .venv/.tessera-path ]] ||
+    [[ $(<.venv/.tessera-path) == "$(readlink -f .venv)" ]] || return
+  for tool in python pip cmake ninja clang-format; do
+    [[ ! -e .venv/bin/$tool ]] || .venv/bin/$tool --version &>/dev/null ||
+      return
+  done
+  [[ -e .venv/bin/python ]]
+}
+
 make_venv() {
   local python venv
   python=$(find_python)
   venv=$(venv_home "$python")
-  if [[ -x .venv/bin/python ]] && ! .venv/bin/python -c '' 2>/dev/null ||
-    { [[ -e .venv/.tessera-path ]] &&
-      [[ $(<.venv/.tessera-path) != "$(readlink -f .venv)" ]]; }; then
+  if [[ -e .venv || -L .venv ]] && ! venv_is_usable; then
     say "renewing .venv: its Python is gone, or the folder has moved"
     if [[ -L .venv ]]; then rm .venv; else rm -rf .venv; fi
   fi
