@@ -69,8 +69,16 @@ class ParamGroup {
     return handler_;
   }
 
-  /// This rank's slice of the weights: [shard_numel], dtype().
+  /// This rank's slice of the weights, as it is gathered: [shard_numel],
+  /// dtype().
   const at::Tensor& shard() const {
+    return shard_;
+  }
+
+  /// This rank's slice of the weights as optimizers update it: [shard_numel],
+  /// of at least float32 precision. The shard itself where that is precise
+  /// enough; else whoever updates it writes the rounded values to the shard.
+  const at::Tensor& master() const {
     return shard_;
   }
 
