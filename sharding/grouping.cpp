@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/grouping.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/residency_hints.h"
+
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -36,16 +39,22 @@ bool is_composite(const Module& module) {
          has_parameters(module);
 }
 
+const ResidencyHints* hints_of(const Module& module) {
+  return dynamic_cast<const ResidencyHints*>(&module);
+}
+
 /// The children that are blocks.
 std::set<const Module*> blocks_among_children(const Module& module) {
   std::map<std::type_index, std::vector<const Module*>> by_type;
+  std::set<const Module*> blocks;
   for (const auto& child : module.children()) {
-    if (is_composite(*child)) {
+    if (hints_of(*child) != nullptr) {
+      blocks.insert(child.get());
+    } else if (is_composite(*child)) {
       const Module& reference = *child;
       by_type[typeid(reference)].push_back(child.get());
     }
   }
-  std::set<const Module*> blocks;
   for (const auto& [type, members] : by_type) {
     if (members.size() > 1 || is_container(module)) {
       blocks.insert(members.begin(), members.end());
@@ -68,10 +77,28 @@ bool contains_blocks(const Module& module) {
 struct Piece {
   std::string name;
   std::vector<const c10::TensorImpl*> parameters;
+  std::optional<int> zero_stage;
 };
 
 std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
+}
+
+std::optional<int> zero_stage_of(
+    const Module& module,
+    const std::string& path) {
+  const ResidencyHints* hints = hints_of(module);
+  if (hints == nullptr || !hints->zero_stage) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
+      "module '",
+      path,
+      "' asks for zero_stage ",
+      *hints->zero_stage,
+      "; it must be 1, 2 or 3.");
+  return hints->zero_stage;
 }
 
 void add_piece(
@@ -79,7 +106,7 @@ void add_piece(
     const std::string& path,
     bool recurse,
     std::vector<Piece>& pieces) {
-  Piece piece{path, {}};
+  Piece piece{path, {}, zero_stage_of(module, path)};
   for (const auto& tensor : module.parameters(recurse)) {
     piece.parameters.push_back(tensor.unsafeGetTensorImpl());
   }
@@ -154,7 +181,7 @@ std::vector<GroupSpec> merge_small(
       merged.push_back(std::move(group));
       continue;
     }
-    if (!open) {
+    if (!open || merged[*open].zero_stage != group.zero_stage) {
       open = merged.size();
       merged.push_back(std::move(group));
       continue;
@@ -229,7 +256,8 @@ void split_by_kind(
       return k.first == kind;
     });
     if (found == kinds.end()) {
-      kinds.emplace_back(kind, GroupSpec{group.name, {}, group.scattered});
+      kinds.emplace_back(
+          kind, GroupSpec{group.name, {}, group.scattered, group.zero_stage});
       found = std::prev(kinds.end());
     }
     found->second.parameters.push_back(record);
@@ -265,7 +293,8 @@ std::vector<GroupSpec> make_groups(
   std::unordered_set<const c10::TensorImpl*> placed;
   std::vector<GroupSpec> shared_groups;
   for (const auto& piece : pieces) {
-    GroupSpec group{piece.name.empty() ? "root" : piece.name, {}, false};
+    GroupSpec group{
+        piece.name.empty() ? "root" : piece.name, {}, false, piece.zero_stage};
     for (const auto* impl : piece.parameters) {
       if (!placed.insert(impl).second) {
         continue;

@@ -2,6 +2,7 @@
 #include "tessera/sharding/param_group.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
 
 #include <ATen/ops/empty.h>
@@ -155,16 +156,30 @@ void ParamGroup::take_slice(const c10::Storage& storage, int64_t begin) {
   const FlatSpan span{begin, numel_of(storage, original_dtype_)};
   for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
-    const auto source = at::from_blob(
-        static_cast<std::byte*>(storage.mutable_data()) +
-            from * itemsize(original_dtype_),
-        {run.numel},
-        at::TensorOptions().dtype(original_dtype_).device(storage.device()));
+    const at::Tensor source = slice_of(storage, from, run.numel);
     shard_.narrow(0, run.shard_offset, run.numel).copy_(source);
     if (has_own_master()) {
       master_.narrow(0, run.shard_offset, run.numel).copy_(source);
     }
   }
+}
+
+at::Tensor ParamGroup::slice_of(
+    const c10::Storage& storage,
+    int64_t first,
+    int64_t numel) const {
+  const auto options =
+      at::TensorOptions().dtype(original_dtype_).device(storage.device());
+  if (const auto* deferred = deferred_init(*storage.unsafeGetStorageImpl())) {
+    const at::Tensor slice = at::empty({numel}, options);
+    deferred->fill(slice, first);
+    return slice;
+  }
+  return at::from_blob(
+      static_cast<std::byte*>(storage.mutable_data()) +
+          first * itemsize(original_dtype_),
+      {numel},
+      options);
 }
 
 std::vector<c10::Storage> ParamGroup::retype(

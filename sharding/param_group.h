@@ -35,7 +35,8 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 /// parameter's StorageImpl points into the slot; nothing is copied in or out.
 class ParamGroup {
  public:
-  /// Takes this rank's slice of every parameter and frees the rest. Parameters
+  /// Takes this rank's slice of every parameter and frees the rest; of a
+  /// deferred parameter (deferred_init.h) it makes the slice alone. Parameters
   /// whose ParameterRecord::dtype is not their own are changed to it.
   /// @param first_index index of the first parameter in the pager's list.
   /// @param policy all records have the same dtype by it.
@@ -159,6 +160,8 @@ class ParamGroup {
   void attach(const at::Tensor& whole);
   void detach();
   void take_slice(const c10::Storage& storage, int64_t begin);
+  at::Tensor slice_of(const c10::Storage& storage, int64_t first, int64_t numel)
+      const;
   std::vector<c10::Storage> retype(
       const GroupSpec& spec,
       const std::vector<c10::Storage>& storages);
