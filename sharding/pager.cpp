@@ -53,7 +53,8 @@ std::vector<GroupSpec> checked_groups(
     const torch::nn::Module& module,
     const GroupPolicy& policy) {
   ensure_page_key_registered();
-  return make_groups(module, take_parameter_census(module), policy);
+  return make_groups(
+      module, take_parameter_census(module, policy.ignored), policy);
 }
 
 std::string signature_of(const std::vector<GroupSpec>& specs) {
