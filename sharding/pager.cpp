@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/deferred_init.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -159,7 +160,7 @@ void Pager::broadcast_module(torch::nn::Module& module) {
   std::unordered_set<const c10::StorageImpl*> done;
   const auto send = [&](const at::Tensor& tensor, const std::string& name) {
     const c10::Storage& storage = tensor.storage();
-    if (storage.nbytes() == 0 ||
+    if (storage.nbytes() == 0 || is_deferred(tensor) ||
         !done.insert(storage.unsafeGetStorageImpl()).second) {
       return;
     }

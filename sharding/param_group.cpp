@@ -2,6 +2,7 @@
 #include "tessera/sharding/param_group.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
 
 #include <ATen/ops/empty.h>
@@ -83,12 +84,18 @@ ParamGroup::ParamGroup(
     const FlatSpan span{layout_.offset(i), numel};
     for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
       const int64_t from = mine.begin + run.shard_offset - span.begin;
+      const at::Tensor target = shard_.narrow(0, run.shard_offset, run.numel);
+      if (const auto* deferred =
+              deferred_init(*storage.unsafeGetStorageImpl())) {
+        deferred->fill(target, from);
+        continue;
+      }
       const auto source = at::from_blob(
           static_cast<std::byte*>(storage.mutable_data()) +
               from * itemsize(dtype_),
           {run.numel},
           at::TensorOptions().dtype(dtype_).device(device));
-      shard_.narrow(0, run.shard_offset, run.numel).copy_(source);
+      target.copy_(source);
     }
   }
 

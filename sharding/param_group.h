@@ -35,7 +35,8 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 /// parameter's StorageImpl points into the slot; nothing is copied in or out.
 class ParamGroup {
  public:
-  /// Takes this rank's slice of every parameter and frees the rest.
+  /// Takes this rank's slice of every parameter and frees the rest; of a
+  /// deferred parameter (deferred_init.h) it makes the slice alone.
   /// @param first_index index of the first parameter in the pager's list.
   ParamGroup(
       const GroupSpec& spec,
