@@ -63,6 +63,9 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
       return;
     } catch (const std::exception& failure) {
+      if (!on_stream_ && work->isCompleted() && work->isSuccess()) {
+        continue; // it ended just after the interval
+      }
       if (on_stream_ || work->isCompleted()) {
         // A peer that has left with an error may have said why.
         look_around(check);

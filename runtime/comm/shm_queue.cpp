@@ -167,7 +167,7 @@ void ShmQueue::consume(Lock& lock) {
   const uint64_t turn = consumed_turns_;
   const uint64_t piece = turn - entry->first_turn;
   consuming_ = true;
-  std::exception_ptr failure;
+  std::string failure;
   lock.unlock();
   try {
     operation.consume(port_, turn, piece);
@@ -179,13 +179,13 @@ void ShmQueue::consume(Lock& lock) {
           r,
           " has left the group");
     }
-  } catch (...) {
-    failure = std::current_exception();
+  } catch (const std::exception& error) {
+    failure = error.what();
   }
   lock.lock();
   consuming_ = false;
-  if (failure) {
-    fail(failure);
+  if (!failure.empty()) {
+    fail_for_all(failure);
   } else {
     own_.consumed = ++consumed_turns_;
     ring_peers();
@@ -222,28 +222,26 @@ void ShmQueue::sleep(
 }
 
 void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
-  const auto fail_over = [&](int r, const char* what) {
-    // What a peer has done before it was lost counts.
-    const ShmRank& peer = region_.rank(r);
-    if (peer.published < awaited_turn || peer.consumed < awaited_turn) {
-      fail(std::make_exception_ptr(Error(detail::concat("rank ", r, what))));
-    }
-  };
-  int gone = -1;
   for (int r = 0; r < port_.ranks; ++r) {
-    if (region_.rank(r).left != 0 && r != port_.rank) {
-      gone = r;
+    if (r == port_.rank) {
+      continue;
+    }
+    const ShmRank& peer = region_.rank(r);
+    const bool left = peer.left != 0;
+    const bool lost = left || (processes && !peers_.is_alive(r));
+    // What a peer has done before it was lost counts.
+    if (lost &&
+        (peer.published < awaited_turn || peer.consumed < awaited_turn)) {
+      fail_for_all(detail::concat(
+          "rank ", r, left ? " has left the group" : "'s process has ended"));
+      return;
     }
   }
-  // A rank that was killed is named before those that left because of it.
-  for (int r = 0; (processes || gone >= 0) && r < port_.ranks; ++r) {
-    if (r != port_.rank && !peers_.is_alive(r)) {
-      fail_over(r, "'s process has ended");
-    }
-  }
-  if (gone >= 0) {
-    fail_over(gone, " has left the group");
-  }
+}
+
+void ShmQueue::fail_for_all(const std::string& reason) {
+  // A rank that leaves because of an error is not the cause of it.
+  fail(std::make_exception_ptr(Error(region_.first_failure(reason))));
 }
 
 void ShmQueue::drop_finished() {

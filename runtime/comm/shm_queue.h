@@ -93,6 +93,7 @@ class ShmQueue {
   void drop_finished();
   uint64_t taken_by_all() const;
   void ring_peers();
+  void fail_for_all(const std::string& reason);
   void fail(std::exception_ptr why);
   void run();
 

@@ -23,11 +23,6 @@ namespace tessera {
 
 namespace {
 
-// What lies before the ranks' parts.
-struct alignas(64) Header {
-  uint64_t nonce;
-};
-
 constexpr const char* kName = "tessera";
 constexpr int64_t kRegionBytes = 16 << 20; // at most, whatever the ranks
 constexpr int64_t kLargestSlot = 128 << 10;
@@ -39,21 +34,32 @@ int64_t slot_bytes_for(int ranks) {
   return std::clamp(share, kSmallestSlot, kLargestSlot);
 }
 
-int64_t payload_begin(int ranks) {
+} // namespace
+
+/// What lies before the ranks' parts.
+struct alignas(64) ShmRegion::Header {
+  enum FailureState : uint32_t { kNone, kBeingNoted, kNoted };
+
+  uint64_t nonce;
+  std::atomic<uint32_t> failure_state;
+  char failure[500];
+};
+
+int64_t ShmRegion::payload_begin(int ranks) {
   constexpr int64_t kPage = 4096;
   const auto end = static_cast<int64_t>(sizeof(Header)) +
                    ranks * static_cast<int64_t>(sizeof(ShmRank));
   return (end + kPage - 1) / kPage * kPage;
 }
 
-int64_t region_bytes(int ranks) {
+int64_t ShmRegion::region_bytes(int ranks) {
   return payload_begin(ranks) +
          slot_bytes_for(ranks) * ranks * static_cast<int64_t>(kShmRingSlots);
 }
 
 /// True when `path` leads to what create() has made, and not, where processes
 /// have other numbers, to a stranger's file.
-bool is_region(const std::string& path, int ranks) {
+bool ShmRegion::is_region(const std::string& path, int ranks) {
   std::string target(64, '\0');
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
   struct stat found {};
@@ -61,8 +67,6 @@ bool is_region(const std::string& path, int ranks) {
          ::stat(path.c_str(), &found) == 0 &&
          found.st_size == region_bytes(ranks);
 }
-
-} // namespace
 
 ShmRegion::ShmRegion(UniqueFd file, int ranks)
     : file_(std::move(file)),
@@ -113,8 +117,7 @@ ShmRegion ShmRegion::create(int ranks) {
   ShmRegion region(std::move(file), ranks);
   // Fresh pages are zero, which is what the counters start from.
   std::random_device random;
-  reinterpret_cast<Header*>(region.base_)->nonce =
-      (static_cast<uint64_t>(random()) << 32) | random();
+  region.header().nonce = (static_cast<uint64_t>(random()) << 32) | random();
   return region;
 }
 
@@ -153,7 +156,24 @@ std::string ShmRegion::address() const {
 }
 
 uint64_t ShmRegion::nonce() const {
-  return reinterpret_cast<const Header*>(base_)->nonce;
+  return header().nonce;
+}
+
+ShmRegion::Header& ShmRegion::header() const {
+  return *reinterpret_cast<Header*>(base_);
+}
+
+std::string ShmRegion::first_failure(const std::string& reason) const {
+  Header& shared = header();
+  uint32_t expected = Header::kNone;
+  if (shared.failure_state.compare_exchange_strong(
+          expected, Header::kBeingNoted)) {
+    const size_t length =
+        reason.copy(shared.failure, sizeof(shared.failure) - 1);
+    shared.failure[length] = '\0';
+    shared.failure_state = Header::kNoted;
+  }
+  return shared.failure_state == Header::kNoted ? shared.failure : reason;
 }
 
 ShmRank& ShmRegion::rank(int r) const {

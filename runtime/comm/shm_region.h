@@ -59,6 +59,10 @@ class ShmRegion {
   std::string address() const;
   uint64_t nonce() const;
 
+  /// Notes why the ranks cannot go on, unless one has done so before.
+  /// @return what was noted first.
+  std::string first_failure(const std::string& reason) const;
+
   ShmRank& rank(int r) const;
 
   /// Where rank `r` puts what it shows in turn `turn`: slot_bytes() bytes.
@@ -68,7 +72,13 @@ class ShmRegion {
   }
 
  private:
+  struct Header;
+
   ShmRegion(UniqueFd file, int ranks);
+  static int64_t payload_begin(int ranks);
+  static int64_t region_bytes(int ranks);
+  static bool is_region(const std::string& path, int ranks);
+  Header& header() const;
 
   UniqueFd file_;
   int ranks_;
