@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/grouping.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/residency_hints.h"
+
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -36,16 +39,22 @@ bool is_composite(const Module& module) {
          has_parameters(module);
 }
 
+const ResidencyHints* hints_of(const Module& module) {
+  return dynamic_cast<const ResidencyHints*>(&module);
+}
+
 /// The children that are blocks.
 std::set<const Module*> blocks_among_children(const Module& module) {
   std::map<std::type_index, std::vector<const Module*>> by_type;
+  std::set<const Module*> blocks;
   for (const auto& child : module.children()) {
-    if (is_composite(*child)) {
+    if (hints_of(*child) != nullptr) {
+      blocks.insert(child.get());
+    } else if (is_composite(*child)) {
       const Module& reference = *child;
       by_type[typeid(reference)].push_back(child.get());
     }
   }
-  std::set<const Module*> blocks;
   for (const auto& [type, members] : by_type) {
     if (members.size() > 1 || is_container(module)) {
       blocks.insert(members.begin(), members.end());
@@ -68,10 +77,28 @@ bool contains_blocks(const Module& module) {
 struct Piece {
   std::string name;
   std::vector<const c10::TensorImpl*> parameters;
+  std::optional<int> zero_stage;
 };
 
 std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
+}
+
+std::optional<int> zero_stage_of(
+    const Module& module,
+    const std::string& path) {
+  const ResidencyHints* hints = hints_of(module);
+  if (hints == nullptr || !hints->zero_stage) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
+      "module '",
+      path,
+      "' asks for zero_stage ",
+      *hints->zero_stage,
+      "; it must be 1, 2 or 3.");
+  return hints->zero_stage;
 }
 
 void add_piece(
@@ -79,7 +106,7 @@ void add_piece(
     const std::string& path,
     bool recurse,
     std::vector<Piece>& pieces) {
-  Piece piece{path, {}};
+  Piece piece{path, {}, zero_stage_of(module, path)};
   for (const auto& tensor : module.parameters(recurse)) {
     piece.parameters.push_back(tensor.unsafeGetTensorImpl());
   }
@@ -154,7 +181,7 @@ std::vector<GroupSpec> merge_small(
       merged.push_back(std::move(group));
       continue;
     }
-    if (!open) {
+    if (!open || merged[*open].zero_stage != group.zero_stage) {
       open = merged.size();
       merged.push_back(std::move(group));
       continue;
@@ -173,8 +200,46 @@ std::vector<GroupSpec> merge_small(
   return merged;
 }
 
+using GroupKind = std::pair<at::ScalarType, bool>;
+
+/// Gathers what the blocks have a little of, e.g. float32 norms: a group for
+/// several blocks' share in place of one for each.
+class SmallParts {
+ public:
+  SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
+      : min_numel_(min_numel), out_(out) {}
+
+  /// @return false when the part is large enough to stay alone.
+  bool add(GroupKind kind, const GroupSpec& part) {
+    if (numel_of(part) >= min_numel_) {
+      return false;
+    }
+    const auto [found, is_new] = open_.emplace(kind, out_.size());
+    if (is_new) {
+      out_.push_back(part);
+      return true;
+    }
+    GroupSpec& group = out_[found->second];
+    group.parameters.insert(
+        group.parameters.end(), part.parameters.begin(), part.parameters.end());
+    group.scattered = true;
+    if (numel_of(group) >= min_numel_) {
+      open_.erase(found);
+    }
+    return true;
+  }
+
+ private:
+  int64_t min_numel_;
+  std::vector<GroupSpec>& out_;
+  std::map<GroupKind, size_t> open_; ///< groups that take more, by kind
+};
+
 /// One group per (dtype, requires_grad); the trainable part keeps the name.
-void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
+void split_by_kind(
+    const GroupSpec& group,
+    SmallParts& small,
+    std::vector<GroupSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
   for (const auto& record : group.parameters) {
@@ -182,16 +247,17 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
       trainable.insert(record.tensor.storage().unsafeGetStorageImpl());
     }
   }
-  std::vector<std::pair<std::pair<at::ScalarType, bool>, GroupSpec>> kinds;
+  std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
-    const std::pair kind(
-        record.tensor.scalar_type(),
+    const GroupKind kind(
+        record.dtype,
         trainable.count(record.tensor.storage().unsafeGetStorageImpl()) > 0);
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
     if (found == kinds.end()) {
-      kinds.emplace_back(kind, GroupSpec{group.name, {}, group.scattered});
+      kinds.emplace_back(
+          kind, GroupSpec{group.name, {}, group.scattered, group.zero_stage});
       found = std::prev(kinds.end());
     }
     found->second.parameters.push_back(record);
@@ -200,6 +266,9 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
     if (kinds.size() > 1) {
       part.name += std::string("[") + c10::toString(kind.first) +
                    (kind.second ? "]" : ", frozen]");
+      if (small.add(kind, part)) {
+        continue;
+      }
     }
     out.push_back(std::move(part));
   }
@@ -224,7 +293,8 @@ std::vector<GroupSpec> make_groups(
   std::unordered_set<const c10::TensorImpl*> placed;
   std::vector<GroupSpec> shared_groups;
   for (const auto& piece : pieces) {
-    GroupSpec group{piece.name.empty() ? "root" : piece.name, {}, false};
+    GroupSpec group{
+        piece.name.empty() ? "root" : piece.name, {}, false, piece.zero_stage};
     for (const auto* impl : piece.parameters) {
       if (!placed.insert(impl).second) {
         continue;
@@ -253,9 +323,10 @@ std::vector<GroupSpec> make_groups(
       std::make_move_iterator(shared_groups.end()));
 
   std::vector<GroupSpec> result;
+  SmallParts small(policy.min_group_numel, result);
   for (const auto& group :
        merge_small(std::move(groups), policy.min_group_numel)) {
-    split_by_kind(group, result);
+    split_by_kind(group, small, result);
   }
   return result;
 }
