@@ -21,8 +21,9 @@ Engine::Engine(
     : module_(std::move(module)), ledger_(std::make_unique<MemoryLedger>()) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
-  ShardedAdamW::check(options.optimizer);
+  check(options.optimizer, *module_);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
   planned_memory_ = plan_memory();
   if (options.log_memory && world.rank() == 0) {
     log_info(memory_table(
@@ -31,8 +32,7 @@ Engine::Engine(
             " groups (activations not included)",
         planned_memory_));
   }
-  optimizer_ =
-      std::make_unique<ShardedAdamW>(*pager_, options.optimizer, *ledger_);
+  optimizer_->allocate_state(*ledger_);
 }
 
 Engine::~Engine() = default;
@@ -41,7 +41,7 @@ Engine::Engine(Engine&&) noexcept = default;
 MemoryBytes Engine::plan_memory() const {
   MemoryBytes bytes = pager_->planned_bytes();
   bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] =
-      ShardedAdamW::state_bytes(*pager_);
+      optimizer_->state_bytes();
   return bytes;
 }
 
@@ -179,7 +179,7 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
 }
 
 double Engine::learning_rate() const {
-  return optimizer_->options().lr;
+  return optimizer_->learning_rate();
 }
 
 void Engine::set_learning_rate(double lr) {
@@ -188,7 +188,7 @@ void Engine::set_learning_rate(double lr) {
       "Engine::set_learning_rate: ",
       lr,
       " is not a learning rate; it must be finite and at least 0.");
-  optimizer_->options().lr = lr;
+  optimizer_->set_learning_rate(lr);
 }
 
 MemoryBytes Engine::measured_memory() const {

@@ -4,7 +4,7 @@
 // gradients and optimizer state divided over all ranks.
 
 #include "tessera/engine/gather_scope.h"
-#include "tessera/engine/sharded_adamw.h"
+#include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/pager.h"
@@ -22,7 +22,7 @@ namespace tessera {
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
   PagerOptions sharding;
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
@@ -119,7 +119,7 @@ class Engine {
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<Pager> pager_;
-  std::unique_ptr<ShardedAdamW> optimizer_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
   MemoryBytes planned_memory_{};
 };
 
