@@ -249,6 +249,26 @@ void Pager::multiply_gradients(double factor) {
   }
 }
 
+double Pager::take_gradient_factor() {
+  std::optional<double> common;
+  bool differs = false;
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      differs = differs || bucket->factor() != common.value_or(bucket->factor());
+      common = bucket->factor();
+    }
+  }
+  if (!differs) {
+    return common.value_or(1);
+  }
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      bucket->apply_factor();
+    }
+  }
+  return 1;
+}
+
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[index];
   TESSERA_CHECK(
