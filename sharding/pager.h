@@ -98,6 +98,15 @@ class Pager : public PageFaultHandler {
   /// Adds up a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
 
+  /// Gathers flat tensors that are divided as a group's shards are.
+  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both
+  /// on
+  ///   the parameters' device. @param what names it in errors. Collective.
+  void all_gather_shards(
+      const at::Tensor& whole,
+      const at::Tensor& shard,
+      const std::string& what);
+
   /// This rank's parts of the settled gradients, one tensor per run; writing to
   /// them changes the gradients.
   std::vector<at::Tensor> gradient_runs() const;

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
+#include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/sharding/pager.h"
 
 #include <ATen/core/Tensor.h>
@@ -150,7 +151,13 @@ std::vector<UpdateSpan> active_spans(
     const GradientBucket& bucket,
     bool join = true);
 
-// The methods.
+/// The views that a kernel call for `span` takes; state 0 and 1 are moments.
+UpdateTensors tensors_of(
+    const ShardPart& part,
+    const ShardTensors& shard,
+    const UpdateSpan& span);
+
+// The methods. Each is for parameters of one rule.
 std::unique_ptr<UpdateMethod> make_adam(
     const UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
@@ -164,5 +171,22 @@ std::unique_ptr<UpdateMethod> make_lion(
     const UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options);
+std::unique_ptr<UpdateMethod> make_lamb(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const LambOptions& options);
+std::unique_ptr<UpdateMethod> make_adafactor(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdafactorOptions& options);
+/// @param parameters matrices only.
+std::unique_ptr<UpdateMethod> make_muon(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const MuonOptions& options);
+std::unique_ptr<UpdateMethod> make_user_method(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const UserOptimizerOptions& options);
 
 } // namespace tessera
