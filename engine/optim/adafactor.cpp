@@ -74,7 +74,7 @@ class AdafactorMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     std::map<size_t, ShardTensors> shards;
-    const at::Tensor squares = sum_gradients(input, shards);
+    const at::Tensor squares = sum_gradients(shards);
     context_.pager.sum_over_ranks(squares);
     forget_and_add(squares);
     const at::Tensor update_squares =
@@ -82,7 +82,7 @@ class AdafactorMethod : public UpdateMethod {
     std::vector<at::Tensor> updates;
     for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
       const Entry& entry = entries_.at(run.parameter);
-      at::Tensor update = gradient_of(run, shards.at(part.group), input);
+      at::Tensor update = gradient_of(run, shards.at(part.group));
       if (entry.shape) {
         entry.shape->divide_by_root(
             update, run.parameter_offset, entry.moments);
@@ -164,11 +164,10 @@ class AdafactorMethod : public UpdateMethod {
 
   static at::Tensor gradient_of(
       const ParameterRun& run,
-      const ShardTensors& shard,
-      const StepInput& input) {
+      const ShardTensors& shard) {
     return shard.gradient.narrow(0, run.shard_offset, run.numel)
         .to(shard.master.scalar_type())
-        .mul(input.grad_scale);
+        .mul(run.parameter->grad_scale);
   }
 
   /// What a parameter has in the first sum: the square of its weights, then
@@ -178,9 +177,7 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   /// This rank's share of the first sum. Moments of elements are updated.
-  at::Tensor sum_gradients(
-      const StepInput& input,
-      std::map<size_t, ShardTensors>& shards) {
+  at::Tensor sum_gradients(std::map<size_t, ShardTensors>& shards) {
     std::map<const OptimizedParameter*, int64_t> offsets;
     int64_t numel = 0;
     for (const OptimizedParameter* parameter : order_) {
@@ -202,7 +199,7 @@ class AdafactorMethod : public UpdateMethod {
                     .sum()
                     .cpu();
       const at::Tensor squares =
-          gradient_of(run, shard, input).square_().add_(options_.eps);
+          gradient_of(run, shard).square_().add_(options_.eps);
       if (entry.shape) {
         entry.shape->add_sums(
             squares, run.parameter_offset, own.narrow(0, 1, own.numel() - 1));

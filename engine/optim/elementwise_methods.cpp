@@ -74,7 +74,7 @@ std::unique_ptr<UpdateMethod> make_adam(
         step.weight_decay = parameter.settings.weight_decay;
         step.decoupled_decay = decoupled_decay;
         step.step = parameter.steps;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         step.sqrt_rounding = options.sqrt_rounding;
         return step;
       });
@@ -101,7 +101,7 @@ std::unique_ptr<UpdateMethod> make_sgd(
         step.weight_decay = parameter.settings.weight_decay;
         step.nesterov = options.nesterov;
         step.step = parameter.steps;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         return step;
       });
 }
@@ -121,7 +121,7 @@ std::unique_ptr<UpdateMethod> make_lion(
         step.beta1 = options.beta1;
         step.beta2 = options.beta2;
         step.weight_decay = parameter.settings.weight_decay;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         return step;
       });
 }

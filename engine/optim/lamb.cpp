@@ -79,7 +79,7 @@ class LambMethod : public UpdateMethod {
     step.eps = options_.eps;
     step.weight_decay = parameter.settings.weight_decay;
     step.step = parameter.steps;
-    step.grad_scale = input.grad_scale;
+    step.grad_scale = parameter.grad_scale;
     return {tensors_of(*part.shard, part.tensors, span), step};
   }
 

@@ -43,7 +43,7 @@ class MuonMethod : public UpdateMethod {
   void step_group(const ShardPart& part, const StepInput& input) {
     ShardAccess& access = *context_.access[part.group];
     const ShardTensors shard = access.begin();
-    const at::Tensor whole = gather(part, shard, input.grad_scale);
+    const at::Tensor whole = gather(part, shard);
     for (const ParameterRun& run : part.runs) {
       if (has_gradient(*run.parameter)) {
         apply(run, shard, whole, input.lr_of(*run.parameter));
@@ -59,10 +59,7 @@ class MuonMethod : public UpdateMethod {
 
   /// Updates the momentum and gathers the directions of the whole group:
   /// [padded_numel]. What is not a matrix of ours has no meaning.
-  at::Tensor gather(
-      const ShardPart& part,
-      const ShardTensors& shard,
-      double grad_scale) {
+  at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
     const ParamGroup& group = *context_.pager.groups()[part.group];
     const auto options = group.shard().options().dtype(compute_dtype(shard));
     const at::Tensor mine = at::empty({group.layout().shard_numel()}, options);
@@ -73,7 +70,7 @@ class MuonMethod : public UpdateMethod {
       const at::Tensor gradient =
           shard.gradient.narrow(0, run.shard_offset, run.numel)
               .to(shard.master.scalar_type())
-              .mul(grad_scale);
+              .mul(run.parameter->grad_scale);
       const at::Tensor momentum =
           part.state[0].narrow(0, run.state_offset, run.numel);
       momentum.lerp_(gradient, 1 - options_.momentum);

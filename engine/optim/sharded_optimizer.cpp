@@ -84,7 +84,7 @@ ShardedOptimizer::ShardedOptimizer(
     const OptimizerOptions& options)
     : context_{pager, {}}, lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const ParamGroup& group = *pager.groups()[g];
+    ParamGroup& group = *pager.groups()[g];
     if (!group.trainable()) {
       context_.access.push_back(nullptr);
       continue;
@@ -140,13 +140,14 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
 void ShardedOptimizer::step(double grad_scale) {
   const c10::NoGradGuard no_grad;
   for (OptimizedParameter& parameter : parameters_) {
-    if (context_.pager.bucket(parameter.group)
-            ->has_gradient(parameter.position)) {
+    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+    parameter.grad_scale = grad_scale * bucket.factor();
+    if (bucket.has_gradient(parameter.position)) {
       ++parameter.steps;
     }
   }
   for (const auto& method : methods_) {
-    method->step({lr_, grad_scale});
+    method->step({lr_});
   }
 }
 

@@ -24,6 +24,9 @@ struct OptimizedParameter {
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
+  /// Of the current step: gradients are multiplied by it first, for the loss
+  /// scale and for clipping.
+  double grad_scale = 1;
 
   const std::string& name() const {
     return paged->record.name();
@@ -60,8 +63,6 @@ ShardPart make_shard_part(
 /// What all updates of one step have in common.
 struct StepInput {
   double lr = 0;
-  /// Gradients are multiplied by it first: loss scale and clipping.
-  double grad_scale = 1;
 
   /// The rate of a parameter in this step.
   double lr_of(const OptimizedParameter& parameter) const {

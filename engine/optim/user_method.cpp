@@ -80,7 +80,7 @@ class UserMethod : public UpdateMethod {
         gradient = shards.at(leaf.group)
                        .gradient.narrow(0, run.shard_offset, run.numel)
                        .to(leaf.tensor.scalar_type())
-                       .mul(input.grad_scale);
+                       .mul(run.parameter->grad_scale);
       }
     }
     if (any) {
