@@ -197,6 +197,13 @@ void Pager::sum_over_ranks(const at::Tensor& values) {
   control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
 }
 
+void Pager::all_gather_shards(
+    const at::Tensor& whole,
+    const at::Tensor& shard,
+    const std::string& what) {
+  data_->all_gather(whole, shard, what).wait(watch_failures());
+}
+
 void Pager::max_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control()

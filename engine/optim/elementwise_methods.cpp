@@ -11,27 +11,6 @@ namespace tessera {
 
 namespace {
 
-UpdateTensors tensors_of(
-    const ShardPart& part,
-    const ShardTensors& shard,
-    const UpdateSpan& span) {
-  const auto in_shard = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.narrow(0, span.shard_offset, span.numel)
-                            : at::Tensor();
-  };
-  const auto state = [&](size_t i) {
-    return i < part.state.size()
-               ? part.state[i].narrow(0, span.state_offset, span.numel)
-               : at::Tensor();
-  };
-  return {
-      in_shard(shard.master),
-      in_shard(shard.gradient),
-      state(0),
-      state(1),
-      in_shard(shard.low_precision)};
-}
-
 /// @tparam Run what the kernel takes; its step is made by `make_step`.
 template <typename Run>
 class ElementwiseMethod : public UpdateMethod {
@@ -95,7 +74,7 @@ std::unique_ptr<UpdateMethod> make_adam(
         step.weight_decay = parameter.settings.weight_decay;
         step.decoupled_decay = decoupled_decay;
         step.step = parameter.steps;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         step.sqrt_rounding = options.sqrt_rounding;
         return step;
       });
@@ -122,7 +101,7 @@ std::unique_ptr<UpdateMethod> make_sgd(
         step.weight_decay = parameter.settings.weight_decay;
         step.nesterov = options.nesterov;
         step.step = parameter.steps;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         return step;
       });
 }
@@ -142,7 +121,7 @@ std::unique_ptr<UpdateMethod> make_lion(
         step.beta1 = options.beta1;
         step.beta2 = options.beta2;
         step.weight_decay = parameter.settings.weight_decay;
-        step.grad_scale = input.grad_scale;
+        step.grad_scale = parameter.grad_scale;
         return step;
       });
 }

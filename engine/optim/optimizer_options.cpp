@@ -2,7 +2,7 @@
 #include "tessera/engine/optim/optimizer_options.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/name_patterns.h"
 
 #include <algorithm>
 #include <cmath>
@@ -47,9 +47,9 @@ void check_betas(const char* where, const Options& options) {
       "); each must be at least 0 and below 1.");
 }
 
-std::regex compile(const char* where, const std::string& pattern) {
+void check_pattern(const char* where, const std::string& pattern) {
   try {
-    return std::regex(pattern);
+    std::regex compiled(pattern);
   } catch (const std::regex_error& error) {
     TESSERA_FAIL(
         where,
@@ -102,7 +102,7 @@ struct RuleChecks {
         options.newton_schulz_steps,
         "; it must be at least 1.");
     for (const std::string& pattern : options.not_hidden) {
-      compile("Muon: not_hidden", pattern);
+      check_pattern("Muon: not_hidden", pattern);
     }
     (*this)(options.rest);
   }
@@ -133,21 +133,7 @@ void check_user_decay(
       "UserOptimizerOptions::make.");
 }
 
-void check(const ParameterRule& rule, const std::vector<std::string>& names) {
-  const std::regex pattern = compile("optimizer.parameters", rule.pattern);
-  const bool matches =
-      std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-        return std::regex_match(name, pattern);
-      });
-  if (!matches) {
-    const std::string nearest = nearest_name(rule.pattern, names);
-    TESSERA_FAIL(
-        "optimizer.parameters: '",
-        rule.pattern,
-        "' matches no parameter",
-        nearest.empty() ? "" : "; the nearest is '" + nearest + "'",
-        ". It must match a whole name, e.g. '.*bias'.");
-  }
+void check(const ParameterRule& rule) {
   check_at_least_0(
       "optimizer.parameters", "lr_scale", rule.lr_scale.value_or(0));
   check_at_least_0(
@@ -176,10 +162,16 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
       "; it must be at least 0.");
   std::visit(RuleChecks{}, options.rule);
   check_user_decay(options.rule, options.weight_decay);
-  const std::vector<std::string> names = module.named_parameters().keys();
+  std::vector<std::string> texts;
   for (const ParameterRule& rule : options.parameters) {
-    check(rule, names);
+    check(rule);
+    texts.push_back(rule.pattern);
   }
+  auto patterns = NamePatterns::of_paths("optimizer.parameters", texts);
+  for (const auto& parameter : module.named_parameters()) {
+    patterns.first_match(parameter.key());
+  }
+  patterns.check_all_used();
 }
 
 ParameterSettings settings_for(

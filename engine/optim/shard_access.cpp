@@ -6,7 +6,7 @@
 namespace tessera {
 
 ShardAccess::ShardAccess(
-    const ParamGroup& group,
+    ParamGroup& group,
     const GradientBucket& bucket,
     StatePlacement placement)
     : group_(group),
@@ -38,6 +38,11 @@ int64_t ShardAccess::bytes() const {
                     : 0;
 }
 
+bool ShardAccess::rounds_in_kernel() const {
+  const at::ScalarType type = group_.shard().scalar_type();
+  return group_.has_own_master() && (type == at::kBFloat16 || type == at::kHalf);
+}
+
 void ShardAccess::allocate(MemoryLedger& ledger) {
   if (mirrored()) {
     mirror_.emplace(group_.master(), dtype(), ledger);
@@ -56,7 +61,7 @@ ShardTensors ShardAccess::begin() {
     tensors.master = mirror_->tensor();
   } else if (master.scalar_type() == dtype()) {
     tensors.master = master;
-    if (!master.is_same(group_.shard())) {
+    if (rounds_in_kernel()) {
       tensors.low_precision = group_.shard();
     }
   } else {
@@ -74,9 +79,10 @@ ShardTensors ShardAccess::begin() {
 void ShardAccess::end() {
   if (mirrored()) {
     mirror_->store();
-    if (!group_.shard().is_same(group_.master())) {
-      group_.shard().copy_(group_.master());
-    }
+  }
+  if (mirrored() || !rounds_in_kernel()) {
+    group_.round_master();
+    write_backs_ = group_.write_backs();
   }
 }
 

@@ -31,7 +31,7 @@ class ShardAccess {
   /// @param group, bucket outlive this object.
   /// @throws tessera::Error when the parameters are not floating-point.
   ShardAccess(
-      const ParamGroup& group,
+      ParamGroup& group,
       const GradientBucket& bucket,
       StatePlacement placement);
 
@@ -53,8 +53,9 @@ class ShardAccess {
 
  private:
   bool mirrored() const;
+  bool rounds_in_kernel() const;
 
-  const ParamGroup& group_;
+  ParamGroup& group_;
   const GradientBucket& bucket_;
   at::Device device_;
   std::optional<HostMirror> mirror_;

@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/sharded_optimizer.h"
 
-#include "tessera/runtime/core/error.h"
-
 #include <c10/core/GradMode.h>
 
 #include <map>
+#include <regex>
 
 namespace tessera {
 
 namespace {
 
 using Parameters = std::vector<OptimizedParameter*>;
+
+bool is_hidden_matrix(
+    const OptimizedParameter& parameter,
+    const MuonOptions& options) {
+  const ParameterRecord& record = parameter.paged->record;
+  if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
+    return false;
+  }
+  for (const std::string& pattern : options.not_hidden) {
+    const std::regex expression(pattern);
+    for (const std::string& name : record.names) {
+      if (std::regex_search(name, expression)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
 
 /// Makes the methods of one rule.
 struct MethodMaker {
@@ -35,9 +52,28 @@ struct MethodMaker {
   void operator()(const LionOptions& options) const {
     methods.push_back(make_lion(context, parameters, options));
   }
-  template <typename Options>
-  void operator()(const Options&) const {
-    TESSERA_FAIL("optimizer: not yet");
+  void operator()(const LambOptions& options) const {
+    methods.push_back(make_lamb(context, parameters, options));
+  }
+  void operator()(const AdafactorOptions& options) const {
+    methods.push_back(make_adafactor(context, parameters, options));
+  }
+  void operator()(const MuonOptions& options) const {
+    Parameters hidden;
+    Parameters rest;
+    for (OptimizedParameter* parameter : parameters) {
+      (is_hidden_matrix(*parameter, options) ? hidden : rest)
+          .push_back(parameter);
+    }
+    if (!hidden.empty()) {
+      methods.push_back(make_muon(context, hidden, options));
+    }
+    if (!rest.empty()) {
+      methods.push_back(make_adam(context, rest, options.rest, true));
+    }
+  }
+  void operator()(const UserOptimizerOptions& options) const {
+    methods.push_back(make_user_method(context, parameters, options));
   }
 };
 
@@ -48,7 +84,7 @@ ShardedOptimizer::ShardedOptimizer(
     const OptimizerOptions& options)
     : context_{pager, {}}, lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const ParamGroup& group = *pager.groups()[g];
+    ParamGroup& group = *pager.groups()[g];
     if (!group.trainable()) {
       context_.access.push_back(nullptr);
       continue;
@@ -104,13 +140,14 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
 void ShardedOptimizer::step(double grad_scale) {
   const c10::NoGradGuard no_grad;
   for (OptimizedParameter& parameter : parameters_) {
-    if (context_.pager.bucket(parameter.group)
-            ->has_gradient(parameter.position)) {
+    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+    parameter.grad_scale = grad_scale * bucket.factor();
+    if (bucket.has_gradient(parameter.position)) {
       ++parameter.steps;
     }
   }
   for (const auto& method : methods_) {
-    method->step({lr_, grad_scale});
+    method->step({lr_});
   }
 }
 

@@ -170,4 +170,25 @@ std::vector<UpdateSpan> active_spans(
   return spans;
 }
 
+UpdateTensors tensors_of(
+    const ShardPart& part,
+    const ShardTensors& shard,
+    const UpdateSpan& span) {
+  const auto in_shard = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, span.shard_offset, span.numel)
+                            : at::Tensor();
+  };
+  const auto state = [&](size_t i) {
+    return i < part.state.size()
+               ? part.state[i].narrow(0, span.state_offset, span.numel)
+               : at::Tensor();
+  };
+  return {
+      in_shard(shard.master),
+      in_shard(shard.gradient),
+      state(0),
+      state(1),
+      in_shard(shard.low_precision)};
+}
+
 } // namespace tessera

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
+#include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/sharding/pager.h"
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,9 @@ struct OptimizedParameter {
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
+  /// Of the current step: gradients are multiplied by it first, for the loss
+  /// scale and for clipping.
+  double grad_scale = 1;
 
   const std::string& name() const {
     return paged->record.name();
@@ -59,8 +63,6 @@ ShardPart make_shard_part(
 /// What all updates of one step have in common.
 struct StepInput {
   double lr = 0;
-  /// Gradients are multiplied by it first: loss scale and clipping.
-  double grad_scale = 1;
 
   /// The rate of a parameter in this step.
   double lr_of(const OptimizedParameter& parameter) const {
@@ -150,7 +152,13 @@ std::vector<UpdateSpan> active_spans(
     const GradientBucket& bucket,
     bool join = true);
 
-// The methods.
+/// The views that a kernel call for `span` takes; state 0 and 1 are moments.
+UpdateTensors tensors_of(
+    const ShardPart& part,
+    const ShardTensors& shard,
+    const UpdateSpan& span);
+
+// The methods. Each is for parameters of one rule.
 std::unique_ptr<UpdateMethod> make_adam(
     const UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
@@ -164,5 +172,22 @@ std::unique_ptr<UpdateMethod> make_lion(
     const UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options);
+std::unique_ptr<UpdateMethod> make_lamb(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const LambOptions& options);
+std::unique_ptr<UpdateMethod> make_adafactor(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdafactorOptions& options);
+/// @param parameters matrices only.
+std::unique_ptr<UpdateMethod> make_muon(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const MuonOptions& options);
+std::unique_ptr<UpdateMethod> make_user_method(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const UserOptimizerOptions& options);
 
 } // namespace tessera

@@ -4,6 +4,7 @@
 // are the same with and without CUDA.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
 #include <span>
@@ -16,6 +17,15 @@ namespace tessera {
 template <typename Shard>
 using UpdateCudaFunction = void (*)(std::span<const Shard>);
 
+/// Partial sums per run of lamb_moments_() on CUDA.
+inline constexpr int64_t kLambCudaBlocks = 64;
+
+/// The first half of LAMB.
+/// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
+template <typename T>
+using LambMomentsCudaFunction =
+    void (*)(std::span<const LambShard<T>>, double* sums);
+
 /// The updates that the plugin has.
 using UpdateCudaFunctions = std::tuple<
     UpdateCudaFunction<AdamWShard<float>>,
@@ -23,7 +33,11 @@ using UpdateCudaFunctions = std::tuple<
     UpdateCudaFunction<SgdShard<float>>,
     UpdateCudaFunction<SgdShard<double>>,
     UpdateCudaFunction<LionShard<float>>,
-    UpdateCudaFunction<LionShard<double>>>;
+    UpdateCudaFunction<LionShard<double>>,
+    UpdateCudaFunction<LambShard<float>>, // the second half, lamb_weights_()
+    UpdateCudaFunction<LambShard<double>>,
+    LambMomentsCudaFunction<float>,
+    LambMomentsCudaFunction<double>>;
 
 /// Called once, when the plugin is loaded.
 void register_update_cuda(const UpdateCudaFunctions& functions);
@@ -34,6 +48,11 @@ const UpdateCudaFunctions& update_cuda_functions();
 template <typename Shard>
 void update_cuda(std::span<const Shard> shards) {
   std::get<UpdateCudaFunction<Shard>>(update_cuda_functions())(shards);
+}
+
+template <typename T>
+void lamb_moments_cuda(std::span<const LambShard<T>> shards, double* sums) {
+  std::get<LambMomentsCudaFunction<T>>(update_cuda_functions())(shards, sums);
 }
 
 } // namespace tessera

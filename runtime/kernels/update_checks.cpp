@@ -115,4 +115,45 @@ LowPrecision UpdateChecks::format_of(const char* name, const at::Tensor& tensor)
   return LowPrecision::kFloat16;
 }
 
+LowPrecision check_adam(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    const AdamWStep& step) {
+  check.not_negative("lr", step.lr);
+  check.not_negative("eps", step.eps);
+  check.not_negative("weight_decay", step.weight_decay);
+  check.in_unit_interval("beta1", step.beta1);
+  check.in_unit_interval("beta2", step.beta2);
+  check.counts_from_one(step.step);
+  return check_tensors(check, tensors, 2);
+}
+
+LowPrecision check_tensors(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    int moments) {
+  const at::Tensor& master = tensors.master;
+  check.master(master);
+  check.like_master("grad", tensors.grad, master);
+  const auto check_moment = [&](const char* name, const at::Tensor& moment) {
+    check.like_master(name, moment, master);
+    check.same_dtype(name, moment, master);
+  };
+  if (moments > 0) {
+    check_moment("exp_avg", tensors.moment);
+  }
+  if (moments > 1) {
+    check_moment("exp_avg_sq", tensors.moment_sq);
+  }
+  if (tensors.low_precision.defined()) {
+    check.like_master("low_precision", tensors.low_precision, master);
+  }
+  const at::ScalarType dtype = tensors.grad.scalar_type();
+  if (dtype == at::kBFloat16 || dtype == at::kHalf) {
+    return check.format_of("grad", tensors.grad);
+  }
+  check.same_dtype("grad", tensors.grad, master);
+  return LowPrecision::kNone;
+}
+
 } // namespace tessera::detail

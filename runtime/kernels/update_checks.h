@@ -2,7 +2,7 @@
 #pragma once
 // What optimizer kernels ask of their arguments. Internal.
 
-#include "tessera/runtime/kernels/low_precision.h"
+#include "tessera/runtime/kernels/update_runs.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -34,5 +34,18 @@ class UpdateChecks {
  private:
   const char* op_;
 };
+
+/// Checks a run of AdamW or LAMB. @return the format of the gradient.
+LowPrecision check_adam(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    const AdamWStep& step);
+
+/// Checks the tensors of a run. @param moments how many of them it has.
+/// @return the format of the gradient.
+LowPrecision check_tensors(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    int moments);
 
 } // namespace tessera::detail

@@ -6,6 +6,8 @@
 #include "tessera/runtime/kernels/update_kernel.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <vector>
 
 namespace tessera {
 
@@ -45,7 +47,42 @@ void update(void (*kernel)(const Shard&, int64_t, int64_t), const Shard& s) {
   });
 }
 
+template <typename T>
+LambSums lamb_moments(const UpdateKernels<T>& kernels, const LambShard<T>& s) {
+  const int64_t blocks = (s.numel + kBlockNumel - 1) / kBlockNumel;
+  // One by one: the sum's order does not depend on the threads.
+  std::vector<LambSums> parts(static_cast<size_t>(blocks));
+  parallel_for(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
+    for (int64_t b = first; b < last; ++b) {
+      parts[static_cast<size_t>(b)] = kernels.lamb_moments(
+          s, b * kBlockNumel, std::min((b + 1) * kBlockNumel, s.numel));
+    }
+  });
+  LambSums sums;
+  for (const LambSums& part : parts) {
+    sums.weights += part.weights;
+    sums.direction += part.direction;
+  }
+  return sums;
+}
+
 } // namespace
+
+LambSums lamb_moments_cpu(Isa isa, const LambShard<float>& shard) {
+  return lamb_moments(kernels_of<float>(isa), shard);
+}
+
+LambSums lamb_moments_cpu(Isa isa, const LambShard<double>& shard) {
+  return lamb_moments(kernels_of<double>(isa), shard);
+}
+
+void lamb_weights_cpu(Isa isa, const LambShard<float>& shard) {
+  update(kernels_of<float>(isa).lamb_weights, shard);
+}
+
+void lamb_weights_cpu(Isa isa, const LambShard<double>& shard) {
+  update(kernels_of<double>(isa).lamb_weights, shard);
+}
 
 void update_cpu(Isa isa, const SgdShard<float>& shard) {
   update(kernels_of<float>(isa).sgd, shard);

@@ -5,6 +5,7 @@
 // and roundings of torch::optim::SGD, as [Note: the bits of AdamW] describes
 // them: one fma for every add_(x, alpha).
 
+#include "tessera/runtime/kernels/lamb_kernel.h"
 #include "tessera/runtime/kernels/update_shard.h"
 #include "tessera/runtime/kernels/vec_loop.h"
 
@@ -17,6 +18,8 @@ template <typename T>
 struct UpdateKernels {
   void (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
   void (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
+  LambSums (*lamb_moments)(const LambShard<T>&, int64_t begin, int64_t end);
+  void (*lamb_weights)(const LambShard<T>&, int64_t begin, int64_t end);
 };
 
 namespace detail {
@@ -120,7 +123,9 @@ UpdateKernels<typename Vec::Scalar> update_kernels() {
   using T = typename Vec::Scalar;
   return {
       &update_range<Vec, SgdRule, SgdShard<T>>,
-      &update_range<Vec, LionRule, LionShard<T>>};
+      &update_range<Vec, LionRule, LionShard<T>>,
+      &LambLoop<Vec>::moments,
+      &LambLoop<Vec>::weights};
 }
 
 } // namespace detail

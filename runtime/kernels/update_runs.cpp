@@ -17,29 +17,6 @@ namespace {
 
 using detail::UpdateChecks;
 
-void check_step(const UpdateChecks& check, const AdamWStep& step) {
-  check.not_negative("lr", step.lr);
-  check.not_negative("eps", step.eps);
-  check.not_negative("weight_decay", step.weight_decay);
-  check.in_unit_interval("beta1", step.beta1);
-  check.in_unit_interval("beta2", step.beta2);
-  check.counts_from_one(step.step);
-}
-
-void check_step(const UpdateChecks& check, const SgdStep& step) {
-  check.not_negative("lr", step.lr);
-  check.not_negative("momentum", step.momentum);
-  check.not_negative("weight_decay", step.weight_decay);
-  check.counts_from_one(step.step);
-}
-
-void check_step(const UpdateChecks& check, const LionStep& step) {
-  check.not_negative("lr", step.lr);
-  check.not_negative("weight_decay", step.weight_decay);
-  check.in_unit_interval("beta1", step.beta1);
-  check.in_unit_interval("beta2", step.beta2);
-}
-
 /// How many moments a step of SGD or Lion has.
 int moments_of(const SgdStep& step) {
   return step.momentum == 0 ? 0 : 1;
@@ -48,34 +25,24 @@ int moments_of(const LionStep&) {
   return 1;
 }
 
-/// @return the format of the gradient.
-template <typename Step>
-LowPrecision check_run(
-    const UpdateChecks& check,
-    const UpdateTensors& t,
-    const Step& step) {
-  check_step(check, step);
-  check.master(t.master);
-  check.like_master("grad", t.grad, t.master);
-  const auto check_moment = [&](const char* name, const at::Tensor& moment) {
-    check.like_master(name, moment, t.master);
-    check.same_dtype(name, moment, t.master);
-  };
-  if constexpr (std::is_same_v<Step, AdamWStep>) {
-    check_moment("exp_avg", t.moment);
-    check_moment("exp_avg_sq", t.moment_sq);
-  } else if (moments_of(step) > 0) {
-    check_moment("moment", t.moment);
-  }
-  if (t.low_precision.defined()) {
-    check.like_master("low_precision", t.low_precision, t.master);
-  }
-  const at::ScalarType dtype = t.grad.scalar_type();
-  if (dtype == at::kBFloat16 || dtype == at::kHalf) {
-    return check.format_of("grad", t.grad);
-  }
-  check.same_dtype("grad", t.grad, t.master);
-  return LowPrecision::kNone;
+LowPrecision check_run(const UpdateChecks& check, const AdamWRun& run) {
+  return detail::check_adam(check, run.tensors, run.step);
+}
+
+LowPrecision check_run(const UpdateChecks& check, const SgdRun& run) {
+  check.not_negative("lr", run.step.lr);
+  check.not_negative("momentum", run.step.momentum);
+  check.not_negative("weight_decay", run.step.weight_decay);
+  check.counts_from_one(run.step.step);
+  return detail::check_tensors(check, run.tensors, moments_of(run.step));
+}
+
+LowPrecision check_run(const UpdateChecks& check, const LionRun& run) {
+  check.not_negative("lr", run.step.lr);
+  check.not_negative("weight_decay", run.step.weight_decay);
+  check.in_unit_interval("beta1", run.step.beta1);
+  check.in_unit_interval("beta2", run.step.beta2);
+  return detail::check_tensors(check, run.tensors, 1);
 }
 
 uint16_t* bits_of(const at::Tensor& tensor) {
@@ -156,7 +123,7 @@ void update_all(const UpdateChecks& check, std::span<const Run> runs) {
   std::vector<Shard> shards;
   shards.reserve(runs.size());
   for (const Run& run : runs) {
-    const LowPrecision grad_format = check_run(check, run.tensors, run.step);
+    const LowPrecision grad_format = check_run(check, run);
     check.same_dtype("a run", run.tensors.master, first);
     TESSERA_CHECK(
         run.tensors.master.device() == first.device(),
