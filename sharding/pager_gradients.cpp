@@ -4,11 +4,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <utility>
@@ -89,7 +89,7 @@ void Pager::note_arrival(size_t parameter) {
          /*in_backward=*/true});
   }
   if (!std::exchange(backward_end_queued_, true)) {
-    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+    call_at_backward_end([this] {
       backward_end_queued_ = false;
       on_backward_end();
     });
