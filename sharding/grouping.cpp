@@ -200,8 +200,46 @@ std::vector<GroupSpec> merge_small(
   return merged;
 }
 
+using GroupKind = std::pair<at::ScalarType, bool>;
+
+/// Gathers what the blocks have a little of, e.g. float32 norms: a group for
+/// several blocks' share in place of one for each.
+class SmallParts {
+ public:
+  SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
+      : min_numel_(min_numel), out_(out) {}
+
+  /// @return false when the part is large enough to stay alone.
+  bool add(GroupKind kind, const GroupSpec& part) {
+    if (numel_of(part) >= min_numel_) {
+      return false;
+    }
+    const auto [found, is_new] = open_.emplace(kind, out_.size());
+    if (is_new) {
+      out_.push_back(part);
+      return true;
+    }
+    GroupSpec& group = out_[found->second];
+    group.parameters.insert(
+        group.parameters.end(), part.parameters.begin(), part.parameters.end());
+    group.scattered = true;
+    if (numel_of(group) >= min_numel_) {
+      open_.erase(found);
+    }
+    return true;
+  }
+
+ private:
+  int64_t min_numel_;
+  std::vector<GroupSpec>& out_;
+  std::map<GroupKind, size_t> open_; ///< groups that take more, by kind
+};
+
 /// One group per (dtype, requires_grad); the trainable part keeps the name.
-void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
+void split_by_kind(
+    const GroupSpec& group,
+    SmallParts& small,
+    std::vector<GroupSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
   for (const auto& record : group.parameters) {
@@ -209,10 +247,10 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
       trainable.insert(record.tensor.storage().unsafeGetStorageImpl());
     }
   }
-  std::vector<std::pair<std::pair<at::ScalarType, bool>, GroupSpec>> kinds;
+  std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
-    const std::pair kind(
-        record.tensor.scalar_type(),
+    const GroupKind kind(
+        record.dtype,
         trainable.count(record.tensor.storage().unsafeGetStorageImpl()) > 0);
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
@@ -228,6 +266,9 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
     if (kinds.size() > 1) {
       part.name += std::string("[") + c10::toString(kind.first) +
                    (kind.second ? "]" : ", frozen]");
+      if (small.add(kind, part)) {
+        continue;
+      }
     }
     out.push_back(std::move(part));
   }
@@ -282,9 +323,10 @@ std::vector<GroupSpec> make_groups(
       std::make_move_iterator(shared_groups.end()));
 
   std::vector<GroupSpec> result;
+  SmallParts small(policy.min_group_numel, result);
   for (const auto& group :
        merge_small(std::move(groups), policy.min_group_numel)) {
-    split_by_kind(group, result);
+    split_by_kind(group, small, result);
   }
   return result;
 }

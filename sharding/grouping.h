@@ -39,7 +39,8 @@ struct GroupSpec {
 /// - small groups that ask for the same are merged;
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
-/// - each group is then split by dtype and requires_grad.
+/// - each group is then split by dtype and requires_grad; small parts of
+///   several groups, such as float32 norms, travel together.
 std::vector<GroupSpec> make_groups(
     const torch::nn::Module& module,
     const std::vector<ParameterRecord>& parameters,

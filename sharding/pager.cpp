@@ -52,9 +52,12 @@ c10::Device device_of(const torch::nn::Module& module) {
 /// that none of them fails because another one has left with that error.
 std::vector<GroupSpec> checked_groups(
     const torch::nn::Module& module,
-    const GroupPolicy& policy) {
+    const PagerOptions& options) {
+  check(options);
   ensure_page_key_registered();
-  return make_groups(module, take_parameter_census(module), policy);
+  auto census = take_parameter_census(module);
+  choose_dtypes(module, options.precision, census);
+  return make_groups(module, census, options.groups);
 }
 
 std::string signature_of(const std::vector<GroupSpec>& specs) {
@@ -63,8 +66,8 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
     text << spec.name << ":";
     for (const auto& record : spec.parameters) {
       text << record.name() << record.tensor.sizes()
-           << record.tensor.scalar_type() << record.tensor.requires_grad()
-           << ";";
+           << record.tensor.scalar_type() << record.dtype
+           << record.tensor.requires_grad() << ";";
     }
   }
   return text.str();
@@ -77,12 +80,7 @@ Pager::Pager(
     torch::nn::Module& module,
     const PagerOptions& options,
     MemoryLedger& ledger)
-    : Pager(
-          world,
-          module,
-          checked_groups(module, options.groups),
-          options,
-          ledger) {}
+    : Pager(world, module, checked_groups(module, options), options, ledger) {}
 
 Pager::Pager(
     World& world,
@@ -102,20 +100,34 @@ Pager::Pager(
   if (options.broadcast_from_rank0 && world.size() > 1) {
     broadcast_module(module);
   }
+  convert_buffers(module, options.precision);
   for (const GroupSpec& spec : specs) {
     const size_t group = groups_.size();
     groups_.push_back(std::make_unique<ParamGroup>(
-        spec, places_.size(), *this, rank(), world_size(), ledger));
+        spec,
+        places_.size(),
+        options.precision,
+        *this,
+        rank(),
+        world_size(),
+        ledger));
     groups_.back()->number = static_cast<int>(group);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       places_.push_back({group, i});
     }
   }
   for (const auto& group : groups_) {
-    buckets_.push_back(
-        group->trainable() ? std::make_unique<GradientBucket>(
-                                 *group, *this, rank(), world_size(), ledger)
-                           : nullptr);
+    if (!group->trainable()) {
+      buckets_.push_back(nullptr);
+      continue;
+    }
+    buckets_.push_back(std::make_unique<GradientBucket>(
+        *group,
+        gradient_dtype(options.precision, group->dtype()),
+        *this,
+        rank(),
+        world_size(),
+        ledger));
   }
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
@@ -126,8 +138,6 @@ Pager::Pager(
       group->attach_shard();
       group->touched_epoch = epoch_;
     }
-  } else {
-    size_arenas();
   }
 }
 
@@ -204,19 +214,72 @@ void Pager::remove_hooks() {
   user_hooks_.clear();
 }
 
-void Pager::size_arenas() {
+bool Pager::keeps_gradients_whole() const {
+  return options_.accumulates() == GradientAccumulation::kKeepWhole;
+}
+
+std::vector<PlanEvent> Pager::expected_events() const {
   std::vector<bool> trainable;
   std::vector<bool> scattered;
-  std::vector<int64_t> bytes;
   for (const auto& group : groups_) {
     trainable.push_back(group->trainable());
     scattered.push_back(group->scattered());
-    bytes.push_back(group->padded_bytes());
   }
-  const auto events = registration_order_events(trainable, scattered);
-  gather_arena_.resize(capacity_without_exposed_unshards(
-      events, bytes, options_.prefetch_depth));
-  reduce_arena_.resize(peak_reduce_bytes(events, bytes));
+  return registration_order_events(trainable, scattered);
+}
+
+PlanLimits Pager::plan_limits() const {
+  PlanLimits limits;
+  limits.capacity_bytes = gather_arena_.capacity_bytes();
+  limits.prefetch_depth = options_.prefetch_depth;
+  limits.reduces = !keeps_gradients_whole();
+  for (const auto& group : groups_) {
+    limits.group_bytes.push_back(group->padded_bytes());
+    limits.stays.push_back(options_.zero_stage < 3 && !has_budget_);
+  }
+  return limits;
+}
+
+std::vector<int64_t> Pager::gradient_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const auto& bucket : buckets_) {
+    bytes.push_back(bucket ? bucket->padded_bytes() : 0);
+  }
+  return bytes;
+}
+
+void Pager::make_slots(std::optional<int64_t> gather_bytes) {
+  if (world_size() == 1) {
+    return;
+  }
+  gather_bytes = gather_bytes ? gather_bytes : options_.gather_bytes;
+  has_budget_ = gather_bytes.has_value();
+  const auto events = expected_events();
+  const PlanLimits limits = plan_limits();
+  const int64_t wanted = capacity_without_exposed_unshards(events, limits);
+  TESSERA_CHECK(
+      !gather_bytes || *gather_bytes >= wanted,
+      "the memory budget leaves ",
+      gather_bytes.value_or(0),
+      " bytes for unsharded parameters, and this model needs ",
+      wanted,
+      " (the largest neighbouring groups at once): ",
+      wanted - gather_bytes.value_or(0),
+      " bytes are missing. Raise memory.device_bytes, use more ranks, or "
+      "divide the largest module.");
+  int64_t everything = 0;
+  for (const int64_t bytes : limits.group_bytes) {
+    everything += bytes + OffsetAllocator::kAlignment;
+  }
+  gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
+  int64_t reduce_bytes = peak_reduce_bytes(events, gradient_bytes());
+  if (keeps_gradients_whole()) {
+    reduce_bytes = 0;
+    for (const int64_t bytes : gradient_bytes()) {
+      reduce_bytes += bytes + OffsetAllocator::kAlignment;
+    }
+  }
+  reduce_arena_.resize(reduce_bytes);
 }
 
 const PagedParameter& Pager::parameter(size_t index) const {
@@ -280,6 +343,8 @@ std::string Pager::describe(const RankIntent& intent) const {
       return "clips the gradients";
     case RankIntent::Kind::kReadGradient:
       return "reads the gradient of " + name();
+    case RankIntent::Kind::kAddGradient:
+      return "adds to the gradient of " + name();
     case RankIntent::Kind::kStep:
       return "applies the gradients";
     case RankIntent::Kind::kSum:
@@ -342,10 +407,12 @@ MemoryBytes Pager::planned_bytes() const {
     bytes[static_cast<size_t>(purpose)] += count;
   };
   for (const auto& group : groups_) {
-    const int64_t shard_bytes = group->padded_bytes() / world_size();
-    add(MemoryPurpose::kParameters, shard_bytes);
-    if (group->trainable()) {
-      add(MemoryPurpose::kGradients, shard_bytes);
+    add(MemoryPurpose::kParameters, group->shard().nbytes());
+    if (group->has_own_master()) {
+      add(MemoryPurpose::kOptimizerState, group->master().nbytes());
+    }
+    if (const auto* bucket = buckets_[group->number].get()) {
+      add(MemoryPurpose::kGradients, bucket->shard().nbytes());
     }
   }
   add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
@@ -357,6 +424,29 @@ void Pager::check_identity() const {
   for (const auto& group : groups_) {
     group->check_identity();
   }
+}
+
+at::Tensor Pager::gather_master(size_t g) {
+  const at::Tensor& master = groups_[g]->master();
+  if (world_size() == 1) {
+    return master;
+  }
+  const at::Tensor whole =
+      at::empty({groups_[g]->layout().padded_numel()}, master.options());
+  const bool as_bytes = !master.is_floating_point();
+  data_
+      ->all_gather(
+          as_bytes ? whole.view(at::kByte) : whole,
+          as_bytes ? master.view(at::kByte) : master,
+          "values of '" + groups_[g]->name() + "'")
+      .wait(watch_failures());
+  return whole;
+}
+
+at::Tensor Pager::whole_master(size_t g) {
+  agree_joining_reductions(
+      {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
+  return gather_master(g);
 }
 
 void Pager::unwrap() {
@@ -377,19 +467,11 @@ void Pager::unwrap() {
   leave_phase();
   remove_hooks();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    ParamGroup& group = *groups_[g];
-    if (group.residency() == Residency::kSharded) {
-      group.begin_unshard(
-          *data_,
-          gather_arena_.allocate_outside(
-              group.layout().padded_numel(), group.dtype()));
-      group.end_unshard(watch_failures());
-    }
+    const at::Tensor whole = gather_master(g);
     if (buckets_[g]) {
       buckets_[g]->retire();
     }
-    group.restore();
-    Slot slot = group.take_slot();
+    Slot slot = groups_[g]->restore(whole, watch_failures());
     if (slot.defined()) {
       gather_arena_.release(slot);
     }

@@ -2,6 +2,7 @@
 #include "tessera/sharding/recompute_scope.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@ namespace {
 struct ThreadState {
   int forwards = 0;
   int recomputations = 0;
+  int outer_backward = -1; ///< around the outermost recomputation
   std::vector<std::function<void()>> waiting; ///< for the outermost scope's end
 };
 
@@ -37,7 +39,9 @@ bool in_checkpointed_forward() {
 }
 
 RecomputeScope::RecomputeScope() {
-  ++state().recomputations;
+  if (state().recomputations++ == 0) {
+    state().outer_backward = torch::autograd::get_current_graph_task_id();
+  }
 }
 
 RecomputeScope::~RecomputeScope() {
@@ -53,6 +57,12 @@ void RecomputeScope::finish() {
       call_at_backward_end(std::move(callback));
     }
   }
+}
+
+int current_backward() {
+  return state().recomputations > 0
+             ? state().outer_backward
+             : torch::autograd::get_current_graph_task_id();
 }
 
 void call_at_backward_end(std::function<void()> callback) {

@@ -38,6 +38,10 @@ class RecomputeScope {
   bool finished_ = false;
 };
 
+/// Autograd's number of the backward that the user has started, also inside of
+/// a recomputation; -1 outside of backward.
+int current_backward();
+
 /// Calls `callback` when the backward that the user has started ends. Called
 /// in a backward; recomputed graphs do not count. A backward that a user's own
 /// autograd function starts does: LibTorch does not show it.
