@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace tessera {
 
@@ -91,6 +92,8 @@ class CheckpointBlock
       const CheckpointOptions& options = {})
       : torch::nn::ModuleHolder<Impl>(std::make_shared<Impl>(module, options)) {
   }
+  /* implicit */ CheckpointBlock(std::shared_ptr<Impl> module)
+      : torch::nn::ModuleHolder<Impl>(std::move(module)) {}
   /* implicit */ CheckpointBlock(std::nullptr_t)
       : torch::nn::ModuleHolder<Impl>(nullptr) {}
 

@@ -271,6 +271,8 @@ class TransformerBlockList : public torch::nn::ModuleHolder<
       size_t blocks_per_checkpoint = 1)
       : torch::nn::ModuleHolder<Impl>(
             std::make_shared<Impl>(blocks, blocks_per_checkpoint)) {}
+  /* implicit */ TransformerBlockList(std::shared_ptr<Impl> module)
+      : torch::nn::ModuleHolder<Impl>(std::move(module)) {}
   /* implicit */ TransformerBlockList(std::nullptr_t)
       : torch::nn::ModuleHolder<Impl>(nullptr) {}
 
