@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/grouping.h"
 
-#include "tessera/runtime/core/error.h"
-#include "tessera/sharding/residency_hints.h"
-
-#include <torch/nn/modules/container/moduledict.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
+#include "tessera/sharding/module_blocks.h"
+#include "tessera/sharding/name_patterns.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
-#include <set>
-#include <typeindex>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -22,118 +17,14 @@ namespace tessera {
 namespace {
 
 using torch::nn::Module;
+using RecordOf = std::unordered_map<const c10::TensorImpl*, ParameterRecord>;
 
-bool is_container(const Module& module) {
-  return dynamic_cast<const torch::nn::SequentialImpl*>(&module) ||
-         dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
-         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
-}
-
-bool has_parameters(const Module& module) {
-  return !module.parameters(/*recurse=*/true).empty();
-}
-
-/// A module made of modules, not a mere list of them: what a block looks like.
-bool is_composite(const Module& module) {
-  return !module.children().empty() && !is_container(module) &&
-         has_parameters(module);
-}
-
-const ResidencyHints* hints_of(const Module& module) {
-  return dynamic_cast<const ResidencyHints*>(&module);
-}
-
-/// The children that are blocks.
-std::set<const Module*> blocks_among_children(const Module& module) {
-  std::map<std::type_index, std::vector<const Module*>> by_type;
-  std::set<const Module*> blocks;
-  for (const auto& child : module.children()) {
-    if (hints_of(*child) != nullptr) {
-      blocks.insert(child.get());
-    } else if (is_composite(*child)) {
-      const Module& reference = *child;
-      by_type[typeid(reference)].push_back(child.get());
-    }
-  }
-  for (const auto& [type, members] : by_type) {
-    if (members.size() > 1 || is_container(module)) {
-      blocks.insert(members.begin(), members.end());
-    }
-  }
-  return blocks;
-}
-
-bool contains_blocks(const Module& module) {
-  if (!blocks_among_children(module).empty()) {
-    return true;
-  }
-  const auto children = module.children();
-  return std::any_of(children.begin(), children.end(), [](const auto& child) {
-    return contains_blocks(*child);
-  });
-}
-
-/// A piece of the model before merging.
-struct Piece {
-  std::string name;
-  std::vector<const c10::TensorImpl*> parameters;
-  std::optional<int> zero_stage;
+/// A group before merging.
+struct Candidate {
+  GroupSpec spec;
+  bool may_be_collected = true; ///< with other small ones
+  bool may_merge = true; ///< with its neighbours
 };
-
-std::string join(const std::string& path, const std::string& key) {
-  return path.empty() ? key : path + "." + key;
-}
-
-std::optional<int> zero_stage_of(
-    const Module& module,
-    const std::string& path) {
-  const ResidencyHints* hints = hints_of(module);
-  if (hints == nullptr || !hints->zero_stage) {
-    return std::nullopt;
-  }
-  TESSERA_CHECK(
-      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
-      "module '",
-      path,
-      "' asks for zero_stage ",
-      *hints->zero_stage,
-      "; it must be 1, 2 or 3.");
-  return hints->zero_stage;
-}
-
-void add_piece(
-    const Module& module,
-    const std::string& path,
-    bool recurse,
-    std::vector<Piece>& pieces) {
-  Piece piece{path, {}, zero_stage_of(module, path)};
-  for (const auto& tensor : module.parameters(recurse)) {
-    piece.parameters.push_back(tensor.unsafeGetTensorImpl());
-  }
-  if (!piece.parameters.empty()) {
-    pieces.push_back(std::move(piece));
-  }
-}
-
-void collect_pieces(
-    const Module& module,
-    const std::string& path,
-    std::vector<Piece>& pieces) {
-  add_piece(module, path, /*recurse=*/false, pieces);
-  const auto blocks = blocks_among_children(module);
-  for (const auto& child : module.named_children()) {
-    const std::string child_path = join(path, child.key());
-    const Module& child_module = *child.value();
-    const bool transparent =
-        !blocks.count(&child_module) &&
-        (is_container(child_module) || contains_blocks(child_module));
-    if (transparent) {
-      collect_pieces(child_module, child_path, pieces);
-    } else {
-      add_piece(child_module, child_path, /*recurse=*/true, pieces);
-    }
-  }
-}
 
 int64_t numel_of(const GroupSpec& group) {
   int64_t numel = 0;
@@ -143,64 +34,180 @@ int64_t numel_of(const GroupSpec& group) {
   return numel;
 }
 
+/// Groups merge only where these are equal.
+using Wishes = std::pair<std::optional<bool>, std::optional<int>>;
+
+Wishes wishes_of(const GroupSpec& group) {
+  return {group.reshard_after_forward, group.zero_stage};
+}
+
+const c10::StorageImpl* storage_of(const ParameterRecord& record) {
+  return record.tensor.storage().unsafeGetStorageImpl();
+}
+
 /// Storages used from more than one piece leave their pieces.
-class SharedStorages {
- public:
-  SharedStorages(
-      const std::vector<Piece>& pieces,
-      const std::unordered_map<const c10::TensorImpl*, ParameterRecord>& all) {
-    std::unordered_map<const c10::StorageImpl*, size_t> first_piece;
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      for (const auto* impl : pieces[i].parameters) {
-        const auto* storage =
-            all.at(impl).tensor.storage().unsafeGetStorageImpl();
-        const auto [found, is_new] = first_piece.emplace(storage, i);
-        if (!is_new && found->second != i) {
-          shared_.insert(storage);
-        }
+std::unordered_set<const c10::StorageImpl*> shared_storages(
+    const std::vector<ModulePiece>& pieces,
+    const RecordOf& records) {
+  std::unordered_set<const c10::StorageImpl*> shared;
+  std::unordered_map<const c10::StorageImpl*, size_t> first_piece;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (const auto* impl : pieces[i].parameters) {
+      const auto record = records.find(impl);
+      if (record == records.end()) {
+        continue; // ignored
+      }
+      const auto* storage = storage_of(record->second);
+      const auto [found, is_new] = first_piece.emplace(storage, i);
+      if (!is_new && found->second != i) {
+        shared.insert(storage);
       }
     }
   }
+  return shared;
+}
 
-  bool contains(const at::Tensor& tensor) const {
-    return shared_.count(tensor.storage().unsafeGetStorageImpl()) > 0;
+std::vector<Candidate> candidates_of(
+    const std::vector<ModulePiece>& pieces,
+    const RecordOf& records) {
+  const auto shared = shared_storages(pieces, records);
+  std::vector<Candidate> groups;
+  std::vector<Candidate> shared_groups;
+  std::unordered_map<const c10::StorageImpl*, size_t> shared_group;
+  std::unordered_set<const c10::TensorImpl*> placed;
+  for (const auto& piece : pieces) {
+    Candidate group;
+    group.spec.name = piece.path.empty() ? "root" : piece.path;
+    group.spec.zero_stage = piece.zero_stage;
+    group.may_be_collected = !piece.is_named && !piece.is_apart;
+    group.may_merge = !piece.is_apart;
+    for (const auto* impl : piece.parameters) {
+      const auto found_record = records.find(impl);
+      if (found_record == records.end() || !placed.insert(impl).second) {
+        continue;
+      }
+      const ParameterRecord& record = found_record->second;
+      const auto* storage = storage_of(record);
+      if (!shared.count(storage)) {
+        group.spec.parameters.push_back(record);
+        continue;
+      }
+      const auto [found, is_new] =
+          shared_group.emplace(storage, shared_groups.size());
+      if (is_new) {
+        Candidate own;
+        own.spec.name = record.name();
+        own.spec.scattered = true;
+        own.may_be_collected = !piece.is_apart;
+        own.may_merge = false;
+        shared_groups.push_back(std::move(own));
+      }
+      shared_groups[found->second].spec.parameters.push_back(record);
+    }
+    if (!group.spec.parameters.empty()) {
+      groups.push_back(std::move(group));
+    }
   }
+  // Tied weights are used early and late; they come first, as embeddings do.
+  groups.insert(
+      groups.begin(),
+      std::make_move_iterator(shared_groups.begin()),
+      std::make_move_iterator(shared_groups.end()));
+  return groups;
+}
 
- private:
-  std::unordered_set<const c10::StorageImpl*> shared_;
-};
+/// A path and all that it lies in: "a.b.c", "a.b", "a".
+std::vector<std::string> with_ancestors(std::string path) {
+  std::vector<std::string> paths{path};
+  for (size_t dot = path.rfind('.'); dot != std::string::npos;
+       dot = path.rfind('.')) {
+    path.resize(dot);
+    paths.push_back(path);
+  }
+  return paths;
+}
 
-/// Collects small groups, in order, until a collection reaches the minimum.
-std::vector<GroupSpec> merge_small(
-    std::vector<GroupSpec> groups,
-    int64_t min_numel) {
-  std::vector<GroupSpec> merged;
-  std::optional<size_t> open;
-  for (auto& group : groups) {
-    if (numel_of(group) >= min_numel) {
-      merged.push_back(std::move(group));
-      continue;
+void apply_reshard_rules(
+    const std::vector<ReshardRule>& rules,
+    std::vector<Candidate>& groups) {
+  std::vector<std::string> expressions;
+  for (const ReshardRule& rule : rules) {
+    expressions.push_back(rule.path);
+  }
+  auto patterns =
+      NamePatterns::of_paths("GroupPolicy::reshard_after_forward", expressions);
+  for (Candidate& group : groups) {
+    std::optional<size_t> first;
+    for (const std::string& path : with_ancestors(group.spec.name)) {
+      const auto match = patterns.first_match(path);
+      if (match && (!first || *match < *first)) {
+        first = match;
+      }
     }
-    if (!open || merged[*open].zero_stage != group.zero_stage) {
-      open = merged.size();
-      merged.push_back(std::move(group));
-      continue;
+    if (first) {
+      group.spec.reshard_after_forward = rules[*first].reshard_after_forward;
     }
-    GroupSpec& target = merged[*open];
-    target.name += "+" + group.name;
-    target.scattered = true;
-    std::move(
-        group.parameters.begin(),
-        group.parameters.end(),
-        std::back_inserter(target.parameters));
-    if (numel_of(target) >= min_numel) {
-      open.reset();
+  }
+  patterns.check_all_used();
+}
+
+void append(GroupSpec& target, GroupSpec&& group) {
+  target.name += "+" + group.name;
+  std::move(
+      group.parameters.begin(),
+      group.parameters.end(),
+      std::back_inserter(target.parameters));
+}
+
+/// Merges groups that follow each other, up to a size. Their gradients arrive
+/// one after the other: merged ones are not scattered.
+std::vector<Candidate> merge_neighbours(
+    std::vector<Candidate> groups,
+    int64_t max_numel) {
+  std::vector<Candidate> merged;
+  for (Candidate& group : groups) {
+    Candidate* last = merged.empty() ? nullptr : &merged.back();
+    if (last != nullptr && last->may_merge && group.may_merge &&
+        wishes_of(last->spec) == wishes_of(group.spec) &&
+        numel_of(last->spec) + numel_of(group.spec) <= max_numel) {
+      append(last->spec, std::move(group.spec));
+      last->may_be_collected = last->may_be_collected && group.may_be_collected;
+    } else {
+      merged.push_back(std::move(group));
     }
   }
   return merged;
 }
 
-using GroupKind = std::pair<at::ScalarType, bool>;
+/// Collects small groups, in order, until a collection reaches the minimum.
+std::vector<GroupSpec> collect_small(
+    std::vector<Candidate> groups,
+    int64_t min_numel) {
+  std::vector<GroupSpec> collected;
+  std::map<Wishes, size_t> open;
+  for (Candidate& group : groups) {
+    if (!group.may_be_collected || numel_of(group.spec) >= min_numel) {
+      collected.push_back(std::move(group.spec));
+      continue;
+    }
+    const auto wishes = wishes_of(group.spec);
+    const auto found = open.find(wishes);
+    if (found == open.end()) {
+      open.emplace(wishes, collected.size());
+      collected.push_back(std::move(group.spec));
+      continue;
+    }
+    GroupSpec& target = collected[found->second];
+    append(target, std::move(group.spec));
+    target.scattered = true;
+    if (numel_of(target) >= min_numel) {
+      open.erase(found);
+    }
+  }
+  return collected;
+}
+
+using GroupKind = std::pair<at::ScalarType, bool>; ///< dtype, trainable
 
 /// Gathers what the blocks have a little of, e.g. float32 norms: a group for
 /// several blocks' share in place of one for each.
@@ -214,7 +221,8 @@ class SmallParts {
     if (numel_of(part) >= min_numel_) {
       return false;
     }
-    const auto [found, is_new] = open_.emplace(kind, out_.size());
+    const auto [found, is_new] =
+        open_.emplace(std::pair(kind, wishes_of(part)), out_.size());
     if (is_new) {
       out_.push_back(part);
       return true;
@@ -232,7 +240,7 @@ class SmallParts {
  private:
   int64_t min_numel_;
   std::vector<GroupSpec>& out_;
-  std::map<GroupKind, size_t> open_; ///< groups that take more, by kind
+  std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< that take more
 };
 
 /// One group per (dtype, requires_grad); the trainable part keeps the name.
@@ -244,20 +252,20 @@ void split_by_kind(
   std::unordered_set<const c10::StorageImpl*> trainable;
   for (const auto& record : group.parameters) {
     if (record.tensor.requires_grad()) {
-      trainable.insert(record.tensor.storage().unsafeGetStorageImpl());
+      trainable.insert(storage_of(record));
     }
   }
   std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
     const GroupKind kind(
-        record.dtype,
-        trainable.count(record.tensor.storage().unsafeGetStorageImpl()) > 0);
+        record.dtype, trainable.count(storage_of(record)) > 0);
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
     if (found == kinds.end()) {
-      kinds.emplace_back(
-          kind, GroupSpec{group.name, {}, group.scattered, group.zero_stage});
+      GroupSpec part = group;
+      part.parameters.clear();
+      kinds.emplace_back(kind, std::move(part));
       found = std::prev(kinds.end());
     }
     found->second.parameters.push_back(record);
@@ -280,52 +288,20 @@ std::vector<GroupSpec> make_groups(
     const Module& module,
     const std::vector<ParameterRecord>& parameters,
     const GroupPolicy& policy) {
-  std::unordered_map<const c10::TensorImpl*, ParameterRecord> all;
+  check_group_policy(policy);
+  RecordOf records;
   for (const auto& record : parameters) {
-    all.emplace(record.tensor.unsafeGetTensorImpl(), record);
+    records.emplace(record.tensor.unsafeGetTensorImpl(), record);
   }
-  std::vector<Piece> pieces;
-  collect_pieces(module, "", pieces);
-  const SharedStorages shared(pieces, all);
-
-  std::vector<GroupSpec> groups;
-  std::unordered_map<const c10::StorageImpl*, size_t> shared_group;
-  std::unordered_set<const c10::TensorImpl*> placed;
-  std::vector<GroupSpec> shared_groups;
-  for (const auto& piece : pieces) {
-    GroupSpec group{
-        piece.name.empty() ? "root" : piece.name, {}, false, piece.zero_stage};
-    for (const auto* impl : piece.parameters) {
-      if (!placed.insert(impl).second) {
-        continue;
-      }
-      const ParameterRecord& record = all.at(impl);
-      if (!shared.contains(record.tensor)) {
-        group.parameters.push_back(record);
-        continue;
-      }
-      const auto* storage = record.tensor.storage().unsafeGetStorageImpl();
-      const auto [found, is_new] =
-          shared_group.emplace(storage, shared_groups.size());
-      if (is_new) {
-        shared_groups.push_back({record.name(), {}, true});
-      }
-      shared_groups[found->second].parameters.push_back(record);
-    }
-    if (!group.parameters.empty()) {
-      groups.push_back(std::move(group));
-    }
+  auto groups = candidates_of(find_pieces(module, policy), records);
+  apply_reshard_rules(policy.reshard_after_forward, groups);
+  if (policy.max_group_numel > 0) {
+    groups = merge_neighbours(std::move(groups), policy.max_group_numel);
   }
-  // Tied weights are used early and late; they come first, as embeddings do.
-  groups.insert(
-      groups.begin(),
-      std::make_move_iterator(shared_groups.begin()),
-      std::make_move_iterator(shared_groups.end()));
-
   std::vector<GroupSpec> result;
   SmallParts small(policy.min_group_numel, result);
   for (const auto& group :
-       merge_small(std::move(groups), policy.min_group_numel)) {
+       collect_small(std::move(groups), policy.min_group_numel)) {
     split_by_kind(group, small, result);
   }
   return result;

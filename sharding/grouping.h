@@ -3,6 +3,7 @@
 // Which parameters form one page: the unit that is gathered, reduced and
 // dropped together. By default one block of a repeated stack.
 
+#include "tessera/sharding/group_policy.h"
 #include "tessera/sharding/parameter_census.h"
 
 #include <torch/nn/module.h>
@@ -13,12 +14,6 @@
 
 namespace tessera {
 
-struct GroupPolicy {
-  /// What is smaller is collected until it reaches this size; what is larger
-  /// keeps a group of its own.
-  int64_t min_group_numel = 100'000;
-};
-
 /// Parameters that travel together: same dtype, same requires_grad.
 struct GroupSpec {
   std::string name; ///< path of the module, e.g. "encoder.layer.3"
@@ -26,21 +21,31 @@ struct GroupSpec {
   /// The parameters come from several places of the model, so that their
   /// gradients do not arrive together.
   bool scattered = false;
-  /// What the module asked for (residency_hints.h), if anything.
-  std::optional<int> zero_stage;
+  /// Whether the group is dropped between forward and backward; nothing where
+  /// no rule says so.
+  std::optional<bool> reshard_after_forward = {};
+  /// As the module itself wishes (residency_hints.h).
+  std::optional<int> zero_stage = {};
 };
 
-/// Divides the parameters of `module` into groups, in registration order:
+/// Divides the parameters of `module` into groups, in registration order. By
+/// default:
 /// - children of a container (Sequential, ModuleList, ModuleDict) and siblings
 ///   of one composite type are blocks, a group each; blocks are not divided;
-/// - modules with ResidencyHints are blocks as well;
 /// - other children without blocks inside are a group each; modules around
 ///   blocks are transparent;
-/// - small groups that ask for the same are merged;
+/// - small groups are merged;
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
+/// - modules with wishes of their own (residency_hints.h) are blocks;
 /// - each group is then split by dtype and requires_grad; small parts of
 ///   several groups, such as float32 norms, travel together.
+/// `policy` may name the blocks instead, and more. Groups merge only where the
+/// rules say the same of them.
+/// @param parameters as take_parameter_census() lists them with
+///   policy.ignored; what is not among them is in no group.
+/// @throws tessera::Error as check_group_policy(), and when a rule matches
+///   nothing, with the nearest paths. Not collective.
 std::vector<GroupSpec> make_groups(
     const torch::nn::Module& module,
     const std::vector<ParameterRecord>& parameters,

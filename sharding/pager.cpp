@@ -55,7 +55,7 @@ std::vector<GroupSpec> checked_groups(
     const PagerOptions& options) {
   check(options);
   ensure_page_key_registered();
-  auto census = take_parameter_census(module);
+  auto census = take_parameter_census(module, options.groups.ignored);
   choose_dtypes(module, options.precision, census);
   return make_groups(module, census, options.groups);
 }
@@ -112,6 +112,8 @@ Pager::Pager(
         world_size(),
         ledger));
     groups_.back()->number = static_cast<int>(group);
+    zero_stages_.push_back(spec.zero_stage);
+    reshards_after_forward_.push_back(spec.reshard_after_forward);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       places_.push_back({group, i});
     }
@@ -214,8 +216,12 @@ void Pager::remove_hooks() {
   user_hooks_.clear();
 }
 
-bool Pager::keeps_gradients_whole() const {
-  return options_.accumulates() == GradientAccumulation::kKeepWhole;
+bool Pager::keeps_whole_gradients(size_t g) const {
+  const int stage = zero_stages_[g].value_or(options_.zero_stage);
+  return options_.accumulation.value_or(
+             stage == 1 ? GradientAccumulation::kKeepWhole
+                        : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
 }
 
 std::vector<PlanEvent> Pager::expected_events() const {
@@ -232,20 +238,26 @@ PlanLimits Pager::plan_limits() const {
   PlanLimits limits;
   limits.capacity_bytes = gather_arena_.capacity_bytes();
   limits.prefetch_depth = options_.prefetch_depth;
-  limits.reduces = !keeps_gradients_whole();
-  for (const auto& group : groups_) {
-    limits.group_bytes.push_back(group->padded_bytes());
-    limits.stays.push_back(options_.zero_stage < 3 && !has_budget_);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    limits.group_bytes.push_back(groups_[g]->padded_bytes());
+    const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
+    limits.stays.push_back(
+        !has_budget_ && !reshards_after_forward_[g].value_or(!whole));
+    limits.keeps_gradients.push_back(keeps_whole_gradients(g));
   }
   return limits;
 }
 
-std::vector<int64_t> Pager::gradient_bytes() const {
-  std::vector<int64_t> bytes;
-  for (const auto& bucket : buckets_) {
-    bytes.push_back(bucket ? bucket->padded_bytes() : 0);
+int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
+  int64_t kept = 0;
+  std::vector<int64_t> passing;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t bytes = buckets_[g] ? buckets_[g]->padded_bytes() : 0;
+    const bool keeps = keeps_whole_gradients(g);
+    kept += keeps ? bytes + OffsetAllocator::kAlignment : 0;
+    passing.push_back(keeps ? 0 : bytes);
   }
-  return bytes;
+  return kept + peak_reduce_bytes(events, passing);
 }
 
 void Pager::make_slots(std::optional<int64_t> gather_bytes) {
@@ -272,14 +284,7 @@ void Pager::make_slots(std::optional<int64_t> gather_bytes) {
     everything += bytes + OffsetAllocator::kAlignment;
   }
   gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
-  int64_t reduce_bytes = peak_reduce_bytes(events, gradient_bytes());
-  if (keeps_gradients_whole()) {
-    reduce_bytes = 0;
-    for (const int64_t bytes : gradient_bytes()) {
-      reduce_bytes += bytes + OffsetAllocator::kAlignment;
-    }
-  }
-  reduce_arena_.resize(reduce_bytes);
+  reduce_arena_.resize(reduce_slot_bytes(events));
 }
 
 const PagedParameter& Pager::parameter(size_t index) const {

@@ -181,8 +181,8 @@ class Pager : public PageFaultHandler {
   void remove_hooks();
   std::vector<PlanEvent> expected_events() const;
   PlanLimits plan_limits() const;
-  std::vector<int64_t> gradient_bytes() const;
-  bool keeps_gradients_whole() const;
+  int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
+  bool keeps_whole_gradients(size_t group) const;
   at::Tensor gather_master(size_t group);
   std::string describe(const RankIntent& intent) const;
 
@@ -213,12 +213,16 @@ class Pager : public PageFaultHandler {
   void begin_reduce(size_t group);
   void finish_reductions();
   void on_backward_end();
-  void reduce_leftovers();
+  /// Reduces what was collected; of what is kept whole only if `all`.
+  void reduce_leftovers(bool all);
   void adopt_plans();
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   PagerOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
+  /// Per group, what is to be done otherwise than options_ says.
+  std::vector<std::optional<int>> zero_stages_;
+  std::vector<std::optional<bool>> reshards_after_forward_;
   std::vector<ParameterPlace> places_;
   RankAgreement agreement_;
   std::unique_ptr<Communicator> data_;

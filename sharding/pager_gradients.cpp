@@ -100,7 +100,7 @@ void Pager::note_arrival(size_t parameter) {
   }
   // Without a plan a group is reduced as soon as it is complete. What arrives
   // later is reduced again and added.
-  if (world_size() > 1 && !keeps_gradients_whole() && !cursor().following() &&
+  if (world_size() > 1 && !keeps_whole_gradients(g) && !cursor().following() &&
       buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
@@ -147,9 +147,7 @@ void Pager::finish_reductions() {
 
 void Pager::on_backward_end() {
   if (world_size() == 1) {
-    if (!keeps_gradients_whole()) {
-      reduce_leftovers();
-    }
+    reduce_leftovers(/*all=*/false);
     return;
   }
   cursor().record({PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
@@ -162,18 +160,17 @@ void Pager::on_backward_end() {
     cursor().depart();
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
-  if (!keeps_gradients_whole()) {
-    reduce_leftovers();
-  }
+  reduce_leftovers(/*all=*/false);
 }
 
-void Pager::reduce_leftovers() {
+void Pager::reduce_leftovers(bool all) {
   finish_reductions();
   const auto count = static_cast<int64_t>(groups_.size());
   const at::Tensor open = at::zeros({count}, at::kByte);
   auto* flags = open.mutable_data_ptr<uint8_t>();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    flags[g] = buckets_[g] && buckets_[g]->any_arrived() ? 1 : 0;
+    const bool due = buckets_[g] && (all || !keeps_whole_gradients(g));
+    flags[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
   }
   control()
       .all_reduce_max(open, "agreement on gradients left over")
@@ -182,7 +179,8 @@ void Pager::reduce_leftovers() {
     if (flags[g] != 0) {
       finish_reductions();
       begin_reduce(g);
-    } else if (buckets_[g] && buckets_[g]->is_open()) {
+    } else if (
+        buckets_[g] && buckets_[g]->is_open() && !buckets_[g]->any_arrived()) {
       // Everything in it was dropped by zero_grad().
       Slot slot = buckets_[g]->close_empty();
       if (slot.defined()) {
@@ -223,7 +221,7 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  reduce_leftovers();
+  reduce_leftovers(/*all=*/true);
 
   const at::Tensor has =
       at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
@@ -346,11 +344,9 @@ std::optional<ResidencyPlan> Pager::make_plan(
     }
     plan = compile_plan(events, limits);
   }
-  if (!keeps_gradients_whole()) {
-    const int64_t reduce_bytes = peak_reduce_bytes(events, gradient_bytes());
-    if (reduce_bytes > reduce_arena_.capacity_bytes()) {
-      reduce_arena_.resize(reduce_bytes);
-    }
+  const int64_t reduce_bytes = reduce_slot_bytes(events);
+  if (reduce_bytes > reduce_arena_.capacity_bytes()) {
+    reduce_arena_.resize(reduce_bytes);
   }
   return plan;
 }

@@ -19,8 +19,6 @@ enum class GradientAccumulation {
   kKeepWhole,
 };
 
-/// @throws tessera::Error on values outside their range, before any rank waits
-///   for another: see check().
 struct PagerOptions {
   GroupPolicy groups;
   PrecisionPolicy precision;
@@ -40,12 +38,6 @@ struct PagerOptions {
   int prefetch_depth = 1;
   /// Starts every rank from rank 0's parameters and buffers.
   bool broadcast_from_rank0 = true;
-
-  GradientAccumulation accumulates() const {
-    return accumulation.value_or(
-        zero_stage == 1 ? GradientAccumulation::kKeepWhole
-                        : GradientAccumulation::kReduceEachBackward);
-  }
 };
 
 /// @throws tessera::Error naming the option, its value and what it may be.

@@ -2,12 +2,14 @@
 #include "tessera/sharding/parameter_census.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/page_key.h"
 
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace tessera {
 
@@ -77,6 +79,79 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
   }
 }
 
+/// Names of ignored parameters.
+class IgnoredNames {
+ public:
+  IgnoredNames(
+      const torch::nn::Module& module,
+      const IgnoredParameters& ignored) {
+    if (ignored.paths.empty() && !ignored.modules) {
+      return;
+    }
+    auto patterns =
+        NamePatterns::of_paths("GroupPolicy::ignored.paths", ignored.paths);
+    add(module, "", false, ignored, patterns);
+    patterns.check_all_used();
+  }
+
+  bool contains(const std::string& name) const {
+    return names_.count(name) > 0;
+  }
+
+ private:
+  void add(
+      const torch::nn::Module& module,
+      const std::string& prefix,
+      bool inside_ignored,
+      const IgnoredParameters& ignored,
+      NamePatterns& patterns) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      const std::string name = prefix + item.key();
+      if (patterns.first_match(name) || inside_ignored) {
+        names_.insert(name);
+      }
+    }
+    for (const auto& child : module.named_children()) {
+      const std::string path = prefix + child.key();
+      const bool by_path = patterns.first_match(path).has_value();
+      add(*child.value(),
+          path + ".",
+          inside_ignored || by_path ||
+              (ignored.modules && ignored.modules(path, *child.value())),
+          ignored,
+          patterns);
+    }
+  }
+
+  std::unordered_set<std::string> names_;
+};
+
+/// A tensor or a storage is ignored everywhere or nowhere.
+void check_not_ignored_elsewhere(
+    const std::vector<ParameterRecord>& records,
+    const std::vector<ParameterRecord>& ignored) {
+  std::unordered_map<const c10::StorageImpl*, const ParameterRecord*> left;
+  for (const ParameterRecord& record : ignored) {
+    if (record.tensor.has_storage()) {
+      left.emplace(record.tensor.storage().unsafeGetStorageImpl(), &record);
+    }
+  }
+  for (const ParameterRecord& record : records) {
+    if (!record.tensor.has_storage()) {
+      continue;
+    }
+    const auto found =
+        left.find(record.tensor.storage().unsafeGetStorageImpl());
+    TESSERA_CHECK(
+        found == left.end(),
+        "wrap: parameter '",
+        found == left.end() ? "" : found->second->name(),
+        "' is ignored, but '",
+        record.name(),
+        "' uses the same memory (tied weights?). Ignore both or none.");
+  }
+}
+
 } // namespace
 
 int64_t storage_extent(const at::Tensor& tensor) {
@@ -91,11 +166,18 @@ int64_t storage_extent(const at::Tensor& tensor) {
 }
 
 std::vector<ParameterRecord> take_parameter_census(
-    const torch::nn::Module& module) {
+    const torch::nn::Module& module,
+    const IgnoredParameters& ignored) {
+  const IgnoredNames ignored_names(module, ignored);
   std::vector<ParameterRecord> records;
+  std::vector<ParameterRecord> left_alone;
   std::unordered_map<const c10::TensorImpl*, size_t> index;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
+    if (ignored_names.contains(item.key())) {
+      left_alone.push_back({{item.key()}, tensor});
+      continue;
+    }
     const auto [found, is_new] =
         index.emplace(tensor.unsafeGetTensorImpl(), records.size());
     if (is_new) {
@@ -105,7 +187,10 @@ std::vector<ParameterRecord> take_parameter_census(
     }
   }
   TESSERA_CHECK(
-      !records.empty(), "wrap: the module has no parameters to shard.");
+      !records.empty(),
+      "wrap: the module has no parameters to shard",
+      left_alone.empty() ? "." : "; all of them are ignored.");
+  check_not_ignored_elsewhere(records, left_alone);
   for (const ParameterRecord& record : records) {
     check_shardable(record, records.front().tensor.device());
   }

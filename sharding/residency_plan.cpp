@@ -146,15 +146,18 @@ std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
 /// Touches and backward ends, with the reductions where they are due.
 std::vector<PlanEntry> entries_with_reductions(
     const std::vector<PlanEvent>& events,
-    bool reduces = true) {
-  const auto last_arrivals =
-      reduces ? find_last_arrivals(events) : std::set<size_t>{};
+    const std::vector<bool>& keeps_gradients = {}) {
+  const auto last_arrivals = find_last_arrivals(events);
+  const auto is_kept = [&keeps_gradients](int group) {
+    return !keeps_gradients.empty() &&
+           keeps_gradients[static_cast<size_t>(group)];
+  };
   std::vector<PlanEntry> entries;
   std::vector<PlanAction> due;
   for (size_t i = 0; i < events.size(); ++i) {
     const PlanEvent& event = events[i];
     if (event.kind == Kind::kArrival) {
-      if (last_arrivals.count(i)) {
+      if (last_arrivals.count(i) && !is_kept(event.groups[0])) {
         due.push_back({PlanAction::Kind::kReduce, event.groups[0]});
       }
       continue;
@@ -176,7 +179,7 @@ std::optional<ResidencyPlan> compile_plan(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits) {
   ResidencyPlan plan;
-  plan.entries = entries_with_reductions(events, limits.reduces);
+  plan.entries = entries_with_reductions(events, limits.keeps_gradients);
   ResidencySimulation simulation(plan.entries, limits);
   const auto prefetch = [&](size_t now,
                             size_t from,

@@ -61,8 +61,9 @@ struct PlanLimits {
   /// Per group: stays from its first use until its last, whatever room others
   /// want (FSDP's reshard_after_forward = false). Empty: none does.
   std::vector<bool> stays = {};
-  /// False when gradients are kept whole and reduced outside of the plan.
-  bool reduces = true;
+  /// Per group: its gradients are kept whole and reduced outside of the plan.
+  /// Empty: none are.
+  std::vector<bool> keeps_gradients = {};
 
   bool stays_resident(int group) const {
     return !stays.empty() && stays[static_cast<size_t>(group)];

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Options that pick modules or parameters by name: every pattern must pick
+// something, and one that does not is told what it may have meant.
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// The candidates nearest to `name` for an error message, e.g. "; the nearest
+/// are 'encoder.layer.0', 'encoder.layer.1'". Empty when there are none.
+std::string nearest_names_hint(
+    std::string_view name,
+    std::span<const std::string> candidates);
+
+/// The patterns of one option. Remembers which ones have picked something.
+class NamePatterns {
+ public:
+  /// Regular expressions (ECMAScript) that must match a whole path.
+  /// @param option for errors, e.g. "GroupPolicy::block_paths".
+  /// @throws tessera::Error on an empty or malformed pattern, quoting it.
+  static NamePatterns of_paths(
+      std::string option,
+      const std::vector<std::string>& patterns);
+
+  /// C++ type names as demangle gives them, or what follows some "::" in them.
+  /// "Impl" at the end may be left out: "BertLayer" picks
+  /// "tessera::BertLayerImpl".
+  /// @throws tessera::Error on an empty name.
+  static NamePatterns of_types(
+      std::string option,
+      const std::vector<std::string>& names);
+
+  bool empty() const {
+    return patterns_.empty();
+  }
+
+  /// Index of the first pattern that picks `name`, if any. All patterns that
+  /// do count as used.
+  std::optional<size_t> first_match(const std::string& name);
+
+  /// @throws tessera::Error when a pattern has picked none of the names it was
+  ///   asked about, with the nearest of them.
+  void check_all_used() const;
+
+ private:
+  struct Pattern {
+    std::string text;
+    std::string plain; ///< as a name, to measure distances from
+    std::function<bool(const std::string&)> picks;
+    bool used = false;
+  };
+
+  explicit NamePatterns(std::string option) : option_(std::move(option)) {}
+
+  std::string option_;
+  std::vector<Pattern> patterns_;
+  std::vector<std::string> seen_;
+};
+
+} // namespace tessera
