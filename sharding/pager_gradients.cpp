@@ -4,12 +4,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -92,9 +91,9 @@ void Pager::note_arrival(size_t parameter) {
   }
   // A backward that ended with an exception has dropped its callbacks: each
   // one queues its own.
-  const int backward = torch::autograd::get_current_graph_task_id();
+  const int backward = current_backward();
   if (std::exchange(backward_to_flush_, backward) != backward) {
-    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+    call_at_backward_end([this] {
       backward_to_flush_ = -1;
       on_backward_end();
     });
