@@ -543,6 +543,12 @@ void LazyScope::finish(const torch::nn::Module& module) {
       }
     }
   }
+  for (const auto& item : module.named_buffers()) {
+    if (lazy_fill(item.value()) != nullptr &&
+        !parameters.count(item.value().storage().unsafeGetStorageImpl())) {
+      materialize(item.value());
+    }
+  }
   for (const auto& weak : state_->made) {
     const auto storage = weak.lock();
     // Nobody else has it, or it is a parameter's.
@@ -550,13 +556,19 @@ void LazyScope::finish(const torch::nn::Module& module) {
         parameters.count(storage.get())) {
       continue;
     }
-    if (const LazyFill* fill = lazy_fill(*storage)) {
-      const at::ScalarType dtype = fill->value->dtype;
-      materialize(
-          at::empty(
-              {0}, at::TensorOptions().dtype(dtype).device(storage->device()))
-              .set_(c10::Storage(storage)));
+    const LazyFill* fill = lazy_fill(*storage);
+    // A large one may be the weight of a module that served as a template.
+    if (fill == nullptr ||
+        fill->value->largest_numel > state_->options.max_read_numel) {
+      continue;
     }
+    const at::Tensor tensor = at::empty(
+        {0},
+        at::TensorOptions()
+            .dtype(fill->value->dtype)
+            .device(storage->device()));
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
+    materialize(tensor);
   }
 }
 

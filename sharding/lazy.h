@@ -23,7 +23,8 @@ struct LazyOptions {
   /// writes elements by pointer or accessor needs tensors that are.
   int64_t min_numel = 4096;
   /// When the constructor asks for values (Tensor::item(), nonzero, ...) they
-  /// are made on the spot from at most this many elements.
+  /// are made on the spot from at most this many elements. Larger tensors that
+  /// are neither parameters nor registered buffers stay without memory.
   int64_t max_read_numel = int64_t{1} << 22;
 };
 
@@ -77,7 +78,7 @@ Contained& module_in(const torch::nn::ModuleHolder<Contained>& holder) {
 /// whole on every rank. Buffers are real and right when lazy() returns.
 ///
 /// Casts belong inside of `build` (model->to(torch::kBFloat16)). Not
-/// collective; all ranks must build the same.
+/// collective; all ranks must build the same, from the same seed.
 /// @param build returns a module holder or a std::shared_ptr of a module.
 /// @throws tessera::Error naming the operator when the constructor needs values
 ///   that are too large to be made whole.
