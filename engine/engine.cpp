@@ -3,10 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-
-#include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/tensor.h>
+#include "tessera/sharding/gradient_norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,15 +11,37 @@
 
 namespace tessera {
 
+namespace {
+
+const LossScaleOptions& checked(const LossScaleOptions& options) {
+  check(options);
+  return options;
+}
+
+bool uses_float16(const EngineOptions& options) {
+  return options.sharding.precision.parameters == at::kHalf;
+}
+
+} // namespace
+
 Engine::Engine(
     World& world,
     std::shared_ptr<torch::nn::Module> module,
     const EngineOptions& options)
-    : module_(std::move(module)), ledger_(std::make_unique<MemoryLedger>()) {
+    : module_(std::move(module)),
+      ledger_(std::make_unique<MemoryLedger>()),
+      scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   ShardedAdamW::check(options.optimizer);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
+  if (options.memory.device_bytes) {
+    pager_->make_slots(
+        *options.memory.device_bytes - options.memory.activation_bytes -
+        total_bytes(plan_memory()));
+  } else {
+    pager_->make_slots();
+  }
   planned_memory_ = plan_memory();
   if (options.log_memory && world.rank() == 0) {
     log_info(memory_table(
@@ -65,38 +84,60 @@ void Engine::backward(const at::Tensor& loss) {
       "Engine::backward: the loss does not depend on a parameter that requires "
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
-  loss.backward();
+  if (scaler_.is_active()) {
+    (loss * scaler_.scale()).backward();
+  } else {
+    loss.backward();
+  }
 }
 
-double Engine::clip_grad_norm(double max_norm) {
+double Engine::clip_grad_norm(double max_norm, double p) {
   check_usable("clip_grad_norm");
   TESSERA_CHECK(
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is ",
       max_norm,
       "; it must be above 0.");
+  TESSERA_CHECK(
+      p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
-  const auto gradients = pager_->gradient_runs();
-  double squares = 0;
-  for (const at::Tensor& run : gradients) {
-    const double norm =
-        at::linalg_vector_norm(run, 2, {}, false, at::kDouble).item<double>();
-    squares += norm * norm;
-  }
-  const at::Tensor total = at::tensor({squares}, at::kDouble);
-  sum_over_ranks(total);
-  const double norm = std::sqrt(total.item<double>());
+  const double norm = gradient_norm(*pager_, p) / scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1)) {
-    for (const at::Tensor& run : gradients) {
-      run.mul_(factor);
-    }
+  if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
+    pager_->multiply_gradients(factor);
   }
   return norm;
 }
 
-void Engine::step() {
+void Engine::clip_grad_value(double limit) {
+  check_usable("clip_grad_value");
+  TESSERA_CHECK(
+      limit > 0,
+      "Engine::clip_grad_value: the limit is ",
+      limit,
+      "; it must be above 0.");
+  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  clamp_gradients(*pager_, limit * scaler_.scale());
+}
+
+void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
+  check_usable("reduce");
+  const size_t index = pager_->find_parameter(parameter);
+  TESSERA_CHECK(
+      gradient.defined() && gradient.sizes() == parameter.sizes(),
+      "Engine::reduce: the gradient of '",
+      pager_->parameter(index).record.name(),
+      "' has shape ",
+      gradient.defined() ? gradient.sizes() : c10::IntArrayRef{},
+      "; the parameter's is ",
+      parameter.sizes(),
+      ".");
+  pager_->add_gradient(
+      index, scaler_.is_active() ? gradient * scaler_.scale() : gradient);
+}
+
+bool Engine::step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients();
@@ -104,8 +145,13 @@ void Engine::step() {
       pager_->any_gradient(),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
       "first, with a loss computed from the wrapped module.");
-  optimizer_->step();
+  const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
+  if (!overflow) {
+    optimizer_->step(1 / scaler_.scale());
+  }
   pager_->begin_next_step();
+  scaler_.update(overflow);
+  return !overflow;
 }
 
 void Engine::zero_grad() {
@@ -121,7 +167,10 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
       {RankIntent::Kind::kReadGradient,
        static_cast<int64_t>(pager_->parameters()[index].group),
        static_cast<int64_t>(index)});
-  return pager_->whole_gradient(index);
+  const at::Tensor gradient = pager_->whole_gradient(index);
+  return gradient.defined() && scaler_.is_active()
+             ? gradient.div(scaler_.scale())
+             : gradient;
 }
 
 GatherScope Engine::gather(bool writable) {
@@ -159,11 +208,14 @@ std::vector<size_t> Engine::groups_of(
 void Engine::for_each_parameter(
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   check_usable("for_each_parameter");
+  const c10::NoGradGuard no_grad;
   for (size_t g = 0; g < pager_->groups().size(); ++g) {
-    const GatherScope scope(*pager_, {g}, /*writable=*/false);
-    for (const auto& parameter : pager_->groups()[g]->parameters()) {
-      for (const std::string& name : parameter.record.names) {
-        visit(name, parameter.record.tensor.detach());
+    const ParamGroup& group = *pager_->groups()[g];
+    const at::Tensor whole = pager_->whole_master(g).to(group.original_dtype());
+    for (size_t i = 0; i < group.parameters().size(); ++i) {
+      const at::Tensor value = group.view_of(whole, i);
+      for (const std::string& name : group.parameters()[i].record.names) {
+        visit(name, value);
       }
     }
   }

@@ -4,6 +4,7 @@
 // gradients and optimizer state divided over all ranks.
 
 #include "tessera/engine/gather_scope.h"
+#include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/sharded_adamw.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -14,14 +15,27 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
+/// How much memory the engine may take.
+struct MemoryBudget {
+  /// On the parameters' device: shards, gradients, optimizer state where it
+  /// rests there, and slots. What is left over keeps groups unsharded, in place
+  /// of PagerOptions::zero_stage.
+  std::optional<int64_t> device_bytes;
+  /// The part of device_bytes that stays free for activations.
+  int64_t activation_bytes = 0;
+};
+
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
   PagerOptions sharding;
+  MemoryBudget memory;
+  LossScaleOptions loss_scale;
   AdamWOptions optimizer;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
@@ -52,20 +66,43 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
   Engine& operator=(Engine&&) = delete;
 
-  /// loss.backward(), with the module's identity checked first. Gradients are
-  /// averaged over the ranks and accumulate until step() or zero_grad().
-  /// Collective, as is the forward that made `loss`.
+  /// loss.backward(), with the module's identity checked first and the loss
+  /// multiplied by loss_scale(). Gradients are averaged over the ranks and
+  /// accumulate until step() or zero_grad(). Collective, as is the forward that
+  /// made `loss`.
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
 
-  /// Scales all gradients so that their global 2-norm is at most `max_norm`
-  /// (factor max_norm / (norm + 1e-6), as torch). Collective.
+  /// Scales all gradients so that their global p-norm is at most `max_norm`
+  /// (factor max_norm / (norm + 1e-6), as torch). A norm that is not finite
+  /// leaves them as they are when losses are scaled: step() then skips.
+  /// Collective.
+  /// @param p above 0; infinity for the largest magnitude.
   /// @return the norm before clipping.
-  double clip_grad_norm(double max_norm);
+  double clip_grad_norm(double max_norm, double p = 2);
+
+  /// Limits every element of every gradient to [-limit, limit]. Collective.
+  void clip_grad_value(double limit);
+
+  /// Adds a gradient that was not made by backward(), e.g. by
+  /// torch::autograd::grad, to a parameter's: averaged over the ranks.
+  /// Collective.
+  /// @param gradient whole, of the parameter's shape, of this rank.
+  void reduce(const at::Tensor& parameter, const at::Tensor& gradient);
 
   /// One optimizer step; afterwards all gradients are none. Collective.
+  /// @return false when the step was skipped because scaled gradients were not
+  ///   finite on some rank; the loss scale has been lowered.
   /// @throws tessera::Error when no parameter has a gradient.
-  void step();
+  bool step();
+
+  /// By what backward() multiplies losses now; 1 without scaling.
+  double loss_scale() const {
+    return scaler_.scale();
+  }
+  LossScaler& loss_scaler() {
+    return scaler_;
+  }
 
   /// Drops all gradients. Not collective, but all ranks must do it.
   void zero_grad();
@@ -84,7 +121,8 @@ class Engine {
   GatherScope gather(const torch::nn::Module& part, bool writable = false);
 
   /// Calls `visit` with every name and whole value, holding one group at a
-  /// time. The value is valid during the call. Collective; all ranks visit.
+  /// time; with master weights it is their value, in the module's own type. It
+  /// is valid during the call. Collective; all ranks visit.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
@@ -120,6 +158,7 @@ class Engine {
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedAdamW> optimizer_;
+  LossScaler scaler_;
   MemoryBytes planned_memory_{};
 };
 

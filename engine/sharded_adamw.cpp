@@ -69,7 +69,7 @@ ShardedAdamW::GroupState ShardedAdamW::make_state(
   if (!group.trainable()) {
     return state;
   }
-  state.adamw = std::make_unique<HostAdamW>(group.shard(), ledger);
+  state.adamw = std::make_unique<HostAdamW>(group.master(), ledger);
   std::vector<FlatSpan> spans;
   for (const auto& parameter : group.parameters()) {
     spans.push_back(parameter.span);
@@ -84,23 +84,23 @@ int64_t ShardedAdamW::state_bytes(const Pager& pager) {
   int64_t bytes = 0;
   for (const auto& group : pager.groups()) {
     if (group->trainable()) {
-      bytes += HostAdamW::state_bytes(group->shard());
+      bytes += HostAdamW::state_bytes(group->master());
     }
   }
   return bytes;
 }
 
-void ShardedAdamW::step() {
+void ShardedAdamW::step(double gradient_factor) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].adamw) {
-      step_group(g);
+      step_group(g, gradient_factor);
     }
   }
 }
 
-void ShardedAdamW::step_group(size_t g) {
+void ShardedAdamW::step_group(size_t g, double gradient_factor) {
   GroupState& state = groups_[g];
-  const ParamGroup& group = *pager_.groups()[g];
+  ParamGroup& group = *pager_.groups()[g];
   const GradientBucket& bucket = *pager_.bucket(g);
   if (state.write_backs != group.write_backs()) {
     state.adamw->reload_master();
@@ -123,10 +123,13 @@ void ShardedAdamW::step_group(size_t g) {
     hyper.eps = options_.eps;
     hyper.weight_decay = options_.weight_decay;
     hyper.step = step;
+    hyper.grad_scale = gradient_factor * bucket.factor();
     state.adamw->update(bucket.shard(), span, hyper);
   };
   if (together) {
     update({0, group.layout().shard_numel()}, state.steps[0]);
+    group.round_master();
+    state.write_backs = group.write_backs();
     return;
   }
   for (const FlatRun& run : state.runs) {
@@ -134,6 +137,8 @@ void ShardedAdamW::step_group(size_t g) {
       update({run.shard_offset, run.numel}, state.steps[run.parameter]);
     }
   }
+  group.round_master();
+  state.write_backs = group.write_backs();
 }
 
 } // namespace tessera

@@ -36,8 +36,9 @@ class ShardedAdamW {
     return options_;
   }
 
-  /// One step with the settled gradients. Not collective.
-  void step();
+  /// One step with the settled gradients, multiplied by `gradient_factor`. Not
+  /// collective.
+  void step(double gradient_factor);
 
   /// Bytes of state that this rank needs.
   static int64_t state_bytes(const Pager& pager);
@@ -54,7 +55,7 @@ class ShardedAdamW {
   };
 
   GroupState make_state(size_t group, MemoryLedger& ledger) const;
-  void step_group(size_t group);
+  void step_group(size_t group, double gradient_factor);
 
   Pager& pager_;
   AdamWOptions options_;

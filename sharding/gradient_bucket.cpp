@@ -46,6 +46,7 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 
 GradientBucket::GradientBucket(
     ParamGroup& group,
+    at::ScalarType dtype,
     PageFaultHandler& handler,
     int rank,
     int world_size,
@@ -70,15 +71,32 @@ GradientBucket::GradientBucket(
   shard_ = ledger.allocate_zeros(
       MemoryPurpose::kGradients,
       group.layout().shard_numel(),
-      group.dtype(),
+      dtype,
       group.shard().device());
+}
+
+int64_t GradientBucket::padded_bytes() const {
+  return group_.layout().padded_numel() *
+         static_cast<int64_t>(c10::elementSize(dtype()));
+}
+
+bool GradientBucket::divides_first() const {
+  return dtype() == at::kHalf;
 }
 
 GradientBucket::~GradientBucket() {
   retire();
 }
 
+void GradientBucket::apply_factor() {
+  if (factor_ != 1) {
+    shard_.mul_(std::exchange(factor_, 1.0));
+  }
+}
+
 void GradientBucket::open(Slot slot) {
+  const c10::NoGradGuard no_grad;
+  apply_factor();
   slot_ = std::move(slot);
   collected_ = slot_.defined() ? slot_.tensor : shard_;
   open_ = true;
@@ -130,6 +148,9 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   }
   entry.arrived = true;
   entry.has = true;
+  if (!entry.token_placed) {
+    place_token(entry);
+  }
 }
 
 void GradientBucket::zero(size_t i) {
@@ -193,6 +214,9 @@ void GradientBucket::begin_reduce(Communicator& communicator) {
   if (slot_.defined()) {
     // What is added to the shard arrives in the slot, where this rank's part of
     // the input lies.
+    if (divides_first()) {
+      slot_.tensor.div_(world_size_);
+    }
     const FlatSpan mine = group_.layout().shard(rank_);
     reduced_ =
         accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
@@ -206,7 +230,9 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   if (slot_.defined()) {
     pending_.wait(check);
-    reduced_.div_(world_size_);
+    if (!divides_first()) {
+      reduced_.div_(world_size_);
+    }
     if (!reduced_.is_same(shard_)) {
       for (const FlatRun& run : own_runs()) {
         auto target = shard_.narrow(0, run.shard_offset, run.numel);
@@ -260,6 +286,7 @@ bool GradientBucket::is_untaken(size_t i) const {
 }
 
 void GradientBucket::clear() {
+  factor_ = 1;
   for (Entry& entry : entries_) {
     entry.parameter.mutable_grad() = at::Tensor();
     refresh(entry);

@@ -2,6 +2,10 @@
 #pragma once
 // The gradients of one ParamGroup: collected whole in a slot during backward,
 // reduced over the ranks, accumulated in this rank's shard.
+//
+// [Note: order of averaging] The ranks' gradients are added up, and the sum is
+// divided by their number. Float16 gradients are divided first, because their
+// sum may be too large for the type.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -23,8 +27,10 @@ namespace tessera {
 class GradientBucket {
  public:
   /// @param group outlives the bucket.
+  /// @param dtype in which gradients are collected, reduced and accumulated.
   GradientBucket(
       ParamGroup& group,
+      at::ScalarType dtype,
       PageFaultHandler& handler,
       int rank,
       int world_size,
@@ -39,6 +45,21 @@ class GradientBucket {
     return shard_;
   }
 
+  /// What shard() is to be multiplied with to get the gradients: whoever clips
+  /// them leaves the work to whoever reads them next.
+  double factor() const {
+    return factor_;
+  }
+  void multiply(double factor) {
+    factor_ *= factor;
+  }
+
+  at::ScalarType dtype() const {
+    return shard_.scalar_type();
+  }
+  /// Bytes of a slot.
+  int64_t padded_bytes() const;
+
   /// The runs of shard(), by position in the group's parameter list.
   std::vector<FlatRun> own_runs() const;
 
@@ -46,8 +67,8 @@ class GradientBucket {
   bool is_open() const {
     return open_;
   }
-  /// Starts collecting into `slot` ([padded_numel]); undefined in a world of
-  /// one.
+  /// Starts collecting into `slot` ([padded_numel], dtype()); undefined when
+  /// the group is not divided.
   void open(Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and
@@ -119,6 +140,8 @@ class GradientBucket {
   void fill_missing();
   /// True when the reduction is added to what the shard already holds.
   bool accumulates() const;
+  void apply_factor();
+  bool divides_first() const;
 
   ParamGroup& group_;
   int rank_;
@@ -130,6 +153,7 @@ class GradientBucket {
   Slot slot_;
   at::Tensor reduced_; ///< where the running reduction arrives
   PendingCollective pending_;
+  double factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;
 };

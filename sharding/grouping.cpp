@@ -34,6 +34,13 @@ int64_t numel_of(const GroupSpec& group) {
   return numel;
 }
 
+/// Groups merge only where these are equal.
+using Wishes = std::pair<std::optional<bool>, std::optional<int>>;
+
+Wishes wishes_of(const GroupSpec& group) {
+  return {group.reshard_after_forward, group.zero_stage};
+}
+
 const c10::StorageImpl* storage_of(const ParameterRecord& record) {
   return record.tensor.storage().unsafeGetStorageImpl();
 }
@@ -71,6 +78,7 @@ std::vector<Candidate> candidates_of(
   for (const auto& piece : pieces) {
     Candidate group;
     group.spec.name = piece.path.empty() ? "root" : piece.path;
+    group.spec.zero_stage = piece.zero_stage;
     group.may_be_collected = !piece.is_named && !piece.is_apart;
     group.may_merge = !piece.is_apart;
     for (const auto* impl : piece.parameters) {
@@ -160,7 +168,7 @@ std::vector<Candidate> merge_neighbours(
   for (Candidate& group : groups) {
     Candidate* last = merged.empty() ? nullptr : &merged.back();
     if (last != nullptr && last->may_merge && group.may_merge &&
-        last->spec.reshard_after_forward == group.spec.reshard_after_forward &&
+        wishes_of(last->spec) == wishes_of(group.spec) &&
         numel_of(last->spec) + numel_of(group.spec) <= max_numel) {
       append(last->spec, std::move(group.spec));
       last->may_be_collected = last->may_be_collected && group.may_be_collected;
@@ -176,16 +184,16 @@ std::vector<GroupSpec> collect_small(
     std::vector<Candidate> groups,
     int64_t min_numel) {
   std::vector<GroupSpec> collected;
-  std::map<std::optional<bool>, size_t> open; // by reshard_after_forward
+  std::map<Wishes, size_t> open;
   for (Candidate& group : groups) {
     if (!group.may_be_collected || numel_of(group.spec) >= min_numel) {
       collected.push_back(std::move(group.spec));
       continue;
     }
-    const auto rule = group.spec.reshard_after_forward;
-    const auto found = open.find(rule);
+    const auto wishes = wishes_of(group.spec);
+    const auto found = open.find(wishes);
     if (found == open.end()) {
-      open.emplace(rule, collected.size());
+      open.emplace(wishes, collected.size());
       collected.push_back(std::move(group.spec));
       continue;
     }
@@ -199,8 +207,47 @@ std::vector<GroupSpec> collect_small(
   return collected;
 }
 
+using GroupKind = std::pair<at::ScalarType, bool>; ///< dtype, trainable
+
+/// Gathers what the blocks have a little of, e.g. float32 norms: a group for
+/// several blocks' share in place of one for each.
+class SmallParts {
+ public:
+  SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
+      : min_numel_(min_numel), out_(out) {}
+
+  /// @return false when the part is large enough to stay alone.
+  bool add(GroupKind kind, const GroupSpec& part) {
+    if (numel_of(part) >= min_numel_) {
+      return false;
+    }
+    const auto [found, is_new] =
+        open_.emplace(std::pair(kind, wishes_of(part)), out_.size());
+    if (is_new) {
+      out_.push_back(part);
+      return true;
+    }
+    GroupSpec& group = out_[found->second];
+    group.parameters.insert(
+        group.parameters.end(), part.parameters.begin(), part.parameters.end());
+    group.scattered = true;
+    if (numel_of(group) >= min_numel_) {
+      open_.erase(found);
+    }
+    return true;
+  }
+
+ private:
+  int64_t min_numel_;
+  std::vector<GroupSpec>& out_;
+  std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< that take more
+};
+
 /// One group per (dtype, requires_grad); the trainable part keeps the name.
-void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
+void split_by_kind(
+    const GroupSpec& group,
+    SmallParts& small,
+    std::vector<GroupSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
   for (const auto& record : group.parameters) {
@@ -208,10 +255,10 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
       trainable.insert(storage_of(record));
     }
   }
-  std::vector<std::pair<std::pair<at::ScalarType, bool>, GroupSpec>> kinds;
+  std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
-    const std::pair kind(
-        record.tensor.scalar_type(), trainable.count(storage_of(record)) > 0);
+    const GroupKind kind(
+        record.dtype, trainable.count(storage_of(record)) > 0);
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
@@ -227,6 +274,9 @@ void split_by_kind(const GroupSpec& group, std::vector<GroupSpec>& out) {
     if (kinds.size() > 1) {
       part.name += std::string("[") + c10::toString(kind.first) +
                    (kind.second ? "]" : ", frozen]");
+      if (small.add(kind, part)) {
+        continue;
+      }
     }
     out.push_back(std::move(part));
   }
@@ -249,9 +299,10 @@ std::vector<GroupSpec> make_groups(
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);
   }
   std::vector<GroupSpec> result;
+  SmallParts small(policy.min_group_numel, result);
   for (const auto& group :
        collect_small(std::move(groups), policy.min_group_numel)) {
-    split_by_kind(group, result);
+    split_by_kind(group, small, result);
   }
   return result;
 }

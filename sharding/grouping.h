@@ -24,6 +24,8 @@ struct GroupSpec {
   /// Whether the group is dropped between forward and backward; nothing where
   /// no rule says so.
   std::optional<bool> reshard_after_forward = {};
+  /// As the module itself wishes (residency_hints.h).
+  std::optional<int> zero_stage = {};
 };
 
 /// Divides the parameters of `module` into groups, in registration order. By
@@ -35,7 +37,9 @@ struct GroupSpec {
 /// - small groups are merged;
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
-/// - each group is then split by dtype and requires_grad.
+/// - modules with wishes of their own (residency_hints.h) are blocks;
+/// - each group is then split by dtype and requires_grad; small parts of
+///   several groups, such as float32 norms, travel together.
 /// `policy` may name the blocks instead, and more. Groups merge only where the
 /// rules say the same of them.
 /// @param parameters as take_parameter_census() lists them with

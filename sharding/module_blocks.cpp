@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/module_blocks.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
+#include "tessera/sharding/residency_hints.h"
 
 #include <c10/util/Type.h>
 #include <torch/nn/modules/container/moduledict.h>
@@ -44,11 +46,34 @@ bool is_composite(const Module& module) {
          has_parameters(module);
 }
 
+const ResidencyHints* hints_of(const Module& module) {
+  return dynamic_cast<const ResidencyHints*>(&module);
+}
+
+std::optional<int> zero_stage_of(
+    const Module& module,
+    const std::string& path) {
+  const ResidencyHints* hints = hints_of(module);
+  if (hints == nullptr || !hints->zero_stage) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
+      "module '",
+      path,
+      "' asks for zero_stage ",
+      *hints->zero_stage,
+      "; it must be 1, 2 or 3.");
+  return hints->zero_stage;
+}
+
 /// The default rule: repeated composite modules; no blocks inside of blocks.
 void add_repeated_blocks(const Module& module, Modules& blocks) {
   std::map<std::type_index, std::vector<const Module*>> by_type;
   for (const auto& child : module.children()) {
-    if (is_composite(*child)) {
+    if (hints_of(*child) != nullptr) {
+      blocks.insert(child.get());
+    } else if (is_composite(*child)) {
       const Module& reference = *child;
       by_type[typeid(reference)].push_back(child.get());
     }
@@ -217,6 +242,7 @@ class PieceFinder {
     for (const at::Tensor& tensor : parameters) {
       piece.parameters.push_back(tensor.unsafeGetTensorImpl());
     }
+    piece.zero_stage = zero_stage_of(module, path);
     piece.is_named = by_name_ && blocks_.count(&module) > 0;
     piece.is_apart = apart_.count(&module) > 0;
     if (!piece.parameters.empty()) {

@@ -6,6 +6,7 @@
 
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct ModulePiece {
   bool is_named = false;
   /// Holds a vocabulary: it merges with nothing.
   bool is_apart = false;
+  /// As the module wishes (residency_hints.h).
+  std::optional<int> zero_stage = {};
 };
 
 /// Divides `module` by blocks: those that `policy` names, or else children of a

@@ -2,11 +2,13 @@
 #include "tessera/sharding/page_key.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/argument_casts.h"
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/operator_traits.h"
 #include "tessera/sharding/param_group.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -19,6 +21,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace tessera {
 
@@ -154,6 +157,25 @@ void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
   }
 }
 
+/// The type in which an operator on these parameters computes; none when
+/// nothing is to be converted: backward has the types that forward left, and
+/// where parameters of two types meet, LibTorch's own promotion decides.
+std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
+  if (torch::autograd::get_current_graph_task_id() >= 0 &&
+      !at::GradMode::is_enabled()) {
+    return std::nullopt;
+  }
+  std::optional<at::ScalarType> dtype;
+  for (const PageAccess& access : found.accesses) {
+    const ParamGroup& group = access.page->group();
+    if (!group.casts_arguments() || (dtype && *dtype != group.dtype())) {
+      return std::nullopt;
+    }
+    dtype = group.dtype();
+  }
+  return dtype;
+}
+
 void page_fallback(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
@@ -162,6 +184,7 @@ void page_fallback(
   const auto arguments =
       torch::jit::last(*stack, op.schema().arguments().size());
   const PagedArguments found = find_paged_arguments(op.schema(), arguments);
+  std::optional<at::ScalarType> results_in;
   if (!found.accesses.empty() || found.token != nullptr) {
     const OperatorKind kind = kind_of(op);
     if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
@@ -169,10 +192,16 @@ void page_fallback(
     }
     if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
       bring_in(found, op);
+      if (const auto dtype = compute_dtype(found)) {
+        results_in = cast_arguments(op, *dtype, *stack);
+      }
     }
   }
   const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet{kPageKey}};
   op.callBoxed(stack);
+  if (results_in) {
+    cast_results(op, *results_in, *stack);
+  }
 }
 
 void register_and_test() {

@@ -52,10 +52,12 @@ c10::Device device_of(const torch::nn::Module& module) {
 /// that none of them fails because another one has left with that error.
 std::vector<GroupSpec> checked_groups(
     const torch::nn::Module& module,
-    const GroupPolicy& policy) {
+    const PagerOptions& options) {
+  check(options);
   ensure_page_key_registered();
-  return make_groups(
-      module, take_parameter_census(module, policy.ignored), policy);
+  auto census = take_parameter_census(module, options.groups.ignored);
+  choose_dtypes(module, options.precision, census);
+  return make_groups(module, census, options.groups);
 }
 
 std::string signature_of(const std::vector<GroupSpec>& specs) {
@@ -64,8 +66,8 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
     text << spec.name << ":";
     for (const auto& record : spec.parameters) {
       text << record.name() << record.tensor.sizes()
-           << record.tensor.scalar_type() << record.tensor.requires_grad()
-           << ";";
+           << record.tensor.scalar_type() << record.dtype
+           << record.tensor.requires_grad() << ";";
     }
   }
   return text.str();
@@ -78,12 +80,7 @@ Pager::Pager(
     torch::nn::Module& module,
     const PagerOptions& options,
     MemoryLedger& ledger)
-    : Pager(
-          world,
-          module,
-          checked_groups(module, options.groups),
-          options,
-          ledger) {}
+    : Pager(world, module, checked_groups(module, options), options, ledger) {}
 
 Pager::Pager(
     World& world,
@@ -103,20 +100,36 @@ Pager::Pager(
   if (options.broadcast_from_rank0 && world.size() > 1) {
     broadcast_module(module);
   }
+  convert_buffers(module, options.precision);
   for (const GroupSpec& spec : specs) {
     const size_t group = groups_.size();
     groups_.push_back(std::make_unique<ParamGroup>(
-        spec, places_.size(), *this, rank(), world_size(), ledger));
+        spec,
+        places_.size(),
+        options.precision,
+        *this,
+        rank(),
+        world_size(),
+        ledger));
     groups_.back()->number = static_cast<int>(group);
+    zero_stages_.push_back(spec.zero_stage);
+    reshards_after_forward_.push_back(spec.reshard_after_forward);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       places_.push_back({group, i});
     }
   }
   for (const auto& group : groups_) {
-    buckets_.push_back(
-        group->trainable() ? std::make_unique<GradientBucket>(
-                                 *group, *this, rank(), world_size(), ledger)
-                           : nullptr);
+    if (!group->trainable()) {
+      buckets_.push_back(nullptr);
+      continue;
+    }
+    buckets_.push_back(std::make_unique<GradientBucket>(
+        *group,
+        gradient_dtype(options.precision, group->dtype()),
+        *this,
+        rank(),
+        world_size(),
+        ledger));
   }
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
@@ -127,8 +140,6 @@ Pager::Pager(
       group->attach_shard();
       group->touched_epoch = epoch_;
     }
-  } else {
-    size_arenas();
   }
 }
 
@@ -205,19 +216,75 @@ void Pager::remove_hooks() {
   user_hooks_.clear();
 }
 
-void Pager::size_arenas() {
+bool Pager::keeps_whole_gradients(size_t g) const {
+  const int stage = zero_stages_[g].value_or(options_.zero_stage);
+  return options_.accumulation.value_or(
+             stage == 1 ? GradientAccumulation::kKeepWhole
+                        : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
+}
+
+std::vector<PlanEvent> Pager::expected_events() const {
   std::vector<bool> trainable;
   std::vector<bool> scattered;
-  std::vector<int64_t> bytes;
   for (const auto& group : groups_) {
     trainable.push_back(group->trainable());
     scattered.push_back(group->scattered());
-    bytes.push_back(group->padded_bytes());
   }
-  const auto events = registration_order_events(trainable, scattered);
-  gather_arena_.resize(capacity_without_exposed_unshards(
-      events, bytes, options_.prefetch_depth));
-  reduce_arena_.resize(peak_reduce_bytes(events, bytes));
+  return registration_order_events(trainable, scattered);
+}
+
+PlanLimits Pager::plan_limits() const {
+  PlanLimits limits;
+  limits.capacity_bytes = gather_arena_.capacity_bytes();
+  limits.prefetch_depth = options_.prefetch_depth;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    limits.group_bytes.push_back(groups_[g]->padded_bytes());
+    const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
+    limits.stays.push_back(
+        !has_budget_ && !reshards_after_forward_[g].value_or(!whole));
+    limits.keeps_gradients.push_back(keeps_whole_gradients(g));
+  }
+  return limits;
+}
+
+int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
+  int64_t kept = 0;
+  std::vector<int64_t> passing;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t bytes = buckets_[g] ? buckets_[g]->padded_bytes() : 0;
+    const bool keeps = keeps_whole_gradients(g);
+    kept += keeps ? bytes + OffsetAllocator::kAlignment : 0;
+    passing.push_back(keeps ? 0 : bytes);
+  }
+  return kept + peak_reduce_bytes(events, passing);
+}
+
+void Pager::make_slots(std::optional<int64_t> gather_bytes) {
+  if (world_size() == 1) {
+    return;
+  }
+  gather_bytes = gather_bytes ? gather_bytes : options_.gather_bytes;
+  has_budget_ = gather_bytes.has_value();
+  const auto events = expected_events();
+  const PlanLimits limits = plan_limits();
+  const int64_t wanted = capacity_without_exposed_unshards(events, limits);
+  TESSERA_CHECK(
+      !gather_bytes || *gather_bytes >= wanted,
+      "the memory budget leaves ",
+      gather_bytes.value_or(0),
+      " bytes for unsharded parameters, and this model needs ",
+      wanted,
+      " (the largest neighbouring groups at once): ",
+      wanted - gather_bytes.value_or(0),
+      " bytes are missing. Raise memory.device_bytes, use more ranks, or "
+      "divide the largest module.");
+  int64_t everything = 0;
+  for (const int64_t bytes : limits.group_bytes) {
+    everything += bytes + OffsetAllocator::kAlignment;
+  }
+  gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
+  reduce_arena_.resize(reduce_slot_bytes(events));
 }
 
 const PagedParameter& Pager::parameter(size_t index) const {
@@ -281,6 +348,8 @@ std::string Pager::describe(const RankIntent& intent) const {
       return "clips the gradients";
     case RankIntent::Kind::kReadGradient:
       return "reads the gradient of " + name();
+    case RankIntent::Kind::kAddGradient:
+      return "adds to the gradient of " + name();
     case RankIntent::Kind::kStep:
       return "applies the gradients";
     case RankIntent::Kind::kSum:
@@ -343,10 +412,12 @@ MemoryBytes Pager::planned_bytes() const {
     bytes[static_cast<size_t>(purpose)] += count;
   };
   for (const auto& group : groups_) {
-    const int64_t shard_bytes = group->padded_bytes() / world_size();
-    add(MemoryPurpose::kParameters, shard_bytes);
-    if (group->trainable()) {
-      add(MemoryPurpose::kGradients, shard_bytes);
+    add(MemoryPurpose::kParameters, group->shard().nbytes());
+    if (group->has_own_master()) {
+      add(MemoryPurpose::kOptimizerState, group->master().nbytes());
+    }
+    if (const auto* bucket = buckets_[group->number].get()) {
+      add(MemoryPurpose::kGradients, bucket->shard().nbytes());
     }
   }
   add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
@@ -358,6 +429,29 @@ void Pager::check_identity() const {
   for (const auto& group : groups_) {
     group->check_identity();
   }
+}
+
+at::Tensor Pager::gather_master(size_t g) {
+  const at::Tensor& master = groups_[g]->master();
+  if (world_size() == 1) {
+    return master;
+  }
+  const at::Tensor whole =
+      at::empty({groups_[g]->layout().padded_numel()}, master.options());
+  const bool as_bytes = !master.is_floating_point();
+  data_
+      ->all_gather(
+          as_bytes ? whole.view(at::kByte) : whole,
+          as_bytes ? master.view(at::kByte) : master,
+          "values of '" + groups_[g]->name() + "'")
+      .wait(watch_failures());
+  return whole;
+}
+
+at::Tensor Pager::whole_master(size_t g) {
+  agree_joining_reductions(
+      {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
+  return gather_master(g);
 }
 
 void Pager::unwrap() {
@@ -378,19 +472,11 @@ void Pager::unwrap() {
   leave_phase();
   remove_hooks();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    ParamGroup& group = *groups_[g];
-    if (group.residency() == Residency::kSharded) {
-      group.begin_unshard(
-          *data_,
-          gather_arena_.allocate_outside(
-              group.layout().padded_numel(), group.dtype()));
-      group.end_unshard(watch_failures());
-    }
+    const at::Tensor whole = gather_master(g);
     if (buckets_[g]) {
       buckets_[g]->retire();
     }
-    group.restore();
-    Slot slot = group.take_slot();
+    Slot slot = groups_[g]->restore(whole, watch_failures());
     if (slot.defined()) {
       gather_arena_.release(slot);
     }

@@ -9,6 +9,7 @@
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
@@ -23,14 +24,6 @@
 #include <vector>
 
 namespace tessera {
-
-struct PagerOptions {
-  GroupPolicy groups;
-  /// Groups gathered ahead of the one in use.
-  int prefetch_depth = 1;
-  /// Starts every rank from rank 0's parameters and buffers.
-  bool broadcast_from_rank0 = true;
-};
 
 /// Counters since construction.
 struct PagerStatistics {
@@ -47,7 +40,8 @@ struct PagerStatistics {
 class Pager : public PageFaultHandler {
  public:
   /// Divides the parameters; afterwards each rank holds its shards only.
-  /// Collective. `world` and `ledger` outlive the pager.
+  /// Follow with make_slots(). Collective. `world` and `ledger` outlive the
+  /// pager.
   Pager(
       World& world,
       torch::nn::Module& module,
@@ -59,6 +53,16 @@ class Pager : public PageFaultHandler {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
+  /// Makes the room for unsharded groups and whole gradients, once.
+  /// @param gather_bytes for unsharded groups; by default what
+  ///   PagerOptions asks for.
+  /// @throws tessera::Error when a group does not fit, with the least that is
+  ///   needed.
+  void make_slots(std::optional<int64_t> gather_bytes = std::nullopt);
+
+  const PagerOptions& options() const {
+    return options_;
+  }
   int rank() const {
     return agreement_.rank();
   }
@@ -97,16 +101,26 @@ class Pager : public PageFaultHandler {
 
   /// Adds up a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
+  /// Takes the largest over the ranks, in place. Collective.
+  void max_over_ranks(const at::Tensor& values);
 
-  /// This rank's parts of the settled gradients, one tensor per run; writing to
-  /// them changes the gradients.
-  std::vector<at::Tensor> gradient_runs() const;
+  /// Multiplies all settled gradients; the work is left to who reads them next.
+  void multiply_gradients(double factor);
+
+  /// Adds a whole gradient of this rank to a parameter's, as backward would.
+  /// Collective.
+  void add_gradient(size_t parameter, const at::Tensor& gradient);
 
   /// True when some parameter has a gradient, on any rank.
   bool any_gradient() const;
 
   /// The whole settled gradient of a parameter, or undefined. Collective.
   at::Tensor whole_gradient(size_t parameter);
+
+  /// The whole values of a group as the optimizer has them ([padded_numel],
+  /// of its master's dtype): more precise than what operators see where there
+  /// are master weights. Collective; unplanned.
+  at::Tensor whole_master(size_t group);
 
   /// After the optimizer has written the shards: pages still in are stale and
   /// dropped, gradients become none, and the plan is made or rewound and its
@@ -165,7 +179,11 @@ class Pager : public PageFaultHandler {
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();
-  void size_arenas();
+  std::vector<PlanEvent> expected_events() const;
+  PlanLimits plan_limits() const;
+  int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
+  bool keeps_whole_gradients(size_t group) const;
+  at::Tensor gather_master(size_t group);
   std::string describe(const RankIntent& intent) const;
 
   // pager_faults.cpp
@@ -195,11 +213,16 @@ class Pager : public PageFaultHandler {
   void begin_reduce(size_t group);
   void finish_reductions();
   void on_backward_end();
-  void reduce_leftovers();
+  /// Reduces what was collected; of what is kept whole only if `all`.
+  void reduce_leftovers(bool all);
   void adopt_plans();
+  std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   PagerOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
+  /// Per group, what is to be done otherwise than options_ says.
+  std::vector<std::optional<int>> zero_stages_;
+  std::vector<std::optional<bool>> reshards_after_forward_;
   std::vector<ParameterPlace> places_;
   RankAgreement agreement_;
   std::unique_ptr<Communicator> data_;
@@ -221,8 +244,10 @@ class Pager : public PageFaultHandler {
   std::vector<int> writable_pins_; ///< per group
   std::vector<size_t> reducing_; ///< groups, in issue order
   uint64_t epoch_ = 1; ///< of the touch in progress
-  bool backward_end_queued_ = false;
+  /// The backward at whose end gradients are flushed, by autograd's number.
+  int backward_to_flush_ = -1;
   bool warned_outside_ = false;
+  bool has_budget_ = false; ///< for gather slots
   bool unwrapped_ = false;
   PagerStatistics statistics_;
 };

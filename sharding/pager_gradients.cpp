@@ -9,6 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -54,16 +55,17 @@ void Pager::open_bucket(size_t g) {
   }
   const ParamGroup& group = *groups_[g];
   const int64_t numel = group.layout().padded_numel();
+  const at::ScalarType dtype = bucket.dtype();
   // Mostly one group collects while the one before it is being reduced.
   const auto end = std::exchange(
       reduce_slot_end_,
       reduce_slot_end_ == OffsetAllocator::End::kLow
           ? OffsetAllocator::End::kHigh
           : OffsetAllocator::End::kLow);
-  Slot slot = reduce_arena_.try_allocate(numel, group.dtype(), end);
+  Slot slot = reduce_arena_.try_allocate(numel, dtype, end);
   if (!slot.defined()) {
     finish_reductions();
-    slot = reduce_arena_.try_allocate(numel, group.dtype(), end);
+    slot = reduce_arena_.try_allocate(numel, dtype, end);
   }
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {
@@ -71,10 +73,10 @@ void Pager::open_bucket(size_t g) {
           "the gradients of group '",
           group.name(),
           "' did not fit beside those being collected; they get ",
-          group.padded_bytes(),
+          bucket.padded_bytes(),
           " bytes outside the planned reduce slots");
     }
-    slot = reduce_arena_.allocate_outside(numel, group.dtype());
+    slot = reduce_arena_.allocate_outside(numel, dtype);
   }
   bucket.open(std::move(slot));
 }
@@ -88,15 +90,19 @@ void Pager::note_arrival(size_t parameter) {
          {static_cast<int>(g)},
          /*in_backward=*/true});
   }
-  if (!std::exchange(backward_end_queued_, true)) {
+  // A backward that ended with an exception has dropped its callbacks: each
+  // one queues its own.
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (std::exchange(backward_to_flush_, backward) != backward) {
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
-      backward_end_queued_ = false;
+      backward_to_flush_ = -1;
       on_backward_end();
     });
   }
   // Without a plan a group is reduced as soon as it is complete. What arrives
   // later is reduced again and added.
-  if (world_size() > 1 && !cursor().following() && buckets_[g]->all_arrived()) {
+  if (world_size() > 1 && !keeps_whole_gradients(g) && !cursor().following() &&
+      buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
     finish_reductions();
@@ -142,7 +148,7 @@ void Pager::finish_reductions() {
 
 void Pager::on_backward_end() {
   if (world_size() == 1) {
-    reduce_leftovers();
+    reduce_leftovers(/*all=*/false);
     return;
   }
   cursor().record({PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
@@ -155,16 +161,17 @@ void Pager::on_backward_end() {
     cursor().depart();
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
-  reduce_leftovers();
+  reduce_leftovers(/*all=*/false);
 }
 
-void Pager::reduce_leftovers() {
+void Pager::reduce_leftovers(bool all) {
   finish_reductions();
   const auto count = static_cast<int64_t>(groups_.size());
   const at::Tensor open = at::zeros({count}, at::kByte);
   auto* flags = open.mutable_data_ptr<uint8_t>();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    flags[g] = buckets_[g] && buckets_[g]->any_arrived() ? 1 : 0;
+    const bool due = buckets_[g] && (all || !keeps_whole_gradients(g));
+    flags[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
   }
   control()
       .all_reduce_max(open, "agreement on gradients left over")
@@ -173,7 +180,8 @@ void Pager::reduce_leftovers() {
     if (flags[g] != 0) {
       finish_reductions();
       begin_reduce(g);
-    } else if (buckets_[g] && buckets_[g]->is_open()) {
+    } else if (
+        buckets_[g] && buckets_[g]->is_open() && !buckets_[g]->any_arrived()) {
       // Everything in it was dropped by zero_grad().
       Slot slot = buckets_[g]->close_empty();
       if (slot.defined()) {
@@ -187,6 +195,13 @@ void Pager::reduce_leftovers() {
 void Pager::sum_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
+}
+
+void Pager::max_over_ranks(const at::Tensor& values) {
+  agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
+  control()
+      .all_reduce_max(values, "maximum over the ranks")
+      .wait(watch_failures());
 }
 
 void Pager::settle_gradients(const RankIntent& intent) {
@@ -207,7 +222,7 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  reduce_leftovers();
+  reduce_leftovers(/*all=*/true);
 
   const at::Tensor has =
       at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
@@ -226,20 +241,27 @@ void Pager::settle_gradients(const RankIntent& intent) {
   }
 }
 
-std::vector<at::Tensor> Pager::gradient_runs() const {
-  std::vector<at::Tensor> runs;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const GradientBucket* bucket = buckets_[g].get();
-    if (bucket == nullptr) {
-      continue;
-    }
-    for (const FlatRun& run : bucket->own_runs()) {
-      if (bucket->has_gradient(run.parameter)) {
-        runs.push_back(bucket->shard().narrow(0, run.shard_offset, run.numel));
-      }
+void Pager::multiply_gradients(double factor) {
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      bucket->multiply(factor);
     }
   }
-  return runs;
+}
+
+void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
+  const ParameterPlace& place = places_[index];
+  TESSERA_CHECK(
+      buckets_[place.group] != nullptr,
+      "parameter '",
+      parameter(index).record.name(),
+      "' is frozen and takes no gradient.");
+  agree_joining_reductions(
+      {RankIntent::Kind::kAddGradient,
+       static_cast<int64_t>(place.group),
+       static_cast<int64_t>(index)});
+  take_untaken(place.group);
+  on_token_add(index, gradient);
 }
 
 bool Pager::any_gradient() const {
@@ -260,18 +282,16 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
+  if (world_size() == 1) {
+    return group.view_of(bucket->shard(), place.position).mul(bucket->factor());
+  }
   const at::Tensor whole =
       at::empty({group.layout().padded_numel()}, bucket->shard().options());
   data_
       ->all_gather(
           whole, bucket->shard(), "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
-  return whole
-      .as_strided(
-          wanted.record.tensor.sizes(),
-          wanted.record.tensor.strides(),
-          wanted.span.begin)
-      .clone();
+  return group.view_of(whole, place.position).mul(bucket->factor());
 }
 
 void Pager::begin_next_step() {
@@ -302,6 +322,36 @@ void Pager::begin_next_step() {
   }
 }
 
+std::optional<ResidencyPlan> Pager::make_plan(
+    const std::vector<PlanEvent>& events) {
+  PlanLimits limits = plan_limits();
+  auto plan = compile_plan(events, limits);
+  // A budget is kept, whatever it costs; the room that was merely computed from
+  // an order of use that turned out wrong grows.
+  if ((!plan || plan->exposed_unshards > 0) && !has_budget_) {
+    const int64_t needed = capacity_without_exposed_unshards(events, limits);
+    if (needed > limits.capacity_bytes) {
+      if (rank() == 0) {
+        log_info(
+            "gather slots grow from ",
+            limits.capacity_bytes,
+            " to ",
+            needed,
+            " bytes: the model uses its parameters in another order than "
+            "it registers them");
+      }
+      gather_arena_.resize(needed);
+      limits.capacity_bytes = needed;
+    }
+    plan = compile_plan(events, limits);
+  }
+  const int64_t reduce_bytes = reduce_slot_bytes(events);
+  if (reduce_bytes > reduce_arena_.capacity_bytes()) {
+    reduce_arena_.resize(reduce_bytes);
+  }
+  return plan;
+}
+
 void Pager::adopt_plans() {
   // [wants a plan, hash of what it saw] per phase, from every rank.
   std::vector<int64_t> mine;
@@ -316,10 +366,6 @@ void Pager::adopt_plans() {
       .wait(watch_failures());
   const auto* stated = all.const_data_ptr<int64_t>();
 
-  std::vector<int64_t> bytes;
-  for (const auto& group : groups_) {
-    bytes.push_back(group->padded_bytes());
-  }
   for (size_t phase = 0; phase < cursors_.size(); ++phase) {
     PlanCursor& cursor = cursors_[phase];
     bool wanted = false;
@@ -332,33 +378,7 @@ void Pager::adopt_plans() {
     if (wanted) {
       cursor.set_plan(std::nullopt);
       if (same) {
-        const auto& events = cursor.events();
-        const int64_t needed = capacity_without_exposed_unshards(
-            events, bytes, options_.prefetch_depth);
-        PlanLimits limits{
-            bytes, gather_arena_.capacity_bytes(), options_.prefetch_depth};
-        auto plan = compile_plan(events, limits);
-        if (!plan || plan->exposed_unshards > 0) {
-          if (needed > limits.capacity_bytes) {
-            if (rank() == 0) {
-              log_info(
-                  "gather slots grow from ",
-                  limits.capacity_bytes,
-                  " to ",
-                  needed,
-                  " bytes: the model uses its parameters in another order than "
-                  "it registers them");
-            }
-            gather_arena_.resize(needed);
-            limits.capacity_bytes = needed;
-          }
-          plan = compile_plan(events, limits);
-        }
-        const int64_t reduce_bytes = peak_reduce_bytes(events, bytes);
-        if (reduce_bytes > reduce_arena_.capacity_bytes()) {
-          reduce_arena_.resize(reduce_bytes);
-        }
-        cursor.set_plan(std::move(plan));
+        cursor.set_plan(make_plan(cursor.events()));
       }
     }
     cursor.rewind();

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <cstddef>
@@ -33,17 +34,51 @@ int64_t itemsize(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-FlatLayout layout_of(
-    const std::vector<c10::Storage>& storages,
-    at::ScalarType dtype,
-    int world_size) {
+int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   const int64_t size = itemsize(dtype);
+  return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
+}
+
+/// @param original the type of what the storages hold now.
+FlatLayout layout_of(
+    const GroupSpec& spec,
+    at::ScalarType original,
+    int world_size) {
   std::vector<int64_t> numels;
-  for (const auto& storage : storages) {
-    numels.push_back(
-        (static_cast<int64_t>(storage.nbytes()) + size - 1) / size);
+  for (const auto& storage : unique_storages(spec)) {
+    numels.push_back(numel_of(storage, original));
   }
-  return FlatLayout(numels, OffsetAllocator::kAlignment / size, world_size);
+  const at::ScalarType dtype = spec.parameters.front().dtype;
+  return FlatLayout(
+      numels, OffsetAllocator::kAlignment / itemsize(dtype), world_size);
+}
+
+bool is_low_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+/// Puts the tensor over another storage, of elements of another type, in place:
+/// whoever holds it sees the change.
+void replace_storage(
+    const at::Tensor& tensor,
+    const c10::Storage& storage,
+    at::ScalarType dtype) {
+  auto replacement = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage),
+      c10::DispatchKeySet(
+          storage.device().is_cuda() ? c10::DispatchKey::CUDA
+                                     : c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(dtype));
+  replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
+      tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  tensor.set_data(replacement);
+}
+
+/// Whoever still uses the storage gets `message`, not freed memory.
+void abandon(PagedStorage& page, const std::string& message) {
+  auto& storage = const_cast<c10::StorageImpl&>(*page.impl());
+  page.restore(c10::DataPtr(nullptr, storage.device()));
+  forbid_access(storage, message);
 }
 
 bool any_requires_grad(const GroupSpec& spec) {
@@ -60,6 +95,7 @@ bool any_requires_grad(const GroupSpec& spec) {
 ParamGroup::ParamGroup(
     const GroupSpec& spec,
     size_t first_index,
+    const PrecisionPolicy& policy,
     PageFaultHandler& handler,
     int rank,
     int world_size,
@@ -67,50 +103,44 @@ ParamGroup::ParamGroup(
     : name_(spec.name),
       scattered_(spec.scattered),
       trainable_(any_requires_grad(spec)),
-      dtype_(spec.parameters.front().tensor.scalar_type()),
+      dtype_(spec.parameters.front().dtype),
+      original_dtype_(spec.parameters.front().tensor.scalar_type()),
+      casts_arguments_(policy.is_mixed() && at::isFloatingType(dtype_)),
       handler_(handler),
       rank_(rank),
-      original_storages_(unique_storages(spec)),
-      layout_(layout_of(original_storages_, dtype_, world_size)) {
+      layout_(layout_of(spec, original_dtype_, world_size)) {
   const c10::NoGradGuard no_grad;
-  const c10::Device device = spec.parameters.front().tensor.device();
+  auto storages = unique_storages(spec);
+  const c10::Device device = storages.front().device();
   shard_ = ledger.allocate_zeros(
       MemoryPurpose::kParameters, layout_.shard_numel(), dtype_, device);
-  const FlatSpan mine = layout_.shard(rank_);
-  for (size_t i = 0; i < original_storages_.size(); ++i) {
-    const c10::Storage& storage = original_storages_[i];
-    const auto numel =
-        static_cast<int64_t>(storage.nbytes()) / itemsize(dtype_);
-    const FlatSpan span{layout_.offset(i), numel};
-    for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
-      const int64_t from = mine.begin + run.shard_offset - span.begin;
-      const at::Tensor target = shard_.narrow(0, run.shard_offset, run.numel);
-      if (const auto* deferred =
-              deferred_init(*storage.unsafeGetStorageImpl())) {
-        deferred->fill(target, from);
-        continue;
-      }
-      const auto source = at::from_blob(
-          static_cast<std::byte*>(storage.mutable_data()) +
-              from * itemsize(dtype_),
-          {run.numel},
-          at::TensorOptions().dtype(dtype_).device(device));
-      target.copy_(source);
-    }
+  master_ = shard_;
+  if (trainable_ && policy.master_weights && is_low_precision(dtype_)) {
+    master_ = ledger.allocate_zeros(
+        MemoryPurpose::kOptimizerState,
+        layout_.shard_numel(),
+        at::kFloat,
+        device);
+  }
+  for (size_t i = 0; i < storages.size(); ++i) {
+    take_slice(storages[i], layout_.offset(i));
+  }
+  if (original_dtype_ != dtype_) {
+    storages = retype(spec, storages);
   }
 
   std::unordered_map<const c10::StorageImpl*, size_t> storage_index;
-  for (size_t i = 0; i < original_storages_.size(); ++i) {
-    storage_index[original_storages_[i].unsafeGetStorageImpl()] = i;
+  for (size_t i = 0; i < storages.size(); ++i) {
+    storage_index[storages[i].unsafeGetStorageImpl()] = i;
   }
-  std::vector<bool> paged(original_storages_.size(), false);
+  std::vector<bool> paged(storages.size(), false);
   for (const auto& record : spec.parameters) {
     const size_t i =
         storage_index.at(record.tensor.storage().unsafeGetStorageImpl());
     if (!paged[i]) {
       paged[i] = true;
       storages_.push_back(std::make_unique<PagedStorage>(
-          original_storages_[i], *this, record.name(), layout_.offset(i)));
+          storages[i], *this, record.name(), layout_.offset(i)));
     }
     parameters_.push_back(
         {record,
@@ -121,14 +151,65 @@ ParamGroup::ParamGroup(
   }
 }
 
+void ParamGroup::take_slice(const c10::Storage& storage, int64_t begin) {
+  const FlatSpan mine = layout_.shard(rank_);
+  const FlatSpan span{begin, numel_of(storage, original_dtype_)};
+  for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
+    const int64_t from = mine.begin + run.shard_offset - span.begin;
+    const at::Tensor source = slice_of(storage, from, run.numel);
+    shard_.narrow(0, run.shard_offset, run.numel).copy_(source);
+    if (has_own_master()) {
+      master_.narrow(0, run.shard_offset, run.numel).copy_(source);
+    }
+  }
+}
+
+at::Tensor ParamGroup::slice_of(
+    const c10::Storage& storage,
+    int64_t first,
+    int64_t numel) const {
+  const auto options =
+      at::TensorOptions().dtype(original_dtype_).device(storage.device());
+  if (const auto* deferred = deferred_init(*storage.unsafeGetStorageImpl())) {
+    const at::Tensor slice = at::empty({numel}, options);
+    deferred->fill(slice, first);
+    return slice;
+  }
+  return at::from_blob(
+      static_cast<std::byte*>(storage.mutable_data()) +
+          first * itemsize(original_dtype_),
+      {numel},
+      options);
+}
+
+std::vector<c10::Storage> ParamGroup::retype(
+    const GroupSpec& spec,
+    const std::vector<c10::Storage>& storages) {
+  std::vector<c10::Storage> retyped;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
+  for (const auto& storage : storages) {
+    retyped.emplace_back(
+        c10::Storage::use_byte_size_t{},
+        numel_of(storage, original_dtype_) * itemsize(dtype_),
+        c10::DataPtr(nullptr, storage.device()),
+        /*allocator=*/nullptr,
+        /*resizable=*/false);
+    replacement.emplace(storage.unsafeGetStorageImpl(), retyped.back());
+  }
+  for (const auto& record : spec.parameters) {
+    replace_storage(
+        record.tensor,
+        replacement.at(record.tensor.storage().unsafeGetStorageImpl()),
+        dtype_);
+  }
+  return retyped;
+}
+
 ParamGroup::~ParamGroup() {
-  // Whoever still holds the module gets an error, not freed memory.
   for (const auto& storage : storages_) {
     if (storage->is_intact()) {
-      storage->restore(
-          c10::DataPtr(nullptr, parameters_.front().record.tensor.device()));
-      forbid_access(
-          const_cast<c10::StorageImpl&>(*storage->impl()),
+      abandon(
+          *storage,
           "parameter '" + storage->parameter_name() +
               "' was sharded by a tessera::Engine that is gone without "
               "unwrap(); its values went with it.");
@@ -150,8 +231,12 @@ void ParamGroup::begin_unshard(Communicator& communicator, Slot slot) {
       name_,
       "': it is already unsharded");
   slot_ = std::move(slot);
+  // Not every backend knows every integer type.
+  const bool as_bytes = !at::isFloatingType(dtype_);
   gather_ = communicator.all_gather(
-      slot_.tensor, shard_, "unshard of '" + name_ + "'");
+      as_bytes ? slot_.tensor.view(at::kByte) : slot_.tensor,
+      as_bytes ? shard_.view(at::kByte) : shard_,
+      "unshard of '" + name_ + "'");
   residency_ = Residency::kUnsharding;
 }
 
@@ -203,11 +288,30 @@ void ParamGroup::bump_versions() {
 void ParamGroup::write_back() {
   const c10::NoGradGuard no_grad;
   ++write_backs_;
-  if (whole_.is_same(shard_)) {
-    return;
+  if (!whole_.is_same(shard_)) {
+    const FlatSpan mine = layout_.shard(rank_);
+    shard_.copy_(whole_.narrow(0, mine.begin, mine.numel));
   }
-  const FlatSpan mine = layout_.shard(rank_);
-  shard_.copy_(whole_.narrow(0, mine.begin, mine.numel));
+  if (has_own_master()) {
+    const at::Tensor written = shard_.ne(master_.to(dtype_));
+    master_.copy_(at::where(written, shard_.to(master_.dtype()), master_));
+  }
+}
+
+void ParamGroup::round_master() {
+  const c10::NoGradGuard no_grad;
+  ++write_backs_;
+  if (has_own_master()) {
+    shard_.copy_(master_);
+  }
+}
+
+at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
+  const PagedParameter& parameter = parameters_[i];
+  return whole.as_strided(
+      parameter.record.tensor.sizes(),
+      parameter.record.tensor.strides(),
+      whole.storage_offset() + parameter.span.begin);
 }
 
 void ParamGroup::check_identity() const {
@@ -227,20 +331,26 @@ void ParamGroup::check_identity() const {
   }
 }
 
-void ParamGroup::restore() {
-  TESSERA_CHECK(
-      residency_ == Residency::kUnsharded,
-      "restore of '",
-      name_,
-      "': it is sharded");
-  auto* base = static_cast<std::byte*>(whole_.data_ptr());
+Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
+  const c10::NoGradGuard no_grad;
+  if (residency_ == Residency::kUnsharding) {
+    gather_.wait(check);
+  }
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
-    const auto memory = at::from_blob(
-        base + storage->begin() * itemsize(dtype_),
-        {storage->nbytes()},
-        whole_.options().dtype(at::kByte));
-    const at::Tensor own = memory.clone();
-    // The DataPtr keeps the clone, and with it its memory, alive.
+    const int64_t numel = storage->nbytes() / itemsize(dtype_);
+    const at::Tensor own =
+        at::empty({numel}, whole.options().dtype(original_dtype_));
+    own.copy_(whole.narrow(0, storage->begin(), numel));
+    if (original_dtype_ != dtype_) {
+      replacement.emplace(storage->impl(), own.storage());
+      abandon(
+          *storage,
+          "this is what autograd saved of parameter '" +
+              storage->parameter_name() + "' before it was unwrapped.");
+      continue;
+    }
+    // The DataPtr keeps the copy, and with it its memory, alive.
     storage->restore(c10::DataPtr(
         own.data_ptr(),
         new at::Tensor(own),
@@ -248,10 +358,20 @@ void ParamGroup::restore() {
         own.device()));
   }
   for (const auto& parameter : parameters_) {
-    remove_page_key(parameter.record.tensor);
+    const at::Tensor& tensor = parameter.record.tensor;
+    remove_page_key(tensor);
+    if (original_dtype_ != dtype_) {
+      replace_storage(
+          tensor,
+          replacement.at(tensor.storage().unsafeGetStorageImpl()),
+          original_dtype_);
+    }
   }
   storages_.clear();
   parameters_.clear();
+  whole_ = at::Tensor();
+  residency_ = Residency::kSharded;
+  return std::exchange(slot_, {});
 }
 
 } // namespace tessera

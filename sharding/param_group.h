@@ -8,12 +8,12 @@
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/paged_storage.h"
+#include "tessera/sharding/precision.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -36,11 +36,14 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 class ParamGroup {
  public:
   /// Takes this rank's slice of every parameter and frees the rest; of a
-  /// deferred parameter (deferred_init.h) it makes the slice alone.
+  /// deferred parameter (deferred_init.h) it makes the slice alone. Parameters
+  /// whose ParameterRecord::dtype is not their own are changed to it.
   /// @param first_index index of the first parameter in the pager's list.
+  /// @param policy all records have the same dtype by it.
   ParamGroup(
       const GroupSpec& spec,
       size_t first_index,
+      const PrecisionPolicy& policy,
       PageFaultHandler& handler,
       int rank,
       int world_size,
@@ -80,8 +83,22 @@ class ParamGroup {
   /// of at least float32 precision. The shard itself where that is precise
   /// enough; else whoever updates it writes the rounded values to the shard.
   const at::Tensor& master() const {
-    return shard_;
+    return master_;
   }
+  bool has_own_master() const {
+    return !master_.is_same(shard_);
+  }
+  /// The parameters' type outside of the engine.
+  at::ScalarType original_dtype() const {
+    return original_dtype_;
+  }
+  /// Operators get their other arguments in dtype().
+  bool casts_arguments() const {
+    return casts_arguments_;
+  }
+
+  /// Shows `whole` ([padded_numel], any dtype) as parameter `i`'s value.
+  at::Tensor view_of(const at::Tensor& whole, size_t i) const;
 
   Residency residency() const {
     return residency_;
@@ -93,15 +110,18 @@ class ParamGroup {
   /// Ends it: the parameters are readable.
   void end_unshard(const WaitCheck& check);
 
-  /// Points the parameters at the shard itself: a world of one.
+  /// Points the parameters at the shard itself: an undivided group.
   void attach_shard();
 
   /// Drops the whole weights and gives the slot back. Ends a running gather.
   Slot reshard(const WaitCheck& check);
 
   /// Copies this rank's slice of the unsharded weights into the shard, after
-  /// they were written in place.
+  /// they were written in place. Master weights of elements that were not
+  /// written keep their precision.
   void write_back();
+  /// Rounds the master weights into the shard, after those were written.
+  void round_master();
 
   /// The whole weights while unsharded: [padded_numel].
   const at::Tensor& whole() const {
@@ -112,9 +132,10 @@ class ParamGroup {
   ///   replaced behind the engine's back.
   void check_identity() const;
 
-  /// Ends paging: every storage gets memory of its own, filled from the
-  /// unsharded weights.
-  void restore();
+  /// Ends paging: every storage gets memory of its own and the type it had,
+  /// filled from `whole` ([padded_numel], any dtype). Ends a running gather.
+  /// @return the slot, if there was one.
+  Slot restore(const at::Tensor& whole, const WaitCheck& check);
 
   /// Makes autograd refuse to use what it saved of the old values.
   void bump_versions();
@@ -123,11 +144,6 @@ class ParamGroup {
   bool slot_is_outside() const {
     return slot_.defined() && slot_.offset < 0;
   }
-  /// The slot, after restore().
-  Slot take_slot() {
-    return std::exchange(slot_, {});
-  }
-
   /// How often the shard was written other than by the optimizer.
   uint64_t write_backs() const {
     return write_backs_;
@@ -143,18 +159,26 @@ class ParamGroup {
  private:
   void attach(const at::Tensor& whole);
   void detach();
+  void take_slice(const c10::Storage& storage, int64_t begin);
+  at::Tensor slice_of(const c10::Storage& storage, int64_t first, int64_t numel)
+      const;
+  std::vector<c10::Storage> retype(
+      const GroupSpec& spec,
+      const std::vector<c10::Storage>& storages);
 
   std::string name_;
   bool scattered_;
   bool trainable_;
   at::ScalarType dtype_;
+  at::ScalarType original_dtype_;
+  bool casts_arguments_;
   PageFaultHandler& handler_;
   int rank_;
-  std::vector<c10::Storage> original_storages_;
   FlatLayout layout_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   std::vector<PagedParameter> parameters_;
   at::Tensor shard_;
+  at::Tensor master_;
   at::Tensor whole_;
   Slot slot_;
   PendingCollective gather_;

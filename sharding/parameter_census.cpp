@@ -181,7 +181,7 @@ std::vector<ParameterRecord> take_parameter_census(
     const auto [found, is_new] =
         index.emplace(tensor.unsafeGetTensorImpl(), records.size());
     if (is_new) {
-      records.push_back({{item.key()}, tensor});
+      records.push_back({{item.key()}, tensor, tensor.scalar_type()});
     } else {
       records[found->second].names.push_back(item.key());
     }

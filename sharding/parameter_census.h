@@ -30,6 +30,9 @@ struct IgnoredParameters {
 struct ParameterRecord {
   std::vector<std::string> names; ///< "encoder.layer.0.weight", ...; not empty
   at::Tensor tensor;
+  /// In which it is gathered and used; the tensor's own unless precision lowers
+  /// it.
+  at::ScalarType dtype = at::kFloat;
 
   const std::string& name() const {
     return names.front();

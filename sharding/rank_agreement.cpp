@@ -132,7 +132,7 @@ WaitCheck RankAgreement::watch(
   if (size() == 1) {
     return {};
   }
-  return [this, sequence, doing = std::move(doing)] {
+  return [this, sequence, doing = std::move(doing), seen = false]() mutable {
     throw_if_failed();
     std::vector<Account> accounts;
     for (int r = 0; r < size(); ++r) {
@@ -151,7 +151,8 @@ WaitCheck RankAgreement::watch(
         accounts.emplace_back(r, theirs);
       }
     }
-    if (!accounts.empty()) {
+    // Other ranks that wait get one more round to say for what.
+    if (!accounts.empty() && std::exchange(seen, true)) {
       accounts.emplace_back(rank(), doing());
       std::sort(accounts.begin(), accounts.end());
       fail(disagreement(accounts));

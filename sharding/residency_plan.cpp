@@ -85,7 +85,8 @@ class ResidencySimulation {
       const {
     std::optional<int> victim;
     for (const auto& [group, offset] : offsets_) {
-      if (std::find(keep.begin(), keep.end(), group) != keep.end()) {
+      if (std::find(keep.begin(), keep.end(), group) != keep.end() ||
+          (limits_.stays_resident(group) && next_use(group, now) != kNever)) {
         continue;
       }
       if (!victim || next_use(group, now) > next_use(*victim, now)) {
@@ -144,14 +145,19 @@ std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
 
 /// Touches and backward ends, with the reductions where they are due.
 std::vector<PlanEntry> entries_with_reductions(
-    const std::vector<PlanEvent>& events) {
+    const std::vector<PlanEvent>& events,
+    const std::vector<bool>& keeps_gradients = {}) {
   const auto last_arrivals = find_last_arrivals(events);
+  const auto is_kept = [&keeps_gradients](int group) {
+    return !keeps_gradients.empty() &&
+           keeps_gradients[static_cast<size_t>(group)];
+  };
   std::vector<PlanEntry> entries;
   std::vector<PlanAction> due;
   for (size_t i = 0; i < events.size(); ++i) {
     const PlanEvent& event = events[i];
     if (event.kind == Kind::kArrival) {
-      if (last_arrivals.count(i)) {
+      if (last_arrivals.count(i) && !is_kept(event.groups[0])) {
         due.push_back({PlanAction::Kind::kReduce, event.groups[0]});
       }
       continue;
@@ -173,7 +179,7 @@ std::optional<ResidencyPlan> compile_plan(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits) {
   ResidencyPlan plan;
-  plan.entries = entries_with_reductions(events);
+  plan.entries = entries_with_reductions(events, limits.keeps_gradients);
   ResidencySimulation simulation(plan.entries, limits);
   const auto prefetch = [&](size_t now,
                             size_t from,
@@ -219,37 +225,42 @@ std::optional<ResidencyPlan> compile_plan(
 
 int64_t capacity_without_exposed_unshards(
     const std::vector<PlanEvent>& events,
-    const std::vector<int64_t>& group_bytes,
-    int prefetch_depth) {
+    const PlanLimits& limits) {
   const auto rounded = [&](int group) {
     constexpr int64_t kAlign = OffsetAllocator::kAlignment;
-    return (group_bytes[group] + kAlign - 1) / kAlign * kAlign;
+    return (limits.group_bytes[group] + kAlign - 1) / kAlign * kAlign;
   };
   int64_t all = 0;
-  for (size_t i = 0; i < group_bytes.size(); ++i) {
-    all += rounded(static_cast<int>(i));
+  int64_t staying = 0;
+  for (size_t i = 0; i < limits.group_bytes.size(); ++i) {
+    const int group = static_cast<int>(i);
+    all += rounded(group);
+    staying += limits.stays_resident(group) ? rounded(group) : 0;
   }
   const auto entries = entries_with_reductions(events);
   int64_t window = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     int64_t bytes = 0;
+    const auto add = [&](int group) {
+      bytes += limits.stays_resident(group) ? 0 : rounded(group);
+    };
     for (const int group : entries[i].groups) {
-      bytes += rounded(group);
+      add(group);
     }
-    for (const int group :
-         upcoming_groups(entries, i + 1, entries[i].groups, prefetch_depth)) {
-      bytes += rounded(group);
+    for (const int group : upcoming_groups(
+             entries, i + 1, entries[i].groups, limits.prefetch_depth)) {
+      add(group);
     }
     window = std::max(window, bytes);
   }
   // Room between slots of different sizes is not always usable; a few eighths
   // more settle it.
+  PlanLimits tried = limits;
   for (const int64_t eighths : {8, 9, 10, 12, 16, 24}) {
-    const int64_t capacity = std::min(window * eighths / 8, all);
-    const auto plan =
-        compile_plan(events, {group_bytes, capacity, prefetch_depth});
+    tried.capacity_bytes = std::min(staying + window * eighths / 8, all);
+    const auto plan = compile_plan(events, tried);
     if (plan && plan->exposed_unshards == 0) {
-      return capacity;
+      return tried.capacity_bytes;
     }
   }
   return all;

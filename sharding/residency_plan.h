@@ -58,6 +58,16 @@ struct PlanLimits {
   /// Groups gathered ahead of the one in use; more where the next operator uses
   /// several at once.
   int prefetch_depth = 1;
+  /// Per group: stays from its first use until its last, whatever room others
+  /// want (FSDP's reshard_after_forward = false). Empty: none does.
+  std::vector<bool> stays = {};
+  /// Per group: its gradients are kept whole and reduced outside of the plan.
+  /// Empty: none are.
+  std::vector<bool> keeps_gradients = {};
+
+  bool stays_resident(int group) const {
+    return !stays.empty() && stays[static_cast<size_t>(group)];
+  }
 };
 
 /// Turns a recorded step into a plan: every group is unsharded up to
@@ -73,14 +83,15 @@ std::optional<ResidencyPlan> compile_plan(
 
 /// The smallest capacity, of a short list of candidates, with which the events
 /// can be followed without an exposed unshard.
+/// @param limits its capacity is not looked at.
 int64_t capacity_without_exposed_unshards(
     const std::vector<PlanEvent>& events,
-    const std::vector<int64_t>& group_bytes,
-    int prefetch_depth);
+    const PlanLimits& limits);
 
 /// The bytes of gradients collected and in reduction at the same time: the
 /// largest sum over the events. A reduction in flight ends when the next one
 /// begins, or when one that is due next needs its room.
+/// @param group_bytes whole size of each group's gradients.
 int64_t peak_reduce_bytes(
     const std::vector<PlanEvent>& events,
     const std::vector<int64_t>& group_bytes);

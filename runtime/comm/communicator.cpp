@@ -63,6 +63,9 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
       return;
     } catch (const std::exception& failure) {
+      if (!on_stream_ && work->isCompleted() && work->isSuccess()) {
+        continue; // it ended just after the interval
+      }
       if (on_stream_ || work->isCompleted()) {
         // A peer that has left with an error may have said why.
         look_around(check);
@@ -97,6 +100,7 @@ Communicator::Communicator(
       backend_(std::move(backend)),
       timeout_(timeout),
       on_stream_(backend_->getBackendName() == "nccl"),
+      is_gloo_(backend_->getBackendName() == "gloo"),
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}
 
@@ -108,7 +112,9 @@ Communicator::~Communicator() {
     const auto work = weak.lock();
     while (work && !work->isCompleted()) {
       if (std::chrono::steady_clock::now() > deadline) {
-        (void)backend_.release();
+        if (is_gloo_) {
+          (void)backend_.release();
+        }
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -176,7 +182,7 @@ PendingCollective Communicator::reduce_scatter_sum(
     }
     return {};
   }
-  if (!on_stream_) {
+  if (is_gloo_) {
     // Gloo has no reduce-scatter. c10d makes one of an all-reduce on a copy of
     // the input, and its handle waits forever, past timeouts and lost peers.
     std::vector<at::Tensor> tensors{input};

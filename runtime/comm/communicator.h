@@ -70,7 +70,7 @@ class Communicator {
       std::chrono::milliseconds timeout);
 
   /// Waits a moment for collectives under way. What has not ended by then never
-  /// will, and is left behind with its threads.
+  /// will, and is aborted, or under Gloo left behind with its threads.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -120,6 +120,7 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   // NCCL: collectives run on a stream, and so do waits for them.
   bool on_stream_ = false;
+  bool is_gloo_ = false;
   int rank_ = 0;
   int size_ = 1;
   // Weak, because a work holds its tensors.

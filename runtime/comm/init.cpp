@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/init.h"
 
+#include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -109,7 +110,7 @@ std::unique_ptr<Communicator> World::new_communicator(
       name,
       device.is_cuda()
           ? make_nccl_backend(prefixed, {rank_, size_, device.index(), timeout})
-          : make_gloo_backend(prefixed, rank_, size_, timeout),
+          : make_cpu_backend(prefixed, rank_, size_, timeout),
       timeout);
 }
 

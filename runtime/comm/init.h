@@ -45,9 +45,9 @@ class World {
     return store_;
   }
 
-  /// A new group of all ranks, for tensors on the CPU (Gloo) or on a CUDA
-  /// device with its index (NCCL). Collective: every rank calls it with the
-  /// same `name`, in the same order.
+  /// A new group of all ranks, for tensors on the CPU (shared memory or Gloo,
+  /// see make_cpu_backend()) or on a CUDA device with its index (NCCL).
+  /// Collective: every rank calls it with the same `name`, in the same order.
   /// @throws tessera::Error for CUDA where there is no device.
   std::unique_ptr<Communicator> new_communicator(
       const std::string& name,

@@ -2,7 +2,7 @@
 #pragma once
 // The TCP port at which the ranks of a job meet.
 
-#include "tessera/runtime/launch/unique_fd.h"
+#include "tessera/runtime/core/unique_fd.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 #pragma once
 // One rank as a child process.
 
-#include "tessera/runtime/launch/unique_fd.h"
+#include "tessera/runtime/core/unique_fd.h"
 
 #include <sys/types.h>
 

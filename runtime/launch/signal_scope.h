@@ -2,7 +2,7 @@
 #pragma once
 // Signals as events of a poll loop.
 
-#include "tessera/runtime/launch/unique_fd.h"
+#include "tessera/runtime/core/unique_fd.h"
 
 #include <csignal>
 

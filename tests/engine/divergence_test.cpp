@@ -120,7 +120,7 @@ TEST_P(Divergence, OneIterationMore) {
         }
         loop.engine.unwrap();
       },
-      {"rank 1: unwraps the module", "rank 0"});
+      {": unwraps the module", "rank 0: "});
 }
 
 TEST_P(Divergence, OneForwardMoreBeforeTheStep) {

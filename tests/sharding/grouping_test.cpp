@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/grouping.h"
 
+#include "support/expect_error.h"
+#include "tessera/sharding/residency_hints.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -109,6 +112,77 @@ TEST(Grouping, FrozenAndOtherTypesAreApart) {
       {"block2", 4},
       {"norm", 2}};
   EXPECT_EQ(groups_of(model), expected);
+}
+
+namespace {
+
+struct HintedImpl : torch::nn::LinearImpl, ResidencyHints {
+  explicit HintedImpl(std::optional<int> stage) : LinearImpl(8, 8) {
+    zero_stage = stage;
+  }
+};
+
+std::map<std::string, std::optional<int>> stages_of(
+    const torch::nn::Module& module,
+    int64_t min_group_numel) {
+  std::map<std::string, std::optional<int>> stages;
+  for (const auto& group :
+       make_groups(module, take_parameter_census(module), {min_group_numel})) {
+    stages[group.name] = group.zero_stage;
+  }
+  return stages;
+}
+
+using Stages = std::map<std::string, std::optional<int>>;
+
+} // namespace
+
+TEST(Grouping, AModulesZeroStageLandsInItsGroup) {
+  // A layer of another type beside it, so that only the hint makes it a block.
+  struct Inner : torch::nn::Module {
+    Inner() {
+      register_module("a", std::make_shared<HintedImpl>(2));
+      register_module("b", std::make_shared<HintedImpl>(std::nullopt));
+      register_module(
+          "c", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})));
+    }
+  };
+  struct Outer : torch::nn::Module {
+    Outer() {
+      register_module("inner", std::make_shared<Inner>());
+    }
+  };
+  const Stages expected{
+      {"inner.a", 2}, {"inner.b", std::nullopt}, {"inner.c", std::nullopt}};
+  EXPECT_EQ(stages_of(Outer(), 0), expected);
+  // What asks for different things does not merge.
+  const Stages merged{{"inner.a", 2}, {"inner.b+inner.c", std::nullopt}};
+  EXPECT_EQ(stages_of(Outer(), 1000), merged);
+}
+
+TEST(Grouping, AFrozenPartKeepsTheZeroStage) {
+  struct Net : torch::nn::Module {
+    Net() {
+      auto layer = register_module("a", std::make_shared<HintedImpl>(1));
+      layer->bias.requires_grad_(false);
+    }
+  };
+  const Stages expected{{"a[Float]", 1}, {"a[Float, frozen]", 1}};
+  EXPECT_EQ(stages_of(Net(), 0), expected);
+}
+
+TEST(Grouping, AnImpossibleZeroStageIsNamed) {
+  struct Net : torch::nn::Module {
+    Net() {
+      register_module("a", std::make_shared<HintedImpl>(4));
+    }
+  };
+  expect_error(
+      [] {
+        const Net net;
+        make_groups(net, take_parameter_census(net), {});
+      },
+      {"'a'", "zero_stage 4", "1, 2 or 3"});
 }
 
 } // namespace tessera

@@ -68,8 +68,8 @@ struct OneGroup {
     spec.name = "layer";
     spec.parameters.push_back({{"layer.weight"}, weight});
     spec.parameters.push_back({{"layer.bias"}, bias});
-    group =
-        std::make_unique<ParamGroup>(spec, 0, recorder, 0, world_size, ledger);
+    group = std::make_unique<ParamGroup>(
+        spec, 0, PrecisionPolicy{}, recorder, 0, world_size, ledger);
   }
   at::Tensor weight = torch::arange(6.0).reshape({2, 3});
   at::Tensor bias = torch::arange(3.0) + 10;
@@ -166,7 +166,7 @@ TEST(PagedStorage, ReplacedStorageIsFoundAndGoesUnharmed) {
 TEST(ParamGroup, RestoreGivesEachStorageMemoryOfItsOwn) {
   OneGroup one(1);
   one.group->attach_shard();
-  one.group->restore();
+  one.group->restore(one.group->whole(), {});
   one.group.reset();
   EXPECT_FALSE(has_page_key(one.weight));
   EXPECT_TRUE(torch::equal(one.weight, torch::arange(6.0).reshape({2, 3})));
@@ -186,7 +186,8 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
       const auto bias = torch::arange(5.0) + 100;
       spec.parameters.push_back({{"w"}, weight});
       spec.parameters.push_back({{"b"}, bias});
-      const ParamGroup group(spec, 0, recorder, rank, size, ledger);
+      const ParamGroup group(
+          spec, 0, PrecisionPolicy{}, recorder, rank, size, ledger);
       shards.push_back(group.shard().clone());
       if (rank + 1 == size) {
         const auto whole = torch::cat(shards);

@@ -170,10 +170,13 @@ TEST(ResidencyPlan, HoldsForRandomSteps) {
     }
     events.push_back({Kind::kBackwardEnd, {}, true});
     const int depth = static_cast<int>(random() % 4);
-    const int64_t capacity =
-        capacity_without_exposed_unshards(events, bytes, depth);
+    PlanLimits limits{bytes, 0, depth};
+    for (int g = 0; g < groups && round % 3 == 0; ++g) {
+      limits.stays.push_back(random() % 2 == 0);
+    }
+    const int64_t capacity = capacity_without_exposed_unshards(events, limits);
     for (const int64_t room : {capacity, capacity / 2}) {
-      const PlanLimits limits{bytes, room, depth};
+      limits.capacity_bytes = room;
       const auto plan = compile_plan(events, limits);
       if (!plan) {
         EXPECT_NE(room, capacity);

@@ -2,7 +2,7 @@
 #include "tessera/runtime/launch/launch.h"
 
 #include "support/launched_job.h"
-#include "tessera/runtime/launch/unique_fd.h"
+#include "tessera/runtime/core/unique_fd.h"
 
 #include <gtest/gtest.h>
 #include <pty.h>

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/loss_scaler.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera {
+
+void check(const LossScaleOptions& options) {
+  const auto positive = [](const char* name, double value) {
+    TESSERA_CHECK(
+        value > 0 && std::isfinite(value),
+        "loss_scale.",
+        name,
+        " is ",
+        value,
+        "; it must be above 0.");
+  };
+  positive("fixed", options.fixed.value_or(1));
+  positive("initial", options.initial);
+  positive("minimum", options.minimum);
+  TESSERA_CHECK(
+      options.growth_factor >= 1,
+      "loss_scale.growth_factor is ",
+      options.growth_factor,
+      "; it must be at least 1.");
+  TESSERA_CHECK(
+      options.backoff_factor > 0 && options.backoff_factor < 1,
+      "loss_scale.backoff_factor is ",
+      options.backoff_factor,
+      "; it must be above 0 and below 1.");
+  TESSERA_CHECK(
+      options.growth_interval >= 1,
+      "loss_scale.growth_interval is ",
+      options.growth_interval,
+      "; it must be at least 1.");
+}
+
+LossScaler::LossScaler(const LossScaleOptions& options, bool low_range)
+    : options_(options),
+      active_(options.fixed ? *options.fixed != 1 : low_range),
+      scale_(active_ ? options.fixed.value_or(options.initial) : 1) {}
+
+void LossScaler::update(bool overflow) {
+  if (overflow) {
+    ++skipped_steps_;
+    good_steps_ = 0;
+    if (options_.fixed) {
+      return;
+    }
+    TESSERA_CHECK(
+        scale_ > options_.minimum,
+        "the gradients overflow even at the smallest loss scale, ",
+        options_.minimum,
+        ": the loss or the gradients are not finite. Lower the learning rate, "
+        "keep more modules in float32 (precision.float32_modules), or train in "
+        "bfloat16.");
+    scale_ = std::max(scale_ * options_.backoff_factor, options_.minimum);
+    return;
+  }
+  if (!options_.fixed && ++good_steps_ == options_.growth_interval) {
+    good_steps_ = 0;
+    scale_ *= options_.growth_factor;
+  }
+}
+
+void LossScaler::restore(const State& state) {
+  scale_ = state.scale;
+  good_steps_ = state.good_steps;
+  skipped_steps_ = state.skipped_steps;
+}
+
+} // namespace tessera

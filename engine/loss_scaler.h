@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Keeps float16 gradients inside the range of their type.
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera {
+
+struct LossScaleOptions {
+  /// A scale that never changes; 1 switches scaling off. By default the scale
+  /// is dynamic for float16 parameters, and there is none for other types.
+  std::optional<double> fixed;
+  double initial = 65536;
+  double growth_factor = 2; ///< after growth_interval steps without overflow
+  double backoff_factor = 0.5; ///< after an overflow
+  int64_t growth_interval = 2000;
+  double minimum = 1;
+};
+
+/// @throws tessera::Error naming the option, its value and what it may be.
+void check(const LossScaleOptions& options);
+
+/// The factor by which losses are multiplied before backward. Plain arithmetic;
+/// all ranks give it the same overflows and so have the same scale.
+class LossScaler {
+ public:
+  /// @param options checked.
+  /// @param low_range the parameters are float16.
+  LossScaler(const LossScaleOptions& options, bool low_range);
+
+  double scale() const {
+    return scale_;
+  }
+  /// True when gradients may overflow and steps are then skipped.
+  bool is_active() const {
+    return active_;
+  }
+
+  /// What came of a step: a dynamic scale shrinks after an overflow and grows
+  /// after growth_interval good steps.
+  /// @throws tessera::Error when gradients overflow at the smallest scale.
+  void update(bool overflow);
+
+  int64_t skipped_steps() const {
+    return skipped_steps_;
+  }
+
+  /// Between saving and resuming.
+  struct State {
+    double scale = 1;
+    int64_t good_steps = 0;
+    int64_t skipped_steps = 0;
+  };
+  State state() const {
+    return {scale_, good_steps_, skipped_steps_};
+  }
+  void restore(const State& state);
+
+ private:
+  LossScaleOptions options_;
+  bool active_;
+  double scale_;
+  int64_t good_steps_ = 0; ///< since the scale last changed
+  int64_t skipped_steps_ = 0;
+};
+
+} // namespace tessera

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/cpu_transport.h"
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/comm/shm_backend.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kVariable = "TESSERA_TRANSPORT";
+
+std::string wanted_transport() {
+  const char* value = std::getenv(kVariable);
+  const std::string wanted = value ? value : "auto";
+  TESSERA_CHECK(
+      wanted == "auto" || wanted == "shm" || wanted == "gloo",
+      "the environment variable ",
+      kVariable,
+      " is '",
+      wanted,
+      "'; it may be 'auto', 'shm' or 'gloo'");
+  return wanted;
+}
+
+/// Equal for processes that can see each other's memory: of one user, in one
+/// boot of one machine, who know each other by the same numbers.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::string host(256, '\0');
+  ::gethostname(host.data(), host.size() - 1);
+  std::string processes(256, '\0');
+  const ssize_t length =
+      ::readlink("/proc/self/ns/pid", processes.data(), processes.size());
+  processes.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return std::string(host.c_str()) + " (boot " + boot + ", user " +
+         std::to_string(::geteuid()) + ", " + processes + ")";
+}
+
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+struct Statement {
+  std::string transport;
+  std::string host;
+};
+
+/// What every rank said, on rank 0; elsewhere nothing.
+std::vector<Statement> gather_statements(
+    c10d::Store& store,
+    const Statement& mine,
+    int rank,
+    int size) {
+  const auto key = [](int r) { return "transport/" + std::to_string(r); };
+  if (rank != 0) {
+    store.set(key(rank), to_bytes(mine.transport + " " + mine.host));
+    return {};
+  }
+  std::vector<Statement> all{mine};
+  for (int r = 1; r < size; ++r) {
+    const std::string text = to_text(store.get(key(r)));
+    const size_t space = text.find(' ');
+    all.push_back({text.substr(0, space), text.substr(space + 1)});
+  }
+  return all;
+}
+
+/// "shm", "gloo", or "error " and what is wrong.
+std::string judge(const std::vector<Statement>& all) {
+  const std::string& wanted = all[0].transport;
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r].transport != wanted) {
+      return detail::concat(
+          "error ",
+          kVariable,
+          " is '",
+          wanted,
+          "' on rank 0 and '",
+          all[r].transport,
+          "' on rank ",
+          r,
+          "; set the same on all ranks");
+    }
+    if (wanted == "shm" && all[r].host != all[0].host) {
+      return detail::concat(
+          "error ",
+          kVariable,
+          " is 'shm', but rank 0 runs on ",
+          all[0].host,
+          " and rank ",
+          r,
+          " on ",
+          all[r].host,
+          "; unset it, or run all ranks on one host as one user");
+    }
+    if (all[r].host != all[0].host) {
+      return "gloo";
+    }
+  }
+  return wanted == "gloo" ? "gloo" : "shm";
+}
+
+} // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    std::chrono::milliseconds timeout) {
+  const std::string wanted = wanted_transport();
+  const auto statements =
+      gather_statements(*store, {wanted, host_identity()}, rank, size);
+  if (rank == 0) {
+    store->set("transport", to_bytes(judge(statements)));
+  }
+  const std::string chosen = to_text(store->get("transport"));
+  const std::string error = "error ";
+  TESSERA_CHECK(chosen.rfind(error, 0) != 0, chosen.substr(error.size()), ".");
+  if (chosen == "shm") {
+    const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("shm", store);
+    try {
+      return c10::make_intrusive<ShmBackend>(
+          own_keys, rank, size, ShmOptions{timeout});
+    } catch (const Error& reason) {
+      // The same on all ranks.
+      TESSERA_CHECK(
+          wanted == "auto",
+          kVariable,
+          " is 'shm', but the ranks cannot share memory: ",
+          reason.what());
+      if (rank == 0) {
+        log_warning(
+            "ranks of this host talk over TCP, which is slower: ",
+            reason.what());
+      }
+    }
+  }
+  return make_gloo_backend(store, rank, size, timeout);
+}
+
+} // namespace tessera

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/shm_backend.h"
+
+#include "tessera/runtime/comm/shm_operation.h"
+#include "tessera/runtime/comm/shm_queue.h"
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+class ShmWork : public c10d::Work {
+ public:
+  ShmWork(std::shared_ptr<ShmQueue> queue, ShmQueue::Ticket ticket)
+      : queue_(std::move(queue)), ticket_(ticket) {}
+
+  bool isCompleted() override {
+    return queue_->is_over(ticket_);
+  }
+
+  bool isSuccess() const override {
+    return queue_->is_over(ticket_) && !queue_->failure_of(ticket_);
+  }
+
+  std::exception_ptr exception() const override {
+    return queue_->failure_of(ticket_);
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto deadline = timeout == kNoTimeout
+                              ? std::chrono::steady_clock::time_point::max()
+                              : std::chrono::steady_clock::now() + timeout;
+    TESSERA_CHECK(
+        queue_->wait(ticket_, deadline),
+        "the collective is incomplete after ",
+        timeout.count(),
+        " ms");
+    if (const auto failure = queue_->failure_of(ticket_)) {
+      std::rethrow_exception(failure);
+    }
+    return true;
+  }
+
+  void abort() override {
+    queue_->abort("the collective was aborted");
+  }
+
+ private:
+  std::shared_ptr<ShmQueue> queue_;
+  ShmQueue::Ticket ticket_;
+};
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+constexpr const char* kGood = "good";
+
+/// Every rank states `mine`, kGood or a reason. @return the first reason, by
+/// rank, or kGood: the same on all ranks.
+std::string verdict(
+    c10d::Store& store,
+    const std::string& mine,
+    int rank,
+    int size) {
+  const auto key = [](int r) { return "attached/" + std::to_string(r); };
+  if (rank != 0) {
+    store.set(key(rank), bytes_of(mine));
+    return text_of(store.get("verdict"));
+  }
+  std::string all = mine;
+  for (int r = 1; r < size; ++r) {
+    const std::string theirs = text_of(store.get(key(r)));
+    if (all == kGood && theirs != kGood) {
+      all = "rank " + std::to_string(r) + ": " + theirs;
+    }
+  }
+  store.set("verdict", bytes_of(all));
+  return all;
+}
+
+ShmRegion meet(c10d::Store& store, int rank, int size) {
+  std::optional<ShmRegion> region;
+  std::string mine = kGood;
+  try {
+    if (rank == 0) {
+      region.emplace(ShmRegion::create(size));
+      store.set("region", bytes_of(region->address()));
+    } else {
+      const std::string address = text_of(store.get("region"));
+      TESSERA_CHECK(!address.empty(), "rank 0 has no shared memory");
+      region.emplace(ShmRegion::attach(address, size));
+    }
+  } catch (const Error& error) {
+    mine = error.what();
+    if (rank == 0) {
+      store.set("region", bytes_of(""));
+    }
+  }
+  const std::string all = verdict(store, mine, rank, size);
+  TESSERA_CHECK(all == kGood, all);
+  return std::move(*region);
+}
+
+void check_tensor(const at::Tensor& tensor, const char* function) {
+  TESSERA_CHECK(
+      tensor.device().is_cpu() && tensor.is_contiguous(),
+      function,
+      " over shared memory takes contiguous CPU tensors, and got one of shape ",
+      tensor.sizes(),
+      " and strides ",
+      tensor.strides(),
+      " on ",
+      tensor.device());
+}
+
+const at::Tensor& only(
+    const std::vector<at::Tensor>& tensors,
+    const char* function) {
+  TESSERA_CHECK(
+      tensors.size() == 1,
+      function,
+      " over shared memory takes one tensor, and got ",
+      tensors.size());
+  check_tensor(tensors[0], function);
+  return tensors[0];
+}
+
+ReduceKind kind_of(const c10d::ReduceOp& op) {
+  if (op == c10d::ReduceOp::SUM) {
+    return ReduceKind::kSum;
+  }
+  TESSERA_CHECK(
+      op == c10d::ReduceOp::MAX,
+      "shared memory reduces by sum and maximum only; set "
+      "TESSERA_TRANSPORT=gloo for others");
+  return ReduceKind::kMax;
+}
+
+std::vector<ByteSpan> equal_spans(int64_t bytes, int ranks) {
+  std::vector<ByteSpan> spans;
+  for (int r = 0; r < ranks; ++r) {
+    spans.push_back({r * bytes, (r + 1) * bytes});
+  }
+  return spans;
+}
+
+int64_t bytes_in(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.nbytes());
+}
+
+c10::intrusive_ptr<c10d::Work> push(
+    const std::shared_ptr<ShmQueue>& queue,
+    std::unique_ptr<ShmOperation> operation) {
+  return c10::make_intrusive<ShmWork>(queue, queue->push(std::move(operation)));
+}
+
+} // namespace
+
+ShmBackend::ShmBackend(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    const ShmOptions& options)
+    : Backend(rank, size) {
+  ShmRegion region = meet(*store, rank, size);
+  ShmPeers peers(
+      region, {rank, size, options.read_peers_directly, options.timeout});
+  queue_ = std::make_shared<ShmQueue>(
+      std::move(region), std::move(peers), rank, size);
+}
+
+ShmBackend::~ShmBackend() {
+  abort();
+}
+
+void ShmBackend::abort() {
+  queue_->abort("the communicator is gone");
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::_allgather_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::AllgatherOptions& /*options*/) {
+  check_tensor(output, "all_gather");
+  check_tensor(input, "all_gather");
+  TESSERA_CHECK(
+      output.numel() == input.numel() * getSize() &&
+          output.scalar_type() == input.scalar_type(),
+      "all_gather of ",
+      input.numel(),
+      " elements of ",
+      input.scalar_type(),
+      " over ",
+      getSize(),
+      " ranks into ",
+      output.numel(),
+      " of ",
+      output.scalar_type());
+  return push(
+      queue_,
+      std::make_unique<ShmGather>(
+          queue_->port(),
+          output,
+          input,
+          equal_spans(bytes_in(input), getSize())));
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::_reduce_scatter_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
+  check_tensor(output, "reduce_scatter");
+  check_tensor(input, "reduce_scatter");
+  TESSERA_CHECK(
+      input.numel() == output.numel() * getSize() &&
+          output.scalar_type() == input.scalar_type(),
+      "reduce_scatter of ",
+      input.numel(),
+      " elements of ",
+      input.scalar_type(),
+      " over ",
+      getSize(),
+      " ranks into ",
+      output.numel(),
+      " of ",
+      output.scalar_type());
+  return push(
+      queue_,
+      std::make_unique<ShmReduce>(
+          queue_->port(),
+          output,
+          input,
+          equal_spans(bytes_in(output), getSize()),
+          kind_of(options.reduceOp)));
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
+    std::vector<at::Tensor>& tensors,
+    const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only(tensors, "all_reduce");
+  const ReduceKind kind = kind_of(options.reduceOp);
+  const ShmPort& port = queue_->port();
+  if (ShmReduceWhole::fits(port, tensor)) {
+    return push(queue_, std::make_unique<ShmReduceWhole>(port, tensor, kind));
+  }
+  // Each rank reduces its part in place, then all take the parts.
+  const auto spans = even_spans(tensor.numel(), tensor.itemsize(), getSize());
+  const ByteSpan& own = spans[static_cast<size_t>(getRank())];
+  const at::Tensor part = tensor.view({-1}).narrow(
+      0, own.begin / tensor.itemsize(), own.bytes() / tensor.itemsize());
+  push(queue_, std::make_unique<ShmReduce>(port, part, tensor, spans, kind));
+  return push(
+      queue_,
+      std::make_unique<ShmGather>(
+          port, tensor, part, spans, /*shows_results=*/true));
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::broadcast(
+    std::vector<at::Tensor>& tensors,
+    const c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = only(tensors, "broadcast");
+  std::vector<ByteSpan> spans(static_cast<size_t>(getSize()));
+  spans.at(static_cast<size_t>(options.rootRank)) = {0, bytes_in(tensor)};
+  return push(
+      queue_,
+      std::make_unique<ShmGather>(
+          queue_->port(), tensor, tensor, std::move(spans)));
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::barrier(
+    const c10d::BarrierOptions& /*options*/) {
+  const at::Tensor nothing = at::empty({0});
+  return push(
+      queue_,
+      std::make_unique<ShmGather>(
+          queue_->port(),
+          nothing,
+          nothing,
+          std::vector<ByteSpan>(static_cast<size_t>(getSize()))));
+}
+
+} // namespace tessera

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/shm_operation.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kLine = 64; // bytes; a multiple of every element
+// What is read from a peer and added up at a time stays in the cache.
+constexpr int64_t kCacheBytes = 512 << 10;
+constexpr int64_t kSmallestChunk = 32 << 10;
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  // An empty tensor has no address, and memcpy wants one.
+  if (bytes > 0 && to != from) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
+int64_t longest(const std::vector<ByteSpan>& spans) {
+  int64_t bytes = 0;
+  for (const ByteSpan& span : spans) {
+    bytes = std::max(bytes, span.bytes());
+  }
+  return bytes;
+}
+
+std::string describe(const ShmMessage& message) {
+  constexpr const char* kNames[] = {
+      "nothing", "all-gather", "sum", "maximum", "small sum", "small maximum"};
+  std::ostringstream text;
+  text << kNames[message.operation] << " of " << message.bytes << " bytes of "
+       << static_cast<c10::ScalarType>(message.dtype);
+  return text.str();
+}
+
+ShmMessage& message_of(const ShmPort& port, int rank, uint64_t turn) {
+  return port.region.rank(rank).messages[turn % kShmRingSlots];
+}
+
+} // namespace
+
+std::vector<ByteSpan> even_spans(int64_t numel, int64_t itemsize, int ranks) {
+  const int64_t total = numel * itemsize;
+  const int64_t share = (total + ranks - 1) / ranks;
+  const int64_t step = (share + kLine - 1) / kLine * kLine;
+  std::vector<ByteSpan> spans;
+  for (int r = 0; r < ranks; ++r) {
+    spans.push_back(
+        {std::min(r * step, total), std::min((r + 1) * step, total)});
+  }
+  return spans;
+}
+
+ShmOperation::ShmOperation(
+    const ShmPort& port,
+    Kind kind,
+    at::ScalarType dtype,
+    int64_t total_bytes,
+    int64_t longest_bytes,
+    int64_t rows,
+    bool shows_results)
+    : kind_(kind),
+      dtype_(dtype),
+      total_bytes_(total_bytes),
+      shows_results_(shows_results) {
+  piece_bytes_ = port.region.slot_bytes() / rows / kLine * kLine;
+  if (longest_bytes <= piece_bytes_) {
+    return;
+  }
+  if (port.peers.can_read()) {
+    direct_ = true;
+    piece_bytes_ = longest_bytes;
+  } else {
+    pieces_ = static_cast<uint64_t>(
+        (longest_bytes + piece_bytes_ - 1) / piece_bytes_);
+  }
+}
+
+void ShmOperation::announce(
+    const ShmPort& port,
+    uint64_t turn,
+    const std::byte* address) const {
+  message_of(port, port.rank, turn) = {
+      static_cast<int32_t>(kind_),
+      static_cast<int32_t>(dtype_),
+      total_bytes_,
+      direct_ ? reinterpret_cast<uint64_t>(address) : 0};
+}
+
+void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
+  const ShmMessage& mine = message_of(port, port.rank, turn);
+  for (int r = 0; r < port.ranks; ++r) {
+    const ShmMessage& theirs = message_of(port, r, turn);
+    TESSERA_CHECK(
+        theirs.operation == mine.operation && theirs.dtype == mine.dtype &&
+            theirs.bytes == mine.bytes,
+        "the ranks are in different collectives: rank ",
+        port.rank,
+        " in a ",
+        describe(mine),
+        ", rank ",
+        r,
+        " in a ",
+        describe(theirs));
+  }
+}
+
+ByteSpan ShmOperation::part(const ByteSpan& whole, uint64_t piece) const {
+  const int64_t begin = std::min(
+      whole.begin + static_cast<int64_t>(piece) * piece_bytes_, whole.end);
+  return {begin, std::min(begin + piece_bytes_, whole.end)};
+}
+
+ShmGather::ShmGather(
+    const ShmPort& port,
+    const at::Tensor& out,
+    const at::Tensor& own,
+    std::vector<ByteSpan> spans,
+    bool shows_results)
+    : ShmOperation(
+          port,
+          Kind::kGather,
+          out.scalar_type(),
+          static_cast<int64_t>(out.nbytes()),
+          longest(spans),
+          /*rows=*/1,
+          shows_results),
+      out_(out),
+      own_(own),
+      spans_(std::move(spans)) {}
+
+void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
+  announce(port, turn, bytes_of(own_));
+  if (!direct()) {
+    const ByteSpan& whole = spans_[static_cast<size_t>(port.rank)];
+    const ByteSpan mine = part(whole, piece);
+    copy_bytes(
+        port.region.payload(port.rank, turn),
+        bytes_of(own_) + (mine.begin - whole.begin),
+        mine.bytes());
+  }
+}
+
+void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
+  check_peers(port, turn);
+  for (int i = 0; i < port.ranks; ++i) {
+    // Each rank begins with itself, so that not all read the same memory.
+    const int r = (port.rank + i) % port.ranks;
+    const ByteSpan& whole = spans_[static_cast<size_t>(r)];
+    const ByteSpan span = part(whole, piece);
+    std::byte* to = bytes_of(out_) + span.begin;
+    if (r == port.rank) {
+      copy_bytes(to, bytes_of(own_) + (span.begin - whole.begin), span.bytes());
+    } else if (direct()) {
+      port.peers.read(r, message_of(port, r, turn).address, to, span.bytes());
+    } else {
+      copy_bytes(to, port.region.payload(r, turn), span.bytes());
+    }
+  }
+}
+
+ShmReduce::ShmReduce(
+    const ShmPort& port,
+    const at::Tensor& out,
+    const at::Tensor& in,
+    std::vector<ByteSpan> spans,
+    ReduceKind kind)
+    : ShmOperation(
+          port,
+          kind == ReduceKind::kSum ? Kind::kSum : Kind::kMax,
+          in.scalar_type(),
+          static_cast<int64_t>(in.nbytes()),
+          longest(spans),
+          /*rows=*/port.ranks),
+      out_(out),
+      in_(in),
+      spans_(std::move(spans)),
+      kind_(kind) {}
+
+void ShmReduce::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
+  announce(port, turn, bytes_of(in_));
+  if (direct()) {
+    return;
+  }
+  // A row for each peer; the own one stays empty.
+  for (int r = 0; r < port.ranks; ++r) {
+    const ByteSpan span = part(spans_[static_cast<size_t>(r)], piece);
+    if (r != port.rank) {
+      copy_bytes(
+          port.region.payload(port.rank, turn) + r * piece_bytes_,
+          bytes_of(in_) + span.begin,
+          span.bytes());
+    }
+  }
+}
+
+void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
+  check_peers(port, turn);
+  const ByteSpan& whole = spans_[static_cast<size_t>(port.rank)];
+  const ByteSpan span = part(whole, piece);
+  const auto ranks = static_cast<size_t>(port.ranks);
+  const int64_t chunk = std::min(
+      std::max(kCacheBytes / port.ranks / kLine * kLine, kSmallestChunk),
+      span.bytes());
+  std::vector<std::vector<std::byte>> read(
+      ranks, std::vector<std::byte>(direct() ? chunk : 0));
+  std::vector<const std::byte*> terms(ranks);
+  for (int64_t at = span.begin; at < span.end; at += chunk) {
+    const int64_t bytes = std::min(chunk, span.end - at);
+    for (int r = 0; r < port.ranks; ++r) {
+      const auto i = static_cast<size_t>(r);
+      if (r == port.rank) {
+        terms[i] = bytes_of(in_) + at;
+      } else if (direct()) {
+        const auto address = message_of(port, r, turn).address;
+        port.peers.read(
+            r, address + static_cast<uint64_t>(at), read[i].data(), bytes);
+        terms[i] = read[i].data();
+      } else {
+        terms[i] = port.region.payload(r, turn) + port.rank * piece_bytes_ +
+                   (at - span.begin);
+      }
+    }
+    reduce_terms(
+        terms,
+        bytes_of(out_) + (at - whole.begin),
+        bytes / static_cast<int64_t>(in_.itemsize()),
+        in_.scalar_type(),
+        kind_);
+  }
+}
+
+bool ShmReduceWhole::fits(const ShmPort& port, const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.nbytes()) <= port.region.slot_bytes();
+}
+
+ShmReduceWhole::ShmReduceWhole(
+    const ShmPort& port,
+    const at::Tensor& tensor,
+    ReduceKind kind)
+    : ShmOperation(
+          port,
+          kind == ReduceKind::kSum ? Kind::kSumWhole : Kind::kMaxWhole,
+          tensor.scalar_type(),
+          static_cast<int64_t>(tensor.nbytes()),
+          static_cast<int64_t>(tensor.nbytes()),
+          /*rows=*/1),
+      tensor_(tensor),
+      kind_(kind) {}
+
+void ShmReduceWhole::publish(
+    const ShmPort& port,
+    uint64_t turn,
+    uint64_t /*piece*/) {
+  announce(port, turn, nullptr);
+  copy_bytes(
+      port.region.payload(port.rank, turn),
+      bytes_of(tensor_),
+      static_cast<int64_t>(tensor_.nbytes()));
+}
+
+void ShmReduceWhole::consume(
+    const ShmPort& port,
+    uint64_t turn,
+    uint64_t /*piece*/) {
+  check_peers(port, turn);
+  std::vector<const std::byte*> terms;
+  for (int r = 0; r < port.ranks; ++r) {
+    terms.push_back(port.region.payload(r, turn));
+  }
+  reduce_terms(
+      terms, bytes_of(tensor_), tensor_.numel(), tensor_.scalar_type(), kind_);
+}
+
+} // namespace tessera

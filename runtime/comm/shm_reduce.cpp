@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/shm_reduce.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ParallelGuard.h>
+
+namespace tessera {
+
+namespace {
+
+at::Tensor view_of(const std::byte* data, int64_t numel, at::ScalarType dtype) {
+  return at::from_blob(const_cast<std::byte*>(data), {numel}, dtype);
+}
+
+void combine(
+    at::Tensor& out,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    ReduceKind kind) {
+  if (kind == ReduceKind::kSum) {
+    at::add_out(out, a, b);
+  } else {
+    at::maximum_out(out, a, b);
+  }
+}
+
+} // namespace
+
+void reduce_terms(
+    std::span<const std::byte* const> terms,
+    std::byte* out,
+    int64_t numel,
+    c10::ScalarType dtype,
+    ReduceKind kind) {
+  const c10::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // A team of threads for each thread that reduces would be too many.
+  const c10::ParallelGuard serial(true);
+  at::Tensor result = view_of(out, numel, dtype);
+  const bool low_precision = c10::isReducedFloatingType(dtype);
+  const auto term = [&](size_t i) {
+    const at::Tensor given = view_of(terms[i], numel, dtype);
+    return low_precision ? given.to(at::kFloat) : given;
+  };
+  if (terms.size() == 2 && !low_precision) {
+    combine(result, term(0), term(1), kind);
+    return;
+  }
+  at::Tensor sum = low_precision ? term(0) : term(0).clone();
+  for (size_t i = 1; i < terms.size(); ++i) {
+    combine(sum, sum, term(i), kind);
+  }
+  result.copy_(sum);
+}
+
+} // namespace tessera

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/power_sum.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/parallel.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define TESSERA_CLONES \
+  __attribute__((target_clones("avx512f", "avx2,fma", "default")))
+#else
+#define TESSERA_CLONES
+#endif
+
+namespace tessera {
+
+namespace {
+
+// Elements that are added up one after the other by one thread.
+constexpr int64_t kChunk = 1 << 15;
+// Partial sums side by side, so that the compiler can use vector registers
+// without changing the order of a sum.
+constexpr int64_t kLanes = 16;
+
+double sum_of(const std::array<double, kLanes>& lanes) {
+  double total = 0;
+  for (const double lane : lanes) {
+    total += lane;
+  }
+  return total;
+}
+
+template <typename Scalar>
+TESSERA_CLONES double chunk_of_squares(const Scalar* values, int64_t count) {
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(values[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (; i < count; ++i) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[0] += value * value;
+  }
+  return sum_of(lanes);
+}
+
+template <typename Scalar>
+double chunk_of_powers(const Scalar* values, int64_t count, double p) {
+  double total = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    total += std::pow(std::abs(static_cast<double>(values[i])), p);
+  }
+  return total;
+}
+
+template <typename Scalar>
+double chunk_maximum(const Scalar* values, int64_t count) {
+  double largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = std::abs(static_cast<double>(values[i]));
+    // Written so that a NaN stays.
+    largest = largest >= value || std::isnan(largest) ? largest : value;
+  }
+  return largest;
+}
+
+template <typename Scalar>
+double chunk_sum(const Scalar* values, int64_t count, double p) {
+  if (p == 2) {
+    return chunk_of_squares(values, count);
+  }
+  return std::isinf(p) ? chunk_maximum(values, count)
+                       : chunk_of_powers(values, count, p);
+}
+
+double power_sum_cpu(const at::Tensor& values, double p) {
+  const int64_t numel = values.numel();
+  const int64_t chunks = (numel + kChunk - 1) / kChunk;
+  std::vector<double> sums(static_cast<size_t>(chunks));
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, values.scalar_type(), "power_sum", [&] {
+        const auto* data = values.const_data_ptr<scalar_t>();
+        parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t chunk = begin; chunk < end; ++chunk) {
+            const int64_t first = chunk * kChunk;
+            sums[static_cast<size_t>(chunk)] =
+                chunk_sum(data + first, std::min(kChunk, numel - first), p);
+          }
+        });
+      });
+  double total = 0;
+  for (const double sum : sums) {
+    if (std::isinf(p)) {
+      total = total >= sum || std::isnan(total) ? total : sum;
+    } else {
+      total += sum;
+    }
+  }
+  return total;
+}
+
+} // namespace
+
+double power_sum(const at::Tensor& values, double p) {
+  TESSERA_CHECK(
+      values.dim() == 1 && values.is_contiguous() && values.is_floating_point(),
+      "power_sum: the values are ",
+      values.toString(),
+      " of shape ",
+      values.sizes(),
+      "; they must be flat, contiguous and floating point.");
+  TESSERA_CHECK(p > 0, "power_sum: p is ", p, "; it must be above 0.");
+  if (values.numel() == 0) {
+    return 0;
+  }
+  if (values.device().is_cpu()) {
+    return power_sum_cpu(values, p);
+  }
+  const auto norm =
+      at::linalg_vector_norm(values, p, {}, false, at::kFloat).item<double>();
+  return std::isinf(p) ? norm : std::pow(norm, p);
+}
+
+} // namespace tessera

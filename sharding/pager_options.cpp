@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pager_options.h"
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+void check(const PagerOptions& options) {
+  check(options.precision);
+  TESSERA_CHECK(
+      options.zero_stage >= 1 && options.zero_stage <= 3,
+      "zero_stage is ",
+      options.zero_stage,
+      "; it may be 1 (optimizer state divided over the ranks), 2 (gradients "
+      "too) or 3 (parameters too).");
+  TESSERA_CHECK(
+      options.prefetch_depth >= 1,
+      "prefetch_depth is ",
+      options.prefetch_depth,
+      "; it must be at least 1.");
+}
+
+} // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a user decides about the division of a module.
+
+#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/precision.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera {
+
+/// What happens to gradients between the backward passes of one step.
+enum class GradientAccumulation {
+  /// Each backward reduces them into this rank's shard: least memory.
+  kReduceEachBackward,
+  /// They stay whole on every rank and are reduced once, by the step: least
+  /// communication.
+  kKeepWhole,
+};
+
+struct PagerOptions {
+  GroupPolicy groups;
+  PrecisionPolicy precision;
+
+  /// What is divided over the ranks: 1 = optimizer state, 2 = gradients too,
+  /// 3 = parameters too. At 1 and 2 a group that was gathered stays until the
+  /// step; at 1 gradients are accumulated with kKeepWhole.
+  int zero_stage = 3;
+  /// By default kReduceEachBackward, kKeepWhole at stage 1.
+  std::optional<GradientAccumulation> accumulation;
+
+  /// Bytes for unsharded groups, in place of what zero_stage asks for: as many
+  /// groups stay as fit, those needed last going first.
+  std::optional<int64_t> gather_bytes;
+
+  /// Groups gathered ahead of the one in use.
+  int prefetch_depth = 1;
+  /// Starts every rank from rank 0's parameters and buffers.
+  bool broadcast_from_rank0 = true;
+};
+
+/// @throws tessera::Error naming the option, its value and what it may be.
+void check(const PagerOptions& options);
+
+} // namespace tessera

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/precision.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+#include <regex>
+#include <unordered_set>
+
+namespace tessera {
+
+namespace {
+
+bool is_low_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+bool is_norm(const torch::nn::Module& module) {
+  return module.name().find("Norm") != std::string::npos;
+}
+
+/// The parameters of all modules that keep float32.
+std::unordered_set<const c10::TensorImpl*> float32_parameters(
+    const torch::nn::Module& root,
+    const PrecisionPolicy& policy) {
+  std::unordered_set<const c10::TensorImpl*> kept;
+  const auto keep = [&kept](const torch::nn::Module& module) {
+    for (const at::Tensor& parameter : module.parameters()) {
+      kept.insert(parameter.unsafeGetTensorImpl());
+    }
+  };
+  std::vector<std::string> paths;
+  for (const auto& item : root.named_modules("", /*include_self=*/false)) {
+    paths.push_back(item.key());
+    if (policy.norms_in_float32 && is_norm(*item.value())) {
+      keep(*item.value());
+    }
+  }
+  for (const std::string& text : policy.float32_modules) {
+    const std::regex expression(text);
+    bool found = false;
+    for (const auto& item : root.named_modules("", /*include_self=*/false)) {
+      if (std::regex_match(item.key(), expression)) {
+        found = true;
+        keep(*item.value());
+      }
+    }
+    const std::string nearest = nearest_name(text, paths);
+    TESSERA_CHECK(
+        found,
+        "precision.float32_modules: '",
+        text,
+        "' matches no module",
+        nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
+  }
+  return kept;
+}
+
+} // namespace
+
+void check(const PrecisionPolicy& policy) {
+  TESSERA_CHECK(
+      !policy.parameters || is_low_precision(*policy.parameters),
+      "precision.parameters is ",
+      policy.parameters.value_or(at::kFloat),
+      "; it may be bfloat16 or float16. For other types convert the module "
+      "before wrap.");
+  TESSERA_CHECK(
+      !policy.gradients || is_low_precision(*policy.gradients) ||
+          *policy.gradients == at::kFloat,
+      "precision.gradients is ",
+      policy.gradients.value_or(at::kFloat),
+      "; it may be float32, bfloat16 or float16.");
+  TESSERA_CHECK(
+      !policy.buffers || at::isFloatingType(*policy.buffers),
+      "precision.buffers is ",
+      policy.buffers.value_or(at::kFloat),
+      "; it may be a floating-point type.");
+  for (const std::string& text : policy.float32_modules) {
+    try {
+      const std::regex expression(text);
+    } catch (const std::regex_error& error) {
+      TESSERA_FAIL(
+          "precision.float32_modules: '",
+          text,
+          "' is not a regular expression: ",
+          error.what());
+    }
+  }
+}
+
+void choose_dtypes(
+    const torch::nn::Module& module,
+    const PrecisionPolicy& policy,
+    std::vector<ParameterRecord>& records) {
+  if (!policy.is_mixed()) {
+    return;
+  }
+  const auto kept = float32_parameters(module, policy);
+  std::unordered_set<const c10::StorageImpl*> kept_storages;
+  for (const ParameterRecord& record : records) {
+    if (kept.count(record.tensor.unsafeGetTensorImpl()) > 0) {
+      kept_storages.insert(record.tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  for (ParameterRecord& record : records) {
+    const auto* storage = record.tensor.storage().unsafeGetStorageImpl();
+    if (record.tensor.is_floating_point() &&
+        kept_storages.count(storage) == 0) {
+      record.dtype = *policy.parameters;
+    }
+  }
+}
+
+at::ScalarType gradient_dtype(
+    const PrecisionPolicy& policy,
+    at::ScalarType dtype) {
+  // An island keeps its precision: what the option lowers is the rest.
+  if (policy.gradients && (is_low_precision(dtype) || !policy.is_mixed())) {
+    return *policy.gradients;
+  }
+  return is_low_precision(dtype) && policy.master_weights ? at::kFloat : dtype;
+}
+
+void convert_buffers(torch::nn::Module& module, const PrecisionPolicy& policy) {
+  if (!policy.buffers) {
+    return;
+  }
+  for (auto& item : module.named_buffers()) {
+    at::Tensor& buffer = item.value();
+    if (buffer.defined() && buffer.is_floating_point()) {
+      buffer.set_data(buffer.to(*policy.buffers));
+    }
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which numbers are kept in which type, when training in mixed precision.
+
+#include "tessera/sharding/parameter_census.h"
+
+#include <c10/core/ScalarType.h>
+#include <torch/nn/module.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// The defaults change nothing: everything keeps the module's own types.
+///
+/// With `parameters` set, floating-point parameters are gathered and used in
+/// that type, while optimizers update float32 master weights. Operators that
+/// use a parameter get their other floating-point arguments in its type; those
+/// of norm layers return the type they were given.
+struct PrecisionPolicy {
+  /// bfloat16 or float16: the type of compute and of gathers.
+  std::optional<at::ScalarType> parameters;
+  /// In which gradients are collected, reduced and accumulated. By default
+  /// float32 for parameters of a lower precision, else the parameters' type.
+  std::optional<at::ScalarType> gradients;
+  /// Of floating-point buffers. By default they keep their type.
+  std::optional<at::ScalarType> buffers;
+  /// False: optimizers update the low-precision weights themselves, which
+  /// loses updates smaller than half a unit in the last place.
+  bool master_weights = true;
+  /// LayerNorm, BatchNorm and everything else with "Norm" in its type's name.
+  bool norms_in_float32 = true;
+  /// Regular expressions over module paths ("encoder\\.layer\\.0", "head"):
+  /// modules whose parameters keep float32, children included. Their results
+  /// stay float32.
+  std::vector<std::string> float32_modules;
+
+  bool is_mixed() const {
+    return parameters.has_value();
+  }
+};
+
+/// @throws tessera::Error naming the option, its value and what it may be.
+void check(const PrecisionPolicy& policy);
+
+/// Sets ParameterRecord::dtype of every record. Parameters that share a storage
+/// get one type.
+/// @throws tessera::Error when an expression of float32_modules matches no
+///   module.
+void choose_dtypes(
+    const torch::nn::Module& module,
+    const PrecisionPolicy& policy,
+    std::vector<ParameterRecord>& records);
+
+/// The type of the gradients of parameters that are used in `dtype`.
+at::ScalarType gradient_dtype(
+    const PrecisionPolicy& policy,
+    at::ScalarType dtype);
+
+/// Gives floating-point buffers the type of policy.buffers.
+void convert_buffers(torch::nn::Module& module, const PrecisionPolicy& policy);
+
+} // namespace tessera
