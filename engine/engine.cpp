@@ -59,7 +59,7 @@ Engine::Engine(Engine&&) noexcept = default;
 
 MemoryBytes Engine::plan_memory() const {
   MemoryBytes bytes = pager_->planned_bytes();
-  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] =
+  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
       optimizer_->state_bytes();
   return bytes;
 }
@@ -147,7 +147,7 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
   if (!overflow) {
-    optimizer_->step(pager_->take_gradient_factor() / scaler_.scale());
+    optimizer_->step(1 / scaler_.scale());
   }
   pager_->begin_next_step();
   scaler_.update(overflow);

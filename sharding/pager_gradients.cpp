@@ -203,6 +203,13 @@ void Pager::all_gather_shards(
   data_->all_gather(whole, shard, what).wait(watch_failures());
 }
 
+void Pager::sum_over_shards(const at::Tensor& values) {
+  sum_over_ranks(values);
+  if (mesh_.replicas > 1) {
+    values.div_(mesh_.replicas); // every copy has counted
+  }
+}
+
 void Pager::max_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control()
@@ -255,26 +262,6 @@ void Pager::multiply_gradients(double factor) {
   }
 }
 
-double Pager::take_gradient_factor() {
-  std::optional<double> common;
-  bool differs = false;
-  for (const auto& bucket : buckets_) {
-    if (bucket) {
-      differs = differs || bucket->factor() != common.value_or(bucket->factor());
-      common = bucket->factor();
-    }
-  }
-  if (!differs) {
-    return common.value_or(1);
-  }
-  for (const auto& bucket : buckets_) {
-    if (bucket) {
-      bucket->apply_factor();
-    }
-  }
-  return 1;
-}
-
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[index];
   TESSERA_CHECK(
@@ -308,7 +295,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
-  if (world_size() == 1) {
+  if (!is_divided()) {
     return group.view_of(bucket->shard(), place.position).mul(bucket->factor());
   }
   const at::Tensor whole =

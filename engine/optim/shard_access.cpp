@@ -40,7 +40,8 @@ int64_t ShardAccess::bytes() const {
 
 bool ShardAccess::rounds_in_kernel() const {
   const at::ScalarType type = group_.shard().scalar_type();
-  return group_.has_own_master() && (type == at::kBFloat16 || type == at::kHalf);
+  return group_.has_own_master() &&
+         (type == at::kBFloat16 || type == at::kHalf);
 }
 
 void ShardAccess::allocate(MemoryLedger& ledger) {
