@@ -5,6 +5,7 @@
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/memory/cpu_allocator.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -77,7 +78,19 @@ c10::intrusive_ptr<c10d::Store> join_store(
       std::string("tessera/") + (restarts ? restarts : "0"), store);
 }
 
+bool keeps_freed_memory(const InitOptions& options) {
+#if defined(__SANITIZE_ADDRESS__)
+  return false;
+#else
+  const char* wanted = std::getenv("TESSERA_KEEP_MEMORY");
+  return options.keep_freed_memory && !(wanted && std::string(wanted) == "0");
+#endif
+}
+
 World& set_world(std::unique_ptr<World> made) {
+  if (keeps_freed_memory(made->options())) {
+    keep_freed_cpu_memory(true);
+  }
   set_log_rank(made->rank(), made->size());
   world_slot() = std::move(made);
   return *world_slot();

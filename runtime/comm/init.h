@@ -14,6 +14,10 @@ namespace tessera {
 struct InitOptions {
   /// How long a collective may wait for the slowest rank.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Freed CPU tensors' memory serves later ones of that size, and does not go
+  /// back to the system (keep_freed_cpu_memory()). TESSERA_KEEP_MEMORY=0 in
+  /// the environment turns it off. Off where AddressSanitizer watches memory.
+  bool keep_freed_memory = true;
 };
 
 /// This process's place in the job.
