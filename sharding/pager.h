@@ -105,7 +105,8 @@ class Pager : public PageFaultHandler {
   void max_over_ranks(const at::Tensor& values);
 
   /// Gathers flat tensors that are divided as a group's shards are.
-  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both on
+  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both
+  /// on
   ///   the parameters' device. @param what names it in errors. Collective.
   void all_gather_shards(
       const at::Tensor& whole,
@@ -134,6 +135,10 @@ class Pager : public PageFaultHandler {
   /// dropped, gradients become none, and the plan is made or rewound and its
   /// first gathers are issued. Collective.
   void begin_next_step();
+
+  /// After the shards were written outside of a step: pages still in are stale
+  /// and dropped, gradients (settled before) become none. Collective.
+  void invalidate();
 
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
@@ -223,6 +228,10 @@ class Pager : public PageFaultHandler {
   void on_backward_end();
   /// Reduces what was collected; of what is kept whole only if `all`.
   void reduce_leftovers(bool all);
+  /// Drops pages and gradients. @param why for the error of a held group.
+  void drop_values(const char* why);
+  /// Performs what the phase's plan begins with.
+  void start_plan();
   void adopt_plans();
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
