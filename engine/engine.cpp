@@ -148,7 +148,7 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
   if (!overflow) {
-    optimizer_->step(1 / scaler_.scale());
+    optimizer_->step(pager_->take_gradient_factor() / scaler_.scale());
   }
   pager_->begin_next_step();
   scaler_.update(overflow);

@@ -115,6 +115,9 @@ class Pager : public PageFaultHandler {
 
   /// Multiplies all settled gradients; the work is left to who reads them next.
   void multiply_gradients(double factor);
+  /// What all gradient shards are to be multiplied with, once, by who reads
+  /// them next.
+  double take_gradient_factor();
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.
