@@ -260,7 +260,8 @@ double Pager::take_gradient_factor() {
   bool differs = false;
   for (const auto& bucket : buckets_) {
     if (bucket) {
-      differs = differs || bucket->factor() != common.value_or(bucket->factor());
+      differs =
+          differs || bucket->factor() != common.value_or(bucket->factor());
       common = bucket->factor();
     }
   }

@@ -33,10 +33,12 @@ void check(const LrRangeTestOptions& options) {
 double steepest_descent(const std::vector<LrRangeTestResult::Point>& points) {
   double steepest = 0;
   double lr = 0;
-  // Rates are equally spaced in their logarithm. The first losses are noise of
-  // the smoothing's start.
-  for (size_t i = 2; i < points.size(); ++i) {
-    const double slope = points[i].loss - points[i - 1].loss;
+  // Rates are equally spaced in their logarithm. One batch differs from the
+  // next by more than the loss falls in a step: slopes are taken over a fifth
+  // of the curve.
+  const size_t reach = std::max<size_t>(1, points.size() / 10);
+  for (size_t i = reach; i + reach < points.size(); ++i) {
+    const double slope = points[i + reach].loss - points[i - reach].loss;
     if (slope < steepest) {
       steepest = slope;
       lr = points[i].lr;

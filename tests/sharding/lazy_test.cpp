@@ -43,8 +43,8 @@ template <typename Build>
 at::Tensor made_lazily(
     const Build& build,
     const LazyOptions& options = all_lazy()) {
-  const auto module = lazy(
-      [&] { return std::make_shared<One>(build); }, options);
+  const auto module =
+      lazy([&] { return std::make_shared<One>(build); }, options);
   EXPECT_TRUE(is_deferred(module->weight));
   materialize(*module);
   EXPECT_FALSE(is_deferred(module->weight));
@@ -76,8 +76,9 @@ TEST(Lazy, FactoriesAndFills) {
       [] { return torch::empty({4}).fill_(torch::tensor(0.5)); });
   expect_as_made_at_once([] { return torch::zeros({4}).new_full({2}, 3); });
   expect_as_made_at_once([] { return torch::full_like(torch::zeros({3}), 2); });
-  expect_as_made_at_once(
-      [] { return torch::ones({2, 3, 4, 5}).to(at::MemoryFormat::ChannelsLast); });
+  expect_as_made_at_once([] {
+    return torch::ones({2, 3, 4, 5}).to(at::MemoryFormat::ChannelsLast);
+  });
 }
 
 TEST(Lazy, WritesToViews) {
@@ -139,13 +140,15 @@ TEST(Lazy, CapturesWhatItCopiesFrom) {
 }
 
 TEST(Lazy, RandomNumbersAreAsAskedFor) {
-  const auto uniform =
-      made_lazily([] { return torch::empty({300, 300}).uniform_(-2, 4); });
+  const auto uniform = made_lazily([] {
+    return torch::empty({300, 300}).uniform_(-2, 4);
+  });
   expect_near(uniform.mean().item<double>(), 1, 0.03); // 5 sigma: 0.029
   EXPECT_GE(uniform.min().item<double>(), -2);
   EXPECT_LE(uniform.max().item<double>(), 4);
-  const auto normal =
-      made_lazily([] { return torch::randn({300, 300}) * 0.5 + 3; });
+  const auto normal = made_lazily([] {
+    return torch::randn({300, 300}) * 0.5 + 3;
+  });
   expect_near(normal.mean().item<double>(), 3, 0.009); // 5 sigma: 0.0083
   expect_near(normal.std().item<double>(), 0.5, 0.006); // 5 sigma: 0.0059
   // Another operator, another seed: other numbers.
@@ -184,8 +187,9 @@ TEST(Lazy, OrthogonalAndOthersThatAreNotElementwise) {
     torch::nn::init::dirac_(w);
     return w;
   });
-  const auto coins =
-      made_lazily([] { return torch::empty({50, 50}).bernoulli_(0.3); });
+  const auto coins = made_lazily([] {
+    return torch::empty({50, 50}).bernoulli_(0.3);
+  });
   expect_near(coins.mean().item<double>(), 0.3, 0.046); // 5 sigma
 }
 
@@ -226,8 +230,10 @@ TEST(Lazy, WeightsOf80GigabytesTakeAFewMegabytes) {
   struct Net : Module {
     Net()
         : first(register_module("first", torch::nn::Linear(100'000, 100'000))),
-          table(register_module("table", torch::nn::Embedding(
-              torch::nn::EmbeddingOptions(100'000, 100'000).padding_idx(3)))) {}
+          table(register_module(
+              "table",
+              torch::nn::Embedding(torch::nn::EmbeddingOptions(100'000, 100'000)
+                                       .padding_idx(3)))) {}
     torch::nn::Linear first;
     torch::nn::Embedding table;
   };
@@ -259,8 +265,8 @@ TEST(Lazy, TheLastInitialiserIsTheOnlyOneThatRuns) {
       deferred_init(*module->weight.storage().unsafeGetStorageImpl());
   init->fill(slice, 17);
   materialize(*module);
-  EXPECT_TRUE(torch::equal(
-      slice, module->weight.detach().flatten().narrow(0, 17, 10)));
+  EXPECT_TRUE(
+      torch::equal(slice, module->weight.detach().flatten().narrow(0, 17, 10)));
 }
 
 TEST(Lazy, TiedWeightsStayTied) {
@@ -370,10 +376,14 @@ TEST(Lazy, WhatCannotBeDeferredIsNamed) {
       },
       {"aten::_local_scalar_dense", "tessera::lazy"});
   refused(
-      [] { return torch::randn({4, 4}).nonzero().to(torch::kFloat); },
+      [] {
+        return torch::randn({4, 4}).nonzero().to(torch::kFloat);
+      },
       {"aten::nonzero", "16 elements", "max_read_numel"});
   refused(
-      [] { return torch::randn({4, 4}).resize_({9}); },
+      [] {
+        return torch::randn({4, 4}).resize_({9});
+      },
       {"aten::resize_", "cannot be deferred"});
   // Afterwards nothing is recorded any more.
   EXPECT_FALSE(is_deferred(torch::empty({4})));
@@ -410,11 +420,7 @@ TEST(Lazy, ElementsByPointerNeedMemory) {
 
 TEST(Lazy, NotInsideOfItself) {
   expect_error(
-      [] {
-        lazy([] {
-          return lazy([] { return torch::nn::Linear(3, 3); });
-        });
-      },
+      [] { lazy([] { return lazy([] { return torch::nn::Linear(3, 3); }); }); },
       {"inside of tessera::lazy"});
 }
 
