@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -228,6 +229,23 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   pager_->sum_over_ranks(values);
+}
+
+std::filesystem::path Engine::save(
+    const std::filesystem::path& folder,
+    const std::vector<Checkpointable*>& states,
+    int keep_last) {
+  check_usable("save");
+  return save_checkpoint(
+      {*pager_, *optimizer_, scaler_, *module_, states}, folder, keep_last);
+}
+
+int64_t Engine::load(
+    const std::filesystem::path& path,
+    const std::vector<Checkpointable*>& states) {
+  check_usable("load");
+  return load_checkpoint(
+      {*pager_, *optimizer_, scaler_, *module_, states}, path);
 }
 
 double Engine::learning_rate() const {

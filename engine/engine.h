@@ -13,6 +13,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +22,8 @@
 #include <vector>
 
 namespace tessera {
+
+class Checkpointable;
 
 /// How much memory the engine may take.
 struct MemoryBudget {
@@ -133,6 +137,31 @@ class Engine {
   /// Adds up a small CPU tensor over the ranks, in place: metrics, counters.
   /// Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
+
+  /// Writes parameters, optimizer state, buffers, counters and the generators
+  /// of random numbers to the new folder "step-N" in `folder`, which all ranks
+  /// see. Whenever the job dies, the checkpoints that were there before can be
+  /// loaded, or this one. Gradients are not kept: save after step().
+  /// Collective; blocks on the disk.
+  /// @param states more to keep: schedules, the position in the data.
+  /// @param keep_last above 0: older checkpoints than so many are removed.
+  /// @return the checkpoint's folder.
+  std::filesystem::path save(
+      const std::filesystem::path& folder,
+      const std::vector<Checkpointable*>& states = {},
+      int keep_last = 0);
+
+  /// Takes a checkpoint over; on as many ranks as it was saved by, training
+  /// goes on bit for bit. Other numbers of ranks and other groups read it too.
+  /// Collective; blocks on the disk.
+  /// @param path a checkpoint, or a folder of them, of which the latest is
+  ///   taken.
+  /// @throws tessera::Error on every rank, before anything has changed, when
+  ///   something is missing, damaged, or of another model or optimizer.
+  /// @return the step that was loaded.
+  int64_t load(
+      const std::filesystem::path& path,
+      const std::vector<Checkpointable*>& states = {});
 
   double learning_rate() const;
   void set_learning_rate(double lr);

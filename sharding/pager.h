@@ -146,6 +146,10 @@ class Pager : public PageFaultHandler {
   /// first gathers are issued. Collective.
   void begin_next_step();
 
+  /// After the shards were written outside of a step: pages still in are stale
+  /// and dropped, gradients (settled before) become none. Collective.
+  void invalidate();
+
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
   /// Lets them go; `writable` ones take over this rank's slice. Not
@@ -236,6 +240,10 @@ class Pager : public PageFaultHandler {
   void on_backward_end();
   /// Reduces what was collected; of what is kept whole only if `all`.
   void reduce_leftovers(bool all);
+  /// Drops pages and gradients. @param why for the error of a held group.
+  void drop_values(const char* why);
+  /// Performs what the phase's plan begins with.
+  void start_plan();
   void adopt_plans();
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 

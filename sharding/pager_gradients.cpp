@@ -307,13 +307,16 @@ at::Tensor Pager::whole_gradient(size_t index) {
   return group.view_of(whole, place.position).mul(bucket->factor());
 }
 
-void Pager::begin_next_step() {
+void Pager::drop_values(const char* why) {
   for (const auto& group : groups_) {
     TESSERA_CHECK(
         group->pins == 0,
-        "step: group '",
+        why,
+        ": group '",
         group->name(),
-        "' is held by a gather scope; end it before the step.");
+        "' is held by a gather scope; end it before the ",
+        why,
+        ".");
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -322,17 +325,33 @@ void Pager::begin_next_step() {
       buckets_[g]->clear();
     }
   }
+}
+
+void Pager::start_plan() {
+  if (cursor().following()) {
+    for (const PlanAction& action : cursor().plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::invalidate() {
+  drop_values("load");
+  // A step under way goes on by page faults.
+  if (world_size() > 1 && cursor().at_beginning()) {
+    start_plan();
+  }
+}
+
+void Pager::begin_next_step() {
+  drop_values("step");
   ++statistics_.steps;
   if (world_size() == 1) {
     return;
   }
   adopt_plans();
   phase_ = PlanPhase::kTrain;
-  if (cursor().following()) {
-    for (const PlanAction& action : cursor().plan().start) {
-      perform(action, /*exposed=*/false);
-    }
-  }
+  start_plan();
 }
 
 std::optional<ResidencyPlan> Pager::make_plan(

@@ -78,13 +78,17 @@ ShardTensors ShardAccess::begin() {
 }
 
 void ShardAccess::end() {
+  if (mirrored() || !rounds_in_kernel()) {
+    master_was_written();
+  }
+}
+
+void ShardAccess::master_was_written() {
   if (mirrored()) {
     mirror_->store();
   }
-  if (mirrored() || !rounds_in_kernel()) {
-    group_.round_master();
-    write_backs_ = group_.write_backs();
-  }
+  group_.round_master();
+  write_backs_ = group_.write_backs();
 }
 
 } // namespace tessera
