@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/execution_state.h"
 #include "tessera/sharding/recompute_scope.h"
+#include "tessera/sharding/tensor_recorder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -29,6 +30,7 @@ struct CheckpointedCall : torch::CustomClassHolder {
   std::vector<size_t> differentiable; ///< inputs that require a gradient
   RandomState random;
   AutocastState autocast;
+  RecordReplay::Position records; ///< what it recorded comes from there on
 };
 
 constexpr const char* kCall = "call";
@@ -54,6 +56,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const variable_list& inputs = *call->inputs;
     call->random = RandomState::take(inputs);
     call->autocast = AutocastState::take();
+    call->records = RecordReplay::now();
     const auto versions = versions_of(inputs);
     variable_list outputs;
     {
@@ -112,6 +115,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const CheckpointedCall& call,
       const variable_list& inputs) {
     const ExecutionStateScope state(call.random, call.autocast);
+    const RecordReplay records(call.records);
     const at::AutoGradMode with_gradients(true);
     return call.again(inputs);
   }
