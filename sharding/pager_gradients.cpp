@@ -196,6 +196,13 @@ void Pager::sum_over_ranks(const at::Tensor& values) {
   control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
 }
 
+void Pager::all_gather_shards(
+    const at::Tensor& whole,
+    const at::Tensor& shard,
+    const std::string& what) {
+  data_->all_gather(whole, shard, what).wait(watch_failures());
+}
+
 void Pager::max_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control()
@@ -246,6 +253,26 @@ void Pager::multiply_gradients(double factor) {
       bucket->multiply(factor);
     }
   }
+}
+
+double Pager::take_gradient_factor() {
+  std::optional<double> common;
+  bool differs = false;
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      differs = differs || bucket->factor() != common.value_or(bucket->factor());
+      common = bucket->factor();
+    }
+  }
+  if (!differs) {
+    return common.value_or(1);
+  }
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      bucket->apply_factor();
+    }
+  }
+  return 1;
 }
 
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
