@@ -64,6 +64,13 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const NoAutocastCache no_cache;
       outputs = (*call->first)(inputs);
     }
+    for (at::Tensor& output : outputs) {
+      // An output becomes part of the graph. What somebody else holds as well,
+      // such as an input that is passed through or a buffer, must not.
+      if (output.use_count() > 1) {
+        output = output.detach();
+      }
+    }
     TESSERA_CHECK(
         versions_of(inputs) == versions,
         "checkpoint: the forward changed one of its inputs in place, so that "
@@ -82,8 +89,11 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(
         context->saved_data[kCall].toCapsule());
     variable_list inputs = context->get_saved_variables();
+    for (at::Tensor& input : inputs) {
+      input = input.detach();
+    }
     for (const size_t i : call->differentiable) {
-      inputs[i] = inputs[i].detach().requires_grad_();
+      inputs[i].requires_grad_();
     }
     RecomputeScope scope;
     run_backward(recompute(*call, inputs), output_gradients);
