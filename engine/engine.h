@@ -8,6 +8,7 @@
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/sharding/inspect.h"
 #include "tessera/sharding/pager.h"
 
 #include <torch/nn/module.h>
@@ -179,6 +180,12 @@ class Engine {
   }
 
  private:
+  friend std::vector<TensorSummary> inspect_model(
+      Engine& engine,
+      const std::string& pattern);
+  friend std::vector<TensorSummary> inspect_tensor(
+      Engine& engine,
+      const TensorRecorder& recorder);
   void check_usable(const char* function) const;
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
   MemoryBytes plan_memory() const;
