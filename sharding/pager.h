@@ -127,6 +127,11 @@ class Pager : public PageFaultHandler {
   /// first gathers are issued. Collective.
   void begin_next_step();
 
+  /// After the master weights were written otherwise than by the optimizer:
+  /// rounds them into the shards and drops pages that are stale now.
+  /// Collective; no group may be pinned.
+  void shards_were_written();
+
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
   /// Lets them go; `writable` ones take over this rank's slice. Not
