@@ -104,10 +104,10 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
         options.engine.sharding.precision.parameters = at::kBFloat16;
       }
       torch::manual_seed(1);
-      strangers::Vae model;
+      strangers::SharedBlock model;
       auto engine = wrap(model, options.engine);
       const auto train = [&] {
-        engine.backward(kVae.loss(model, 0, 1));
+        engine.backward(kShared.loss(model, 0, 1));
         engine.step();
       };
       train();
@@ -138,6 +138,11 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
                 torch::equal(value, values.at(name).to(value.scalar_type())))
                 << name;
           });
+      // Master weights are as the file has them, not rounded.
+      for (const auto& group : engine.pager().groups()) {
+        EXPECT_EQ(group->master().scalar_type(), at::kFloat);
+        EXPECT_EQ(group->has_own_master(), low_precision);
+      }
       train(); // the plan goes on
       engine.unwrap();
     }
