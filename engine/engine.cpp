@@ -33,8 +33,9 @@ Engine::Engine(
       scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
-  ShardedAdamW::check(options.optimizer);
+  check(options.optimizer, *module_);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
@@ -50,8 +51,7 @@ Engine::Engine(
             " groups (activations not included)",
         planned_memory_));
   }
-  optimizer_ =
-      std::make_unique<ShardedAdamW>(*pager_, options.optimizer, *ledger_);
+  optimizer_->allocate_state(*ledger_);
 }
 
 Engine::~Engine() = default;
@@ -60,7 +60,7 @@ Engine::Engine(Engine&&) noexcept = default;
 MemoryBytes Engine::plan_memory() const {
   MemoryBytes bytes = pager_->planned_bytes();
   bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] =
-      ShardedAdamW::state_bytes(*pager_);
+      optimizer_->state_bytes();
   return bytes;
 }
 
@@ -147,7 +147,7 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
   if (!overflow) {
-    optimizer_->step(1 / scaler_.scale());
+    optimizer_->step(pager_->take_gradient_factor() / scaler_.scale());
   }
   pager_->begin_next_step();
   scaler_.update(overflow);
@@ -238,7 +238,7 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
 }
 
 double Engine::learning_rate() const {
-  return optimizer_->options().lr;
+  return optimizer_->learning_rate();
 }
 
 void Engine::set_learning_rate(double lr) {
@@ -247,7 +247,7 @@ void Engine::set_learning_rate(double lr) {
       "Engine::set_learning_rate: ",
       lr,
       " is not a learning rate; it must be finite and at least 0.");
-  optimizer_->options().lr = lr;
+  optimizer_->set_learning_rate(lr);
 }
 
 MemoryBytes Engine::measured_memory() const {

@@ -5,7 +5,7 @@
 
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
-#include "tessera/engine/sharded_adamw.h"
+#include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/load_weights.h"
@@ -37,7 +37,7 @@ struct EngineOptions {
   PagerOptions sharding;
   MemoryBudget memory;
   LossScaleOptions loss_scale;
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
@@ -164,7 +164,7 @@ class Engine {
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<Pager> pager_;
-  std::unique_ptr<ShardedAdamW> optimizer_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   MemoryBytes planned_memory_{};
 };

@@ -22,6 +22,9 @@ struct DeferredInit {
   std::function<void(const at::Tensor& slice, int64_t first_element)> fill;
   /// For errors: what it is, or the name of the parameter where that is known.
   std::string name = "a tensor";
+  /// Where the values come from, e.g. a seed. wrap() refuses ranks that differ:
+  /// their slices would be of different tensors.
+  uint64_t origin = 0;
 };
 
 /// Takes the storage's memory away and lets `init` stand in for it: its nbytes

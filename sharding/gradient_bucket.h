@@ -53,6 +53,8 @@ class GradientBucket {
   void multiply(double factor) {
     factor_ *= factor;
   }
+  /// Does the multiplication.
+  void apply_factor();
 
   at::ScalarType dtype() const {
     return shard_.scalar_type();
@@ -140,7 +142,6 @@ class GradientBucket {
   void fill_missing();
   /// True when the reduction is added to what the shard already holds.
   bool accumulates() const;
-  void apply_factor();
   bool divides_first() const;
 
   ParamGroup& group_;

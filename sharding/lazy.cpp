@@ -539,7 +539,9 @@ void LazyScope::finish(const torch::nn::Module& module) {
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     if (const LazyFill* fill = lazy_fill(storage)) {
       if (parameters.insert(&storage).second) {
-        set_deferred_init(storage, {*fill, "parameter '" + item.key() + "'"});
+        const uint64_t origin = fill->value->origin;
+        set_deferred_init(
+            storage, {*fill, "parameter '" + item.key() + "'", origin});
       }
     }
   }

@@ -12,6 +12,8 @@ namespace tessera {
 
 namespace {
 
+constexpr uint64_t kOriginFactor = 0x100000001B3;
+
 /// The elements of the call's tensor arguments lie as those of `view`, and each
 /// can be made by slice.
 bool arguments_by_slice(const LazyValue& value) {
@@ -117,12 +119,16 @@ void finish(LazyValue& value) {
   if (overwrites && dense && value.view.numel() == value.numel) {
     value.previous = nullptr;
   }
+  value.origin = is_call ? value.call->random.seed : value.random.seed;
   if (value.previous) {
+    value.origin += kOriginFactor * value.previous->origin;
     value.largest_numel =
         std::max(value.largest_numel, value.previous->largest_numel);
   }
   if (is_call) {
     for (const auto& [stub, argument] : value.call->lazy) {
+      // A sum: ranks may come upon the arguments in another order.
+      value.origin += kOriginFactor * argument.value->origin;
       value.largest_numel =
           std::max(value.largest_numel, argument.value->largest_numel);
     }

@@ -96,6 +96,8 @@ struct LazyValue {
   std::shared_ptr<const LazyCall> call;
   size_t output = 0;
 
+  /// Of the seeds that the numbers come from.
+  uint64_t origin = 0;
   /// Of the largest storage that must be made to have this one.
   int64_t largest_numel;
   /// Ranges can be made alone.
@@ -104,8 +106,8 @@ struct LazyValue {
   bool fills_only = true;
 };
 
-/// Sets largest_numel, by_slice and fills_only, and drops a previous value that
-/// is overwritten. Call when all else is set.
+/// Sets origin, largest_numel, by_slice and fills_only, and drops a previous
+/// value that is overwritten. Call when all else is set.
 void finish(LazyValue& value);
 
 /// A DeferredInit's fill function that makes a lazy value.

@@ -67,7 +67,12 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
     for (const auto& record : spec.parameters) {
       text << record.name() << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
-           << record.tensor.requires_grad() << ";";
+           << record.tensor.requires_grad();
+      if (const auto* deferred =
+              deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
+        text << "deferred " << deferred->origin;
+      }
+      text << ";";
     }
   }
   return text.str();
@@ -118,6 +123,7 @@ Pager::Pager(
       places_.push_back({group, i});
     }
   }
+  materialize(module); // what is lazy and ignored
   for (const auto& group : groups_) {
     if (!group->trainable()) {
       buckets_.push_back(nullptr);
@@ -162,7 +168,8 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
         "wrap: the module on rank ",
         r,
         " differs from rank 0's in the names, shapes, dtypes or requires_grad "
-        "of its parameters. Build the same module on every rank.");
+        "of its parameters, or is lazy there and here from another seed. Build "
+        "the same module on every rank.");
   }
 }
 

@@ -104,8 +104,19 @@ class Pager : public PageFaultHandler {
   /// Takes the largest over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
 
+  /// Gathers flat tensors that are divided as a group's shards are.
+  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both on
+  ///   the parameters' device. @param what names it in errors. Collective.
+  void all_gather_shards(
+      const at::Tensor& whole,
+      const at::Tensor& shard,
+      const std::string& what);
+
   /// Multiplies all settled gradients; the work is left to who reads them next.
   void multiply_gradients(double factor);
+  /// What all gradient shards are to be multiplied with, once, by who reads
+  /// them next.
+  double take_gradient_factor();
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.

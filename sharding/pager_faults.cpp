@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -53,9 +54,9 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
 
 void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
   const bool backward = in_backward();
-  enter_phase(
-      backward || at::GradMode::is_enabled() ? PlanPhase::kTrain
-                                             : PlanPhase::kNoGrad);
+  const bool training =
+      backward || at::GradMode::is_enabled() || in_checkpointed_forward();
+  enter_phase(training ? PlanPhase::kTrain : PlanPhase::kNoGrad);
   if (cursor().at_beginning()) {
     check_identity();
   }

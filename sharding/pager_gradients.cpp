@@ -4,12 +4,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -92,9 +91,9 @@ void Pager::note_arrival(size_t parameter) {
   }
   // A backward that ended with an exception has dropped its callbacks: each
   // one queues its own.
-  const int backward = torch::autograd::get_current_graph_task_id();
+  const int backward = current_backward();
   if (std::exchange(backward_to_flush_, backward) != backward) {
-    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+    call_at_backward_end([this] {
       backward_to_flush_ = -1;
       on_backward_end();
     });
@@ -197,6 +196,13 @@ void Pager::sum_over_ranks(const at::Tensor& values) {
   control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
 }
 
+void Pager::all_gather_shards(
+    const at::Tensor& whole,
+    const at::Tensor& shard,
+    const std::string& what) {
+  data_->all_gather(whole, shard, what).wait(watch_failures());
+}
+
 void Pager::max_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control()
@@ -247,6 +253,26 @@ void Pager::multiply_gradients(double factor) {
       bucket->multiply(factor);
     }
   }
+}
+
+double Pager::take_gradient_factor() {
+  std::optional<double> common;
+  bool differs = false;
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      differs = differs || bucket->factor() != common.value_or(bucket->factor());
+      common = bucket->factor();
+    }
+  }
+  if (!differs) {
+    return common.value_or(1);
+  }
+  for (const auto& bucket : buckets_) {
+    if (bucket) {
+      bucket->apply_factor();
+    }
+  }
+  return 1;
 }
 
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {

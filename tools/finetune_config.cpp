@@ -12,9 +12,10 @@ namespace tessera {
 namespace {
 
 void read_optimizer(const ConfigReader& reader, FinetuneConfig& config) {
-  AdamWOptions& options = config.engine.optimizer;
+  OptimizerOptions& optimizer = config.engine.optimizer;
   reader.get_enum<int>("type", {{"adamw", 0}}, 0);
-  options.lr = reader.get_double("lr", {.min = 0}, options.lr);
+  AdamWOptions options;
+  optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
   const auto betas = reader.get_doubles(
       "betas",
       {.min = 0, .max = 1, .open_max = true},
@@ -26,8 +27,8 @@ void read_optimizer(const ConfigReader& reader, FinetuneConfig& config) {
   options.beta2 = betas[1];
   options.eps =
       reader.get_double("eps", {.min = 0, .open_min = true}, options.eps);
-  options.weight_decay =
-      reader.get_double("weight_decay", {.min = 0}, options.weight_decay);
+  optimizer.weight_decay = reader.get_double("weight_decay", {.min = 0}, 0.01);
+  optimizer.rule = options;
 }
 
 void read_schedule(const ConfigReader& reader, FinetuneConfig& config) {

@@ -22,6 +22,7 @@
 // The bits of a NaN are not part of the promise, that there is one is.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/vec_loop.h"
 
 #include <cstdint>
 
@@ -46,9 +47,6 @@ struct AdamWKernel {
 
 namespace detail {
 
-/// `Vec` wraps a vector register of elements of type Vec::Scalar: broadcast,
-/// load and store (`count` elements; kWidth when it is left out), arithmetic,
-/// and stores that round to bfloat16 and float16.
 template <typename Vec>
 class AdamWLoop {
  public:
@@ -59,15 +57,13 @@ class AdamWLoop {
   }
 
  private:
-  // Bytes that loads run ahead of the loop. The hardware's prefetchers stop at
-  // page ends, and there are seven streams; a KiB gains a few percent.
-  static constexpr int64_t kPrefetchBytes = 1024;
-
   // A copy: through a reference, every store would force the compiler to read
   // the pointers again.
   const AdamWShard<T> shard_;
   Vec grad_scale_{Vec::broadcast(shard_.scalars.grad_scale)};
   Vec decay_{Vec::broadcast(shard_.scalars.decay)};
+  Vec l2_{Vec::broadcast(shard_.scalars.l2)};
+  bool has_l2_ = shard_.scalars.l2 != 0;
   Vec beta1_{Vec::broadcast(shard_.scalars.beta1)};
   Vec one_minus_beta1_{Vec::broadcast(shard_.scalars.one_minus_beta1)};
   Vec beta2_{Vec::broadcast(shard_.scalars.beta2)};
@@ -77,13 +73,6 @@ class AdamWLoop {
   Vec minus_step_size_{Vec::broadcast(shard_.scalars.minus_step_size)};
 
   explicit AdamWLoop(const AdamWShard<T>& shard) : shard_(shard) {}
-
-  static void prefetch(const T* address) {
-    if constexpr (Vec::kWidth > 1) {
-      __builtin_prefetch(
-          reinterpret_cast<const char*>(address) + kPrefetchBytes);
-    }
-  }
 
   template <typename... Count>
   Vec update_exp_avg(Vec grad, int64_t i, Count... count) const {
@@ -107,64 +96,43 @@ class AdamWLoop {
     Vec old = Vec::load(shard_.master + i, count...);
     Vec updated = old * decay_ + minus_step_size_ * exp_avg / denom;
     updated.store(shard_.master + i, count...);
-    if constexpr (kFormat == LowPrecision::kBFloat16) {
-      updated.store_bfloat16(shard_.low_precision + i, count...);
-    } else if constexpr (kFormat == LowPrecision::kFloat16) {
-      updated.store_float16(shard_.low_precision + i, count...);
-    }
+    store_rounded<kFormat>(updated, shard_.low_precision, i, count...);
   }
 
-  template <typename... Count>
+  template <LowPrecision kFormat, typename... Count>
   Vec load_grad(int64_t i, Count... count) const {
-    return Vec::load(shard_.grad + i, count...) * grad_scale_;
-  }
-
-  /// Calls body(i) for every full vector and body(i, count) for the rest.
-  template <typename Body>
-  static void for_each_vector(int64_t begin, int64_t end, Body body) {
-    int64_t i = begin;
-    for (; i + Vec::kWidth <= end; i += Vec::kWidth) {
-      body(i);
+    Vec grad = load_as<kFormat, Vec>(shard_.grad, i, count...) * grad_scale_;
+    if (has_l2_) {
+      grad = fma(Vec::load(shard_.master + i, count...), l2_, grad);
     }
-    if (i < end) {
-      body(i, end - i);
-    }
-  }
-
-  /// Calls body with the shard's output format as a constant.
-  template <typename Body>
-  static void with_format(LowPrecision format, Body body) {
-    switch (format) {
-      case LowPrecision::kNone:
-        return body.template operator()<LowPrecision::kNone>();
-      case LowPrecision::kBFloat16:
-        return body.template operator()<LowPrecision::kBFloat16>();
-      case LowPrecision::kFloat16:
-        return body.template operator()<LowPrecision::kFloat16>();
-    }
+    return grad;
   }
 
   static void step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
     const AdamWLoop loop(shard);
-    with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
-      for_each_vector(begin, end, [&](int64_t i, auto... count) {
-        loop.prefetch_ahead(i);
-        Vec grad = loop.load_grad(i, count...);
-        Vec exp_avg = loop.update_exp_avg(grad, i, count...);
-        Vec exp_avg_sq = loop.update_exp_avg_sq(grad, i, count...);
-        loop.template update_weights<kFormat>(
-            exp_avg, sqrt(exp_avg_sq), i, count...);
+    with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
+      with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
+        for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+          loop.template prefetch_ahead<kGrad>(i);
+          Vec grad = loop.template load_grad<kGrad>(i, count...);
+          Vec exp_avg = loop.update_exp_avg(grad, i, count...);
+          Vec exp_avg_sq = loop.update_exp_avg_sq(grad, i, count...);
+          loop.template update_weights<kFormat>(
+              exp_avg, sqrt(exp_avg_sq), i, count...);
+        });
       });
     });
   }
 
   static void moments(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
     const AdamWLoop loop(shard);
-    for_each_vector(begin, end, [&](int64_t i, auto... count) {
-      loop.prefetch_ahead(i);
-      Vec grad = loop.load_grad(i, count...);
-      loop.update_exp_avg(grad, i, count...);
-      loop.update_exp_avg_sq(grad, i, count...);
+    with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
+      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+        loop.template prefetch_ahead<kGrad>(i);
+        Vec grad = loop.template load_grad<kGrad>(i, count...);
+        loop.update_exp_avg(grad, i, count...);
+        loop.update_exp_avg_sq(grad, i, count...);
+      });
     });
   }
 
@@ -175,7 +143,7 @@ class AdamWLoop {
       int64_t end) {
     const AdamWLoop loop(shard);
     with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
-      for_each_vector(begin, end, [&](int64_t i, auto... count) {
+      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         Vec exp_avg = Vec::load(shard.exp_avg + i, count...);
         Vec root = Vec::load(roots + (i - begin), count...);
         loop.template update_weights<kFormat>(exp_avg, root, i, count...);
@@ -184,11 +152,12 @@ class AdamWLoop {
   }
 
   // The weights too: after the moments, their loads would start too late.
+  template <LowPrecision kGrad>
   void prefetch_ahead(int64_t i) const {
-    prefetch(shard_.master + i);
-    prefetch(shard_.grad + i);
-    prefetch(shard_.exp_avg + i);
-    prefetch(shard_.exp_avg_sq + i);
+    prefetch<Vec>(shard_.master + i);
+    prefetch<Vec>(address_as<kGrad, Vec>(shard_.grad, i));
+    prefetch<Vec>(shard_.exp_avg + i);
+    prefetch<Vec>(shard_.exp_avg_sq + i);
   }
 };
 

@@ -3,6 +3,8 @@
 // What the AdamW kernels of every device work on. Plain C++: CUDA sources and
 // the per-ISA sources include it, and neither sees LibTorch.
 
+#include "tessera/runtime/kernels/low_precision.h"
+
 #include <cmath>
 #include <cstdint>
 
@@ -27,6 +29,9 @@ struct AdamWStep {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  /// True: weights shrink by lr * weight_decay (AdamW). False: weight_decay *
+  /// weight is added to the gradient (Adam with L2 regularisation).
+  bool decoupled_decay = true;
   int64_t step = 1;
   /// The gradient is multiplied by this first (clipping, averaging); a factor
   /// of 1 changes no bit.
@@ -39,7 +44,8 @@ struct AdamWStep {
 template <typename T>
 struct AdamWScalars {
   T grad_scale;
-  T decay; // 1 - lr * weight_decay
+  T decay; // 1 - lr * weight_decay; 1 when it is not decoupled
+  T l2; // weight_decay when it is not decoupled
   T beta1;
   T one_minus_beta1;
   T beta2;
@@ -50,7 +56,9 @@ struct AdamWScalars {
 
   explicit AdamWScalars(const AdamWStep& step)
       : grad_scale(static_cast<T>(step.grad_scale)),
-        decay(static_cast<T>(1 - step.lr * step.weight_decay)),
+        decay(static_cast<T>(
+            step.decoupled_decay ? 1 - step.lr * step.weight_decay : 1)),
+        l2(static_cast<T>(step.decoupled_decay ? 0 : step.weight_decay)),
         beta1(static_cast<T>(step.beta1)),
         one_minus_beta1(static_cast<T>(1 - step.beta1)),
         beta2(static_cast<T>(step.beta2)),
@@ -67,13 +75,12 @@ struct AdamWScalars {
   }
 };
 
-enum class LowPrecision { kNone, kBFloat16, kFloat16 };
-
 /// The arrays of one shard (host or device memory) and the step's scalars.
 template <typename T>
 struct AdamWShard {
   T* master;
-  const T* grad;
+  const void* grad; // T, or bits when grad_format is not kNone
+  LowPrecision grad_format = LowPrecision::kNone;
   T* exp_avg;
   T* exp_avg_sq;
   uint16_t* low_precision; // bits; unused when the format is kNone

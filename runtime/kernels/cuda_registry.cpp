@@ -8,17 +8,17 @@ namespace tessera {
 namespace {
 
 // One plugin serves the process; it registers before any kernel is asked for.
-AdamWCuda registered;
+UpdateCudaFunctions registered;
 
 } // namespace
 
-void register_adamw_cuda(AdamWCuda functions) {
+void register_update_cuda(const UpdateCudaFunctions& functions) {
   registered = functions;
 }
 
-const AdamWCuda& adamw_cuda() {
+const UpdateCudaFunctions& update_cuda_functions() {
   TESSERA_CHECK(
-      registered.update_float != nullptr,
+      std::get<0>(registered) != nullptr,
       "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be "
       "updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
   return registered;

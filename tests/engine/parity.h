@@ -152,10 +152,10 @@ inline void expect_same_after_unwrap(
   }
 }
 
-inline AdamWOptions adamw_options(const ParityOptions& options) {
-  AdamWOptions adamw;
+inline OptimizerOptions adamw_options(const ParityOptions& options) {
+  OptimizerOptions adamw;
   adamw.lr = options.lr;
-  adamw.eps = options.eps;
+  adamw.rule = AdamWOptions{.eps = options.eps};
   return adamw;
 }
 

@@ -121,6 +121,42 @@ TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
   }
 }
 
+TEST(Lazy, RanksThatSeedDifferentlyAreTold) {
+  testing::run_ranks(2, [](World& world) {
+    const auto expect_differs = [&](const Mixture& net) {
+      MemoryLedger ledger;
+      expect_error(
+          [&] { Pager(world, *net.ptr(), {}, ledger); },
+          {"rank 1 differs", "another seed"});
+    };
+    LazyOptions options;
+    options.seed = 1 + world.rank();
+    expect_differs(lazy([] { return Mixture(); }, options));
+    // Or when one of them is not lazy at all.
+    options.seed = 1;
+    expect_differs(
+        world.rank() == 0 ? Mixture()
+                          : lazy([] { return Mixture(); }, options));
+  });
+}
+
+TEST(Lazy, IgnoredParametersGetTheirMemoryInWrap) {
+  testing::run_ranks(2, [](World& world) {
+    const Mixture whole = lazy_mixture();
+    materialize(*whole);
+    Mixture net = lazy_mixture();
+    MemoryLedger ledger;
+    PagerOptions options;
+    options.groups.ignored.paths = {"bert", "scaled"};
+    const Pager pager(world, *net, options, ledger);
+    const auto got = net->named_parameters();
+    for (const char* name : {"bert.wte.weight", "scaled"}) {
+      EXPECT_TRUE(torch::equal(got[name], whole->named_parameters()[name]))
+          << name;
+    }
+  });
+}
+
 TEST(Lazy, FactoriesAndFills) {
   expect_as_made_at_once([] { return torch::zeros({3, 5}); });
   expect_as_made_at_once([] { return torch::ones({3, 5}, torch::kDouble); });
@@ -411,6 +447,27 @@ TEST(Lazy, ElementsByPointerNeedMemory) {
     });
   });
   EXPECT_EQ(module->weight.sum().item<float>(), 3);
+}
+
+TEST(Lazy, UseBeforeWrapSaysWhatToDo) {
+  auto module = lazy([] { return torch::nn::Linear(8, 8); }, all_lazy());
+  for (const auto& use : std::vector<std::function<void()>>{
+           [&] { module->to(torch::kDouble); },
+           [&] {
+             module->forward(torch::ones({2, 8}));
+           },
+           [&] { module->weight.data().mul_(2); }}) {
+    try {
+      use();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("parameter '"), std::string::npos)
+          << message;
+      EXPECT_NE(message.find("tessera::materialize"), std::string::npos)
+          << message;
+    }
+  }
 }
 
 TEST(Lazy, NotInsideOfItself) {

@@ -111,7 +111,7 @@ TEST_F(AdamWErrors, NothingIsWrittenBeforeAllIsChecked) {
 
 TEST_F(AdamWErrors, CudaBackendIsNotLoaded) {
   try {
-    adamw_cuda();
+    update_cuda_functions();
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("CUDA backend is not loaded"));

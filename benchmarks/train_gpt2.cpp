@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains GPT-2 for some steps, plain or wrapped, and prints what a step takes
+// as one line of JSON. benchmarks/peers/compare.py runs it beside its peers.
+//
+//   train_gpt2 mode=plain steps=10
+//   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
+
+#include "gpt2_model.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_fused_adamw.h>
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kLearningRate = 1e-4;
+constexpr double kMaxNorm = 1.0;
+
+/// key=value arguments over these defaults.
+std::map<std::string, std::string> parse(int argc, char** argv) {
+  std::map<std::string, std::string> settings{
+      {"mode", "tessera"},
+      {"layers", "12"},
+      {"batch", "2"},
+      {"sequence", "256"},
+      {"steps", "10"},
+      {"warmup", "3"},
+      {"threads", "1"},
+      {"clip", "1"}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string key = argument.substr(0, equals);
+    TESSERA_CHECK(
+        equals != std::string::npos && settings.count(key) == 1,
+        "train_gpt2: '",
+        argument,
+        "' is not key=value with a known key");
+    settings[key] = argument.substr(equals + 1);
+  }
+  return settings;
+}
+
+/// How a model is trained: gradients, clipping and update of one step.
+class Stepper {
+ public:
+  virtual ~Stepper() = default;
+  virtual void step(const at::Tensor& loss, bool clip) = 0;
+};
+
+class PlainStepper : public Stepper {
+ public:
+  explicit PlainStepper(torch::nn::Module& module)
+      : parameters_(module.parameters()) {
+    for (const at::Tensor& parameter : parameters_) {
+      exp_avgs_.push_back(at::zeros_like(parameter));
+      exp_avg_sqs_.push_back(at::zeros_like(parameter));
+      steps_.push_back(at::zeros({}));
+    }
+  }
+
+  void step(const at::Tensor& loss, bool clip) override {
+    loss.backward();
+    if (clip) {
+      torch::nn::utils::clip_grad_norm_(parameters_, kMaxNorm);
+    }
+    const torch::NoGradGuard no_grad;
+    const AdamWOptions options;
+    std::vector<at::Tensor> gradients;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      gradients.push_back(parameters_[i].grad());
+      steps_[i] += 1;
+    }
+    at::_fused_adamw_(
+        parameters_,
+        gradients,
+        exp_avgs_,
+        exp_avg_sqs_,
+        {},
+        steps_,
+        kLearningRate,
+        options.beta1,
+        options.beta2,
+        options.weight_decay,
+        options.eps,
+        /*amsgrad=*/false,
+        /*maximize=*/false);
+    for (at::Tensor& parameter : parameters_) {
+      parameter.mutable_grad().reset();
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> exp_avgs_;
+  std::vector<at::Tensor> exp_avg_sqs_;
+  std::vector<at::Tensor> steps_;
+};
+
+class TesseraStepper : public Stepper {
+ public:
+  explicit TesseraStepper(torch::nn::Module& module)
+      : engine_(wrap(module, options())) {}
+
+  void step(const at::Tensor& loss, bool clip) override {
+    engine_.backward(loss);
+    if (clip) {
+      engine_.clip_grad_norm(kMaxNorm);
+    }
+    engine_.step();
+  }
+
+ private:
+  static EngineOptions options() {
+    EngineOptions options;
+    options.optimizer.lr = kLearningRate;
+    return options;
+  }
+
+  Engine engine_;
+};
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) +
+         static_cast<double>(time.tv_usec) * 1e-6;
+}
+
+double median(std::vector<double> values) {
+  const auto middle =
+      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void run(std::map<std::string, std::string> settings) {
+  at::set_num_threads(std::stoi(settings["threads"]));
+  const bool plain = settings["mode"] == "plain";
+  const int steps = std::stoi(settings["steps"]);
+  const int warmup = std::stoi(settings["warmup"]);
+  const bool clip = settings["clip"] == "1";
+  const int rank = plain ? 0 : init().rank();
+
+  torch::manual_seed(0);
+  Gpt2Config config;
+  config.layers = std::stoi(settings["layers"]);
+  Gpt2 model(config);
+  std::unique_ptr<Stepper> stepper;
+  if (plain) {
+    stepper = std::make_unique<PlainStepper>(*model);
+  } else {
+    stepper = std::make_unique<TesseraStepper>(*model);
+  }
+  torch::manual_seed(1000 + rank);
+  const at::Tensor ids = at::randint(
+      config.vocabulary,
+      {std::stoi(settings["batch"]), std::stoi(settings["sequence"])},
+      at::kLong);
+
+  std::vector<double> times;
+  std::vector<double> losses;
+  rusage before{};
+  for (int i = 0; i < warmup + steps; ++i) {
+    if (i == warmup) {
+      ::getrusage(RUSAGE_SELF, &before);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    at::Tensor loss = model->forward(ids);
+    stepper->step(loss, clip);
+    losses.push_back(loss.item<double>());
+    const std::chrono::duration<double> taken =
+        std::chrono::steady_clock::now() - start;
+    if (i >= warmup) {
+      times.push_back(taken.count());
+    }
+  }
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  std::ostringstream line;
+  line << "{\"bench\": \"gpt2\", \"peer\": \"" << settings["mode"]
+       << "\", \"rank\": " << rank << ", \"step_ms\": " << median(times) * 1e3
+       << ", \"min_ms\": "
+       << *std::min_element(times.begin(), times.end()) * 1e3
+       << ", \"user_ms\": "
+       << (seconds(after.ru_utime) - seconds(before.ru_utime)) / steps * 1e3
+       << ", \"sys_ms\": "
+       << (seconds(after.ru_stime) - seconds(before.ru_stime)) / steps * 1e3
+       << ", \"peak_rss_mib\": " << after.ru_maxrss / 1024
+       << ", \"minor_faults\": " << (after.ru_minflt - before.ru_minflt) / steps
+       << ", \"first_loss\": " << losses.front()
+       << ", \"last_loss\": " << losses.back() << "}\n";
+  std::cout << line.str() << std::flush;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  try {
+    tessera::run(tessera::parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}

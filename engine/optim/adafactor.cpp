@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adafactor: second moments by row and column.
+#include "tessera/engine/optim/factored_moment.h"
+#include "tessera/engine/optim/update_method.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+namespace tessera {
+
+namespace {
+
+/// [Note: sums of Adafactor] One step needs two sums over the ranks: of squared
+/// gradients by row and column, with the squares of the weights; and of the
+/// squared updates, to clip them. Each is one flat float64 tensor for all
+/// parameters, so that every rank goes on with the same numbers.
+class AdafactorMethod : public UpdateMethod {
+ public:
+  AdafactorMethod(
+      const UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const AdafactorOptions& options)
+      : UpdateMethod(context, parameters, {}), options_(options) {
+    for (OptimizedParameter* parameter : parameters) {
+      Entry entry;
+      entry.shape = FactoredShape::of(parameter->paged->record.tensor);
+      entries_.emplace(parameter, std::move(entry));
+      order_.push_back(parameter);
+    }
+  }
+
+  int64_t state_bytes() const override {
+    int64_t bytes = 0;
+    for (const OptimizedParameter* parameter : order_) {
+      const Entry& entry = entries_.at(parameter);
+      bytes +=
+          entry.shape ? entry.shape->state_numel() * item_bytes(*parameter) : 0;
+    }
+    for_each_run([&](const ShardPart&, const ParameterRun& run) {
+      if (!entries_.at(run.parameter).shape) {
+        bytes += run.numel * item_bytes(*run.parameter);
+      }
+    });
+    return bytes;
+  }
+
+  void allocate(MemoryLedger& ledger) override {
+    const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
+      const ShardAccess& access = *context_.access[parameter.group];
+      return ledger.allocate_zeros(
+          MemoryPurpose::kOptimizerState,
+          numel,
+          access.dtype(),
+          access.device());
+    };
+    for (OptimizedParameter* parameter : order_) {
+      Entry& entry = entries_.at(parameter);
+      if (entry.shape) {
+        entry.moments = make(*parameter, entry.shape->state_numel());
+      }
+    }
+    for_each_run([&](const ShardPart&, const ParameterRun& run) {
+      Entry& entry = entries_.at(run.parameter);
+      if (!entry.shape) {
+        entry.moments = make(*run.parameter, run.numel);
+      }
+    });
+  }
+
+  void step(const StepInput& input) override {
+    std::map<size_t, ShardTensors> shards;
+    const at::Tensor squares = sum_gradients(shards);
+    context_.pager.sum_over_ranks(squares);
+    forget_and_add(squares);
+    const at::Tensor update_squares =
+        at::zeros({static_cast<int64_t>(order_.size())}, at::kDouble);
+    std::vector<at::Tensor> updates;
+    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
+      const Entry& entry = entries_.at(run.parameter);
+      at::Tensor update = gradient_of(run, shards.at(part.group));
+      if (entry.shape) {
+        entry.shape->divide_by_root(
+            update, run.parameter_offset, entry.moments);
+      } else {
+        update.div_(entry.moments.sqrt());
+      }
+      update_squares[row_of(run)] += update.square().sum(at::kDouble).cpu();
+      updates.push_back(std::move(update));
+    });
+    context_.pager.sum_over_ranks(update_squares);
+    size_t next = 0;
+    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
+      const double squares_of_update =
+          update_squares[row_of(run)].item<double>();
+      apply(
+          run,
+          shards.at(part.group),
+          updates[next++],
+          input.lr_of(*run.parameter),
+          squares_of_update);
+    });
+    for (const auto& [group, tensors] : shards) {
+      context_.access[group]->end();
+    }
+  }
+
+  void visit_state(StateVisitor& visitor) override {
+    for (const OptimizedParameter* parameter : order_) {
+      const Entry& entry = entries_.at(parameter);
+      if (entry.shape) {
+        visitor.replicated(*parameter, "exp_avg_sq_factors", entry.moments);
+      }
+    }
+    for_each_run([&](const ShardPart&, const ParameterRun& run) {
+      const Entry& entry = entries_.at(run.parameter);
+      if (!entry.shape) {
+        visitor.elements(run, "exp_avg_sq", entry.moments);
+      }
+    });
+  }
+
+ private:
+  struct Entry {
+    std::optional<FactoredShape> shape; ///< nothing: a moment per element
+    /// Of a factored parameter, whole: see FactoredShape; else [numel] of the
+    /// run, undefined where this rank has none.
+    at::Tensor moments;
+    double weight_squares = 0; ///< of the step in progress
+    size_t row = 0; ///< of the step in progress, in sums
+  };
+
+  template <typename Body>
+  void for_each_run(const Body& body) const {
+    for (const ShardPart& part : parts_) {
+      for (const ParameterRun& run : part.runs) {
+        body(part, run);
+      }
+    }
+  }
+
+  template <typename Body>
+  void for_each_active_run(const Body& body) const {
+    for_each_run([&](const ShardPart& part, const ParameterRun& run) {
+      if (has_gradient(*run.parameter)) {
+        body(part, run);
+      }
+    });
+  }
+
+  int64_t item_bytes(const OptimizedParameter& parameter) const {
+    return static_cast<int64_t>(
+        c10::elementSize(context_.access[parameter.group]->dtype()));
+  }
+
+  int64_t row_of(const ParameterRun& run) const {
+    return std::find(order_.begin(), order_.end(), run.parameter) -
+           order_.begin();
+  }
+
+  static at::Tensor gradient_of(
+      const ParameterRun& run,
+      const ShardTensors& shard) {
+    return shard.gradient.narrow(0, run.shard_offset, run.numel)
+        .to(shard.master.scalar_type())
+        .mul(run.parameter->grad_scale);
+  }
+
+  /// What a parameter has in the first sum: the square of its weights, then
+  /// rows and columns.
+  static int64_t sum_numel(const Entry& entry) {
+    return 1 + (entry.shape ? entry.shape->state_numel() : 0);
+  }
+
+  /// This rank's share of the first sum. Moments of elements are updated.
+  at::Tensor sum_gradients(std::map<size_t, ShardTensors>& shards) {
+    std::map<const OptimizedParameter*, int64_t> offsets;
+    int64_t numel = 0;
+    for (const OptimizedParameter* parameter : order_) {
+      offsets[parameter] = numel;
+      numel += has_gradient(*parameter) ? sum_numel(entries_.at(parameter)) : 0;
+    }
+    const at::Tensor sums = at::zeros({numel}, at::kDouble);
+    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
+      if (shards.find(part.group) == shards.end()) {
+        shards[part.group] = context_.access[part.group]->begin();
+      }
+      const ShardTensors& shard = shards[part.group];
+      const Entry& entry = entries_.at(run.parameter);
+      const at::Tensor own =
+          sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
+      own[0] += shard.master.narrow(0, run.shard_offset, run.numel)
+                    .to(at::kDouble)
+                    .square()
+                    .sum()
+                    .cpu();
+      const at::Tensor squares =
+          gradient_of(run, shard).square_().add_(options_.eps);
+      if (entry.shape) {
+        entry.shape->add_sums(
+            squares, run.parameter_offset, own.narrow(0, 1, own.numel() - 1));
+      } else {
+        entry.moments.lerp_(squares, 1 - beta2(*run.parameter));
+      }
+    });
+    return sums;
+  }
+
+  double beta2(const OptimizedParameter& parameter) const {
+    return 1 -
+           std::pow(
+               static_cast<double>(parameter.steps), -options_.decay_exponent);
+  }
+
+  /// Takes the sums over all ranks into the moments.
+  void forget_and_add(const at::Tensor& sums) {
+    int64_t offset = 0;
+    for (const OptimizedParameter* parameter : order_) {
+      if (!has_gradient(*parameter)) {
+        continue;
+      }
+      Entry& entry = entries_.at(parameter);
+      entry.weight_squares = sums[offset].item<double>();
+      if (entry.shape) {
+        const at::Tensor means = entry.shape->means_of(
+            sums.narrow(0, offset + 1, entry.shape->state_numel()));
+        entry.moments.lerp_(
+            means.to(entry.moments.device(), entry.moments.scalar_type()),
+            1 - beta2(*parameter));
+      }
+      offset += sum_numel(entry);
+    }
+  }
+
+  void apply(
+      const ParameterRun& run,
+      const ShardTensors& shard,
+      const at::Tensor& update,
+      double lr,
+      double squares_of_update) const {
+    const OptimizedParameter& parameter = *run.parameter;
+    const auto numel =
+        static_cast<double>(parameter.paged->record.tensor.numel());
+    const double rms = std::sqrt(squares_of_update / numel);
+    if (options_.scale_by_parameter) {
+      lr *= std::max(
+          options_.min_scale,
+          std::sqrt(entries_.at(&parameter).weight_squares / numel));
+    }
+    const at::Tensor master =
+        shard.master.narrow(0, run.shard_offset, run.numel);
+    master.mul_(1 - lr * parameter.settings.weight_decay);
+    master.sub_(update, lr / std::max(1.0, rms / options_.clip_threshold));
+    if (shard.low_precision.defined()) {
+      shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master);
+    }
+  }
+
+  AdafactorOptions options_;
+  std::vector<OptimizedParameter*> order_;
+  std::map<const OptimizedParameter*, Entry> entries_;
+};
+
+} // namespace
+
+std::unique_ptr<UpdateMethod> make_adafactor(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdafactorOptions& options) {
+  return std::make_unique<AdafactorMethod>(context, parameters, options);
+}
+
+} // namespace tessera

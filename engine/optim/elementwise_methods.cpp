@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizers that update every element alone, by one fused kernel each.
+#include "tessera/engine/optim/update_method.h"
+#include "tessera/runtime/kernels/update_runs.h"
+
+#include <functional>
+#include <span>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// @tparam Run what the kernel takes; its step is made by `make_step`.
+template <typename Run>
+class ElementwiseMethod : public UpdateMethod {
+ public:
+  using Step = decltype(Run::step);
+  using MakeStep =
+      std::function<Step(const OptimizedParameter&, const StepInput&)>;
+
+  ElementwiseMethod(
+      const UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      std::vector<std::string> state_names,
+      void (*kernel)(std::span<const Run>),
+      MakeStep make_step)
+      : UpdateMethod(context, parameters, std::move(state_names)),
+        kernel_(kernel),
+        make_step_(std::move(make_step)) {}
+
+  void step(const StepInput& input) override {
+    for (const ShardPart& part : parts_) {
+      const auto spans = active_spans(part, *context_.pager.bucket(part.group));
+      if (spans.empty()) {
+        continue;
+      }
+      ShardAccess& access = *context_.access[part.group];
+      const ShardTensors shard = access.begin();
+      std::vector<Run> runs;
+      for (const UpdateSpan& span : spans) {
+        runs.push_back(
+            {tensors_of(part, shard, span),
+             make_step_(*span.parameter, input)});
+      }
+      kernel_(runs);
+      access.end();
+    }
+  }
+
+ private:
+  void (*kernel_)(std::span<const Run>);
+  MakeStep make_step_;
+};
+
+} // namespace
+
+std::unique_ptr<UpdateMethod> make_adam(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdamWOptions& options,
+    bool decoupled_decay) {
+  return std::make_unique<ElementwiseMethod<AdamWRun>>(
+      context,
+      parameters,
+      std::vector<std::string>{"exp_avg", "exp_avg_sq"},
+      &adamw_runs_,
+      [=](const OptimizedParameter& parameter, const StepInput& input) {
+        AdamWStep step;
+        step.lr = input.lr_of(parameter);
+        step.beta1 = options.beta1;
+        step.beta2 = options.beta2;
+        step.eps = options.eps;
+        step.weight_decay = parameter.settings.weight_decay;
+        step.decoupled_decay = decoupled_decay;
+        step.step = parameter.steps;
+        step.grad_scale = parameter.grad_scale;
+        step.sqrt_rounding = options.sqrt_rounding;
+        return step;
+      });
+}
+
+std::unique_ptr<UpdateMethod> make_sgd(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const SgdOptions& options) {
+  std::vector<std::string> state;
+  if (options.momentum != 0) {
+    state.emplace_back("momentum_buffer");
+  }
+  return std::make_unique<ElementwiseMethod<SgdRun>>(
+      context,
+      parameters,
+      std::move(state),
+      &sgd_runs_,
+      [=](const OptimizedParameter& parameter, const StepInput& input) {
+        SgdStep step;
+        step.lr = input.lr_of(parameter);
+        step.momentum = options.momentum;
+        step.dampening = options.dampening;
+        step.weight_decay = parameter.settings.weight_decay;
+        step.nesterov = options.nesterov;
+        step.step = parameter.steps;
+        step.grad_scale = parameter.grad_scale;
+        return step;
+      });
+}
+
+std::unique_ptr<UpdateMethod> make_lion(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const LionOptions& options) {
+  return std::make_unique<ElementwiseMethod<LionRun>>(
+      context,
+      parameters,
+      std::vector<std::string>{"exp_avg"},
+      &lion_runs_,
+      [=](const OptimizedParameter& parameter, const StepInput& input) {
+        LionStep step;
+        step.lr = input.lr_of(parameter);
+        step.beta1 = options.beta1;
+        step.beta2 = options.beta2;
+        step.weight_decay = parameter.settings.weight_decay;
+        step.grad_scale = parameter.grad_scale;
+        return step;
+      });
+}
+
+} // namespace tessera

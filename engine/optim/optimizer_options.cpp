@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/optimizer_options.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/name_patterns.h"
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
+namespace tessera {
+
+namespace {
+
+void check_at_least_0(const char* where, const char* name, double value) {
+  TESSERA_CHECK(
+      value >= 0 && std::isfinite(value),
+      where,
+      ": ",
+      name,
+      " is ",
+      value,
+      "; it must be finite and at least 0.");
+}
+
+void check_above_0(const char* where, const char* name, double value) {
+  TESSERA_CHECK(
+      value > 0 && std::isfinite(value),
+      where,
+      ": ",
+      name,
+      " is ",
+      value,
+      "; it must be finite and above 0.");
+}
+
+template <typename Options>
+void check_betas(const char* where, const Options& options) {
+  TESSERA_CHECK(
+      options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 &&
+          options.beta2 < 1,
+      where,
+      ": betas are (",
+      options.beta1,
+      ", ",
+      options.beta2,
+      "); each must be at least 0 and below 1.");
+}
+
+void check_pattern(const char* where, const std::string& pattern) {
+  try {
+    std::regex compiled(pattern);
+  } catch (const std::regex_error& error) {
+    TESSERA_FAIL(
+        where,
+        ": '",
+        pattern,
+        "' is not a regular expression: ",
+        error.what(),
+        ". Mend it; a dot in a name is written \\.");
+  }
+}
+
+struct RuleChecks {
+  void operator()(const AdamWOptions& options) const {
+    check_betas("AdamW", options);
+    check_above_0("AdamW", "eps", options.eps);
+  }
+  void operator()(const AdamOptions& options) const {
+    check_betas("Adam", options);
+    check_above_0("Adam", "eps", options.eps);
+  }
+  void operator()(const SgdOptions& options) const {
+    check_at_least_0("SGD", "momentum", options.momentum);
+    TESSERA_CHECK(
+        !options.nesterov || (options.momentum > 0 && options.dampening == 0),
+        "SGD: nesterov needs a momentum above 0 and no dampening; they are ",
+        options.momentum,
+        " and ",
+        options.dampening,
+        ".");
+  }
+  void operator()(const LionOptions& options) const {
+    check_betas("Lion", options);
+  }
+  void operator()(const LambOptions& options) const {
+    check_betas("LAMB", options);
+    check_above_0("LAMB", "eps", options.eps);
+    check_above_0("LAMB", "max_trust_ratio", options.max_trust_ratio);
+  }
+  void operator()(const AdafactorOptions& options) const {
+    check_above_0("Adafactor", "decay_exponent", options.decay_exponent);
+    check_above_0("Adafactor", "eps", options.eps);
+    check_above_0("Adafactor", "clip_threshold", options.clip_threshold);
+    check_at_least_0("Adafactor", "min_scale", options.min_scale);
+  }
+  void operator()(const MuonOptions& options) const {
+    check_at_least_0("Muon", "momentum", options.momentum);
+    TESSERA_CHECK(
+        options.newton_schulz_steps >= 1,
+        "Muon: newton_schulz_steps is ",
+        options.newton_schulz_steps,
+        "; it must be at least 1.");
+    for (const std::string& pattern : options.not_hidden) {
+      check_pattern("Muon: not_hidden", pattern);
+    }
+    (*this)(options.rest);
+  }
+  void operator()(const UserOptimizerOptions& options) const {
+    TESSERA_CHECK(
+        options.make != nullptr,
+        "UserOptimizerOptions: make is empty; give a function that returns "
+        "your optimizer.");
+  }
+};
+
+double default_weight_decay(const UpdateRule& rule) {
+  return std::holds_alternative<AdamWOptions>(rule) ||
+                 std::holds_alternative<LambOptions>(rule) ||
+                 std::holds_alternative<MuonOptions>(rule)
+             ? 0.01
+             : 0;
+}
+
+void check_user_decay(
+    const UpdateRule& rule,
+    const std::optional<double>& weight_decay) {
+  TESSERA_CHECK(
+      !weight_decay || !std::holds_alternative<UserOptimizerOptions>(rule),
+      "optimizer: weight_decay is ",
+      weight_decay.value_or(0),
+      " for a user's optimizer; set it where that is made, in "
+      "UserOptimizerOptions::make.");
+}
+
+void check(const ParameterRule& rule) {
+  check_at_least_0(
+      "optimizer.parameters", "lr_scale", rule.lr_scale.value_or(0));
+  check_at_least_0(
+      "optimizer.parameters", "weight_decay", rule.weight_decay.value_or(0));
+  TESSERA_CHECK(
+      rule.hold_steps.value_or(0) >= 0,
+      "optimizer.parameters: hold_steps is ",
+      *rule.hold_steps,
+      "; it must be at least 0.");
+  if (rule.rule) {
+    std::visit(RuleChecks{}, *rule.rule);
+    check_user_decay(*rule.rule, rule.weight_decay);
+  }
+}
+
+} // namespace
+
+void check(const OptimizerOptions& options, const torch::nn::Module& module) {
+  check_at_least_0("optimizer", "lr", options.lr);
+  check_at_least_0(
+      "optimizer", "weight_decay", options.weight_decay.value_or(0));
+  TESSERA_CHECK(
+      options.hold_steps >= 0,
+      "optimizer: hold_steps is ",
+      options.hold_steps,
+      "; it must be at least 0.");
+  std::visit(RuleChecks{}, options.rule);
+  check_user_decay(options.rule, options.weight_decay);
+  std::vector<std::string> texts;
+  for (const ParameterRule& rule : options.parameters) {
+    check(rule);
+    texts.push_back(rule.pattern);
+  }
+  auto patterns = NamePatterns::of_paths("optimizer.parameters", texts);
+  for (const auto& parameter : module.named_parameters()) {
+    patterns.first_match(parameter.key());
+  }
+  patterns.check_all_used();
+}
+
+ParameterSettings settings_for(
+    const OptimizerOptions& options,
+    const std::vector<std::string>& names) {
+  ParameterSettings settings;
+  settings.hold_steps = options.hold_steps;
+  settings.rule = options.rule;
+  std::optional<double> weight_decay = options.weight_decay;
+  for (size_t i = 0; i < options.parameters.size(); ++i) {
+    const ParameterRule& rule = options.parameters[i];
+    const std::regex pattern(rule.pattern);
+    if (std::none_of(names.begin(), names.end(), [&](const auto& name) {
+          return std::regex_match(name, pattern);
+        })) {
+      continue;
+    }
+    settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
+    settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
+    if (rule.weight_decay) {
+      weight_decay = rule.weight_decay;
+    }
+    if (rule.rule) {
+      settings.rule = *rule.rule;
+      settings.rule_origin = i + 1;
+    }
+  }
+  settings.weight_decay =
+      weight_decay.value_or(default_weight_decay(settings.rule));
+  return settings;
+}
+
+const char* name_of(const UpdateRule& rule) {
+  static constexpr const char* kNames[] = {
+      "AdamW",
+      "Adam",
+      "SGD",
+      "Lion",
+      "LAMB",
+      "Adafactor",
+      "Muon",
+      "a user's optimizer"};
+  static_assert(std::size(kNames) == std::variant_size_v<UpdateRule>);
+  return kNames[rule.index()];
+}
+
+} // namespace tessera

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/sharded_optimizer.h"
+
+#include <c10/core/GradMode.h>
+
+#include <map>
+#include <regex>
+
+namespace tessera {
+
+namespace {
+
+using Parameters = std::vector<OptimizedParameter*>;
+
+bool is_hidden_matrix(
+    const OptimizedParameter& parameter,
+    const MuonOptions& options) {
+  const ParameterRecord& record = parameter.paged->record;
+  if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
+    return false;
+  }
+  for (const std::string& pattern : options.not_hidden) {
+    const std::regex expression(pattern);
+    for (const std::string& name : record.names) {
+      if (std::regex_search(name, expression)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// Makes the methods of one rule.
+struct MethodMaker {
+  const UpdateContext& context;
+  const Parameters& parameters;
+  std::vector<std::unique_ptr<UpdateMethod>>& methods;
+
+  void operator()(const AdamWOptions& options) const {
+    methods.push_back(make_adam(context, parameters, options, true));
+  }
+  void operator()(const AdamOptions& options) const {
+    methods.push_back(make_adam(
+        context,
+        parameters,
+        {options.beta1, options.beta2, options.eps, options.sqrt_rounding},
+        false));
+  }
+  void operator()(const SgdOptions& options) const {
+    methods.push_back(make_sgd(context, parameters, options));
+  }
+  void operator()(const LionOptions& options) const {
+    methods.push_back(make_lion(context, parameters, options));
+  }
+  void operator()(const LambOptions& options) const {
+    methods.push_back(make_lamb(context, parameters, options));
+  }
+  void operator()(const AdafactorOptions& options) const {
+    methods.push_back(make_adafactor(context, parameters, options));
+  }
+  void operator()(const MuonOptions& options) const {
+    Parameters hidden;
+    Parameters rest;
+    for (OptimizedParameter* parameter : parameters) {
+      (is_hidden_matrix(*parameter, options) ? hidden : rest)
+          .push_back(parameter);
+    }
+    if (!hidden.empty()) {
+      methods.push_back(make_muon(context, hidden, options));
+    }
+    if (!rest.empty()) {
+      methods.push_back(make_adam(context, rest, options.rest, true));
+    }
+  }
+  void operator()(const UserOptimizerOptions& options) const {
+    methods.push_back(make_user_method(context, parameters, options));
+  }
+};
+
+} // namespace
+
+ShardedOptimizer::ShardedOptimizer(
+    Pager& pager,
+    const OptimizerOptions& options)
+    : context_{pager, {}}, lr_(options.lr) {
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    ParamGroup& group = *pager.groups()[g];
+    if (!group.trainable()) {
+      context_.access.push_back(nullptr);
+      continue;
+    }
+    context_.access.push_back(std::make_unique<ShardAccess>(
+        group, *pager.bucket(g), options.placement));
+    for (size_t i = 0; i < group.parameters().size(); ++i) {
+      OptimizedParameter parameter;
+      parameter.paged = &group.parameters()[i];
+      parameter.group = g;
+      parameter.position = i;
+      parameter.settings = settings_for(options, parameter.paged->record.names);
+      parameters_.push_back(std::move(parameter));
+    }
+  }
+  // The parameters' addresses are final only now.
+  std::map<size_t, Parameters> by_rule;
+  for (OptimizedParameter& parameter : parameters_) {
+    by_rule[parameter.settings.rule_origin].push_back(&parameter);
+  }
+  for (const auto& [origin, parameters] : by_rule) {
+    std::visit(
+        MethodMaker{context_, parameters, methods_},
+        parameters.front()->settings.rule);
+  }
+}
+
+ShardedOptimizer::~ShardedOptimizer() = default;
+
+int64_t ShardedOptimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& access : context_.access) {
+    bytes += access ? access->bytes() : 0;
+  }
+  for (const auto& method : methods_) {
+    bytes += method->state_bytes();
+  }
+  return bytes;
+}
+
+void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
+  const c10::NoGradGuard no_grad;
+  for (const auto& access : context_.access) {
+    if (access) {
+      access->allocate(ledger);
+    }
+  }
+  for (const auto& method : methods_) {
+    method->allocate(ledger);
+  }
+}
+
+void ShardedOptimizer::step(double grad_scale) {
+  const c10::NoGradGuard no_grad;
+  for (OptimizedParameter& parameter : parameters_) {
+    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+    parameter.grad_scale = grad_scale * bucket.factor();
+    if (bucket.has_gradient(parameter.position)) {
+      ++parameter.steps;
+    }
+  }
+  for (const auto& method : methods_) {
+    method->step({lr_});
+  }
+}
+
+void ShardedOptimizer::visit_state(StateVisitor& visitor) {
+  const c10::NoGradGuard no_grad;
+  for (const auto& method : methods_) {
+    method->visit_state(visitor);
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/update_method.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// State begins at a multiple of this in elements, as shards do.
+constexpr int64_t kStateAlignment = 16;
+
+int64_t round_up(int64_t value) {
+  return (value + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
+}
+
+/// Where every element of the group's storages belongs to some parameter, what
+/// lies between two parameters is padding, and stays zero under any update.
+bool gaps_are_padding(const ParamGroup& group) {
+  std::map<const c10::StorageImpl*, int64_t> uncovered;
+  for (const auto& parameter : group.parameters()) {
+    const at::Tensor& tensor = parameter.record.tensor;
+    const auto* storage = tensor.storage().unsafeGetStorageImpl();
+    const auto whole = static_cast<int64_t>(storage->nbytes()) /
+                       static_cast<int64_t>(tensor.itemsize());
+    uncovered.emplace(storage, whole).first->second -= tensor.numel();
+  }
+  return std::all_of(uncovered.begin(), uncovered.end(), [](const auto& item) {
+    return item.second == 0;
+  });
+}
+
+bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
+  return a.lr_scale == b.lr_scale && a.weight_decay == b.weight_decay &&
+         a.hold_steps == b.hold_steps;
+}
+
+} // namespace
+
+ShardPart make_shard_part(
+    const Pager& pager,
+    size_t g,
+    const std::vector<OptimizedParameter*>& parameters) {
+  const ParamGroup& group = *pager.groups()[g];
+  std::vector<OptimizedParameter*> mine(group.parameters().size(), nullptr);
+  for (OptimizedParameter* parameter : parameters) {
+    if (parameter->group == g) {
+      mine[parameter->position] = parameter;
+    }
+  }
+  std::vector<FlatSpan> spans;
+  for (const auto& parameter : group.parameters()) {
+    spans.push_back(parameter.span);
+  }
+  const FlatSpan shard = group.layout().shard(pager.rank());
+  std::vector<FlatRun> runs = runs_of_shard(spans, shard);
+  std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+    return a.shard_offset < b.shard_offset;
+  });
+
+  ShardPart part;
+  part.group = g;
+  const bool joins = gaps_are_padding(group);
+  bool previous_is_mine = false;
+  for (const FlatRun& run : runs) {
+    OptimizedParameter* parameter = mine[run.parameter];
+    if (parameter == nullptr) {
+      previous_is_mine = false;
+      continue;
+    }
+    ParameterRun next;
+    next.parameter = parameter;
+    next.shard_offset = run.shard_offset;
+    next.numel = run.numel;
+    next.parameter_offset =
+        shard.begin + run.shard_offset - spans[run.parameter].begin;
+    next.joined = joins && previous_is_mine;
+    next.state_offset = round_up(part.state_numel);
+    if (next.joined) {
+      const ParameterRun& last = part.runs.back();
+      next.state_offset =
+          last.state_offset + next.shard_offset - last.shard_offset;
+    }
+    part.state_numel = next.state_offset + next.numel;
+    part.runs.push_back(next);
+    previous_is_mine = true;
+  }
+  return part;
+}
+
+UpdateMethod::UpdateMethod(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    std::vector<std::string> state_names)
+    : context_(context), state_names_(std::move(state_names)) {
+  std::vector<size_t> groups;
+  for (const OptimizedParameter* parameter : parameters) {
+    groups.push_back(parameter->group);
+  }
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  for (const size_t g : groups) {
+    parts_.push_back(make_shard_part(context.pager, g, parameters));
+  }
+}
+
+int64_t UpdateMethod::state_bytes() const {
+  int64_t bytes = 0;
+  for (const ShardPart& part : parts_) {
+    bytes += part.state_numel * static_cast<int64_t>(state_names_.size()) *
+             static_cast<int64_t>(
+                 c10::elementSize(context_.access[part.group]->dtype()));
+  }
+  return bytes;
+}
+
+void UpdateMethod::allocate(MemoryLedger& ledger) {
+  for (ShardPart& part : parts_) {
+    const ShardAccess& access = *context_.access[part.group];
+    for (size_t i = 0; i < state_names_.size(); ++i) {
+      part.state.push_back(ledger.allocate_zeros(
+          MemoryPurpose::kOptimizerState,
+          part.state_numel,
+          access.dtype(),
+          access.device()));
+    }
+  }
+}
+
+void UpdateMethod::visit_state(StateVisitor& visitor) {
+  for (const ShardPart& part : parts_) {
+    for (const ParameterRun& run : part.runs) {
+      for (size_t i = 0; i < state_names_.size(); ++i) {
+        visitor.elements(
+            run,
+            state_names_[i],
+            part.state[i].narrow(0, run.state_offset, run.numel));
+      }
+    }
+  }
+}
+
+bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
+  return context_.pager.bucket(parameter.group)
+      ->has_gradient(parameter.position);
+}
+
+std::vector<UpdateSpan> active_spans(
+    const ShardPart& part,
+    const GradientBucket& bucket,
+    bool join) {
+  std::vector<UpdateSpan> spans;
+  bool previous_is_active = false;
+  for (const ParameterRun& run : part.runs) {
+    const OptimizedParameter& parameter = *run.parameter;
+    const bool active = bucket.has_gradient(parameter.position);
+    if (active && join && run.joined && previous_is_active &&
+        spans.back().parameter->steps == parameter.steps &&
+        same_settings(spans.back().parameter->settings, parameter.settings)) {
+      spans.back().numel =
+          run.shard_offset + run.numel - spans.back().shard_offset;
+    } else if (active) {
+      spans.push_back(
+          {&parameter, run.shard_offset, run.state_offset, run.numel});
+    }
+    previous_is_active = active;
+  }
+  return spans;
+}
+
+UpdateTensors tensors_of(
+    const ShardPart& part,
+    const ShardTensors& shard,
+    const UpdateSpan& span) {
+  const auto in_shard = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, span.shard_offset, span.numel)
+                            : at::Tensor();
+  };
+  const auto state = [&](size_t i) {
+    return i < part.state.size()
+               ? part.state[i].narrow(0, span.state_offset, span.numel)
+               : at::Tensor();
+  };
+  return {
+      in_shard(shard.master),
+      in_shard(shard.gradient),
+      state(0),
+      state(1),
+      in_shard(shard.low_precision)};
+}
+
+} // namespace tessera

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What an optimizer's arithmetic is to ShardedOptimizer: something that
+// updates the runs of some parameters and keeps state for them.
+
+#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/shard_access.h"
+#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/sharding/pager.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A trainable parameter, as its optimizer knows it.
+struct OptimizedParameter {
+  const PagedParameter* paged = nullptr;
+  size_t group = 0;
+  size_t position = 0; ///< in the group's list
+  ParameterSettings settings;
+  int64_t steps = 0; ///< with a gradient, the current one included
+  /// Of the current step: gradients are multiplied by it first, for the loss
+  /// scale and for clipping.
+  double grad_scale = 1;
+
+  const std::string& name() const {
+    return paged->record.name();
+  }
+};
+
+/// The part of one parameter that lies in this rank's shard.
+struct ParameterRun {
+  OptimizedParameter* parameter = nullptr;
+  int64_t shard_offset = 0;
+  int64_t numel = 0;
+  /// From the parameter's first element, in the order of memory.
+  int64_t parameter_offset = 0;
+  int64_t state_offset = 0; ///< in the method's state for the group
+  /// Only padding lies between this run and the one before, in the shard as in
+  /// the state: one update may cover both.
+  bool joined = false;
+};
+
+/// What one method updates of one group: its runs, and flat state for them.
+struct ShardPart {
+  size_t group = 0;
+  std::vector<ParameterRun> runs; ///< ascending
+  int64_t state_numel = 0;
+  std::vector<at::Tensor> state; ///< [state_numel] each
+};
+
+/// The part of one group that belongs to `parameters` (all of that group).
+ShardPart make_shard_part(
+    const Pager& pager,
+    size_t group,
+    const std::vector<OptimizedParameter*>& parameters);
+
+/// What all updates of one step have in common.
+struct StepInput {
+  double lr = 0;
+
+  /// The rate of a parameter in this step.
+  double lr_of(const OptimizedParameter& parameter) const {
+    return parameter.steps <= parameter.settings.hold_steps
+               ? 0
+               : lr * parameter.settings.lr_scale;
+  }
+};
+
+/// Sees all state of an optimizer, to save it or to overwrite it in place.
+class StateVisitor {
+ public:
+  virtual ~StateVisitor() = default;
+
+  /// One value per element of a parameter.
+  /// @param values [run.numel], a view of the state itself.
+  virtual void elements(
+      const ParameterRun& run,
+      const std::string& name,
+      const at::Tensor& values) = 0;
+
+  /// A tensor that is the same on all ranks.
+  virtual void replicated(
+      const OptimizedParameter& parameter,
+      const std::string& name,
+      const at::Tensor& values) = 0;
+
+  /// Bytes that mean something to this rank in this layout only.
+  /// @param save makes them: [n] uint8. @param load takes them back.
+  virtual void opaque(
+      const std::string& name,
+      const std::function<at::Tensor()>& save,
+      const std::function<void(const at::Tensor&)>& load) = 0;
+};
+
+/// What a method needs of the outside.
+struct UpdateContext {
+  Pager& pager;
+  std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
+};
+
+/// The updates of one optimizer for the parameters that it was given. Step
+/// counts are kept by ShardedOptimizer.
+class UpdateMethod {
+ public:
+  /// @param state_names one flat state tensor per name and group; none for
+  ///   methods that keep theirs otherwise.
+  UpdateMethod(
+      const UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      std::vector<std::string> state_names);
+  virtual ~UpdateMethod() = default;
+  UpdateMethod(const UpdateMethod&) = delete;
+  UpdateMethod& operator=(const UpdateMethod&) = delete;
+
+  /// Bytes of state on this rank, before and after allocate().
+  virtual int64_t state_bytes() const;
+  virtual void allocate(MemoryLedger& ledger);
+
+  /// Updates the parameters that have a gradient. Collective where the method
+  /// needs sums or whole matrices.
+  virtual void step(const StepInput& input) = 0;
+
+  virtual void visit_state(StateVisitor& visitor);
+
+ protected:
+  bool has_gradient(const OptimizedParameter& parameter) const;
+
+  const UpdateContext& context_;
+  std::vector<ShardPart> parts_; ///< one per group that has parameters
+  std::vector<std::string> state_names_;
+};
+
+/// A stretch of a shard that one kernel call updates: one run, or joined runs
+/// that are at the same step with the same settings.
+struct UpdateSpan {
+  const OptimizedParameter* parameter; ///< the first one's
+  int64_t shard_offset;
+  int64_t state_offset;
+  int64_t numel;
+};
+
+/// The stretches of `part` whose parameters have a gradient.
+/// @param join false: every run by itself.
+std::vector<UpdateSpan> active_spans(
+    const ShardPart& part,
+    const GradientBucket& bucket,
+    bool join = true);
+
+/// The views that a kernel call for `span` takes; state 0 and 1 are moments.
+UpdateTensors tensors_of(
+    const ShardPart& part,
+    const ShardTensors& shard,
+    const UpdateSpan& span);
+
+// The methods. Each is for parameters of one rule.
+std::unique_ptr<UpdateMethod> make_adam(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdamWOptions& options,
+    bool decoupled_decay);
+std::unique_ptr<UpdateMethod> make_sgd(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const SgdOptions& options);
+std::unique_ptr<UpdateMethod> make_lion(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const LionOptions& options);
+std::unique_ptr<UpdateMethod> make_lamb(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const LambOptions& options);
+std::unique_ptr<UpdateMethod> make_adafactor(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const AdafactorOptions& options);
+/// @param parameters matrices only.
+std::unique_ptr<UpdateMethod> make_muon(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const MuonOptions& options);
+std::unique_ptr<UpdateMethod> make_user_method(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const UserOptimizerOptions& options);
+
+} // namespace tessera

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// A torch::optim::Optimizer of the user's over views of the shards.
+#include "tessera/engine/optim/update_method.h"
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/serialize.h>
+
+#include <map>
+#include <sstream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Parameters whose rates are equal in every step are one group.
+using RateKey = std::pair<double, int64_t>;
+
+class UserMethod : public UpdateMethod {
+ public:
+  UserMethod(
+      const UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const UserOptimizerOptions& options)
+      : UpdateMethod(context, parameters, {}), options_(options) {}
+
+  // What the optimizer allocates in its first step is its own affair.
+  int64_t state_bytes() const override {
+    return 0;
+  }
+
+  void allocate(MemoryLedger&) override {
+    std::map<RateKey, std::vector<at::Tensor>> leaves;
+    for (const ShardPart& part : parts_) {
+      const ShardAccess& access = *context_.access[part.group];
+      for (const ParameterRun& run : part.runs) {
+        const ParameterSettings& settings = run.parameter->settings;
+        const RateKey key{settings.lr_scale, settings.hold_steps};
+        Leaf leaf{&run, part.group, at::Tensor()};
+        leaf.tensor = at::empty(
+            {0},
+            at::TensorOptions().dtype(access.dtype()).device(access.device()));
+        leaf.tensor.set_requires_grad(true);
+        leaves[key].push_back(leaf.tensor);
+        leaves_.push_back(std::move(leaf));
+      }
+    }
+    if (leaves.empty()) {
+      return; // this rank has no part of these parameters
+    }
+    bind(begin_all());
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (auto& [key, tensors] : leaves) {
+      groups.emplace_back(tensors);
+      keys_.push_back(key);
+    }
+    optimizer_ = options_.make(std::move(groups));
+    TESSERA_CHECK(
+        optimizer_ != nullptr &&
+            optimizer_->param_groups().size() == keys_.size(),
+        "UserOptimizerOptions: make returned no optimizer, or not one of the "
+        "parameter groups that it was given; pass them to its constructor.");
+  }
+
+  void step(const StepInput& input) override {
+    if (optimizer_ == nullptr) {
+      return;
+    }
+    const auto shards = begin_all();
+    bind(shards);
+    bool any = false;
+    for (Leaf& leaf : leaves_) {
+      const ParameterRun& run = *leaf.run;
+      at::Tensor& gradient = leaf.tensor.mutable_grad();
+      gradient = at::Tensor();
+      if (has_gradient(*run.parameter)) {
+        any = true;
+        gradient = shards.at(leaf.group)
+                       .gradient.narrow(0, run.shard_offset, run.numel)
+                       .to(leaf.tensor.scalar_type())
+                       .mul(run.parameter->grad_scale);
+      }
+    }
+    if (any) {
+      set_rates(input);
+      optimizer_->step();
+    }
+    for (const auto& [group, shard] : shards) {
+      finish(group, shard);
+    }
+  }
+
+  void visit_state(StateVisitor& visitor) override {
+    if (optimizer_ == nullptr) {
+      return;
+    }
+    visitor.opaque(
+        "user_optimizer",
+        [this] { return save(); },
+        [this](const at::Tensor& bytes) { load(bytes); });
+  }
+
+ private:
+  struct Leaf {
+    const ParameterRun* run;
+    size_t group;
+    at::Tensor tensor; ///< what the optimizer knows the run by
+  };
+
+  std::map<size_t, ShardTensors> begin_all() {
+    std::map<size_t, ShardTensors> shards;
+    for (const ShardPart& part : parts_) {
+      shards[part.group] = context_.access[part.group]->begin();
+    }
+    return shards;
+  }
+
+  /// Points the leaves at the master weights. They stay the same tensors, by
+  /// which the optimizer finds its state.
+  void bind(const std::map<size_t, ShardTensors>& shards) {
+    for (Leaf& leaf : leaves_) {
+      leaf.tensor.set_data(
+          shards.at(leaf.group)
+              .master.narrow(0, leaf.run->shard_offset, leaf.run->numel));
+    }
+  }
+
+  void set_rates(const StepInput& input) {
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      const auto& [lr_scale, hold_steps] = keys_[i];
+      // A group counts its own steps: parameters join it one by one.
+      const bool held = steps_ < hold_steps;
+      optimizer_->param_groups()[i].options().set_lr(
+          held ? 0 : input.lr * lr_scale);
+    }
+    ++steps_;
+  }
+
+  void finish(size_t group, const ShardTensors& shard) {
+    if (shard.low_precision.defined()) {
+      for (const Leaf& leaf : leaves_) {
+        if (leaf.group == group) {
+          shard.low_precision.narrow(0, leaf.run->shard_offset, leaf.run->numel)
+              .copy_(leaf.tensor);
+        }
+      }
+    }
+    context_.access[group]->end();
+  }
+
+  at::Tensor save() const {
+    std::ostringstream out;
+    torch::serialize::OutputArchive archive;
+    optimizer_->save(archive);
+    archive.write("steps", c10::IValue(steps_));
+    archive.save_to(out);
+    std::string bytes = std::move(out).str();
+    return at::from_blob(
+               bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte)
+        .clone();
+  }
+
+  void load(const at::Tensor& bytes) {
+    const at::Tensor flat = bytes.contiguous();
+    torch::serialize::InputArchive archive;
+    archive.load_from(
+        static_cast<const char*>(flat.const_data_ptr()),
+        static_cast<size_t>(flat.numel()));
+    optimizer_->load(archive);
+    c10::IValue steps;
+    archive.read("steps", steps);
+    steps_ = steps.toInt();
+  }
+
+  UserOptimizerOptions options_;
+  std::vector<Leaf> leaves_;
+  std::vector<RateKey> keys_; ///< of the optimizer's groups
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  int64_t steps_ = 0;
+};
+
+} // namespace
+
+std::unique_ptr<UpdateMethod> make_user_method(
+    const UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    const UserOptimizerOptions& options) {
+  return std::make_unique<UserMethod>(context, parameters, options);
+}
+
+} // namespace tessera

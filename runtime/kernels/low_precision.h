@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The 16-bit types that kernels read and write beside float32. Plain C++: CUDA
+// sources and the per-ISA sources include it.
+
+namespace tessera {
+
+/// kNone: the type of the master weights.
+enum class LowPrecision { kNone, kBFloat16, kFloat16 };
+
+} // namespace tessera

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD, Lion and LAMB with AVX2, FMA and F16C. This file is compiled for those,
+// so nothing in it may be reached before the processor was asked.
+
+#include "tessera/runtime/kernels/update_cpu.h"
+#include "tessera/runtime/kernels/update_kernel.h"
+#include "tessera/runtime/kernels/vec_avx2.h"
+
+namespace tessera {
+
+UpdateKernels<float> update_kernels_avx2() {
+  return detail::update_kernels<Avx2Vec>();
+}
+
+} // namespace tessera

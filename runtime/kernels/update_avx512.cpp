@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD, Lion and LAMB with AVX-512. This file is compiled for it, so nothing in
+// it may be reached before the processor was asked.
+
+#include "tessera/runtime/kernels/update_cpu.h"
+#include "tessera/runtime/kernels/update_kernel.h"
+#include "tessera/runtime/kernels/vec_avx512.h"
+
+namespace tessera {
+
+UpdateKernels<float> update_kernels_avx512() {
+  return detail::update_kernels<Avx512Vec>();
+}
+
+} // namespace tessera

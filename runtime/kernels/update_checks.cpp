@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/update_checks.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <cmath>
+
+namespace tessera::detail {
+
+void UpdateChecks::in_unit_interval(const char* name, double beta) const {
+  TESSERA_CHECK(
+      beta >= 0 && beta < 1,
+      op_,
+      ": ",
+      name,
+      " is ",
+      beta,
+      ", but must be in [0, 1)");
+}
+
+void UpdateChecks::not_negative(const char* name, double value) const {
+  TESSERA_CHECK(
+      value >= 0 && std::isfinite(value),
+      op_,
+      ": ",
+      name,
+      " is ",
+      value,
+      ", but must be finite and not negative");
+}
+
+void UpdateChecks::counts_from_one(int64_t step) const {
+  TESSERA_CHECK(step >= 1, op_, ": step is ", step, ", but steps count from 1");
+}
+
+void UpdateChecks::master(const at::Tensor& master) const {
+  like_master("master", master, master);
+  TESSERA_CHECK(
+      master.is_cpu() || master.is_cuda(),
+      op_,
+      ": master is on ",
+      master.device(),
+      ", but must be on the CPU or a CUDA device");
+  TESSERA_CHECK(
+      master.scalar_type() == at::kFloat || master.scalar_type() == at::kDouble,
+      op_,
+      ": master is ",
+      master.scalar_type(),
+      ", but must be Float or Double: low precision is for low_precision");
+}
+
+void UpdateChecks::like_master(
+    const char* name,
+    const at::Tensor& tensor,
+    const at::Tensor& master) const {
+  TESSERA_CHECK(tensor.defined(), op_, ": ", name, " is undefined");
+  TESSERA_CHECK(
+      tensor.dim() == 1 && tensor.numel() == master.numel(),
+      op_,
+      ": ",
+      name,
+      " has shape ",
+      tensor.sizes(),
+      ", but all tensors must be flat, of master's numel (",
+      master.numel(),
+      ")");
+  TESSERA_CHECK(
+      tensor.device() == master.device(),
+      op_,
+      ": ",
+      name,
+      " is on ",
+      tensor.device(),
+      ", but master is on ",
+      master.device());
+  TESSERA_CHECK(
+      tensor.layout() == at::kStrided && tensor.is_contiguous(),
+      op_,
+      ": ",
+      name,
+      " is not contiguous; pass a dense, contiguous view of the shard");
+}
+
+void UpdateChecks::same_dtype(
+    const char* name,
+    const at::Tensor& tensor,
+    const at::Tensor& master) const {
+  TESSERA_CHECK(
+      tensor.scalar_type() == master.scalar_type(),
+      op_,
+      ": ",
+      name,
+      " is ",
+      tensor.scalar_type(),
+      ", but master is ",
+      master.scalar_type());
+}
+
+LowPrecision UpdateChecks::format_of(const char* name, const at::Tensor& tensor)
+    const {
+  if (!tensor.defined()) {
+    return LowPrecision::kNone;
+  }
+  if (tensor.scalar_type() == at::kBFloat16) {
+    return LowPrecision::kBFloat16;
+  }
+  TESSERA_CHECK(
+      tensor.scalar_type() == at::kHalf,
+      op_,
+      ": ",
+      name,
+      " is ",
+      tensor.scalar_type(),
+      ", but must be BFloat16 or Half");
+  return LowPrecision::kFloat16;
+}
+
+LowPrecision check_adam(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    const AdamWStep& step) {
+  check.not_negative("lr", step.lr);
+  check.not_negative("eps", step.eps);
+  check.not_negative("weight_decay", step.weight_decay);
+  check.in_unit_interval("beta1", step.beta1);
+  check.in_unit_interval("beta2", step.beta2);
+  check.counts_from_one(step.step);
+  return check_tensors(check, tensors, 2);
+}
+
+LowPrecision check_tensors(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    int moments) {
+  const at::Tensor& master = tensors.master;
+  check.master(master);
+  check.like_master("grad", tensors.grad, master);
+  const auto check_moment = [&](const char* name, const at::Tensor& moment) {
+    check.like_master(name, moment, master);
+    check.same_dtype(name, moment, master);
+  };
+  if (moments > 0) {
+    check_moment("exp_avg", tensors.moment);
+  }
+  if (moments > 1) {
+    check_moment("exp_avg_sq", tensors.moment_sq);
+  }
+  if (tensors.low_precision.defined()) {
+    check.like_master("low_precision", tensors.low_precision, master);
+  }
+  const at::ScalarType dtype = tensors.grad.scalar_type();
+  if (dtype == at::kBFloat16 || dtype == at::kHalf) {
+    return check.format_of("grad", tensors.grad);
+  }
+  check.same_dtype("grad", tensors.grad, master);
+  return LowPrecision::kNone;
+}
+
+} // namespace tessera::detail

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/update_cuda.h"
+
+#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/update_rules.cuh"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Runs as a kernel argument: at most 4 KiB, the limit of all devices.
+template <typename Shard>
+struct Table {
+  static constexpr size_t kCapacity = 3840 / sizeof(Shard);
+  Shard shards[kCapacity];
+};
+
+template <typename T>
+constexpr int kPackWidth = 16 / sizeof(T);
+
+__device__ __host__ bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+/// Whether all arrays of a run begin where packs may.
+template <typename T>
+__device__ bool is_packed(
+    const T* master,
+    const void* grad,
+    LowPrecision grad_format,
+    const T* moment,
+    const T* moment_sq,
+    const uint16_t* low_precision) {
+  constexpr size_t kNarrow = sizeof(uint16_t) * kPackWidth<T>;
+  return is_aligned(master, 16) && is_aligned(moment, 16) &&
+         is_aligned(moment_sq, 16) &&
+         is_aligned(grad, grad_format == LowPrecision::kNone ? 16 : kNarrow) &&
+         is_aligned(low_precision, kNarrow);
+}
+
+template <typename T>
+__device__ bool is_packed(const AdamWShard<T>& s) {
+  return is_packed(
+      s.master,
+      s.grad,
+      s.grad_format,
+      s.exp_avg,
+      s.exp_avg_sq,
+      s.low_precision);
+}
+
+template <typename T>
+__device__ bool is_packed(const LambShard<T>& s) {
+  return is_packed(
+      s.master,
+      s.grad,
+      s.grad_format,
+      s.exp_avg,
+      s.exp_avg_sq,
+      s.low_precision);
+}
+
+template <typename T, typename Scalars>
+__device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
+  return is_packed(
+      s.master, s.grad, s.grad_format, s.moment, s.moment, s.low_precision);
+}
+
+/// Grid-stride over packs, then over the elements that are left; calls
+/// body.operator()<width>(i).
+template <typename Shard, typename Body>
+__device__ void for_each_pack(const Shard& shard, Body body) {
+  using T = std::remove_pointer_t<decltype(shard.master)>;
+  constexpr int kWidth = kPackWidth<T>;
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  int64_t packed = 0;
+  if (is_packed(shard)) {
+    packed = shard.numel / kWidth * kWidth;
+    for (int64_t i = thread * kWidth; i < packed; i += stride * kWidth) {
+      body.template operator()<kWidth>(i);
+    }
+  }
+  for (int64_t i = packed + thread; i < shard.numel; i += stride) {
+    body.template operator()<1>(i);
+  }
+}
+
+/// blockIdx.y is the run, blockIdx.x a part of it.
+template <typename Shard>
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ Table<Shard> table) {
+  const Shard& shard = table.shards[blockIdx.y];
+  for_each_pack(
+      shard, [&]<int kWidth>(int64_t i) { update_pack<kWidth>(shard, i); });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
+    const __grid_constant__ Table<LambShard<T>> table,
+    double* sums) {
+  const LambShard<T>& shard = table.shards[blockIdx.y];
+  LambSums own;
+  for_each_pack(shard, [&]<int kWidth>(int64_t i) {
+    lamb_moments_pack<kWidth>(shard, i, own);
+  });
+  // A tree over the block, in the same order every time.
+  __shared__ double shared[2][kThreads];
+  shared[0][threadIdx.x] = own.weights;
+  shared[1][threadIdx.x] = own.direction;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      shared[0][threadIdx.x] += shared[0][threadIdx.x + half];
+      shared[1][threadIdx.x] += shared[1][threadIdx.x + half];
+    }
+  }
+  if (threadIdx.x == 0) {
+    double* mine = sums + 2 * (int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
+    mine[0] = shared[0][0];
+    mine[1] = shared[1][0];
+  }
+}
+
+/// Calls launch(table, first, count) for one table full of runs at a time.
+template <typename Shard, typename Launch>
+cudaError_t for_each_table(const Shard* shards, size_t count, Launch launch) {
+  for (size_t first = 0; first < count; first += Table<Shard>::kCapacity) {
+    const size_t part = std::min(Table<Shard>::kCapacity, count - first);
+    // Shards have no default constructor; unused entries stay as they are.
+    alignas(Table<Shard>) unsigned char memory[sizeof(Table<Shard>)];
+    auto& table = reinterpret_cast<Table<Shard>&>(memory);
+    std::copy_n(shards + first, part, table.shards);
+    launch(table, first, static_cast<unsigned>(part));
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+/// As many blocks as are resident at 2048 threads a multiprocessor.
+cudaError_t resident_blocks(int64_t& blocks) {
+  int device = 0;
+  int processors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(
+        &processors, cudaDevAttrMultiProcessorCount, device);
+  }
+  blocks = int64_t{processors} * (2048 / kThreads);
+  return error;
+}
+
+} // namespace
+
+template <typename Shard>
+cudaError_t launch_update(
+    const Shard* shards,
+    size_t count,
+    cudaStream_t stream) {
+  using T = std::remove_pointer_t<decltype(shards->master)>;
+  int64_t resident = 0;
+  const cudaError_t error = resident_blocks(resident);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  return for_each_table(
+      shards, count, [&](const Table<Shard>& table, size_t, unsigned part) {
+        int64_t longest = 0;
+        for (unsigned i = 0; i < part; ++i) {
+          longest = std::max(longest, table.shards[i].numel);
+        }
+        const int64_t per_block = int64_t{kThreads} * kPackWidth<T>;
+        const int64_t needed = (longest + per_block - 1) / per_block;
+        const auto blocks = static_cast<unsigned>(
+            std::clamp<int64_t>(needed, 1, std::max<int64_t>(resident, 1)));
+        update_kernel<<<dim3(blocks, part), kThreads, 0, stream>>>(table);
+      });
+}
+
+template <typename T>
+cudaError_t launch_lamb_moments(
+    const LambShard<T>* shards,
+    size_t count,
+    double* sums,
+    cudaStream_t stream) {
+  return for_each_table(
+      shards,
+      count,
+      [&](const Table<LambShard<T>>& table, size_t first, unsigned part) {
+        const dim3 grid(static_cast<unsigned>(kLambCudaBlocks), part);
+        lamb_moments_kernel<<<grid, kThreads, 0, stream>>>(
+            table, sums + 2 * kLambCudaBlocks * static_cast<int64_t>(first));
+      });
+}
+
+template cudaError_t launch_update(
+    const AdamWShard<float>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const AdamWShard<double>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const SgdShard<float>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const SgdShard<double>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const LionShard<float>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const LionShard<double>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const LambShard<float>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const LambShard<double>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_lamb_moments(
+    const LambShard<float>*,
+    size_t,
+    double*,
+    cudaStream_t);
+template cudaError_t launch_lamb_moments(
+    const LambShard<double>*,
+    size_t,
+    double*,
+    cudaStream_t);
+
+} // namespace tessera

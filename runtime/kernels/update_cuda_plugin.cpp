@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the CUDA plugin that offers optimizer updates to the registry.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/update_cuda.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+namespace tessera {
+
+namespace {
+
+void check(cudaError_t error, size_t runs) {
+  TESSERA_CHECK(
+      error == cudaSuccess,
+      "optimizer update: the CUDA kernel for ",
+      runs,
+      " runs did not start: ",
+      cudaGetErrorString(error));
+}
+
+cudaStream_t current_stream() {
+  return c10::cuda::getCurrentCUDAStream().stream();
+}
+
+template <typename Shard>
+void update_on_current_stream(std::span<const Shard> shards) {
+  check(
+      launch_update(shards.data(), shards.size(), current_stream()),
+      shards.size());
+}
+
+template <typename T>
+void lamb_moments_on_current_stream(
+    std::span<const LambShard<T>> shards,
+    double* sums) {
+  check(
+      launch_lamb_moments(shards.data(), shards.size(), sums, current_stream()),
+      shards.size());
+}
+
+const bool kRegistered = [] {
+  register_update_cuda(
+      {&update_on_current_stream<AdamWShard<float>>,
+       &update_on_current_stream<AdamWShard<double>>,
+       &update_on_current_stream<SgdShard<float>>,
+       &update_on_current_stream<SgdShard<double>>,
+       &update_on_current_stream<LionShard<float>>,
+       &update_on_current_stream<LionShard<double>>,
+       &update_on_current_stream<LambShard<float>>,
+       &update_on_current_stream<LambShard<double>>,
+       &lamb_moments_on_current_stream<float>,
+       &lamb_moments_on_current_stream<double>});
+  return true;
+}();
+
+} // namespace
+
+} // namespace tessera

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The arithmetic of SGD and Lion, once, over the vectors of an instruction set.
+// Only the per-ISA sources include this, see vec_loop.h. SGD has the operations
+// and roundings of torch::optim::SGD, as [Note: the bits of AdamW] describes
+// them: one fma for every add_(x, alpha).
+
+#include "tessera/runtime/kernels/lamb_kernel.h"
+#include "tessera/runtime/kernels/update_shard.h"
+#include "tessera/runtime/kernels/vec_loop.h"
+
+#include <cstdint>
+
+namespace tessera {
+
+/// The updates for one instruction set, on elements [begin, end) of the shard.
+template <typename T>
+struct UpdateKernels {
+  void (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
+  void (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
+  LambSums (*lamb_moments)(const LambShard<T>&, int64_t begin, int64_t end);
+  void (*lamb_weights)(const LambShard<T>&, int64_t begin, int64_t end);
+};
+
+namespace detail {
+
+template <typename Vec>
+struct SgdRule {
+  Vec momentum;
+  Vec one_minus_dampening;
+  Vec weight_decay;
+  Vec minus_lr;
+  bool has_decay;
+  bool nesterov;
+
+  template <typename Scalars>
+  explicit SgdRule(const Scalars& s)
+      : momentum(Vec::broadcast(s.momentum)),
+        one_minus_dampening(Vec::broadcast(s.one_minus_dampening)),
+        weight_decay(Vec::broadcast(s.weight_decay)),
+        minus_lr(Vec::broadcast(s.minus_lr)),
+        has_decay(s.weight_decay != 0),
+        nesterov(s.nesterov) {}
+
+  Vec decayed(Vec master, Vec grad) const {
+    return has_decay ? fma(master, weight_decay, grad) : grad;
+  }
+  Vec without_moment(Vec master, Vec grad) const {
+    return fma(decayed(master, grad), minus_lr, master);
+  }
+  Vec with_moment(Vec master, Vec grad, Vec& moment) const {
+    grad = decayed(master, grad);
+    moment = fma(grad, one_minus_dampening, moment * momentum);
+    Vec direction = nesterov ? fma(moment, momentum, grad) : moment;
+    return fma(direction, minus_lr, master);
+  }
+};
+
+template <typename Vec>
+struct LionRule {
+  Vec decay;
+  Vec beta1;
+  Vec one_minus_beta1;
+  Vec beta2;
+  Vec one_minus_beta2;
+  Vec minus_lr;
+
+  template <typename Scalars>
+  explicit LionRule(const Scalars& s)
+      : decay(Vec::broadcast(s.decay)),
+        beta1(Vec::broadcast(s.beta1)),
+        one_minus_beta1(Vec::broadcast(s.one_minus_beta1)),
+        beta2(Vec::broadcast(s.beta2)),
+        one_minus_beta2(Vec::broadcast(s.one_minus_beta2)),
+        minus_lr(Vec::broadcast(s.minus_lr)) {}
+
+  Vec with_moment(Vec master, Vec grad, Vec& moment) const {
+    Vec direction = sign(fma(grad, one_minus_beta1, moment * beta1));
+    moment = fma(grad, one_minus_beta2, moment * beta2);
+    return fma(direction, minus_lr, master * decay);
+  }
+};
+
+template <typename Vec, template <typename> typename Rule, typename Shard>
+void update_range(const Shard& shared, int64_t begin, int64_t end) {
+  // A copy: through a reference, every store would force the compiler to read
+  // the pointers again.
+  const Shard shard = shared;
+  const Rule<Vec> rule(shard.scalars);
+  const Vec grad_scale = Vec::broadcast(shard.scalars.grad_scale);
+  with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
+    with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
+      const auto step = [&]<bool kMoment>() {
+        for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+          prefetch<Vec>(shard.master + i);
+          prefetch<Vec>(address_as<kGrad, Vec>(shard.grad, i));
+          Vec grad = load_as<kGrad, Vec>(shard.grad, i, count...) * grad_scale;
+          Vec master = Vec::load(shard.master + i, count...);
+          if constexpr (kMoment) {
+            prefetch<Vec>(shard.moment + i);
+            Vec moment = Vec::load(shard.moment + i, count...);
+            master = rule.with_moment(master, grad, moment);
+            moment.store(shard.moment + i, count...);
+          } else {
+            master = rule.without_moment(master, grad);
+          }
+          master.store(shard.master + i, count...);
+          store_rounded<kFormat>(master, shard.low_precision, i, count...);
+        });
+      };
+      if constexpr (requires { rule.without_moment(grad_scale, grad_scale); }) {
+        if (shard.moment == nullptr) {
+          return step.template operator()<false>();
+        }
+      }
+      step.template operator()<true>();
+    });
+  });
+}
+
+template <typename Vec>
+UpdateKernels<typename Vec::Scalar> update_kernels() {
+  using T = typename Vec::Scalar;
+  return {
+      &update_range<Vec, SgdRule, SgdShard<T>>,
+      &update_range<Vec, LionRule, LionShard<T>>,
+      &LambLoop<Vec>::moments,
+      &LambLoop<Vec>::weights};
+}
+
+} // namespace detail
+
+} // namespace tessera

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD, Lion and LAMB in plain C++, for any processor and for float64.
+
+#include "tessera/runtime/kernels/update_cpu.h"
+#include "tessera/runtime/kernels/update_kernel.h"
+#include "tessera/runtime/kernels/vec_scalar.h"
+
+namespace tessera {
+
+UpdateKernels<float> update_kernels_portable_float() {
+  return detail::update_kernels<ScalarVec<float>>();
+}
+
+UpdateKernels<double> update_kernels_portable_double() {
+  return detail::update_kernels<ScalarVec<double>>();
+}
+
+} // namespace tessera

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What each optimizer does with kWidth neighbouring elements on CUDA: the
+// arithmetic of adamw_kernel.h, update_kernel.h and lamb_kernel.h.
+
+#include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/lamb_shard.h"
+#include "tessera/runtime/kernels/update_math.cuh"
+#include "tessera/runtime/kernels/update_shard.h"
+
+namespace tessera {
+
+namespace {
+
+template <int kWidth, typename T>
+__device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
+  const AdamWScalars<T>& s = shard.scalars;
+  auto master = load_pack<T, kWidth>(shard.master, i);
+  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
+  auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
+  auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& p = master.values[k];
+    T& m = exp_avg.values[k];
+    T& v = exp_avg_sq.values[k];
+    T g = mul(grad.values[k], s.grad_scale);
+    if (s.l2 != 0) {
+      g = fused(p, s.l2, g);
+    }
+    m = fused(g, s.one_minus_beta1, mul(m, s.beta1));
+    v = fused(mul(s.one_minus_beta2, g), g, mul(v, s.beta2));
+    const T denom = add(div(root(v), s.sqrt_bias_correction2), s.eps);
+    p = add(mul(p, s.decay), div(mul(s.minus_step_size, m), denom));
+  }
+  store_pack(shard.master, i, master);
+  store_pack(shard.exp_avg, i, exp_avg);
+  store_pack(shard.exp_avg_sq, i, exp_avg_sq);
+  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+}
+
+template <int kWidth, typename T>
+__device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
+  const SgdScalars<T>& s = shard.scalars;
+  auto master = load_pack<T, kWidth>(shard.master, i);
+  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
+  Pack<T, kWidth> moment = grad;
+  if (shard.moment != nullptr) {
+    moment = load_pack<T, kWidth>(shard.moment, i);
+  }
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& p = master.values[k];
+    T& m = moment.values[k];
+    T g = mul(grad.values[k], s.grad_scale);
+    if (s.weight_decay != 0) {
+      g = fused(p, s.weight_decay, g);
+    }
+    T direction = g;
+    if (shard.moment != nullptr) {
+      m = fused(g, s.one_minus_dampening, mul(m, s.momentum));
+      direction = s.nesterov ? fused(m, s.momentum, g) : m;
+    }
+    p = fused(direction, s.minus_lr, p);
+  }
+  store_pack(shard.master, i, master);
+  if (shard.moment != nullptr) {
+    store_pack(shard.moment, i, moment);
+  }
+  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+}
+
+template <int kWidth, typename T>
+__device__ void update_pack(const LionShard<T>& shard, int64_t i) {
+  const LionScalars<T>& s = shard.scalars;
+  auto master = load_pack<T, kWidth>(shard.master, i);
+  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
+  auto moment = load_pack<T, kWidth>(shard.moment, i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& p = master.values[k];
+    T& m = moment.values[k];
+    const T g = mul(grad.values[k], s.grad_scale);
+    const T direction = sign(fused(g, s.one_minus_beta1, mul(m, s.beta1)));
+    m = fused(g, s.one_minus_beta2, mul(m, s.beta2));
+    p = fused(direction, s.minus_lr, mul(p, s.decay));
+  }
+  store_pack(shard.master, i, master);
+  store_pack(shard.moment, i, moment);
+  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+}
+
+template <typename T>
+__device__ T lamb_direction(const LambScalars<T>& s, T p, T m, T v) {
+  const T denom = add(div(root(v), s.sqrt_bias_correction2), s.eps);
+  return fused(p, s.weight_decay, div(div(m, s.bias_correction1), denom));
+}
+
+/// The second half of LAMB.
+template <int kWidth, typename T>
+__device__ void update_pack(const LambShard<T>& shard, int64_t i) {
+  const LambScalars<T>& s = shard.scalars;
+  auto master = load_pack<T, kWidth>(shard.master, i);
+  const auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
+  const auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& p = master.values[k];
+    const T direction =
+        lamb_direction(s, p, exp_avg.values[k], exp_avg_sq.values[k]);
+    p = fused(direction, s.minus_lr, p);
+  }
+  store_pack(shard.master, i, master);
+  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+}
+
+/// The first half of LAMB; adds the squares to `sums`.
+template <int kWidth, typename T>
+__device__ void lamb_moments_pack(
+    const LambShard<T>& shard,
+    int64_t i,
+    LambSums& sums) {
+  const LambScalars<T>& s = shard.scalars;
+  const auto master = load_pack<T, kWidth>(shard.master, i);
+  const auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
+  auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
+  auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& m = exp_avg.values[k];
+    T& v = exp_avg_sq.values[k];
+    const T p = master.values[k];
+    const T g = mul(grad.values[k], s.grad_scale);
+    m = fused(g, s.one_minus_beta1, mul(m, s.beta1));
+    v = fused(mul(s.one_minus_beta2, g), g, mul(v, s.beta2));
+    const T direction = lamb_direction(s, p, m, v);
+    sums.weights += static_cast<double>(mul(p, p));
+    sums.direction += static_cast<double>(mul(direction, direction));
+  }
+  store_pack(shard.exp_avg, i, exp_avg);
+  store_pack(shard.exp_avg_sq, i, exp_avg_sq);
+}
+
+} // namespace
+
+} // namespace tessera

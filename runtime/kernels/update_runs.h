@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Optimizer updates of many runs of flat shards at once: on CUDA one launch for
+// some forty runs, on CPU one after the other, each over all threads.
+
+#include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/update_shard.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+
+namespace tessera {
+
+/// The tensors of one run, flat, contiguous, of one length and on one device.
+struct UpdateTensors {
+  at::Tensor master; ///< float32 or float64; updated
+  at::Tensor grad; ///< master's dtype, or bfloat16 or float16
+  at::Tensor moment; ///< master's dtype; updated. exp_avg of AdamW
+  at::Tensor moment_sq; ///< as moment; exp_avg_sq, AdamW only
+  /// bfloat16 or float16, or undefined: receives the new master, rounded to
+  /// nearest even.
+  at::Tensor low_precision;
+};
+
+struct AdamWRun {
+  UpdateTensors tensors;
+  AdamWStep step;
+};
+
+/// grad may be undefined nowhere; moment is undefined without momentum.
+struct SgdRun {
+  UpdateTensors tensors;
+  SgdStep step;
+};
+
+struct LionRun {
+  UpdateTensors tensors;
+  LionStep step;
+};
+
+/// As adamw_() for every run.
+/// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
+///   hyperparameters outside their range, and for CUDA tensors when the CUDA
+///   backend is not loaded. All runs of a call are of one dtype and device.
+/// On CPU it blocks; on CUDA it runs on the current stream and does not
+/// synchronise. Elements are computed alone: the result depends neither on
+/// threads nor on where a run begins.
+void adamw_runs_(std::span<const AdamWRun> runs);
+
+/// torch::optim::SGD's step, with its operations and roundings:
+///
+///   g = grad * grad_scale + weight_decay * master
+///   moment = momentum * moment + (1 - dampening) * g   (step 1: moment = g)
+///   d = nesterov ? g + momentum * moment : moment      (momentum 0: d = g)
+///   master -= lr * d
+///
+/// Otherwise as adamw_runs_().
+void sgd_runs_(std::span<const SgdRun> runs);
+
+/// Lion (arXiv:2302.06675, Alg. 2):
+///
+///   d = sign(beta1 * moment + (1 - beta1) * g)
+///   moment = beta2 * moment + (1 - beta2) * g
+///   master = (1 - lr * weight_decay) * master - lr * d
+///
+/// Otherwise as adamw_runs_().
+void lion_runs_(std::span<const LionRun> runs);
+
+} // namespace tessera

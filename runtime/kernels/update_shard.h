@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the kernels of optimizers with at most one moment work on, on every
+// device. Plain C++: CUDA sources and the per-ISA sources include it, and
+// neither sees LibTorch.
+
+#include "tessera/runtime/kernels/low_precision.h"
+
+#include <cstdint>
+
+namespace tessera {
+
+/// One step of stochastic gradient descent. `step` counts from 1.
+struct SgdStep {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  int64_t step = 1;
+  double grad_scale = 1.0; ///< the gradient is multiplied by this first
+};
+
+/// One step of Lion.
+struct LionStep {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  double grad_scale = 1.0; ///< the gradient is multiplied by this first
+};
+
+/// The scalars of one step, computed in double and narrowed to the master's
+/// type, each where LibTorch narrows it.
+template <typename T>
+struct SgdScalars {
+  T grad_scale;
+  T momentum;
+  T one_minus_dampening; // 1 in the first step: the moment is the gradient
+  T weight_decay;
+  T minus_lr;
+  bool nesterov;
+
+  explicit SgdScalars(const SgdStep& step)
+      : grad_scale(static_cast<T>(step.grad_scale)),
+        momentum(static_cast<T>(step.momentum)),
+        one_minus_dampening(
+            static_cast<T>(step.step == 1 ? 1 : 1 - step.dampening)),
+        weight_decay(static_cast<T>(step.weight_decay)),
+        minus_lr(static_cast<T>(-step.lr)),
+        nesterov(step.nesterov) {}
+};
+
+template <typename T>
+struct LionScalars {
+  T grad_scale;
+  T decay; // 1 - lr * weight_decay
+  T beta1;
+  T one_minus_beta1;
+  T beta2;
+  T one_minus_beta2;
+  T minus_lr;
+
+  explicit LionScalars(const LionStep& step)
+      : grad_scale(static_cast<T>(step.grad_scale)),
+        decay(static_cast<T>(1 - step.lr * step.weight_decay)),
+        beta1(static_cast<T>(step.beta1)),
+        one_minus_beta1(static_cast<T>(1 - step.beta1)),
+        beta2(static_cast<T>(step.beta2)),
+        one_minus_beta2(static_cast<T>(1 - step.beta2)),
+        minus_lr(static_cast<T>(-step.lr)) {}
+};
+
+/// The arrays of one run (host or device memory) and the step's scalars.
+template <typename T, typename Scalars>
+struct UpdateShard {
+  T* master;
+  const void* grad; // T, or bits when grad_format is not kNone
+  LowPrecision grad_format;
+  LowPrecision low_precision_format;
+  T* moment; // null for SGD without momentum
+  uint16_t* low_precision; // bits; unused when the format is kNone
+  int64_t numel;
+  Scalars scalars;
+};
+
+template <typename T>
+using SgdShard = UpdateShard<T, SgdScalars<T>>;
+template <typename T>
+using LionShard = UpdateShard<T, LionScalars<T>>;
+
+} // namespace tessera

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Loops over arrays in the vectors of an instruction set. Only the per-ISA
+// sources include this; each instantiates it with vectors of its own, so that
+// no function compiled for one instruction set is shared with code that runs on
+// any machine.
+//
+// A `Vec` wraps a vector register of elements of type Vec::Scalar: broadcast,
+// load and store (`count` elements; kWidth when it is left out), arithmetic,
+// and loads and stores that convert from and round to bfloat16 and float16.
+
+#include "tessera/runtime/kernels/low_precision.h"
+
+#include <cstdint>
+
+namespace tessera::detail {
+
+// Bytes that loads run ahead of the loop. The hardware's prefetchers stop at
+// page ends, and there are up to seven streams; a KiB gains a few percent.
+inline constexpr int64_t kPrefetchBytes = 1024;
+
+template <typename Vec>
+void prefetch(const void* address) {
+  if constexpr (Vec::kWidth > 1) {
+    __builtin_prefetch(static_cast<const char*>(address) + kPrefetchBytes);
+  }
+}
+
+/// Calls body(i) for every full vector and body(i, count) for the rest.
+template <typename Vec, typename Body>
+void for_each_vector(int64_t begin, int64_t end, Body body) {
+  int64_t i = begin;
+  for (; i + Vec::kWidth <= end; i += Vec::kWidth) {
+    body(i);
+  }
+  if (i < end) {
+    body(i, end - i);
+  }
+}
+
+/// Calls body with the format as a constant.
+template <typename Body>
+void with_format(LowPrecision format, Body body) {
+  switch (format) {
+    case LowPrecision::kNone:
+      return body.template operator()<LowPrecision::kNone>();
+    case LowPrecision::kBFloat16:
+      return body.template operator()<LowPrecision::kBFloat16>();
+    case LowPrecision::kFloat16:
+      return body.template operator()<LowPrecision::kFloat16>();
+  }
+}
+
+/// Where element `i` of an array of Vec::Scalar, or of kFormat, is.
+template <LowPrecision kFormat, typename Vec>
+const void* address_as(const void* array, int64_t i) {
+  if constexpr (kFormat == LowPrecision::kNone) {
+    return static_cast<const typename Vec::Scalar*>(array) + i;
+  } else {
+    return static_cast<const uint16_t*>(array) + i;
+  }
+}
+
+/// Elements from `i` of an array of Vec::Scalar, or of kFormat.
+template <LowPrecision kFormat, typename Vec, typename... Count>
+Vec load_as(const void* array, int64_t i, Count... count) {
+  if constexpr (kFormat == LowPrecision::kNone) {
+    return Vec::load(
+        static_cast<const typename Vec::Scalar*>(array) + i, count...);
+  } else if constexpr (kFormat == LowPrecision::kBFloat16) {
+    return Vec::load_bfloat16(
+        static_cast<const uint16_t*>(array) + i, count...);
+  } else {
+    return Vec::load_float16(static_cast<const uint16_t*>(array) + i, count...);
+  }
+}
+
+/// Stores the values, rounded to kFormat, from element `i`; nothing for kNone.
+template <LowPrecision kFormat, typename Vec, typename... Count>
+void store_rounded(Vec values, uint16_t* array, int64_t i, Count... count) {
+  if constexpr (kFormat == LowPrecision::kBFloat16) {
+    values.store_bfloat16(array + i, count...);
+  } else if constexpr (kFormat == LowPrecision::kFloat16) {
+    values.store_float16(array + i, count...);
+  }
+}
+
+} // namespace tessera::detail

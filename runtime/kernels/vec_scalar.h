@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A "vector" of one element in plain C++, for any processor and for float64.
+// std::fma is one rounding with or without the instruction.
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cmath>
+#include <cstdint>
+
+namespace tessera {
+
+namespace {
+
+template <typename T>
+struct ScalarVec {
+  using Scalar = T;
+  static constexpr int64_t kWidth = 1;
+  T value;
+
+  static ScalarVec broadcast(T value) {
+    return {value};
+  }
+  static ScalarVec load(const T* p, int64_t = 1) {
+    return {*p};
+  }
+  static ScalarVec load_bfloat16(const uint16_t* p, int64_t = 1) {
+    return {static_cast<T>(c10::detail::f32_from_bits(*p))};
+  }
+  static ScalarVec load_float16(const uint16_t* p, int64_t = 1) {
+    return {static_cast<T>(
+        static_cast<float>(c10::Half(*p, c10::Half::from_bits())))};
+  }
+  void store(T* p, int64_t = 1) const {
+    *p = value;
+  }
+  void store_bfloat16(uint16_t* p, int64_t = 1) const {
+    *p = c10::detail::round_to_nearest_even(static_cast<float>(value));
+  }
+  void store_float16(uint16_t* p, int64_t = 1) const {
+    *p = c10::Half(static_cast<float>(value)).x;
+  }
+  friend ScalarVec operator+(ScalarVec a, ScalarVec b) {
+    return {a.value + b.value};
+  }
+  friend ScalarVec operator-(ScalarVec a, ScalarVec b) {
+    return {a.value - b.value};
+  }
+  friend ScalarVec operator*(ScalarVec a, ScalarVec b) {
+    return {a.value * b.value};
+  }
+  friend ScalarVec operator/(ScalarVec a, ScalarVec b) {
+    return {a.value / b.value};
+  }
+  friend ScalarVec fma(ScalarVec a, ScalarVec b, ScalarVec c) {
+    return {std::fma(a.value, b.value, c.value)};
+  }
+  friend ScalarVec sqrt(ScalarVec a) {
+    return {std::sqrt(a.value)};
+  }
+  /// 1, -1, or the zero itself; not a number where `a` is not one.
+  friend ScalarVec sign(ScalarVec a) {
+    return {a.value > 0 ? T{1} : a.value < 0 ? T{-1} : a.value};
+  }
+};
+
+} // namespace
+
+} // namespace tessera

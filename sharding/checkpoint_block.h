@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A module whose inside is not kept for backward but computed again.
+
+#include "tessera/sharding/checkpoint.h"
+#include "tessera/sharding/residency_hints.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace tessera {
+
+struct CheckpointOptions {
+  /// false: an ordinary forward; the block is still a group with its
+  /// zero_stage.
+  bool use_checkpoint = true;
+  /// 1, 2 or 3 for this block's parameters; none: as the engine does.
+  std::optional<int> zero_stage;
+};
+
+/// A `Contained` that recomputes its forward in backward ([Note:
+/// recomputation]). It is a Contained, with the same parameters under the same
+/// names, so that checkpoints of the model do not depend on it; it is a group
+/// of its own in an engine, and works without one.
+///
+/// forward() takes what Contained::forward takes, each argument given: tensors
+/// (defined or not, requiring gradients or not), and whatever else
+/// visit_tensors() knows.
+template <typename Contained>
+class CheckpointBlockImpl : public Contained, public ResidencyHints {
+ public:
+  /// Shares the parameters and submodules of `module`, which should not be
+  /// used any more.
+  explicit CheckpointBlockImpl(
+      const torch::nn::ModuleHolder<Contained>& module,
+      const CheckpointOptions& options = {})
+      : Contained(*module), use_checkpoint(options.use_checkpoint) {
+    zero_stage = options.zero_stage;
+  }
+
+  template <typename... Arguments>
+  auto forward(const Arguments&... arguments) {
+    if (!use_checkpoint || !at::GradMode::is_enabled()) {
+      return plain_forward(arguments...);
+    }
+    // Owns the module: the graph may outlive it.
+    auto self =
+        std::static_pointer_cast<CheckpointBlockImpl>(this->shared_from_this());
+    return checkpoint(
+        trains(),
+        [self](const auto&... copies) {
+          return self->plain_forward(copies...);
+        },
+        arguments...);
+  }
+
+  /// Contained's own forward.
+  template <typename... Arguments>
+  auto plain_forward(const Arguments&... arguments) {
+    return Contained::forward(arguments...);
+  }
+
+  /// Whether a parameter of the block requires a gradient.
+  bool trains() const {
+    const auto parameters = this->parameters();
+    return std::any_of(
+        parameters.begin(), parameters.end(), [](const auto& parameter) {
+          return parameter.requires_grad();
+        });
+  }
+
+  /// May be changed at any time.
+  bool use_checkpoint;
+};
+
+/// The holder: CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});
+template <typename Holder>
+class CheckpointBlock
+    : public torch::nn::ModuleHolder<
+          CheckpointBlockImpl<typename Holder::ContainedType>> {
+ public:
+  using Impl = CheckpointBlockImpl<typename Holder::ContainedType>;
+
+  explicit CheckpointBlock(
+      const Holder& module,
+      const CheckpointOptions& options = {})
+      : torch::nn::ModuleHolder<Impl>(std::make_shared<Impl>(module, options)) {
+  }
+  /* implicit */ CheckpointBlock(std::shared_ptr<Impl> module)
+      : torch::nn::ModuleHolder<Impl>(std::move(module)) {}
+  /* implicit */ CheckpointBlock(std::nullptr_t)
+      : torch::nn::ModuleHolder<Impl>(nullptr) {}
+
+  // ModuleHolder's own does not see a forward that is a template.
+  template <typename... Arguments>
+  auto operator()(const Arguments&... arguments) {
+    return this->get()->forward(arguments...);
+  }
+};
+
+} // namespace tessera

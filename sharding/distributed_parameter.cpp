@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/distributed_parameter.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/page_key.h"
+
+#include <optional>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// What stands in DeferredInit::fill, where init_parameters() finds it.
+struct DistributedFill {
+  std::vector<int64_t> sizes;
+  InitMethod method;
+  std::optional<RandomStream> random; ///< once it is determined
+
+  void operator()(const at::Tensor& slice, int64_t first_element) const {
+    TESSERA_CHECK(
+        random.has_value(),
+        "a distributed parameter of sizes ",
+        at::IntArrayRef(sizes),
+        " has no initial value yet: call tessera::init_parameters(module, "
+        "seed) before the module is wrapped or materialized.");
+    method(slice, {sizes, first_element, *random});
+  }
+};
+
+} // namespace
+
+DistributedParameter::DistributedParameter(
+    at::IntArrayRef sizes,
+    InitMethod init,
+    const DistributedParameterOptions& options) {
+  TESSERA_CHECK(
+      init != nullptr,
+      "DistributedParameter: there is no init method; zeros_init() is one.");
+  tensor_ = make_deferred(
+      sizes,
+      at::TensorOptions().dtype(options.dtype).device(options.device),
+      {DistributedFill{sizes.vec(), std::move(init), std::nullopt},
+       "a distributed parameter"});
+  tensor_.set_requires_grad(options.requires_grad);
+}
+
+at::Tensor DistributedParameter::gather() const {
+  TESSERA_CHECK(
+      tensor_.defined(), "DistributedParameter::gather: it was never made.");
+  return tensor_.clone();
+}
+
+DistributedParameter DistributedModule::register_parameter(
+    const std::string& name,
+    DistributedParameter parameter) {
+  register_parameter(
+      name, parameter.tensor(), parameter.tensor().requires_grad());
+  return parameter;
+}
+
+void init_parameters(const torch::nn::Module& module, uint64_t seed) {
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    TESSERA_CHECK(
+        !has_page_key(tensor),
+        "init_parameters: parameter '",
+        item.key(),
+        "' is wrapped already, so that its slices have their values. Call it "
+        "before tessera::wrap.");
+    if (!is_deferred(tensor)) {
+      continue;
+    }
+    c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    if (const auto* declared =
+            deferred_init(storage)->fill.target<DistributedFill>()) {
+      DistributedFill fill = *declared;
+      fill.random = {seed, stream_of(item.key())};
+      set_deferred_init(
+          storage, {std::move(fill), "parameter '" + item.key() + "'"});
+    }
+  }
+}
+
+} // namespace tessera

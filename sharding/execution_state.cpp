@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/execution_state.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace tessera {
+
+namespace {
+
+// Generators are shared by all threads; their users lock them.
+at::Tensor state_of(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+} // namespace
+
+void RandomState::add(c10::Device device) {
+  const bool known =
+      std::any_of(states_.begin(), states_.end(), [&](const auto& state) {
+        return state.first == device;
+      });
+  if (!known) {
+    states_.emplace_back(device, state_of(device));
+  }
+}
+
+RandomState RandomState::take(const std::vector<at::Tensor>& tensors) {
+  RandomState random;
+  random.add(at::kCPU);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_cuda()) {
+      random.add(tensor.device());
+    }
+  }
+  return random;
+}
+
+RandomState RandomState::now() const {
+  RandomState random;
+  for (const auto& state : states_) {
+    random.add(state.first);
+  }
+  return random;
+}
+
+void RandomState::put_back() const {
+  for (const auto& [device, state] : states_) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+AutocastState AutocastState::take() {
+  const auto of = [](c10::DeviceType device) {
+    return PerDevice{
+        at::autocast::is_autocast_enabled(device),
+        at::autocast::get_autocast_dtype(device)};
+  };
+  AutocastState state;
+  state.cpu_ = of(at::kCPU);
+  state.cuda_ = of(at::kCUDA);
+  state.cache_ = at::autocast::is_autocast_cache_enabled();
+  return state;
+}
+
+void AutocastState::put_back(bool cache) const {
+  const auto set = [](c10::DeviceType device, const PerDevice& state) {
+    at::autocast::set_autocast_enabled(device, state.enabled);
+    at::autocast::set_autocast_dtype(device, state.dtype);
+  };
+  set(at::kCPU, cpu_);
+  set(at::kCUDA, cuda_);
+  at::autocast::set_autocast_cache_enabled(cache);
+}
+
+ExecutionStateScope::ExecutionStateScope(
+    const RandomState& random,
+    const AutocastState& autocast)
+    : random_before_(random.now()), autocast_before_(AutocastState::take()) {
+  random.put_back();
+  autocast.put_back(/*cache=*/false);
+}
+
+ExecutionStateScope::~ExecutionStateScope() {
+  random_before_.put_back();
+  autocast_before_.put_back(autocast_before_.cache());
+}
+
+NoAutocastCache::NoAutocastCache()
+    : before_(at::autocast::is_autocast_cache_enabled()) {
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+NoAutocastCache::~NoAutocastCache() {
+  at::autocast::set_autocast_cache_enabled(before_);
+}
+
+} // namespace tessera

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Blocks one after the other: hidden states go from block to block, the other
+// arguments go to every block.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/checkpoint_block.h"
+
+#include <ATen/ops/stack.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// What a list of blocks returns together with all its hidden states.
+template <typename Hidden>
+struct HiddenStates {
+  Hidden output;
+  /// What entered each block, the first one included, stacked: [blocks, ...]
+  /// for each hidden state.
+  Hidden entered;
+};
+
+/// @tparam Holder of the block's module, e.g. TransformerLayer. Its forward
+///   takes NumHidden tensors, then anything that a CheckpointBlock takes, and
+///   returns a tensor (NumHidden = 1) or a tuple, array or vector of NumHidden
+///   tensors.
+///
+/// Each block is a CheckpointBlock, registered as "0", "1", ..., and a group of
+/// its own in an engine.
+template <typename Holder, size_t NumHidden = 1>
+class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
+  static_assert(NumHidden >= 1);
+
+ public:
+  using Block = CheckpointBlock<Holder>;
+  using States = std::array<at::Tensor, NumHidden>;
+  /// What forward() returns.
+  using Hidden = std::conditional_t<NumHidden == 1, at::Tensor, States>;
+
+  /// Blocks with options of their own.
+  /// @param blocks_per_checkpoint that many consecutive blocks are recomputed
+  ///   together: fewer inputs are kept, more is alive while one is recomputed.
+  ///   About the root of the number of blocks needs the least memory.
+  explicit TransformerBlockListImpl(
+      const std::vector<Block>& blocks,
+      size_t blocks_per_checkpoint = 1)
+      : blocks_per_checkpoint_(blocks_per_checkpoint) {
+    TESSERA_CHECK(!blocks.empty(), "TransformerBlockList: there is no block.");
+    TESSERA_CHECK(
+        blocks_per_checkpoint > 0,
+        "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least "
+        "1.");
+    for (const Block& block : blocks) {
+      blocks_.push_back(block.ptr());
+      push_back(block.ptr());
+    }
+  }
+
+  /// Blocks with the same options.
+  explicit TransformerBlockListImpl(
+      const std::vector<Holder>& blocks,
+      const CheckpointOptions& options = {},
+      size_t blocks_per_checkpoint = 1)
+      : TransformerBlockListImpl(
+            checkpointed(blocks, options),
+            blocks_per_checkpoint) {}
+
+  /// The first NumHidden arguments are the hidden states.
+  template <typename... Arguments>
+  Hidden forward(const Arguments&... arguments) {
+    return unpack(run_all(nullptr, arguments...));
+  }
+
+  /// As forward(), and returns what entered every block as well.
+  template <typename... Arguments>
+  HiddenStates<Hidden> forward_with_hidden_states(
+      const Arguments&... arguments) {
+    std::vector<States> entered;
+    HiddenStates<Hidden> result;
+    result.output = unpack(run_all(&entered, arguments...));
+    States stacked;
+    for (size_t h = 0; h < NumHidden; ++h) {
+      std::vector<at::Tensor> one;
+      for (const States& states : entered) {
+        one.push_back(states[h]);
+      }
+      stacked[h] = at::stack(one);
+    }
+    result.entered = unpack(std::move(stacked));
+    return result;
+  }
+
+  const std::shared_ptr<typename Block::Impl>& block(size_t index) const {
+    return blocks_.at(index);
+  }
+
+  std::shared_ptr<Module> clone(
+      const std::optional<torch::Device>& /*device*/ = {}) const override {
+    TESSERA_FAIL("TransformerBlockList: it cannot be cloned; build another.");
+  }
+
+  void pretty_print(std::ostream& stream) const override {
+    stream << "tessera::TransformerBlockList";
+  }
+
+ private:
+  using Blocks = std::vector<std::shared_ptr<typename Block::Impl>>;
+
+  static std::vector<Block> checkpointed(
+      const std::vector<Holder>& modules,
+      const CheckpointOptions& options) {
+    std::vector<Block> blocks;
+    for (const Holder& module : modules) {
+      blocks.emplace_back(module, options);
+    }
+    return blocks;
+  }
+
+  static Hidden unpack(States states) {
+    if constexpr (NumHidden == 1) {
+      return std::move(states[0]);
+    } else {
+      return states;
+    }
+  }
+
+  template <typename Result>
+  static States states_of(const Result& result) {
+    if constexpr (std::is_same_v<Result, at::Tensor>) {
+      static_assert(NumHidden == 1, "a block must return NumHidden tensors");
+      return {result};
+    } else if constexpr (std::is_same_v<Result, std::vector<at::Tensor>>) {
+      TESSERA_CHECK(
+          result.size() == NumHidden,
+          "TransformerBlockList: a block returned ",
+          result.size(),
+          " tensors; it must return its ",
+          NumHidden,
+          " hidden states.");
+      States states;
+      std::copy(result.begin(), result.end(), states.begin());
+      return states;
+    } else {
+      static_assert(
+          std::tuple_size_v<Result> == NumHidden,
+          "a block must return NumHidden tensors");
+      return std::apply(
+          [](const auto&... tensors) { return States{tensors...}; }, result);
+    }
+  }
+
+  /// One block after the other; also what entered all but the first of them.
+  template <typename... Others>
+  static std::pair<States, std::vector<States>> run(
+      const Blocks& blocks,
+      States hidden,
+      const Others&... others) {
+    std::vector<States> entered;
+    for (const auto& block : blocks) {
+      if (block != blocks.front()) {
+        entered.push_back(hidden);
+      }
+      hidden = std::apply(
+          [&](const auto&... states) {
+            return states_of(block->plain_forward(states..., others...));
+          },
+          hidden);
+    }
+    return {std::move(hidden), std::move(entered)};
+  }
+
+  template <typename... Arguments>
+  States run_all(std::vector<States>* entered, const Arguments&... arguments) {
+    static_assert(
+        sizeof...(Arguments) >= NumHidden,
+        "the first NumHidden arguments are the hidden states");
+    const auto all = std::forward_as_tuple(arguments...);
+    return [&]<size_t... H, size_t... O>(
+        std::index_sequence<H...>, std::index_sequence<O...>) {
+      return run_segments(
+          entered,
+          States{std::get<H>(all)...},
+          std::get<NumHidden + O>(all)...);
+    }
+    (std::make_index_sequence<NumHidden>(),
+     std::make_index_sequence<sizeof...(Arguments) - NumHidden>());
+  }
+
+  template <typename... Others>
+  States run_segments(
+      std::vector<States>* entered,
+      States hidden,
+      const Others&... others) {
+    for (size_t first = 0; first < blocks_.size();) {
+      Blocks segment = segment_from(first);
+      first += segment.size();
+      if (entered != nullptr) {
+        entered->push_back(hidden);
+      }
+      auto [output, inner] = call(std::move(segment), hidden, others...);
+      hidden = std::move(output);
+      if (entered != nullptr) {
+        entered->insert(entered->end(), inner.begin(), inner.end());
+      }
+    }
+    return hidden;
+  }
+
+  /// The blocks from `first` on that are recomputed together.
+  Blocks segment_from(size_t first) const {
+    const auto begin = blocks_.begin() + static_cast<std::ptrdiff_t>(first);
+    const size_t most =
+        std::min(blocks_per_checkpoint_, blocks_.size() - first);
+    auto end = begin + 1;
+    while (end != begin + static_cast<std::ptrdiff_t>(most) &&
+           (*begin)->use_checkpoint && (*end)->use_checkpoint) {
+      ++end;
+    }
+    return Blocks(begin, end);
+  }
+
+  template <typename... Others>
+  static std::pair<States, std::vector<States>> call(
+      Blocks segment,
+      const States& hidden,
+      const Others&... others) {
+    if (!segment.front()->use_checkpoint) {
+      return run(segment, hidden, others...);
+    }
+    const bool trains =
+        std::any_of(segment.begin(), segment.end(), [](const auto& block) {
+          return block->trains();
+        });
+    return checkpoint(
+        trains,
+        [segment = std::move(segment)](
+            const States& states, const auto&... copies) {
+          return run(segment, states, copies...);
+        },
+        hidden,
+        others...);
+  }
+
+  Blocks blocks_;
+  size_t blocks_per_checkpoint_;
+};
+
+/// The holder: TransformerBlockList<Layer> layers(std::vector<Layer>{...}).
+template <typename Holder, size_t NumHidden = 1>
+class TransformerBlockList : public torch::nn::ModuleHolder<
+                                 TransformerBlockListImpl<Holder, NumHidden>> {
+ public:
+  using Impl = TransformerBlockListImpl<Holder, NumHidden>;
+
+  explicit TransformerBlockList(
+      const std::vector<Holder>& blocks,
+      const CheckpointOptions& options = {},
+      size_t blocks_per_checkpoint = 1)
+      : torch::nn::ModuleHolder<Impl>(
+            std::make_shared<Impl>(blocks, options, blocks_per_checkpoint)) {}
+  explicit TransformerBlockList(
+      const std::vector<CheckpointBlock<Holder>>& blocks,
+      size_t blocks_per_checkpoint = 1)
+      : torch::nn::ModuleHolder<Impl>(
+            std::make_shared<Impl>(blocks, blocks_per_checkpoint)) {}
+  /* implicit */ TransformerBlockList(std::shared_ptr<Impl> module)
+      : torch::nn::ModuleHolder<Impl>(std::move(module)) {}
+  /* implicit */ TransformerBlockList(std::nullptr_t)
+      : torch::nn::ModuleHolder<Impl>(nullptr) {}
+
+  // ModuleHolder's own does not see a forward that is a template.
+  template <typename... Arguments>
+  auto operator()(const Arguments&... arguments) {
+    return this->get()->forward(arguments...);
+  }
+};
+
+} // namespace tessera
