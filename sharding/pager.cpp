@@ -70,7 +70,7 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
            << record.tensor.requires_grad();
       if (const auto* deferred =
               deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
-        text << "deferred " << deferred->origin;
+        text << "deferred" << deferred->seeds.size();
       }
       text << ";";
     }
@@ -168,13 +168,45 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
         "wrap: the module on rank ",
         r,
         " differs from rank 0's in the names, shapes, dtypes or requires_grad "
-        "of its parameters, or is lazy there and here from another seed. Build "
-        "the same module on every rank.");
+        "of its parameters, or in that they are lazy. Build the same module "
+        "on every rank.");
+  }
+}
+
+void Pager::broadcast_seeds(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto* deferred =
+        is_deferred(parameter)
+            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
+            : nullptr;
+    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
+      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
+          seeds.end()) {
+        seeds.push_back(deferred->seeds[i]);
+      }
+    }
+  }
+  if (seeds.empty()) {
+    return;
+  }
+  const at::Tensor values =
+      at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+  }
+  control()
+      .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
+      .wait();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    *seeds[i] =
+        static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
   }
 }
 
 void Pager::broadcast_module(torch::nn::Module& module) {
   const c10::NoGradGuard no_grad;
+  broadcast_seeds(module);
   std::unordered_set<const c10::StorageImpl*> done;
   const auto send = [&](const at::Tensor& tensor, const std::string& name) {
     const c10::Storage& storage = tensor.storage();

@@ -192,6 +192,7 @@ class Pager : public PageFaultHandler {
       const PagerOptions& options,
       MemoryLedger& ledger);
   void broadcast_module(torch::nn::Module& module);
+  void broadcast_seeds(const torch::nn::Module& module);
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();

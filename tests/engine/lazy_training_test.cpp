@@ -8,6 +8,10 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/lazy.h"
 
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
 namespace tessera {
 
 namespace {
@@ -50,7 +54,9 @@ void expect_trains_as_if_whole(
   });
 }
 
-/// Blocks of 4 Mi elements.
+constexpr int64_t kGroupBytes = (2048 * 2048 + 2048) * 4;
+
+/// Layers of kGroupBytes each.
 struct StackOfLayersImpl : torch::nn::Module {
   explicit StackOfLayersImpl(int64_t layers) {
     for (int64_t i = 0; i < layers; ++i) {
@@ -77,7 +83,6 @@ TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {
   // 24 groups of 16 MiB, 400 MB in all.
   run_ranks(4, [](World& /*world*/) {
     install_cpu_memory_counter();
-    constexpr int64_t kGroupBytes = (2048 * 2048 + 2048) * 4;
     constexpr int64_t kSlack = int64_t{2} << 20;
     const int64_t before = cpu_bytes_live();
     reset_cpu_bytes_peak();
@@ -92,6 +97,57 @@ TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {
             .measured_memory()[static_cast<size_t>(MemoryPurpose::kParameters)],
         24 * kGroupBytes / 4 + kSlack);
     EXPECT_LE(cpu_bytes_peak() - before, engine_bytes + kGroupBytes + kSlack);
+  });
+}
+
+TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
+  const TemporaryFolder folder;
+  static constexpr int64_t kLayers = 8;
+  const auto path = folder / "model.safetensors";
+  run_ranks(4, [&](World& world) {
+    if (world.rank() == 0) {
+      std::vector<SafetensorsSpec> specs;
+      const StackOfLayers shapes = lazy([] { return StackOfLayers(kLayers); });
+      for (const auto& item : shapes->named_parameters()) {
+        specs.push_back(
+            {item.key(), SafetensorsDtype::kF16, item.value().sizes().vec()});
+      }
+      SafetensorsWriter writer(path, specs);
+      for (const auto& spec : specs) {
+        const at::Tensor value = torch::full(
+            spec.shape, static_cast<double>(spec.name.size()), torch::kHalf);
+        writer.write(
+            spec.name,
+            {static_cast<const std::byte*>(value.const_data_ptr()),
+             value.nbytes()});
+      }
+      writer.commit();
+    }
+    while (!std::filesystem::exists(path)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    install_cpu_memory_counter();
+    constexpr int64_t kSlack = int64_t{3} << 20; // read in pieces of 2^19
+    const int64_t before = cpu_bytes_live();
+    reset_cpu_bytes_peak();
+    StackOfLayers model = lazy([] { return StackOfLayers(kLayers); });
+    load_weights(*model, path);
+    EngineOptions options;
+    options.log_memory = false;
+    auto engine = wrap(model, options);
+    EXPECT_LE(
+        cpu_bytes_peak() - before,
+        total_bytes(engine.measured_memory()) + kGroupBytes + kSlack);
+    // And once more, into the shards.
+    const int64_t live = cpu_bytes_live();
+    reset_cpu_bytes_peak();
+    engine.load_weights(path);
+    EXPECT_LE(cpu_bytes_peak() - live, kSlack);
+    engine.for_each_parameter(
+        [](const std::string& name, const at::Tensor& value) {
+          EXPECT_EQ(value.min().item<float>(), name.size()) << name;
+          EXPECT_EQ(value.max().item<float>(), name.size()) << name;
+        });
   });
 }
 
