@@ -170,7 +170,10 @@ LoadWeightsReport load_sharded_weights(
       read_whole(*target->entry, target->tensor);
     }
   }
-  pager.shards_were_written();
+  for (const auto& group : pager.groups()) {
+    group->round_master();
+  }
+  pager.invalidate();
   return report;
 }
 

@@ -444,21 +444,6 @@ std::string Pager::describe(const RankIntent& intent) const {
   return "does something unknown";
 }
 
-void Pager::shards_were_written() {
-  for (const auto& group : groups_) {
-    TESSERA_CHECK(
-        group->pins == 0,
-        "group '",
-        group->name(),
-        "' is held by a gather scope; end it before its weights are written.");
-  }
-  for (const auto& group : groups_) {
-    group->round_master();
-    group->bump_versions();
-  }
-  leave_phase();
-}
-
 void Pager::pin(const std::vector<size_t>& groups, bool writable) {
   std::vector<size_t> held;
   try {

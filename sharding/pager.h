@@ -149,10 +149,6 @@ class Pager : public PageFaultHandler {
   /// After the shards were written outside of a step: pages still in are stale
   /// and dropped, gradients (settled before) become none. Collective.
   void invalidate();
-  /// After the master weights were written otherwise than by the optimizer:
-  /// rounds them into the shards and drops pages that are stale now.
-  /// Collective; no group may be pinned.
-  void shards_were_written();
 
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
