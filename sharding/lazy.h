@@ -18,7 +18,8 @@ namespace tessera {
 struct LazyOptions {
   /// Of all random initialisers. Nothing: drawn from LibTorch's default
   /// generator, so that torch::manual_seed() decides. wrap() gives all ranks
-  /// the seed of rank 0.
+  /// the seed of rank 0; only a constructor that reads random values back needs
+  /// the same one from the start.
   std::optional<uint64_t> seed;
   /// Smaller tensors are made at once, as usual. A constructor that reads or
   /// writes elements by pointer or accessor needs tensors that are.

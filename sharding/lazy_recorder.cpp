@@ -98,6 +98,7 @@ class Recorder {
         if (is_lazy) {
           device_ = tensor.device();
           lazy_numel_ = std::max(lazy_numel_, fill->value->largest_numel);
+          is_random_ = is_random_ || !fill->value->seeds.empty();
         }
         if (is_write) {
           (is_lazy ? writes_lazy_ : writes_real_) = true;
@@ -298,8 +299,8 @@ class Recorder {
       }
     }
     // Small results and those that are no floating-point numbers are what a
-    // constructor goes on to compute with.
-    if (lazy_numel_ <= recording_.options.max_read_numel &&
+    // constructor goes on to compute with. Random ones wait for the seed.
+    if (!is_random_ && lazy_numel_ <= recording_.options.max_read_numel &&
         std::any_of(outputs.begin(), outputs.end(), [this](const auto& output) {
           return !is_deferrable(output.toTensor().scalar_type()) ||
                  output.toTensor().numel() < recording_.options.min_numel;
@@ -348,6 +349,7 @@ class Recorder {
   const std::string& name_;
   int64_t lazy_numel_ = -1; ///< to make to have the arguments; -1: none is lazy
   c10::Device device_{at::kCPU}; ///< of the lazy arguments
+  bool is_random_ = false; ///< some lazy argument
   bool writes_lazy_ = false;
   bool writes_real_ = false;
   int written_arguments_ = 0;
