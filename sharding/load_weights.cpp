@@ -150,7 +150,7 @@ LoadWeightsReport load_sharded_weights(
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
   }
   for (const auto& group : pager.groups()) {
-    const FlatSpan mine = group->layout().shard(pager.rank());
+    const FlatSpan mine = group->layout().shard(pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());

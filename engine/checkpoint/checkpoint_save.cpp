@@ -86,6 +86,9 @@ SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
   const SubjectTensors tensors = tensors_of(subject);
   RankFile file;
   for (const SubjectPiece& piece : tensors.pieces) {
+    if (subject.pager.mesh().replica != 0) {
+      break; // another rank has the same
+    }
     file.add(
         {.name = "piece/" + piece.state + "/" + piece.parameter,
          .parameter = piece.parameter,

@@ -49,7 +49,7 @@ void add_master_pieces(
   for (size_t g = 0; g < subject.pager.groups().size(); ++g) {
     const ParamGroup& group = *subject.pager.groups()[g];
     const at::Tensor& master = subject.optimizer.master(g);
-    const FlatSpan shard = group.layout().shard(subject.pager.rank());
+    const FlatSpan shard = group.layout().shard(subject.pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group.parameters()) {
       for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, shard)) {
         pieces.push_back(
