@@ -222,6 +222,13 @@ void Engine::for_each_parameter(
   }
 }
 
+LoadWeightsReport Engine::load_weights(
+    const std::filesystem::path& path,
+    const LoadWeightsOptions& options) {
+  check_usable("load_weights");
+  return load_sharded_weights(*pager_, *module_, path, options);
+}
+
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();

@@ -9,6 +9,7 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/inspect.h"
+#include "tessera/sharding/load_weights.h"
 #include "tessera/sharding/pager.h"
 
 #include <torch/nn/module.h>
@@ -130,6 +131,12 @@ class Engine {
   /// is valid during the call. Collective; all ranks visit.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
+
+  /// Loads safetensors straight into the shards; buffers and ignored parameters
+  /// too. See tessera::load_weights() for names and errors. Collective.
+  LoadWeightsReport load_weights(
+      const std::filesystem::path& path,
+      const LoadWeightsOptions& options = {});
 
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.

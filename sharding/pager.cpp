@@ -67,7 +67,12 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
     for (const auto& record : spec.parameters) {
       text << record.name() << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
-           << record.tensor.requires_grad() << ";";
+           << record.tensor.requires_grad();
+      if (const auto* deferred =
+              deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
+        text << "deferred" << deferred->seeds.size();
+      }
+      text << ";";
     }
   }
   return text.str();
@@ -126,6 +131,7 @@ Pager::Pager(
       places_.push_back({group, i});
     }
   }
+  materialize(module); // what is lazy and ignored
   for (const auto& group : groups_) {
     if (!group->trainable()) {
       buckets_.push_back(nullptr);
@@ -171,12 +177,45 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
         "wrap: the module on rank ",
         r,
         " differs from rank 0's in the names, shapes, dtypes or requires_grad "
-        "of its parameters. Build the same module on every rank.");
+        "of its parameters, or in that they are lazy. Build the same module "
+        "on every rank.");
+  }
+}
+
+void Pager::broadcast_seeds(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto* deferred =
+        is_deferred(parameter)
+            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
+            : nullptr;
+    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
+      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
+          seeds.end()) {
+        seeds.push_back(deferred->seeds[i]);
+      }
+    }
+  }
+  if (seeds.empty()) {
+    return;
+  }
+  const at::Tensor values =
+      at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+  }
+  control()
+      .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
+      .wait();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    *seeds[i] =
+        static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
   }
 }
 
 void Pager::broadcast_module(torch::nn::Module& module) {
   const c10::NoGradGuard no_grad;
+  broadcast_seeds(module);
   std::unordered_set<const c10::StorageImpl*> done;
   const auto send = [&](const at::Tensor& tensor, const std::string& name) {
     const c10::Storage& storage = tensor.storage();
@@ -403,6 +442,21 @@ std::string Pager::describe(const RankIntent& intent) const {
       return "unwraps the module";
   }
   return "does something unknown";
+}
+
+void Pager::shards_were_written() {
+  for (const auto& group : groups_) {
+    TESSERA_CHECK(
+        group->pins == 0,
+        "group '",
+        group->name(),
+        "' is held by a gather scope; end it before its weights are written.");
+  }
+  for (const auto& group : groups_) {
+    group->round_master();
+    group->bump_versions();
+  }
+  leave_phase();
 }
 
 void Pager::pin(const std::vector<size_t>& groups, bool writable) {

@@ -149,6 +149,10 @@ class Pager : public PageFaultHandler {
   /// After the shards were written outside of a step: pages still in are stale
   /// and dropped, gradients (settled before) become none. Collective.
   void invalidate();
+  /// After the master weights were written otherwise than by the optimizer:
+  /// rounds them into the shards and drops pages that are stale now.
+  /// Collective; no group may be pinned.
+  void shards_were_written();
 
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
@@ -199,6 +203,7 @@ class Pager : public PageFaultHandler {
       const PagerOptions& options,
       MemoryLedger& ledger);
   void broadcast_module(torch::nn::Module& module);
+  void broadcast_seeds(const torch::nn::Module& module);
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();
