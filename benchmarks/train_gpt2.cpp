@@ -27,6 +27,7 @@ namespace tessera {
 namespace {
 
 constexpr double kLearningRate = 1e-4;
+constexpr double kWeightDecay = 0.01;
 constexpr double kMaxNorm = 1.0;
 
 /// key=value arguments over these defaults.
@@ -94,7 +95,7 @@ class PlainStepper : public Stepper {
         kLearningRate,
         options.beta1,
         options.beta2,
-        options.weight_decay,
+        kWeightDecay,
         options.eps,
         /*amsgrad=*/false,
         /*maximize=*/false);
@@ -127,6 +128,10 @@ class TesseraStepper : public Stepper {
   static EngineOptions options() {
     EngineOptions options;
     options.optimizer.lr = kLearningRate;
+    options.optimizer.weight_decay = kWeightDecay;
+    // The bits of at::_fused_adamw_ are not torch::optim::AdamW's either.
+    options.optimizer.rule =
+        AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect};
     return options;
   }
 

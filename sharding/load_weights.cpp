@@ -145,12 +145,13 @@ LoadWeightsReport load_sharded_weights(
   const auto files = WeightFiles::open(path);
   auto targets = weight_targets_in(module);
   auto report = match_weights(targets, files, options);
+  pager.settle_gradients();
   std::unordered_map<const c10::TensorImpl*, const WeightTarget*> by_tensor;
   for (const WeightTarget& target : targets) {
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
   }
   for (const auto& group : pager.groups()) {
-    const FlatSpan mine = group->layout().shard(pager.rank());
+    const FlatSpan mine = group->layout().shard(pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
@@ -163,6 +164,7 @@ LoadWeightsReport load_sharded_weights(
           mine.begin);
       by_tensor.erase(found);
     }
+    group->round_master();
   }
   // Buffers, and parameters that the engine leaves alone.
   for (const auto& [tensor, target] : by_tensor) {
@@ -170,7 +172,7 @@ LoadWeightsReport load_sharded_weights(
       read_whole(*target->entry, target->tensor);
     }
   }
-  pager.shards_were_written();
+  pager.invalidate();
   return report;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/memory_ledger.h"
 
+#include "tessera/runtime/memory/host_heap.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -59,6 +61,9 @@ at::Tensor MemoryLedger::allocate(
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   const at::Tensor owner = at::empty({numel}, options);
   const auto bytes = static_cast<int64_t>(owner.nbytes());
+  if (device.is_cpu() && bytes > 0) {
+    prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());
+  }
   auto& live = counters_->live[static_cast<size_t>(purpose)];
   live += bytes;
   // The deleter holds the counters, so that a buffer may outlive the ledger.

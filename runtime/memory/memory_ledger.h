@@ -40,7 +40,8 @@ class MemoryLedger {
  public:
   MemoryLedger();
 
-  /// [numel] uninitialised, contiguous, aligned to 64 bytes.
+  /// [numel] uninitialised, contiguous, aligned to 64 bytes. On the CPU large
+  /// ones are made of huge pages where the system offers them.
   at::Tensor allocate(
       MemoryPurpose purpose,
       int64_t numel,

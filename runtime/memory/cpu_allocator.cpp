@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include "tessera/runtime/memory/cpu_allocator.h"
+#include "tessera/runtime/memory/host_heap.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+
+namespace tessera {
+
+namespace {
+
+std::atomic<int64_t> live_bytes{0};
+std::atomic<int64_t> peak_bytes{0};
+std::atomic<bool> keeping{false};
+
+void add_bytes(int64_t count) {
+  const int64_t now = live_bytes += count;
+  int64_t peak = peak_bytes;
+  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now)) {
+  }
+}
+
+// Lives as long as the process: tensors may be freed at its very end.
+HostHeap& heap() {
+  static auto* made = new HostHeap();
+  return *made;
+}
+
+// Smaller ones stay with malloc, which keeps them itself.
+constexpr size_t kSmallestKept = 64 << 10;
+
+/// What lies before every allocation, as long as LibTorch's alignment.
+struct alignas(64) Header {
+  size_t bytes; ///< of the whole allocation, header included
+  bool is_kept; ///< from heap(), not from malloc
+};
+
+void* allocate_with_header(size_t bytes) {
+  const size_t whole = bytes + sizeof(Header);
+  void* memory =
+      keeping && whole >= kSmallestKept ? heap().take(whole) : nullptr;
+  const bool is_kept = memory != nullptr;
+  if (!is_kept) {
+    memory = c10::alloc_cpu(whole);
+  }
+  auto* header = new (memory) Header{whole, is_kept};
+  add_bytes(static_cast<int64_t>(whole));
+  return header + 1;
+}
+
+void free_with_header(void* data) {
+  if (data == nullptr) {
+    return;
+  }
+  Header* header = static_cast<Header*>(data) - 1;
+  const size_t whole = header->bytes;
+  live_bytes -= static_cast<int64_t>(whole);
+  if (header->is_kept) {
+    heap().give_back(header, whole);
+  } else {
+    c10::free_cpu(header);
+  }
+}
+
+class CpuAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes == 0 ? nullptr : allocate_with_header(bytes);
+    return {data, data, &free_with_header, c10::kCPU};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &free_with_header;
+  }
+
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+};
+
+} // namespace
+
+void install_cpu_memory_counter() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Lives as long as the process: LibTorch keeps the pointer.
+    static auto* allocator = new CpuAllocator();
+    c10::SetCPUAllocator(allocator, /*priority=*/1);
+  });
+}
+
+void keep_freed_cpu_memory(bool keep) {
+  install_cpu_memory_counter();
+  keeping = keep;
+  if (!keep) {
+    heap().release();
+  }
+}
+
+int64_t cpu_bytes_kept() {
+  return static_cast<int64_t>(heap().idle_bytes());
+}
+
+int64_t cpu_bytes_live() {
+  return live_bytes;
+}
+
+int64_t cpu_bytes_peak() {
+  return peak_bytes;
+}
+
+void reset_cpu_bytes_peak() {
+  peak_bytes = live_bytes.load();
+}
+
+} // namespace tessera
