@@ -145,6 +145,7 @@ LoadWeightsReport load_sharded_weights(
   const auto files = WeightFiles::open(path);
   auto targets = weight_targets_in(module);
   auto report = match_weights(targets, files, options);
+  pager.settle_gradients();
   std::unordered_map<const c10::TensorImpl*, const WeightTarget*> by_tensor;
   for (const WeightTarget& target : targets) {
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
@@ -163,6 +164,7 @@ LoadWeightsReport load_sharded_weights(
           mine.begin);
       by_tensor.erase(found);
     }
+    group->round_master();
   }
   // Buffers, and parameters that the engine leaves alone.
   for (const auto& [tensor, target] : by_tensor) {

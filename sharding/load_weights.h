@@ -53,8 +53,8 @@ LoadWeightsReport load_weights(
     const LoadWeightsOptions& options = {});
 
 /// The same for a module that is sharded: each rank reads its own part of each
-/// parameter, into the master weights where there are some. No gather scope may
-/// be open. Collective; all ranks see the same files.
+/// parameter, into the master weights where there are some. Gradients become
+/// none. No gather scope may be open. Collective; all ranks see the same files.
 LoadWeightsReport load_sharded_weights(
     Pager& pager,
     torch::nn::Module& module,
