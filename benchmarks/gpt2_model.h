@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// GPT-2 as anybody would write it with LibTorch; it knows nothing of Tessera.
+// GPT-2 as anybody would write it with LibTorch, and, on request, with the
+// opt-in helpers for its head.
+
+#include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/engine/helpers/tied_embedding.h"
 
 #include <torch/torch.h>
 
@@ -82,9 +86,9 @@ struct Gpt2Impl : torch::nn::Module {
     }
   }
 
-  /// Before the head: [batch, length, width].
-  at::Tensor hidden(const at::Tensor& ids) {
-    at::Tensor x = wte(ids) + wpe(at::arange(ids.size(1)));
+  /// From the embedded tokens to the head: [batch, length, width].
+  at::Tensor hidden(const at::Tensor& embedded) {
+    at::Tensor x = embedded + wpe(at::arange(embedded.size(1)));
     for (const auto& block : *h) {
       x = block->as<Gpt2Block>()->forward(x);
     }
@@ -94,11 +98,21 @@ struct Gpt2Impl : torch::nn::Module {
   /// Mean loss of predicting each token of `ids` ([batch, length], int64) from
   /// those before it.
   at::Tensor forward(const at::Tensor& ids) {
-    const at::Tensor logits = at::linear(hidden(ids), wte->weight);
+    const at::Tensor logits = at::linear(hidden(wte(ids)), wte->weight);
     const int64_t last = ids.size(1) - 1;
     return at::cross_entropy_loss(
         logits.narrow(1, 0, last).flatten(0, 1),
         ids.narrow(1, 1, last).flatten());
+  }
+
+  /// forward() with the helpers.
+  at::Tensor forward_with_helpers(const at::Tensor& ids) {
+    const auto [embedded, head_weight] = tied_embedding(wte->weight, ids);
+    const int64_t last = ids.size(1) - 1;
+    return chunked_cross_entropy(
+        hidden(embedded).narrow(1, 0, last),
+        head_weight,
+        ids.narrow(1, 1, last));
   }
 
   torch::nn::Embedding wte{nullptr};

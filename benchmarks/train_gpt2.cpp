@@ -40,7 +40,8 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
       {"steps", "10"},
       {"warmup", "3"},
       {"threads", "1"},
-      {"clip", "1"}};
+      {"clip", "1"},
+      {"helpers", "0"}};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
@@ -156,6 +157,7 @@ void run(std::map<std::string, std::string> settings) {
   const int steps = std::stoi(settings["steps"]);
   const int warmup = std::stoi(settings["warmup"]);
   const bool clip = settings["clip"] == "1";
+  const bool helpers = settings["helpers"] == "1";
   const int rank = plain ? 0 : init().rank();
 
   torch::manual_seed(0);
@@ -182,7 +184,8 @@ void run(std::map<std::string, std::string> settings) {
       ::getrusage(RUSAGE_SELF, &before);
     }
     const auto start = std::chrono::steady_clock::now();
-    at::Tensor loss = model->forward(ids);
+    const at::Tensor loss =
+        helpers ? model->forward_with_helpers(ids) : model->forward(ids);
     stepper->step(loss, clip);
     losses.push_back(loss.item<double>());
     const std::chrono::duration<double> taken =

@@ -214,6 +214,12 @@ Slot GradientBucket::close_empty() {
 void GradientBucket::begin_reduce(Communicator& communicator) {
   const c10::NoGradGuard no_grad;
   fill_missing();
+  // A zero_grad() between now and end_reduce() is seen by the tokens.
+  for (Entry& entry : entries_) {
+    if (entry.requires_grad) {
+      place_token(entry);
+    }
+  }
   if (slot_.defined()) {
     // What is added to the shard arrives in the slot, where this rank's part of
     // the input lies.
@@ -259,11 +265,9 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   open_ = false;
   reducing_ = false;
   for (Entry& entry : entries_) {
+    refresh(entry);
     entry.arrived = false;
-    if (entry.requires_grad) {
-      entry.in_shard = true;
-      place_token(entry);
-    }
+    entry.in_shard = entry.token_placed;
   }
   return std::exchange(slot_, {});
 }

@@ -65,7 +65,10 @@ TensorSummary summarize_own_part(
       parameter.record.tensor.sizes().vec(),
       {},
       std::nullopt};
-  const FlatSpan mine = group.layout().shard(pager.rank());
+  if (pager.mesh().replica != 0) {
+    return summary; // another rank counts the same elements
+  }
+  const FlatSpan mine = group.layout().shard(pager.mesh().shard_rank);
   for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {
       return shard.narrow(0, run.shard_offset, run.numel);

@@ -164,13 +164,15 @@ LoadWeightsReport load_sharded_weights(
           mine.begin);
       by_tensor.erase(found);
     }
-    group->round_master();
   }
   // Buffers, and parameters that the engine leaves alone.
   for (const auto& [tensor, target] : by_tensor) {
     if (target->entry != nullptr) {
       read_whole(*target->entry, target->tensor);
     }
+  }
+  for (const auto& group : pager.groups()) {
+    group->round_master();
   }
   pager.invalidate();
   return report;

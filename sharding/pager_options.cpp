@@ -14,10 +14,10 @@ void check(const PagerOptions& options) {
       "; it may be 1 (optimizer state divided over the ranks), 2 (gradients "
       "too) or 3 (parameters too).");
   TESSERA_CHECK(
-      options.prefetch_depth >= 1,
+      options.prefetch_depth >= 0,
       "prefetch_depth is ",
       options.prefetch_depth,
-      "; it must be at least 1.");
+      "; it must be at least 0.");
 }
 
 } // namespace tessera

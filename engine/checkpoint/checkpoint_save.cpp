@@ -86,13 +86,15 @@ SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
   const SubjectTensors tensors = tensors_of(subject);
   RankFile file;
   for (const SubjectPiece& piece : tensors.pieces) {
-    file.add(
-        {.name = "piece/" + piece.state + "/" + piece.parameter,
-         .parameter = piece.parameter,
-         .state = piece.state,
-         .offset = piece.offset,
-         .numel = piece.values.numel()},
-        piece.values);
+    if (subject.pager.mesh().replica == 0) { // the other copies are equal
+      file.add(
+          {.name = "piece/" + piece.state + "/" + piece.parameter,
+           .parameter = piece.parameter,
+           .state = piece.state,
+           .offset = piece.offset,
+           .numel = piece.values.numel()},
+          piece.values);
+    }
   }
   for (const SubjectWhole& whole : tensors.wholes) {
     if (rank == 0) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <exception>
+#include <utility>
 
 namespace tessera {
 
@@ -14,7 +15,9 @@ namespace {
 
 class Collector : public StateVisitor {
  public:
-  explicit Collector(SubjectTensors& tensors) : tensors_(tensors) {}
+  /// @param part what opaque states are of, in their names.
+  Collector(SubjectTensors& tensors, std::string part)
+      : tensors_(tensors), part_(std::move(part)) {}
 
   void elements(
       const ParameterRun& run,
@@ -36,11 +39,14 @@ class Collector : public StateVisitor {
       const std::function<at::Tensor()>& save,
       const std::function<void(const at::Tensor&)>& load) override {
     tensors_.opaques.push_back(
-        {name + "." + std::to_string(tensors_.opaques.size()), save, load});
+        {name + "." + std::to_string(tensors_.opaques.size()) + part_,
+         save,
+         load});
   }
 
  private:
   SubjectTensors& tensors_;
+  std::string part_;
 };
 
 void add_master_pieces(
@@ -49,7 +55,8 @@ void add_master_pieces(
   for (size_t g = 0; g < subject.pager.groups().size(); ++g) {
     const ParamGroup& group = *subject.pager.groups()[g];
     const at::Tensor& master = subject.optimizer.master(g);
-    const FlatSpan shard = group.layout().shard(subject.pager.rank());
+    const FlatSpan shard =
+        group.layout().shard(subject.pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group.parameters()) {
       for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, shard)) {
         pieces.push_back(
@@ -67,7 +74,11 @@ void add_master_pieces(
 SubjectTensors tensors_of(const CheckpointSubject& subject) {
   SubjectTensors tensors;
   add_master_pieces(subject, tensors.pieces);
-  Collector collector(tensors);
+  const ShardMesh& mesh = subject.pager.mesh();
+  Collector collector(
+      tensors,
+      ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
+          std::to_string(mesh.shard_size));
   subject.optimizer.visit_state(collector);
   for (const auto& buffer : subject.module.named_buffers()) {
     if (buffer.value().defined()) {

@@ -13,13 +13,15 @@ namespace {
 
 using namespace testing;
 
-EngineOptions options_of(int64_t min_group_numel) {
+/// Four ranks hold two copies of two parts.
+EngineOptions options_of(const World& world, int64_t min_group_numel) {
   auto options = group_per_layer();
   options.optimizer.rule = AdafactorOptions{};
   options.optimizer.parameters = {
       {.pattern = "first.*", .rule = AdamWOptions{}},
       {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.9}}};
   options.sharding.groups.min_group_numel = min_group_numel;
+  options.sharding.shard_ranks = world.size() == 4 ? 2 : 0;
   return options;
 }
 
@@ -36,7 +38,7 @@ void common_step(Engine& engine, Restless& net) {
 void save_from(int saving, const TemporaryFolder& folder) {
   run_ranks(saving, [&](World& world) {
     auto net = make_restless(1, torch::kDouble);
-    auto engine = wrap(net, options_of(0));
+    auto engine = wrap(net, options_of(world, 0));
     torch::manual_seed(5); // all alike: buffers too
     train_steps(engine, net, 3);
     engine.save(folder / "checkpoints");
@@ -73,11 +75,11 @@ class Reshard : public ::testing::TestWithParam<int> {};
 TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
   const TemporaryFolder folder;
   save_from(GetParam(), folder);
-  for (const int loading : {1, 2, 3}) {
+  for (const int loading : {1, 2, 3, 4}) {
     for (const int64_t min_group_numel : {0, 100'000}) {
-      run_ranks(loading, [&](World&) {
+      run_ranks(loading, [&](World& world) {
         auto net = make_restless(2, torch::kDouble);
-        auto engine = wrap(net, options_of(min_group_numel));
+        auto engine = wrap(net, options_of(world, min_group_numel));
         engine.load(folder / "checkpoints");
         expect_values(folder, "before", values_of(engine, *net), 0);
         common_step(engine, net);
@@ -88,6 +90,6 @@ TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 5));
 
 } // namespace tessera

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/engine_config.h"
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Two numbers, at least 0 and below 1.
+template <typename Options>
+void read_betas(const ConfigReader& reader, Options& options) {
+  const auto betas = reader.get_doubles(
+      "betas",
+      {.min = 0, .max = 1, .open_max = true},
+      std::vector<double>{options.beta1, options.beta2});
+  if (betas.size() != 2) {
+    reader.fail("betas", "expected two numbers");
+  }
+  options.beta1 = betas[0];
+  options.beta2 = betas[1];
+}
+
+/// Reads what each kind of optimizer has.
+struct RuleReader {
+  const ConfigReader& reader;
+
+  template <typename Options>
+  void read_adam(Options& options) const {
+    read_betas(reader, options);
+    options.eps =
+        reader.get_double("eps", {.min = 0, .open_min = true}, options.eps);
+  }
+  void operator()(AdamWOptions& options) const {
+    read_adam(options);
+  }
+  void operator()(AdamOptions& options) const {
+    read_adam(options);
+  }
+  void operator()(SgdOptions& options) const {
+    options.momentum =
+        reader.get_double("momentum", {.min = 0}, options.momentum);
+    options.dampening =
+        reader.get_double("dampening", {.min = 0}, options.dampening);
+    options.nesterov = reader.get_bool("nesterov", options.nesterov);
+  }
+  void operator()(LionOptions& options) const {
+    read_betas(reader, options);
+  }
+  void operator()(LambOptions& options) const {
+    read_adam(options);
+  }
+  void operator()(AdafactorOptions& options) const {
+    options.clip_threshold = reader.get_double(
+        "clip_threshold", {.min = 0, .open_min = true}, options.clip_threshold);
+    options.scale_by_parameter =
+        reader.get_bool("scale_by_parameter", options.scale_by_parameter);
+  }
+  void operator()(MuonOptions& options) const {
+    options.momentum =
+        reader.get_double("momentum", {.min = 0}, options.momentum);
+    options.not_hidden = reader.get_strings("not_hidden", options.not_hidden);
+    read_adam(options.rest);
+  }
+  void operator()(UserOptimizerOptions&) const {}
+};
+
+UpdateRule read_rule(const ConfigReader& reader) {
+  const std::vector<UpdateRule> rules{
+      AdamWOptions{},
+      AdamOptions{},
+      SgdOptions{},
+      LionOptions{},
+      LambOptions{},
+      AdafactorOptions{},
+      MuonOptions{}};
+  return rules[reader.get_enum<size_t>(
+      "type",
+      {{"adamw", 0},
+       {"adam", 1},
+       {"sgd", 2},
+       {"lion", 3},
+       {"lamb", 4},
+       {"adafactor", 5},
+       {"muon", 6}},
+      0)];
+}
+
+void read_parameter_rules(
+    const ConfigReader& reader,
+    OptimizerOptions& optimizer) {
+  for (const ConfigReader& entry : reader.get_objects("parameters")) {
+    ParameterRule rule;
+    rule.pattern = entry.get_string("pattern");
+    rule.lr_scale = entry.get_double("lr_scale", {.min = 0}, 1.0);
+    if (entry.contains("weight_decay")) {
+      rule.weight_decay = entry.get_double("weight_decay", {.min = 0});
+    }
+    if (entry.contains("hold_steps")) {
+      rule.hold_steps = entry.get_int("hold_steps", {.min = 0});
+    }
+    optimizer.parameters.push_back(std::move(rule));
+  }
+}
+
+void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
+  optimizer.rule = read_rule(reader);
+  optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
+  std::visit(RuleReader{reader}, optimizer.rule);
+  optimizer.weight_decay = reader.get_double(
+      "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
+  optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
+  read_parameter_rules(reader, optimizer);
+}
+
+void read_sharding(const ConfigReader& reader, PagerOptions& sharding) {
+  sharding.zero_stage = static_cast<int>(
+      reader.get_int("zero_stage", {.min = 1, .max = 3}, sharding.zero_stage));
+  sharding.shard_ranks = static_cast<int>(reader.get_int(
+      "shard_ranks", {.min = 0, .max = 1 << 20}, sharding.shard_ranks));
+  if (reader.contains("accumulation")) {
+    sharding.accumulation = reader.get_enum<GradientAccumulation>(
+        "accumulation",
+        {{"reduce_each_backward", GradientAccumulation::kReduceEachBackward},
+         {"keep_whole", GradientAccumulation::kKeepWhole}});
+  }
+  sharding.prefetch_depth = static_cast<int>(reader.get_int(
+      "prefetch_depth", {.min = 0, .max = 64}, sharding.prefetch_depth));
+  GroupPolicy& groups = sharding.groups;
+  groups.min_group_numel =
+      reader.get_int("min_group_numel", {.min = 0}, groups.min_group_numel);
+  groups.max_group_numel =
+      reader.get_int("max_group_numel", {.min = 0}, groups.max_group_numel);
+  groups.block_types = reader.get_strings("block_types", groups.block_types);
+  groups.block_paths = reader.get_strings("block_paths", groups.block_paths);
+}
+
+std::optional<at::ScalarType> read_dtype(
+    const ConfigReader& reader,
+    const std::string& key) {
+  if (!reader.contains(key)) {
+    return std::nullopt;
+  }
+  return reader.get_enum<at::ScalarType>(
+      key,
+      {{"float32", at::kFloat},
+       {"bfloat16", at::kBFloat16},
+       {"float16", at::kHalf}});
+}
+
+void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
+  precision.parameters = read_dtype(reader, "parameters");
+  if (precision.parameters == at::kFloat) {
+    precision.parameters.reset();
+  }
+  precision.gradients = read_dtype(reader, "gradients");
+  precision.buffers = read_dtype(reader, "buffers");
+  precision.master_weights =
+      reader.get_bool("master_weights", precision.master_weights);
+  precision.norms_in_float32 =
+      reader.get_bool("norms_in_float32", precision.norms_in_float32);
+  precision.float32_modules =
+      reader.get_strings("float32_modules", precision.float32_modules);
+}
+
+void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
+  const DoubleRange positive{.min = 0, .open_min = true};
+  if (reader.contains("fixed")) {
+    scale.fixed = reader.get_double("fixed", positive);
+  }
+  scale.initial = reader.get_double("initial", positive, scale.initial);
+  scale.growth_interval =
+      reader.get_int("growth_interval", {.min = 1}, scale.growth_interval);
+  scale.minimum = reader.get_double("minimum", positive, scale.minimum);
+}
+
+void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
+  if (reader.contains("device_bytes")) {
+    memory.device_bytes = reader.get_int("device_bytes", {.min = 1});
+  }
+  memory.activation_bytes = reader.get_int(
+      "activation_bytes", {.min = 0}, memory.activation_bytes);
+}
+
+} // namespace
+
+EngineOptions read_engine_options(const ConfigReader& reader) {
+  EngineOptions options;
+  read_optimizer(reader.get_object("optimizer"), options.optimizer);
+  read_sharding(reader.get_object("sharding"), options.sharding);
+  read_precision(reader.get_object("precision"), options.sharding.precision);
+  read_loss_scale(reader.get_object("loss_scale"), options.loss_scale);
+  read_memory(reader.get_object("memory"), options.memory);
+  return options;
+}
+
+} // namespace tessera

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/helpers/chunked_cross_entropy.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+using Reduction = ChunkedCrossEntropyOptions::Reduction;
+
+/// What forward finds: the loss, and gradients where they are wanted.
+struct Found {
+  at::Tensor loss;
+  at::Tensor hidden_gradient; ///< [rows, width]
+  at::Tensor weight_gradient; ///< [classes, width]
+};
+
+struct Wanted {
+  bool hidden = false;
+  bool weight = false;
+};
+
+Found walk_chunks(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& targets,
+    const ChunkedCrossEntropyOptions& options,
+    Wanted wanted) {
+  const int64_t rows = hidden.size(0);
+  const at::ScalarType precise =
+      c10::isReducedFloatingType(hidden.scalar_type()) ? at::kFloat
+                                                       : hidden.scalar_type();
+  const at::Tensor counts = targets.ne(options.ignore_index);
+  const at::Tensor share = options.reduction == Reduction::kMean
+                               ? counts.sum().to(precise).reciprocal_()
+                               : at::ones({}, hidden.options().dtype(precise));
+  Found found;
+  found.loss = at::zeros({}, hidden.options().dtype(precise));
+  if (wanted.hidden) {
+    found.hidden_gradient = at::empty_like(hidden);
+  }
+  if (wanted.weight) {
+    found.weight_gradient = at::zeros(weight.sizes(), hidden.options());
+  }
+  for (int64_t row = 0; row < rows; row += options.chunk_rows) {
+    const int64_t count = std::min(options.chunk_rows, rows - row);
+    const at::Tensor part = hidden.narrow(0, row, count);
+    const at::Tensor counted = counts.narrow(0, row, count).unsqueeze(1);
+    // Any class does for a row that does not count.
+    const at::Tensor target =
+        targets.narrow(0, row, count).unsqueeze(1).mul(counted);
+    at::Tensor logits = at::mm(part, weight.t()).to(precise);
+    const at::Tensor log_sum = logits.logsumexp(1, /*keepdim=*/true);
+    const at::Tensor losses = log_sum - logits.gather(1, target);
+    found.loss += losses.masked_fill(counted.logical_not(), 0).sum() * share;
+    if (!wanted.hidden && !wanted.weight) {
+      continue;
+    }
+    // From here on `logits` is the gradient with respect to them.
+    logits.sub_(log_sum).exp_();
+    logits.scatter_add_(1, target, at::full_like(target, -1, logits.options()));
+    logits.mul_(share);
+    // Zero, also where a row is not finite.
+    logits.masked_fill_(counted.logical_not(), 0);
+    const at::Tensor gradient = logits.to(hidden.scalar_type());
+    if (wanted.hidden) {
+      at::Tensor out = found.hidden_gradient.narrow(0, row, count);
+      at::mm_out(out, gradient, weight);
+    }
+    if (wanted.weight) {
+      found.weight_gradient.addmm_(gradient.t(), part);
+    }
+  }
+  return found;
+}
+
+class HeadLoss : public torch::autograd::Function<HeadLoss> {
+ public:
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const at::Tensor& targets,
+      const ChunkedCrossEntropyOptions& options,
+      Wanted wanted) {
+    const Found found = walk_chunks(hidden, weight, targets, options, wanted);
+    context->save_for_backward({found.hidden_gradient, found.weight_gradient});
+    return found.loss;
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto scaled = [&](const at::Tensor& gradient) {
+      if (!gradient.defined()) {
+        return gradient;
+      }
+      const at::Tensor& factor = gradients[0];
+      // The usual case costs no pass over the head's gradient.
+      if (factor.is_cpu() && factor.item<double>() == 1) {
+        return gradient;
+      }
+      return gradient * factor.to(gradient.scalar_type());
+    };
+    return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+  }
+};
+
+} // namespace
+
+at::Tensor chunked_cross_entropy(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& targets,
+    const ChunkedCrossEntropyOptions& options) {
+  TESSERA_CHECK(
+      hidden.dim() >= 1 && weight.dim() == 2 &&
+          hidden.size(-1) == weight.size(1) &&
+          targets.sizes() == hidden.sizes().slice(0, hidden.dim() - 1),
+      "chunked_cross_entropy: hidden of shape ",
+      hidden.sizes(),
+      ", weight of ",
+      weight.sizes(),
+      " and targets of ",
+      targets.sizes(),
+      " do not fit; they are [..., width], [classes, width] and [...]");
+  TESSERA_CHECK(
+      hidden.is_floating_point() &&
+          hidden.scalar_type() == weight.scalar_type() &&
+          targets.scalar_type() == at::kLong,
+      "chunked_cross_entropy: hidden is ",
+      hidden.scalar_type(),
+      ", weight ",
+      weight.scalar_type(),
+      " and targets ",
+      targets.scalar_type(),
+      "; the first two must be one floating-point type, and targets int64");
+  TESSERA_CHECK(
+      options.chunk_rows > 0,
+      "chunked_cross_entropy: chunk_rows is ",
+      options.chunk_rows,
+      "; it must be above 0");
+  const bool training = at::GradMode::is_enabled();
+  const Wanted wanted{
+      training && hidden.requires_grad(), training && weight.requires_grad()};
+  return HeadLoss::apply(
+      hidden.reshape({-1, hidden.size(-1)}),
+      weight,
+      targets.reshape({-1}),
+      options,
+      wanted);
+}
+
+} // namespace tessera

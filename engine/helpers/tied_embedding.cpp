@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/helpers/tied_embedding.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace tessera {
+
+namespace {
+
+class Tied : public torch::autograd::Function<Tied> {
+ public:
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& weight,
+      const at::Tensor& ids,
+      int64_t padding_idx) {
+    context->save_for_backward({ids});
+    context->saved_data["padding_idx"] = padding_idx;
+    context->saved_data["classes"] = weight.size(0);
+    context->set_materialize_grads(false);
+    // An alias: it shares the weight's storage, and its page.
+    return {at::embedding(weight, ids), weight.detach()};
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
+    const at::Tensor& rows = gradients[0];
+    at::Tensor whole = gradients[1];
+    if (!rows.defined()) {
+      return {whole, {}, {}};
+    }
+    const at::Tensor ids = context->get_saved_variables()[0].reshape({-1});
+    const int64_t width = rows.size(-1);
+    if (!whole.defined()) {
+      whole = at::zeros(
+          {context->saved_data["classes"].toInt(), width}, rows.options());
+    } else if (!is_ours_alone(whole)) {
+      whole = whole.clone();
+    }
+    at::Tensor added = rows.reshape({-1, width});
+    const int64_t padding_idx = context->saved_data["padding_idx"].toInt();
+    if (padding_idx >= 0) {
+      added = added.masked_fill(ids.eq(padding_idx).unsqueeze(1), 0);
+    }
+    whole.index_add_(0, ids, added);
+    return {whole, {}, {}};
+  }
+
+ private:
+  /// True when nobody else can look at the tensor: held by the engine's list
+  /// and by this function, without views.
+  static bool is_ours_alone(const at::Tensor& tensor) {
+    constexpr size_t kListAndFunction = 2;
+    return tensor.use_count() <= kListAndFunction &&
+           tensor.storage().use_count() == 1;
+  }
+};
+
+} // namespace
+
+TiedEmbedding tied_embedding(
+    const at::Tensor& weight,
+    const at::Tensor& ids,
+    int64_t padding_idx) {
+  TESSERA_CHECK(
+      weight.dim() == 2 && weight.is_floating_point() &&
+          ids.scalar_type() == at::kLong,
+      "tied_embedding: weight is ",
+      weight.scalar_type(),
+      " of shape ",
+      weight.sizes(),
+      " and ids ",
+      ids.scalar_type(),
+      "; they must be a floating-point matrix and int64");
+  const auto both = Tied::apply(weight, ids, padding_idx);
+  return {both[0], both[1]};
+}
+
+} // namespace tessera

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// An embedding whose weight is the head's as well, with one dense gradient.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+struct TiedEmbedding {
+  at::Tensor output; ///< [..., width]
+  /// The weight, for the head. Its gradient and the embedding's meet on the
+  /// way to the weight.
+  at::Tensor head_weight; ///< [classes, width]
+};
+
+/// embedding(weight, ids) for a weight that the head uses as well. Plain
+/// LibTorch makes a dense gradient of the weight's size for each of the two
+/// uses and adds them; here the embedding's rows are added to the head's
+/// gradient where ids point to, and nothing else is touched.
+///
+/// ```
+/// const auto [x, head_weight] = tied_embedding(wte->weight, ids);
+/// loss = chunked_cross_entropy(blocks(x), head_weight, targets);
+/// ```
+/// @param weight [classes, width], floating point; may be sharded.
+/// @param ids int64, any shape.
+/// @param padding_idx rows of this id get no gradient from the embedding; -1
+///     for none.
+/// @throws tessera::Error on other shapes or dtypes. Has no second derivative.
+TiedEmbedding tied_embedding(
+    const at::Tensor& weight,
+    const at::Tensor& ids,
+    int64_t padding_idx = -1);
+
+} // namespace tessera

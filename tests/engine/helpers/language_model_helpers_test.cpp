@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chunked head and the tied embedding against their plain forms. All is
+// float64, where the order of sums shows in the 16th digit: 1e-12 tells right
+// from wrong.
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/engine/helpers/tied_embedding.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera {
+
+namespace {
+
+using Reduction = ChunkedCrossEntropyOptions::Reduction;
+
+constexpr double kTolerance = 1e-12;
+constexpr int64_t kClasses = 11;
+constexpr int64_t kWidth = 5;
+
+bool near(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && at::allclose(a, b, 0, kTolerance);
+}
+
+struct TinyLmImpl : torch::nn::Module {
+  explicit TinyLmImpl(bool with_helpers) : helpers(with_helpers) {
+    torch::manual_seed(3);
+    wte = register_module("wte", torch::nn::Embedding(kClasses, kWidth));
+    mix = register_module("mix", torch::nn::Linear(kWidth, kWidth));
+    to(torch::kDouble);
+  }
+
+  at::Tensor forward(const at::Tensor& ids) {
+    const at::Tensor targets = ids.roll(-1, 1);
+    if (helpers) {
+      const auto [x, head_weight] = tied_embedding(wte->weight, ids);
+      return chunked_cross_entropy(
+          torch::tanh(mix(x)), head_weight, targets, {.chunk_rows = 3});
+    }
+    const auto logits = torch::linear(torch::tanh(mix(wte(ids))), wte->weight);
+    return torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+  }
+
+  bool helpers;
+  torch::nn::Embedding wte{nullptr};
+  torch::nn::Linear mix{nullptr};
+};
+TORCH_MODULE(TinyLm);
+
+at::Tensor ids_of(int seed) {
+  torch::manual_seed(seed);
+  return torch::randint(kClasses, {2, 7}, torch::kLong);
+}
+
+} // namespace
+
+TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
+  for (const auto reduction : {Reduction::kMean, Reduction::kSum}) {
+    for (const int64_t chunk_rows : {1, 4, 12, 100}) {
+      torch::manual_seed(chunk_rows);
+      const auto options = torch::dtype(torch::kDouble).requires_grad(true);
+      const auto hidden = torch::randn({3, 4, kWidth}, options);
+      const auto weight = torch::randn({kClasses, kWidth}, options);
+      const auto targets = torch::randint(kClasses, {3, 4}, torch::kLong);
+      targets[0][1] = -100;
+      targets[2][3] = -100;
+      const auto loss = chunked_cross_entropy(
+          hidden,
+          weight,
+          targets,
+          {.reduction = reduction, .chunk_rows = chunk_rows});
+      const auto plain = torch::cross_entropy_loss(
+          torch::linear(hidden, weight).flatten(0, 1),
+          targets.flatten(),
+          {},
+          reduction == Reduction::kMean ? at::Reduction::Mean
+                                        : at::Reduction::Sum);
+      EXPECT_TRUE(near(loss, plain));
+      // Not one, so that the scaling in backward is seen.
+      const auto ours = torch::autograd::grad({loss * 3}, {hidden, weight});
+      const auto theirs = torch::autograd::grad({plain * 3}, {hidden, weight});
+      EXPECT_TRUE(near(ours[0], theirs[0]));
+      EXPECT_TRUE(near(ours[1], theirs[1]));
+    }
+  }
+}
+
+TEST(ChunkedCrossEntropy, IgnoresAnotherIndexAndNonFiniteRowsBehindIt) {
+  const auto hidden = torch::randn({4, kWidth}, torch::kDouble);
+  hidden[2].fill_(std::numeric_limits<double>::infinity());
+  hidden.requires_grad_(true);
+  const auto weight = torch::randn({kClasses, kWidth}, torch::kDouble);
+  const auto targets = torch::tensor({1, 2, 7, 3}, torch::kLong);
+  const auto loss =
+      chunked_cross_entropy(hidden, weight, targets, {.ignore_index = 7});
+  EXPECT_TRUE(loss.isfinite().item<bool>());
+  loss.backward();
+  EXPECT_TRUE(
+      at::equal(hidden.grad()[2], torch::zeros({kWidth}, torch::kDouble)));
+}
+
+TEST(ChunkedCrossEntropy, NeedsNoGradientOfAFrozenWeightOrWithoutGrad) {
+  const auto hidden = torch::randn(
+      {4, kWidth}, torch::dtype(torch::kDouble).requires_grad(true));
+  const auto weight = torch::randn({kClasses, kWidth}, torch::kDouble);
+  const auto targets = torch::tensor({1, 2, 0, 3}, torch::kLong);
+  chunked_cross_entropy(hidden, weight, targets).backward();
+  EXPECT_TRUE(hidden.grad().defined());
+  EXPECT_FALSE(weight.grad().defined());
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(chunked_cross_entropy(hidden, weight, targets).requires_grad());
+}
+
+TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
+  const auto targets = torch::zeros({4}, torch::kLong);
+  expect_error(
+      [&] {
+        chunked_cross_entropy(
+            torch::randn({4, 5}), torch::randn({9, 6}), targets);
+      },
+      {"chunked_cross_entropy", "[4, 5]", "[9, 6]"});
+  expect_error(
+      [&] {
+        chunked_cross_entropy(
+            torch::randn({4, 5}), torch::randn({9, 5}), targets.to(at::kInt));
+      },
+      {"int64"});
+}
+
+TEST(TiedEmbedding, EqualsThePlainForm) {
+  TinyLm ours(true);
+  TinyLm plain(false);
+  for (int step = 0; step < 3; ++step) {
+    const auto ids = ids_of(step);
+    const auto loss = ours->forward(ids);
+    const auto expected = plain->forward(ids);
+    EXPECT_TRUE(near(loss, expected));
+    loss.backward(); // accumulates over the steps
+    expected.backward();
+    EXPECT_TRUE(near(ours->wte->weight.grad(), plain->wte->weight.grad()));
+    EXPECT_TRUE(near(ours->mix->weight.grad(), plain->mix->weight.grad()));
+  }
+}
+
+TEST(TiedEmbedding, LeavesAGradientAloneThatSomebodyElseHolds) {
+  const auto options = torch::dtype(torch::kDouble).requires_grad(true);
+  const auto weight = torch::randn({kClasses, kWidth}, options);
+  const auto ids = ids_of(0);
+  const auto [x, head_weight] = tied_embedding(weight, ids);
+  head_weight.retain_grad();
+  (x.sum() + head_weight.pow(2).sum()).backward();
+  EXPECT_TRUE(near(head_weight.grad(), 2 * weight.detach()));
+  const auto counts = torch::bincount(ids.flatten(), {}, kClasses);
+  EXPECT_TRUE(near(
+      weight.grad(),
+      2 * weight.detach() + counts.unsqueeze(1).to(torch::kDouble)));
+}
+
+TEST(TiedEmbedding, WorksWithOneOfTheTwoUsesAndWithPadding) {
+  const auto options = torch::dtype(torch::kDouble).requires_grad(true);
+  const auto ids = torch::tensor({1, 4, 1}, torch::kLong);
+  for (const int64_t padding_idx : {-1, 4}) {
+    const auto weight = torch::randn({kClasses, kWidth}, options);
+    tied_embedding(weight, ids, padding_idx).output.sum().backward();
+    EXPECT_EQ(weight.grad()[1][0].item<double>(), 2);
+    EXPECT_EQ(weight.grad()[4][0].item<double>(), padding_idx == 4 ? 0 : 1);
+  }
+  const auto weight = torch::randn({kClasses, kWidth}, options);
+  tied_embedding(weight, ids).head_weight.sum().backward();
+  EXPECT_TRUE(near(weight.grad(), torch::ones_like(weight)));
+}
+
+// Sharded over two ranks, with the gradient clipped, against the plain model
+// that sees both batches.
+TEST(LanguageModelHelpers, WorkOnShardedWeights) {
+  testing::run_ranks(2, [](World& world) {
+    TinyLm ours(true);
+    TinyLm plain(false);
+    EngineOptions options;
+    options.log_memory = false;
+    Engine engine = wrap(ours, options);
+    torch::optim::AdamW optimizer(
+        plain->parameters(),
+        torch::optim::AdamWOptions(options.optimizer.lr).weight_decay(0.01));
+    for (int step = 0; step < 4; ++step) {
+      engine.backward(ours->forward(ids_of(10 * step + world.rank())));
+      engine.clip_grad_norm(0.1);
+      engine.step();
+      plain->zero_grad();
+      for (int r = 0; r < world.size(); ++r) {
+        (plain->forward(ids_of(10 * step + r)) / world.size()).backward();
+      }
+      torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1);
+      optimizer.step();
+    }
+    const auto expected = plain->named_parameters();
+    engine.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          // AdamW divides a gradient by its own size: 1e-9, see twin.h.
+          EXPECT_TRUE(at::allclose(value, expected[name], 0, 1e-9)) << name;
+        });
+  });
+}
+
+} // namespace tessera

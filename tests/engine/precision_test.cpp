@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed precision where a user meets it; the numbers of whole runs are those of
+// matrix_test.
+#include "engine/twin.h"
+#include "support/ranks.h"
+
+namespace tessera::testing {
+
+namespace {
+
+struct NormedImpl : torch::nn::Module {
+  NormedImpl()
+      : in(register_module("in", torch::nn::Linear(kWidth, 5))),
+        norm(register_module(
+            "norm",
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({5})))),
+        head(register_module("head", torch::nn::Linear(5, 3))) {
+    scale = register_buffer("scale", torch::full({3}, 0.1));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = norm(in(x));
+    hidden_dtype = hidden.scalar_type();
+    return head(hidden) * scale;
+  }
+  torch::nn::Linear in;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear head;
+  at::Tensor scale;
+  at::ScalarType hidden_dtype = at::kFloat;
+};
+TORCH_MODULE(Normed);
+
+EngineOptions bfloat16_options() {
+  EngineOptions options = group_per_layer();
+  options.sharding.precision.parameters = at::kBFloat16;
+  return options;
+}
+
+} // namespace
+
+class Precision : public ::testing::TestWithParam<int> {};
+
+TEST_P(Precision, ParametersComputeInTheirTypeAndNormsInFloat32) {
+  run_ranks(GetParam(), [](World&) {
+    torch::manual_seed(1);
+    Normed net;
+    const at::Tensor before = net->in->weight.detach().clone();
+    auto engine = wrap(net, bfloat16_options());
+    EXPECT_EQ(net->in->weight.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(net->norm->weight.scalar_type(), at::kFloat);
+    EXPECT_EQ(net->scale.scalar_type(), at::kFloat);
+    // Float32 in, as the module's user does it.
+    const at::Tensor out = net(torch::ones({2, kWidth}));
+    EXPECT_EQ(net->hidden_dtype, at::kBFloat16);
+    engine.backward(out.to(at::kFloat).sum());
+    EXPECT_EQ(engine.grad(net->in->weight).scalar_type(), at::kFloat);
+    engine.zero_grad();
+    // Nothing was trained: unwrapping gives back every bit.
+    engine.unwrap();
+    EXPECT_EQ(net->in->weight.scalar_type(), at::kFloat);
+    EXPECT_TRUE(torch::equal(net->in->weight, before));
+  });
+}
+
+TEST_P(Precision, NamedModulesKeepFloat32) {
+  run_ranks(GetParam(), [](World&) {
+    Normed net;
+    EngineOptions options = bfloat16_options();
+    options.sharding.precision.float32_modules = {"head"};
+    auto engine = wrap(net, options);
+    EXPECT_EQ(net->head->weight.scalar_type(), at::kFloat);
+    EXPECT_EQ(net(torch::ones({2, kWidth})).scalar_type(), at::kFloat);
+  });
+}
+
+TEST_P(Precision, WritingOneElementKeepsTheOthersPrecision) {
+  run_ranks(GetParam(), [](World&) {
+    torch::manual_seed(1);
+    Normed net;
+    const at::Tensor before = net->in->weight.detach().clone();
+    auto engine = wrap(net, bfloat16_options());
+    {
+      const auto scope = engine.gather({net->in->weight}, /*writable=*/true);
+      const c10::NoGradGuard no_grad;
+      net->in->weight[2][3] = 1.5;
+    }
+    at::Tensor expected = before;
+    expected[2][3] = 1.5;
+    engine.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          if (name == "in.weight") {
+            EXPECT_TRUE(torch::equal(value, expected));
+          }
+        });
+  });
+}
+
+TEST_P(Precision, BuffersChangeWhenAsked) {
+  run_ranks(GetParam(), [](World&) {
+    Normed net;
+    EngineOptions options = bfloat16_options();
+    options.sharding.precision.buffers = at::kBFloat16;
+    auto engine = wrap(net, options);
+    EXPECT_EQ(net->scale.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(net(torch::ones({2, kWidth})).scalar_type(), at::kBFloat16);
+  });
+}
+
+TEST_P(Precision, AnExpressionThatMatchesNothingIsAnError) {
+  run_ranks(GetParam(), [](World&) {
+    Normed net;
+    EngineOptions options = bfloat16_options();
+    options.sharding.precision.float32_modules = {"heads"};
+    expect_throws([&] { wrap(net, options); }, {"'heads'", "'head'"});
+  });
+}
+
+TEST_P(Precision, OptionsOutsideTheirRangeAreNamed) {
+  run_ranks(GetParam(), [](World&) {
+    Normed net;
+    EngineOptions options = group_per_layer();
+    options.sharding.precision.parameters = at::kDouble;
+    expect_throws([&] { wrap(net, options); }, {"precision.parameters"});
+    options = group_per_layer();
+    options.sharding.zero_stage = 4;
+    expect_throws([&] { wrap(net, options); }, {"zero_stage is 4"});
+  });
+}
+
+TEST(MemoryBudget, TooLittleIsAnErrorThatSaysHowMuchIsMissing) {
+  run_ranks(2, [](World&) {
+    Normed net;
+    EngineOptions options = group_per_layer();
+    options.memory.device_bytes = 300;
+    expect_throws(
+        [&] { wrap(net, options); },
+        {"memory budget", "bytes are missing", "memory.device_bytes"});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Precision, ::testing::Values(1, 2, 3));
+
+} // namespace tessera::testing
