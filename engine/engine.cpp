@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -59,7 +60,7 @@ Engine::Engine(Engine&&) noexcept = default;
 
 MemoryBytes Engine::plan_memory() const {
   MemoryBytes bytes = pager_->planned_bytes();
-  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] =
+  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
       optimizer_->state_bytes();
   return bytes;
 }
@@ -147,7 +148,7 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
   if (!overflow) {
-    optimizer_->step(pager_->take_gradient_factor() / scaler_.scale());
+    optimizer_->step(1 / scaler_.scale());
   }
   pager_->begin_next_step();
   scaler_.update(overflow);
@@ -221,6 +222,13 @@ void Engine::for_each_parameter(
   }
 }
 
+LoadWeightsReport Engine::load_weights(
+    const std::filesystem::path& path,
+    const LoadWeightsOptions& options) {
+  check_usable("load_weights");
+  return load_sharded_weights(*pager_, *module_, path, options);
+}
+
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();
@@ -228,6 +236,23 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   pager_->sum_over_ranks(values);
+}
+
+std::filesystem::path Engine::save(
+    const std::filesystem::path& folder,
+    const std::vector<Checkpointable*>& states,
+    int keep_last) {
+  check_usable("save");
+  return save_checkpoint(
+      {*pager_, *optimizer_, scaler_, *module_, states}, folder, keep_last);
+}
+
+int64_t Engine::load(
+    const std::filesystem::path& path,
+    const std::vector<Checkpointable*>& states) {
+  check_usable("load");
+  return load_checkpoint(
+      {*pager_, *optimizer_, scaler_, *module_, states}, path);
 }
 
 double Engine::learning_rate() const {

@@ -8,11 +8,15 @@
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/sharding/inspect.h"
+#include "tessera/sharding/load_weights.h"
 #include "tessera/sharding/pager.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +24,8 @@
 #include <vector>
 
 namespace tessera {
+
+class Checkpointable;
 
 /// How much memory the engine may take.
 struct MemoryBudget {
@@ -126,6 +132,12 @@ class Engine {
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
+  /// Loads safetensors straight into the shards; buffers and ignored parameters
+  /// too. See tessera::load_weights() for names and errors. Collective.
+  LoadWeightsReport load_weights(
+      const std::filesystem::path& path,
+      const LoadWeightsOptions& options = {});
+
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();
@@ -133,6 +145,31 @@ class Engine {
   /// Adds up a small CPU tensor over the ranks, in place: metrics, counters.
   /// Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
+
+  /// Writes parameters, optimizer state, buffers, counters and the generators
+  /// of random numbers to the new folder "step-N" in `folder`, which all ranks
+  /// see. Whenever the job dies, the checkpoints that were there before can be
+  /// loaded, or this one. Gradients are not kept: save after step().
+  /// Collective; blocks on the disk.
+  /// @param states more to keep: schedules, the position in the data.
+  /// @param keep_last above 0: older checkpoints than so many are removed.
+  /// @return the checkpoint's folder.
+  std::filesystem::path save(
+      const std::filesystem::path& folder,
+      const std::vector<Checkpointable*>& states = {},
+      int keep_last = 0);
+
+  /// Takes a checkpoint over; on as many ranks as it was saved by, training
+  /// goes on bit for bit. Other numbers of ranks and other groups read it too.
+  /// Collective; blocks on the disk.
+  /// @param path a checkpoint, or a folder of them, of which the latest is
+  ///   taken.
+  /// @throws tessera::Error on every rank, before anything has changed, when
+  ///   something is missing, damaged, or of another model or optimizer.
+  /// @return the step that was loaded.
+  int64_t load(
+      const std::filesystem::path& path,
+      const std::vector<Checkpointable*>& states = {});
 
   double learning_rate() const;
   void set_learning_rate(double lr);
@@ -150,6 +187,12 @@ class Engine {
   }
 
  private:
+  friend std::vector<TensorSummary> inspect_model(
+      Engine& engine,
+      const std::string& pattern);
+  friend std::vector<TensorSummary> inspect_tensor(
+      Engine& engine,
+      const TensorRecorder& recorder);
   void check_usable(const char* function) const;
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
   MemoryBytes plan_memory() const;

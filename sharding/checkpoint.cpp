@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/execution_state.h"
 #include "tessera/sharding/recompute_scope.h"
+#include "tessera/sharding/tensor_recorder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -29,6 +30,7 @@ struct CheckpointedCall : torch::CustomClassHolder {
   std::vector<size_t> differentiable; ///< inputs that require a gradient
   RandomState random;
   AutocastState autocast;
+  RecordReplay::Position records; ///< what it recorded comes from there on
 };
 
 constexpr const char* kCall = "call";
@@ -54,12 +56,20 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const variable_list& inputs = *call->inputs;
     call->random = RandomState::take(inputs);
     call->autocast = AutocastState::take();
+    call->records = RecordReplay::now();
     const auto versions = versions_of(inputs);
     variable_list outputs;
     {
       const CheckpointedForward scope;
       const NoAutocastCache no_cache;
       outputs = (*call->first)(inputs);
+    }
+    for (at::Tensor& output : outputs) {
+      // An output becomes part of the graph. What somebody else holds as well,
+      // such as an input that is passed through or a buffer, must not.
+      if (output.use_count() > 1) {
+        output = output.detach();
+      }
     }
     TESSERA_CHECK(
         versions_of(inputs) == versions,
@@ -79,8 +89,11 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(
         context->saved_data[kCall].toCapsule());
     variable_list inputs = context->get_saved_variables();
+    for (at::Tensor& input : inputs) {
+      input = input.detach();
+    }
     for (const size_t i : call->differentiable) {
-      inputs[i] = inputs[i].detach().requires_grad_();
+      inputs[i].requires_grad_();
     }
     RecomputeScope scope;
     run_backward(recompute(*call, inputs), output_gradients);
@@ -112,6 +125,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const CheckpointedCall& call,
       const variable_list& inputs) {
     const ExecutionStateScope state(call.random, call.autocast);
+    const RecordReplay records(call.records);
     const at::AutoGradMode with_gradients(true);
     return call.again(inputs);
   }

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -22,6 +24,9 @@ struct DeferredInit {
   std::function<void(const at::Tensor& slice, int64_t first_element)> fill;
   /// For errors: what it is, or the name of the parameter where that is known.
   std::string name = "a tensor";
+  /// What random values come from, if any. wrap() gives every rank the seeds of
+  /// rank 0, so that their slices are of the same tensor.
+  std::vector<std::shared_ptr<uint64_t>> seeds = {};
 };
 
 /// Takes the storage's memory away and lets `init` stand in for it: its nbytes

@@ -48,10 +48,13 @@ GradientBucket::GradientBucket(
     ParamGroup& group,
     at::ScalarType dtype,
     PageFaultHandler& handler,
-    int rank,
-    int world_size,
+    const ShardMesh& mesh,
+    Communicator& replicas,
     MemoryLedger& ledger)
-    : group_(group), rank_(rank), world_size_(world_size) {
+    : group_(group),
+      rank_(mesh.shard_rank),
+      ranks_(mesh.shard_size * mesh.replicas),
+      replicas_(replicas) {
   std::vector<FlatSpan> spans;
   entries_.reserve(group.parameters().size());
   for (const auto& parameter : group.parameters()) {
@@ -211,11 +214,17 @@ Slot GradientBucket::close_empty() {
 void GradientBucket::begin_reduce(Communicator& communicator) {
   const c10::NoGradGuard no_grad;
   fill_missing();
+  // A zero_grad() between now and end_reduce() is seen by the tokens.
+  for (Entry& entry : entries_) {
+    if (entry.requires_grad) {
+      place_token(entry);
+    }
+  }
   if (slot_.defined()) {
     // What is added to the shard arrives in the slot, where this rank's part of
     // the input lies.
     if (divides_first()) {
-      slot_.tensor.div_(world_size_);
+      slot_.tensor.div_(ranks_);
     }
     const FlatSpan mine = group_.layout().shard(rank_);
     reduced_ =
@@ -230,8 +239,14 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   if (slot_.defined()) {
     pending_.wait(check);
+    if (replicas_.size() > 1) {
+      replicas_
+          .all_reduce_sum(
+              reduced_, "sum over the copies of '" + group_.name() + "'")
+          .wait(check);
+    }
     if (!divides_first()) {
-      reduced_.div_(world_size_);
+      reduced_.div_(ranks_);
     }
     if (!reduced_.is_same(shard_)) {
       for (const FlatRun& run : own_runs()) {
@@ -250,11 +265,9 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
   open_ = false;
   reducing_ = false;
   for (Entry& entry : entries_) {
+    refresh(entry);
     entry.arrived = false;
-    if (entry.requires_grad) {
-      entry.in_shard = true;
-      place_token(entry);
-    }
+    entry.in_shard = entry.token_placed;
   }
   return std::exchange(slot_, {});
 }

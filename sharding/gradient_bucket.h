@@ -3,8 +3,9 @@
 // The gradients of one ParamGroup: collected whole in a slot during backward,
 // reduced over the ranks, accumulated in this rank's shard.
 //
-// [Note: order of averaging] The ranks' gradients are added up, and the sum is
-// divided by their number. Float16 gradients are divided first, because their
+// [Note: order of averaging] The gradients of the ranks that divide a copy are
+// added up, then those sums over the copies, and the total is divided by the
+// number of ranks. Float16 gradients are divided first, because their
 // sum may be too large for the type.
 
 #include "tessera/runtime/comm/communicator.h"
@@ -12,6 +13,7 @@
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/param_group.h"
+#include "tessera/sharding/shard_mesh.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -26,14 +28,15 @@ namespace tessera {
 /// parameters. In a world of one the slot is the shard and nothing is reduced.
 class GradientBucket {
  public:
-  /// @param group outlives the bucket.
+  /// @param group, replicas outlive the bucket.
+  /// @param replicas the ranks that hold the same part of the group.
   /// @param dtype in which gradients are collected, reduced and accumulated.
   GradientBucket(
       ParamGroup& group,
       at::ScalarType dtype,
       PageFaultHandler& handler,
-      int rank,
-      int world_size,
+      const ShardMesh& mesh,
+      Communicator& replicas,
       MemoryLedger& ledger);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
@@ -145,8 +148,9 @@ class GradientBucket {
   bool divides_first() const;
 
   ParamGroup& group_;
-  int rank_;
-  int world_size_;
+  int rank_; ///< among those that divide the group
+  int ranks_; ///< whose gradients are averaged
+  Communicator& replicas_;
   std::vector<Entry> entries_;
   std::vector<FlatSpan> gaps_; ///< of the flat buffer, without a parameter
   at::Tensor shard_;

@@ -55,7 +55,7 @@ double gradient_norm(Pager& pager, double p) {
     pager.max_over_ranks(total);
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
-  pager.sum_over_ranks(total);
+  pager.sum_over_shards(total);
   return std::pow(total.item<double>(), 1 / p);
 }
 

@@ -257,8 +257,7 @@ void split_by_kind(
   }
   std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
-    const GroupKind kind(
-        record.dtype, trainable.count(storage_of(record)) > 0);
+    const GroupKind kind(record.dtype, trainable.count(storage_of(record)) > 0);
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });

@@ -17,7 +17,9 @@ namespace tessera {
 
 struct LazyOptions {
   /// Of all random initialisers. Nothing: drawn from LibTorch's default
-  /// generator, so that torch::manual_seed() decides. The same on all ranks.
+  /// generator, so that torch::manual_seed() decides. wrap() gives all ranks
+  /// the seed of rank 0; only a constructor that reads random values back needs
+  /// the same one from the start.
   std::optional<uint64_t> seed;
   /// Smaller tensors are made at once, as usual. A constructor that reads or
   /// writes elements by pointer or accessor needs tensors that are.
@@ -45,7 +47,6 @@ class LazyScope {
 
  private:
   struct State;
-  friend class LazyMode;
   std::unique_ptr<State> state_;
 };
 
@@ -78,7 +79,7 @@ Contained& module_in(const torch::nn::ModuleHolder<Contained>& holder) {
 /// whole on every rank. Buffers are real and right when lazy() returns.
 ///
 /// Casts belong inside of `build` (model->to(torch::kBFloat16)). Not
-/// collective; all ranks must build the same, from the same seed.
+/// collective; all ranks must build the same.
 /// @param build returns a module holder or a std::shared_ptr of a module.
 /// @throws tessera::Error naming the operator when the constructor needs values
 ///   that are too large to be made whole.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How lazy values are made.
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/lazy_recorder.h"
 #include "tessera/sharding/lazy_value.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <utility>
@@ -42,9 +43,18 @@ at::Tensor zeros_for(const LazyValue& value, int64_t numel) {
 void draw(const LazyValue& step, const at::Tensor& target, int64_t begin) {
   if (step.kind == Kind::kUniform) {
     fill_uniform(
-        target, step.random, begin, step.first.toDouble(), step.second);
+        target,
+        step.random.numbers(),
+        begin,
+        step.first.toDouble(),
+        step.second);
   } else if (step.kind == Kind::kNormal) {
-    fill_normal(target, step.random, begin, step.first.toDouble(), step.second);
+    fill_normal(
+        target,
+        step.random.numbers(),
+        begin,
+        step.first.toDouble(),
+        step.second);
   } else {
     target.fill_(step.first);
   }
@@ -244,7 +254,7 @@ class WholeMaker {
     for (size_t i = 0; i < call.arguments.size(); ++i) {
       if (call.op.hasTag(at::Tag::nondeterministic_seeded) &&
           schema[i].name() == "generator") {
-        stack.emplace_back(generator_of(call.random));
+        stack.emplace_back(generator_of(call.random.numbers()));
       } else {
         stack.push_back(map_tensors(call.arguments[i], values));
       }
@@ -263,8 +273,20 @@ class WholeMaker {
 /// Operators below are run, not recorded, and remember no gradients.
 struct PlainOperators {
   c10::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_recording{
-      c10::DispatchKeySet{c10::DispatchKey::TESTING_ONLY_GenericMode}};
+  NotRecorded not_recorded;
+};
+
+/// A decomposition's bits depend on the number of threads.
+struct OneThread {
+  OneThread() {
+    at::set_num_threads(1);
+  }
+  ~OneThread() {
+    at::set_num_threads(before);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  int before = at::get_num_threads();
 };
 
 } // namespace
@@ -295,6 +317,7 @@ void LazyFill::operator()(const at::Tensor& slice, int64_t first_element)
 
 at::Tensor make_whole(const ValuePtr& value) {
   const PlainOperators plain;
+  const OneThread one_thread;
   return WholeMaker().make(value);
 }
 

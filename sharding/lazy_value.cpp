@@ -12,6 +12,14 @@ namespace tessera {
 
 namespace {
 
+void add_seeds(LazySeeds& seeds, const LazySeeds& more) {
+  for (const auto& seed : more) {
+    if (seed && std::find(seeds.begin(), seeds.end(), seed) == seeds.end()) {
+      seeds.push_back(seed);
+    }
+  }
+}
+
 /// The elements of the call's tensor arguments lie as those of `view`, and each
 /// can be made by slice.
 bool arguments_by_slice(const LazyValue& value) {
@@ -117,14 +125,25 @@ void finish(LazyValue& value) {
   if (overwrites && dense && value.view.numel() == value.numel) {
     value.previous = nullptr;
   }
+  add_seeds(
+      value.seeds, {is_call ? value.call->random.seed : value.random.seed});
   if (value.previous) {
+    add_seeds(value.seeds, value.previous->seeds);
     value.largest_numel =
         std::max(value.largest_numel, value.previous->largest_numel);
   }
   if (is_call) {
-    for (const auto& [stub, argument] : value.call->lazy) {
-      value.largest_numel =
-          std::max(value.largest_numel, argument.value->largest_numel);
+    for (const c10::IValue& argument : value.call->arguments) {
+      map_tensors(argument, [&value](const at::Tensor& tensor) {
+        const auto found = value.call->lazy.find(tensor.unsafeGetTensorImpl());
+        if (found != value.call->lazy.end()) {
+          const LazyValue& used = *found->second.value;
+          add_seeds(value.seeds, used.seeds);
+          value.largest_numel =
+              std::max(value.largest_numel, used.largest_numel);
+        }
+        return tensor;
+      });
     }
   }
   const bool step_by_slice =

@@ -11,10 +11,11 @@
 // [Note: values by slice] Most initialisers are elementwise: fill a range, draw
 // random numbers by counter, scale. Such a value can be made for any range of
 // its storage alone. Others (a QR decomposition, a strided column) are made
-// whole, and the wanted part is copied out. Which of both it is depends on the
-// recording only, so all ranks agree. Elementwise arithmetic is done in pieces
-// that begin at fixed elements and are too short to be divided among threads:
-// the bits are the same for every slice, number of ranks and of threads.
+// whole, by one thread, and the wanted part is copied out. Which of both it is
+// depends on the recording only, so all ranks agree. Elementwise arithmetic is
+// done in pieces that begin at fixed elements and are too short to be divided
+// among threads: the bits are the same for every slice, number of ranks and of
+// threads.
 
 #include "tessera/runtime/kernels/counter_random.h"
 
@@ -31,6 +32,18 @@
 namespace tessera {
 
 struct LazyValue;
+
+using LazySeeds = std::vector<std::shared_ptr<uint64_t>>;
+
+/// A stream of random numbers whose seed may still change.
+struct LazyRandom {
+  std::shared_ptr<uint64_t> seed; ///< null: nothing is drawn
+  uint64_t stream = 0;
+
+  RandomStream numbers() const {
+    return {*seed, stream};
+  }
+};
 
 /// The place of a tensor in its storage, in elements.
 struct LazyView {
@@ -64,7 +77,7 @@ struct LazyCall {
   /// Stands in for the tensor that is written to; may be null.
   const c10::TensorImpl* target = nullptr;
   /// For operators that draw numbers of their own.
-  RandomStream random;
+  LazyRandom random;
 };
 
 struct LazyValue {
@@ -92,10 +105,12 @@ struct LazyValue {
   LazyView view;
   at::Scalar first;
   double second = 0;
-  RandomStream random;
+  LazyRandom random;
   std::shared_ptr<const LazyCall> call;
   size_t output = 0;
 
+  /// That its numbers come from, in the order of their first use.
+  LazySeeds seeds;
   /// Of the largest storage that must be made to have this one.
   int64_t largest_numel;
   /// Ranges can be made alone.
@@ -104,8 +119,8 @@ struct LazyValue {
   bool fills_only = true;
 };
 
-/// Sets largest_numel, by_slice and fills_only, and drops a previous value that
-/// is overwritten. Call when all else is set.
+/// Sets seeds, largest_numel, by_slice and fills_only, and drops a previous
+/// value that is overwritten. Call when all else is set.
 void finish(LazyValue& value);
 
 /// A DeferredInit's fill function that makes a lazy value.

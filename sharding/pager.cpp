@@ -67,7 +67,12 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
     for (const auto& record : spec.parameters) {
       text << record.name() << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
-           << record.tensor.requires_grad() << ";";
+           << record.tensor.requires_grad();
+      if (const auto* deferred =
+              deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
+        text << "deferred" << deferred->seeds.size();
+      }
+      text << ";";
     }
   }
   return text.str();
@@ -89,11 +94,19 @@ Pager::Pager(
     const PagerOptions& options,
     MemoryLedger& ledger)
     : options_(options),
+      mesh_(world.rank(), world.size(), options.shard_ranks),
       agreement_(
           world,
           "engine",
           [this](const RankIntent& intent) { return describe(intent); }),
-      data_(world.new_communicator("engine data", device_of(module))),
+      data_(world.new_communicator(
+          "engine shards",
+          device_of(module),
+          mesh_.shard_group)),
+      replicas_(world.new_communicator(
+          "engine replicas",
+          device_of(module),
+          mesh_.replicate_group)),
       gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(module)),
       reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(module)) {
   check_same_on_all_ranks(specs);
@@ -108,8 +121,8 @@ Pager::Pager(
         places_.size(),
         options.precision,
         *this,
-        rank(),
-        world_size(),
+        mesh_.shard_rank,
+        mesh_.shard_size,
         ledger));
     groups_.back()->number = static_cast<int>(group);
     zero_stages_.push_back(spec.zero_stage);
@@ -118,6 +131,7 @@ Pager::Pager(
       places_.push_back({group, i});
     }
   }
+  materialize(module); // what is lazy and ignored
   for (const auto& group : groups_) {
     if (!group->trainable()) {
       buckets_.push_back(nullptr);
@@ -127,18 +141,19 @@ Pager::Pager(
         *group,
         gradient_dtype(options.precision, group->dtype()),
         *this,
-        rank(),
-        world_size(),
+        mesh_,
+        *replicas_,
         ledger));
   }
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
   install_hooks();
-  if (world_size() == 1) {
+  if (!is_divided()) {
     for (const auto& group : groups_) {
       group->attach_shard();
-      group->touched_epoch = epoch_;
+      // Alone, nothing has to be noticed.
+      group->touched_epoch = world_size() == 1 ? epoch_ : 0;
     }
   }
 }
@@ -162,12 +177,45 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
         "wrap: the module on rank ",
         r,
         " differs from rank 0's in the names, shapes, dtypes or requires_grad "
-        "of its parameters. Build the same module on every rank.");
+        "of its parameters, or in that they are lazy. Build the same module "
+        "on every rank.");
+  }
+}
+
+void Pager::broadcast_seeds(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto* deferred =
+        is_deferred(parameter)
+            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
+            : nullptr;
+    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
+      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
+          seeds.end()) {
+        seeds.push_back(deferred->seeds[i]);
+      }
+    }
+  }
+  if (seeds.empty()) {
+    return;
+  }
+  const at::Tensor values =
+      at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+  }
+  control()
+      .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
+      .wait();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    *seeds[i] =
+        static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
   }
 }
 
 void Pager::broadcast_module(torch::nn::Module& module) {
   const c10::NoGradGuard no_grad;
+  broadcast_seeds(module);
   std::unordered_set<const c10::StorageImpl*> done;
   const auto send = [&](const at::Tensor& tensor, const std::string& name) {
     const c10::Storage& storage = tensor.storage();
@@ -179,7 +227,12 @@ void Pager::broadcast_module(torch::nn::Module& module) {
         storage.mutable_data(),
         {static_cast<int64_t>(storage.nbytes())},
         at::TensorOptions().dtype(at::kByte).device(tensor.device()));
-    data_->broadcast(bytes, 0, "broadcast of '" + name + "'").wait();
+    // First to rank 0's counterparts, then from each of them to its copy.
+    const std::string what = "broadcast of '" + name + "'";
+    if (mesh_.shard_rank == 0) {
+      replicas_->broadcast(bytes, 0, what).wait();
+    }
+    data_->broadcast(bytes, 0, what).wait();
   };
   for (const auto& item : module.named_parameters()) {
     send(item.value(), item.key());
@@ -240,6 +293,10 @@ PlanLimits Pager::plan_limits() const {
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
     limits.group_bytes.push_back(groups_[g]->padded_bytes());
+    if (!is_divided()) {
+      limits.capacity_bytes +=
+          groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
+    }
     const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
     limits.stays.push_back(
         !has_budget_ && !reshards_after_forward_[g].value_or(!whole));
@@ -247,6 +304,22 @@ PlanLimits Pager::plan_limits() const {
   }
   return limits;
 }
+
+namespace {
+
+std::vector<PlanEvent> with_first_group_again(std::vector<PlanEvent> events) {
+  const auto backward =
+      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
+        return event.in_backward;
+      });
+  events.insert(
+      backward,
+      {{PlanEvent::Kind::kTouch, {0}, false},
+       {PlanEvent::Kind::kTouch, {0}, true}});
+  return events;
+}
+
+} // namespace
 
 int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
   int64_t kept = 0;
@@ -260,15 +333,27 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
   return kept + peak_reduce_bytes(events, passing);
 }
 
-void Pager::make_slots(std::optional<int64_t> gather_bytes) {
+void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   if (world_size() == 1) {
     return;
   }
-  gather_bytes = gather_bytes ? gather_bytes : options_.gather_bytes;
-  has_budget_ = gather_bytes.has_value();
   const auto events = expected_events();
+  reduce_arena_.resize(reduce_slot_bytes(events));
+  if (!is_divided()) {
+    return;
+  }
+  std::optional<int64_t> gather_bytes = options_.gather_bytes;
+  if (slot_bytes) {
+    gather_bytes = *slot_bytes - reduce_arena_.capacity_bytes();
+  }
+  has_budget_ = gather_bytes.has_value();
   const PlanLimits limits = plan_limits();
-  const int64_t wanted = capacity_without_exposed_unshards(events, limits);
+  // A weight that is tied by assignment is registered once: the first group may
+  // be used again where forward ends.
+  const int64_t wanted = std::max(
+      capacity_without_exposed_unshards(events, limits),
+      capacity_without_exposed_unshards(
+          with_first_group_again(events), limits));
   TESSERA_CHECK(
       !gather_bytes || *gather_bytes >= wanted,
       "the memory budget leaves ",
@@ -284,7 +369,6 @@ void Pager::make_slots(std::optional<int64_t> gather_bytes) {
     everything += bytes + OffsetAllocator::kAlignment;
   }
   gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
-  reduce_arena_.resize(reduce_slot_bytes(events));
 }
 
 const PagedParameter& Pager::parameter(size_t index) const {
@@ -394,7 +478,7 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
       --writable_pins_[g];
       group.write_back();
       group.bump_versions();
-      group.written = world_size() > 1;
+      group.written = is_divided();
     }
     // A slot outside the arena exists for the scope only. One that was written
     // goes as well: only this rank's slice of it is known to be what the other
@@ -433,7 +517,7 @@ void Pager::check_identity() const {
 
 at::Tensor Pager::gather_master(size_t g) {
   const at::Tensor& master = groups_[g]->master();
-  if (world_size() == 1) {
+  if (!is_divided()) {
     return master;
   }
   const at::Tensor whole =

@@ -13,6 +13,7 @@
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
+#include "tessera/sharding/shard_mesh.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
@@ -54,20 +55,27 @@ class Pager : public PageFaultHandler {
   Pager& operator=(const Pager&) = delete;
 
   /// Makes the room for unsharded groups and whole gradients, once.
-  /// @param gather_bytes for unsharded groups; by default what
-  ///   PagerOptions asks for.
+  /// @param slot_bytes for both; by default what PagerOptions asks for.
   /// @throws tessera::Error when a group does not fit, with the least that is
   ///   needed.
-  void make_slots(std::optional<int64_t> gather_bytes = std::nullopt);
+  void make_slots(std::optional<int64_t> slot_bytes = std::nullopt);
 
   const PagerOptions& options() const {
     return options_;
   }
+  /// Of the job.
   int rank() const {
     return agreement_.rank();
   }
   int world_size() const {
     return agreement_.size();
+  }
+  /// Who holds which part.
+  const ShardMesh& mesh() const {
+    return mesh_;
+  }
+  bool is_divided() const {
+    return mesh_.shard_size > 1;
   }
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
@@ -101,11 +109,14 @@ class Pager : public PageFaultHandler {
 
   /// Adds up a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
+  /// As above, over the parts of one copy: what each rank knows of its shard.
+  void sum_over_shards(const at::Tensor& values);
   /// Takes the largest over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
 
   /// Gathers flat tensors that are divided as a group's shards are.
-  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both on
+  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both
+  /// on
   ///   the parameters' device. @param what names it in errors. Collective.
   void all_gather_shards(
       const at::Tensor& whole,
@@ -114,9 +125,6 @@ class Pager : public PageFaultHandler {
 
   /// Multiplies all settled gradients; the work is left to who reads them next.
   void multiply_gradients(double factor);
-  /// What all gradient shards are to be multiplied with, once, by who reads
-  /// them next.
-  double take_gradient_factor();
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.
@@ -137,6 +145,10 @@ class Pager : public PageFaultHandler {
   /// dropped, gradients become none, and the plan is made or rewound and its
   /// first gathers are issued. Collective.
   void begin_next_step();
+
+  /// After the shards were written outside of a step: pages still in are stale
+  /// and dropped, gradients (settled before) become none. Collective.
+  void invalidate();
 
   /// Brings groups in and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
@@ -187,6 +199,7 @@ class Pager : public PageFaultHandler {
       const PagerOptions& options,
       MemoryLedger& ledger);
   void broadcast_module(torch::nn::Module& module);
+  void broadcast_seeds(const torch::nn::Module& module);
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();
@@ -203,11 +216,13 @@ class Pager : public PageFaultHandler {
   void leave_phase();
   void follow(PlanCursor::Range range, bool wait_for_last);
   void perform(const PlanAction& action, bool exposed);
-  void unshard_planned(int group, bool exposed);
+  void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
   void unshard_on_demand(int group);
   RankIntent intent_to_read(int group) const;
   void wait_ready(int group);
-  Slot take_gather_slot(int group);
+  Slot take_gather_slot(
+      int group,
+      OffsetAllocator::End end = OffsetAllocator::End::kLow);
   void reshard(int group);
   void agree_joining_reductions(const RankIntent& intent);
   WaitCheck watch(int group);
@@ -226,6 +241,10 @@ class Pager : public PageFaultHandler {
   void on_backward_end();
   /// Reduces what was collected; of what is kept whole only if `all`.
   void reduce_leftovers(bool all);
+  /// Drops pages and gradients. @param why for the error of a held group.
+  void drop_values(const char* why);
+  /// Performs what the phase's plan begins with.
+  void start_plan();
   void adopt_plans();
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
@@ -235,8 +254,10 @@ class Pager : public PageFaultHandler {
   std::vector<std::optional<int>> zero_stages_;
   std::vector<std::optional<bool>> reshards_after_forward_;
   std::vector<ParameterPlace> places_;
+  ShardMesh mesh_;
   RankAgreement agreement_;
-  std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> data_; ///< of the ranks that divide one copy
+  std::unique_ptr<Communicator> replicas_; ///< of those that hold the same part
   SlotArena gather_arena_;
   SlotArena reduce_arena_;
   OffsetAllocator::End reduce_slot_end_ = OffsetAllocator::End::kLow;

@@ -133,7 +133,7 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
       for (const int g : entry.groups) {
         if (groups_[static_cast<size_t>(g)]->residency() ==
             Residency::kSharded) {
-          unshard_planned(g, /*exposed=*/true);
+          unshard_planned(g, OffsetAllocator::End::kLow, /*exposed=*/true);
         }
         wait_ready(g);
       }
@@ -150,7 +150,7 @@ void Pager::perform(const PlanAction& action, bool exposed) {
       reshard(action.group);
       break;
     case PlanAction::Kind::kUnshard:
-      unshard_planned(action.group, exposed);
+      unshard_planned(action.group, action.end, exposed);
       break;
     case PlanAction::Kind::kReduce:
       finish_reductions();
@@ -159,14 +159,17 @@ void Pager::perform(const PlanAction& action, bool exposed) {
   }
 }
 
-void Pager::unshard_planned(int group_number, bool exposed) {
+void Pager::unshard_planned(
+    int group_number,
+    OffsetAllocator::End end,
+    bool exposed) {
   const auto g = static_cast<size_t>(group_number);
   ParamGroup& group = *groups_[g];
   if (group.residency() != Residency::kSharded) {
     return;
   }
   unshard_sequence_[g] = agreement_.count_collective();
-  group.begin_unshard(*data_, take_gather_slot(group_number));
+  group.begin_unshard(*data_, take_gather_slot(group_number, end));
   ++(exposed ? statistics_.on_demand_unshards : statistics_.planned_unshards);
 }
 
@@ -202,11 +205,11 @@ WaitCheck Pager::watch(int group_number) {
       [this, group_number] { return describe(intent_to_read(group_number)); });
 }
 
-Slot Pager::take_gather_slot(int group_number) {
+Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
   const ParamGroup& wanted = *groups_[static_cast<size_t>(group_number)];
   const int64_t numel = wanted.layout().padded_numel();
   while (true) {
-    Slot slot = gather_arena_.try_allocate(numel, wanted.dtype());
+    Slot slot = gather_arena_.try_allocate(numel, wanted.dtype(), end);
     if (slot.defined()) {
       return slot;
     }
@@ -237,7 +240,8 @@ Slot Pager::take_gather_slot(int group_number) {
 
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
-  if (group.residency() == Residency::kSharded || group.pins > 0) {
+  if (group.residency() == Residency::kSharded || group.pins > 0 ||
+      !is_divided()) {
     return;
   }
   group.touched_epoch = 0;

@@ -203,6 +203,13 @@ void Pager::all_gather_shards(
   data_->all_gather(whole, shard, what).wait(watch_failures());
 }
 
+void Pager::sum_over_shards(const at::Tensor& values) {
+  sum_over_ranks(values);
+  if (mesh_.replicas > 1) {
+    values.div_(mesh_.replicas); // every copy has counted
+  }
+}
+
 void Pager::max_over_ranks(const at::Tensor& values) {
   agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
   control()
@@ -255,26 +262,6 @@ void Pager::multiply_gradients(double factor) {
   }
 }
 
-double Pager::take_gradient_factor() {
-  std::optional<double> common;
-  bool differs = false;
-  for (const auto& bucket : buckets_) {
-    if (bucket) {
-      differs = differs || bucket->factor() != common.value_or(bucket->factor());
-      common = bucket->factor();
-    }
-  }
-  if (!differs) {
-    return common.value_or(1);
-  }
-  for (const auto& bucket : buckets_) {
-    if (bucket) {
-      bucket->apply_factor();
-    }
-  }
-  return 1;
-}
-
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[index];
   TESSERA_CHECK(
@@ -308,7 +295,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
-  if (world_size() == 1) {
+  if (!is_divided()) {
     return group.view_of(bucket->shard(), place.position).mul(bucket->factor());
   }
   const at::Tensor whole =
@@ -320,13 +307,16 @@ at::Tensor Pager::whole_gradient(size_t index) {
   return group.view_of(whole, place.position).mul(bucket->factor());
 }
 
-void Pager::begin_next_step() {
+void Pager::drop_values(const char* why) {
   for (const auto& group : groups_) {
     TESSERA_CHECK(
         group->pins == 0,
-        "step: group '",
+        why,
+        ": group '",
         group->name(),
-        "' is held by a gather scope; end it before the step.");
+        "' is held by a gather scope; end it before the ",
+        why,
+        ".");
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -335,17 +325,33 @@ void Pager::begin_next_step() {
       buckets_[g]->clear();
     }
   }
+}
+
+void Pager::start_plan() {
+  if (cursor().following()) {
+    for (const PlanAction& action : cursor().plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::invalidate() {
+  drop_values("load");
+  // A step under way goes on by page faults.
+  if (world_size() > 1 && cursor().at_beginning()) {
+    start_plan();
+  }
+}
+
+void Pager::begin_next_step() {
+  drop_values("step");
   ++statistics_.steps;
   if (world_size() == 1) {
     return;
   }
   adopt_plans();
   phase_ = PlanPhase::kTrain;
-  if (cursor().following()) {
-    for (const PlanAction& action : cursor().plan().start) {
-      perform(action, /*exposed=*/false);
-    }
-  }
+  start_plan();
 }
 
 std::optional<ResidencyPlan> Pager::make_plan(

@@ -34,6 +34,10 @@ struct PagerOptions {
   /// groups stay as fit, those needed last going first.
   std::optional<int64_t> gather_bytes;
 
+  /// Hybrid sharding: so many neighbouring ranks (those of a node) divide the
+  /// parameters, and every such group of ranks holds them all. 0: all ranks.
+  int shard_ranks = 0;
+
   /// Groups gathered ahead of the one in use.
   int prefetch_depth = 1;
   /// Starts every rank from rank 0's parameters and buffers.

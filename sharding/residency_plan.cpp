@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/residency_plan.h"
 
-#include "tessera/runtime/memory/offset_allocator.h"
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -15,13 +13,27 @@ namespace {
 
 using Kind = PlanEvent::Kind;
 
+/// Where groups of different sizes are put, so that the room between them
+/// stays usable: which way is best depends on the model.
+enum class Placement {
+  kLow, ///< always at the first place that fits
+  kAlternate, ///< one after the other at either end
+  kBySize, ///< small ones at the other end
+};
+
 /// Which groups are unsharded while the entries are walked through.
 class ResidencySimulation {
  public:
   ResidencySimulation(
       const std::vector<PlanEntry>& entries,
-      const PlanLimits& limits)
-      : limits_(limits), allocator_(limits.capacity_bytes) {
+      const PlanLimits& limits,
+      Placement placement)
+      : limits_(limits),
+        placement_(placement),
+        allocator_(limits.capacity_bytes) {
+    for (const int64_t bytes : limits.group_bytes) {
+      largest_ = std::max(largest_, bytes);
+    }
     for (size_t i = 0; i < entries.size(); ++i) {
       for (const int group : entries[i].groups) {
         uses_[group].push_back(i);
@@ -47,10 +59,13 @@ class ResidencySimulation {
     const auto saved_allocator = allocator_;
     const auto saved_offsets = offsets_;
     std::vector<PlanAction> made;
+    const auto end = next_end(group);
     while (true) {
-      if (const auto offset = allocator_.allocate(limits_.group_bytes[group])) {
+      if (const auto offset =
+              allocator_.allocate(limits_.group_bytes[group], end)) {
         offsets_[group] = *offset;
-        made.push_back({PlanAction::Kind::kUnshard, group});
+        ++placed_;
+        made.push_back({PlanAction::Kind::kUnshard, group, end});
         actions.insert(actions.end(), made.begin(), made.end());
         return true;
       }
@@ -69,6 +84,14 @@ class ResidencySimulation {
 
  private:
   static constexpr size_t kNever = std::numeric_limits<size_t>::max();
+
+  OffsetAllocator::End next_end(int group) const {
+    const bool high =
+        (placement_ == Placement::kAlternate && placed_ % 2 == 1) ||
+        (placement_ == Placement::kBySize &&
+         limits_.group_bytes[group] * 2 < largest_);
+    return high ? OffsetAllocator::End::kHigh : OffsetAllocator::End::kLow;
+  }
 
   /// First entry after `now` that uses the group.
   size_t next_use(int group, size_t now) const {
@@ -97,6 +120,9 @@ class ResidencySimulation {
   }
 
   const PlanLimits& limits_;
+  Placement placement_;
+  int64_t largest_ = 0;
+  int placed_ = 0;
   OffsetAllocator allocator_;
   std::map<int, int64_t> offsets_;
   std::map<int, std::vector<size_t>> uses_;
@@ -173,14 +199,13 @@ std::vector<PlanEntry> entries_with_reductions(
   return entries;
 }
 
-} // namespace
-
 std::optional<ResidencyPlan> compile_plan(
     const std::vector<PlanEvent>& events,
-    const PlanLimits& limits) {
+    const PlanLimits& limits,
+    Placement placement) {
   ResidencyPlan plan;
   plan.entries = entries_with_reductions(events, limits.keeps_gradients);
-  ResidencySimulation simulation(plan.entries, limits);
+  ResidencySimulation simulation(plan.entries, limits, placement);
   const auto prefetch = [&](size_t now,
                             size_t from,
                             std::vector<int> keep,
@@ -221,6 +246,25 @@ std::optional<ResidencyPlan> compile_plan(
     }
   }
   return plan;
+}
+
+} // namespace
+
+std::optional<ResidencyPlan> compile_plan(
+    const std::vector<PlanEvent>& events,
+    const PlanLimits& limits) {
+  std::optional<ResidencyPlan> best;
+  for (const auto placement :
+       {Placement::kLow, Placement::kAlternate, Placement::kBySize}) {
+    auto plan = compile_plan(events, limits, placement);
+    if (plan && (!best || plan->exposed_unshards < best->exposed_unshards)) {
+      best = std::move(plan);
+    }
+    if (best && best->exposed_unshards == 0) {
+      break;
+    }
+  }
+  return best;
 }
 
 int64_t capacity_without_exposed_unshards(

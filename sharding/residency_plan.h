@@ -3,6 +3,8 @@
 // When each group is unsharded, dropped and reduced: recorded once, then
 // followed. Pure arithmetic over group numbers; no tensors.
 
+#include "tessera/runtime/memory/offset_allocator.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +30,8 @@ struct PlanAction {
   enum class Kind { kReshard, kUnshard, kReduce };
   Kind kind = Kind::kUnshard;
   int group = 0;
+  /// From which end of the gather slots a place is taken.
+  OffsetAllocator::End end = OffsetAllocator::End::kLow;
 
   bool operator==(const PlanAction&) const = default;
 };

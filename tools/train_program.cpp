@@ -130,7 +130,7 @@ int run_train(int argc, char** argv) {
 
   torch::manual_seed(config.seed); // the classifier, alike on all ranks
   auto model =
-      load_bert_for_sequence_classification(config.model_folder, labels);
+      lazy_bert_for_sequence_classification(config.model_folder, labels);
   auto engine = wrap(model, config.engine);
   // From here on dropout differs between the ranks.
   torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);

@@ -2,7 +2,8 @@
 #include "tessera/zoo/bert_folder.h"
 
 #include "tessera/runtime/core/log.h"
-#include "tessera/zoo/hf_folder.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/load_weights.h"
 #include "tessera/zoo/hf_folder_writer.h"
 
 #include <nlohmann/json.hpp>
@@ -67,28 +68,39 @@ void log_list(
 } // namespace
 
 BertModel load_bert(const fs::path& folder) {
-  BertModel model(BertConfig::from_folder(folder));
-  const HfLoadReport report = load_hf_weights(
-      *model, HfCheckpoint::open(folder), {.rename = encoder_name});
+  const BertConfig config = BertConfig::from_folder(folder);
+  BertModel model = lazy([&] { return BertModel(config); });
+  const LoadWeightsReport report =
+      load_weights(*model, folder, {.rename = encoder_name});
+  materialize(*model);
   log_list(folder, "not needed, left out", report.left_out);
   return model;
 }
 
-BertForSequenceClassification load_bert_for_sequence_classification(
+BertForSequenceClassification lazy_bert_for_sequence_classification(
     const fs::path& folder,
     const std::vector<std::string>& labels) {
   BertConfig config = BertConfig::from_folder(folder);
   if (!labels.empty()) {
     config.labels = labels;
   }
-  BertForSequenceClassification model(config);
-  const HfLoadReport report = load_hf_weights(
+  BertForSequenceClassification model =
+      lazy([&] { return BertForSequenceClassification(config); });
+  const LoadWeightsReport report = load_weights(
       *model,
-      HfCheckpoint::open(folder),
+      folder,
       {.rename = canonical_name,
        .may_be_missing = {std::string(kClassifierPrefix)}});
   log_list(folder, "not needed, left out", report.left_out);
   log_list(folder, "not in the checkpoint, fresh", report.missing);
+  return model;
+}
+
+BertForSequenceClassification load_bert_for_sequence_classification(
+    const fs::path& folder,
+    const std::vector<std::string>& labels) {
+  auto model = lazy_bert_for_sequence_classification(folder, labels);
+  materialize(*model);
   return model;
 }
 

@@ -26,6 +26,13 @@ BertForSequenceClassification load_bert_for_sequence_classification(
     const std::filesystem::path& folder,
     const std::vector<std::string>& labels = {});
 
+/// The same without memory: tessera::wrap reads each rank's part of the weights
+/// only, and tessera::materialize() makes it whole. The folder must stay as it
+/// is until then.
+BertForSequenceClassification lazy_bert_for_sequence_classification(
+    const std::filesystem::path& folder,
+    const std::vector<std::string>& labels = {});
+
 /// Writes an unsharded classifier as one Hugging Face folder; see
 /// HfFolderWriter.
 /// @param tokenizer_folder where the tokenizer's files are copied from.

@@ -5,8 +5,6 @@
 
 #include <torch/torch.h>
 
-#include <cstring>
-
 namespace tessera {
 
 SafetensorsDtype safetensors_dtype_of(torch::ScalarType dtype) {
@@ -23,33 +21,6 @@ SafetensorsDtype safetensors_dtype_of(torch::ScalarType dtype) {
           torch::toString(dtype),
           " are not exported; convert them to float32, float16 or bfloat16");
   }
-}
-
-torch::Tensor tensor_of(const SafetensorsEntry& entry) {
-  torch::ScalarType dtype = torch::kFloat32;
-  switch (entry.dtype) {
-    case SafetensorsDtype::kF32:
-      break;
-    case SafetensorsDtype::kF16:
-      dtype = torch::kFloat16;
-      break;
-    case SafetensorsDtype::kBF16:
-      dtype = torch::kBFloat16;
-      break;
-    default:
-      TESSERA_FAIL(
-          "tensor '",
-          entry.name,
-          "' is ",
-          name_of(entry.dtype),
-          "; weights must be F32, F16 or BF16: convert the checkpoint");
-  }
-  torch::Tensor tensor =
-      torch::empty(entry.shape, torch::TensorOptions().dtype(dtype));
-  if (!entry.data.empty()) {
-    std::memcpy(tensor.data_ptr(), entry.data.data(), entry.data.size());
-  }
-  return tensor;
 }
 
 std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {

@@ -75,7 +75,7 @@ class AdafactorMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     std::map<size_t, ShardTensors> shards;
     const at::Tensor squares = sum_gradients(shards);
-    context_.pager.sum_over_ranks(squares);
+    context_.pager.sum_over_shards(squares);
     forget_and_add(squares);
     const at::Tensor update_squares =
         at::zeros({static_cast<int64_t>(order_.size())}, at::kDouble);
@@ -92,7 +92,7 @@ class AdafactorMethod : public UpdateMethod {
       update_squares[row_of(run)] += update.square().sum(at::kDouble).cpu();
       updates.push_back(std::move(update));
     });
-    context_.pager.sum_over_ranks(update_squares);
+    context_.pager.sum_over_shards(update_squares);
     size_t next = 0;
     for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
       const double squares_of_update =

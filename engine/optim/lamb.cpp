@@ -37,7 +37,7 @@ class LambMethod : public UpdateMethod {
       }
     }
     lamb_moments_(runs, sums);
-    context_.pager.sum_over_ranks(all);
+    context_.pager.sum_over_shards(all);
     for (size_t i = 0; i < runs.size(); ++i) {
       runs[i].step.lr *= trust_ratio(sums[i][0], sums[i][1]);
     }

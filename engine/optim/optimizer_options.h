@@ -49,7 +49,8 @@ struct LionOptions {
 };
 
 /// LAMB (arXiv:1904.00962): AdamW whose step has the length of the parameter.
-/// The trust ratio is 1 where the parameter or the step is zero.
+/// The trust ratio is 1 where the parameter or the step is zero, and at most
+/// max_trust_ratio.
 struct LambOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -140,7 +141,7 @@ enum class StatePlacement {
 /// ```
 /// options.optimizer.lr = 3e-4;
 /// options.optimizer.rule = LionOptions{.beta2 = 0.98};
-/// options.optimizer.parameters = {{".*bias", .weight_decay = 0.0}};
+/// options.optimizer.parameters = {{.pattern = ".*bias", .weight_decay = 0}};
 /// ```
 struct OptimizerOptions {
   double lr = 1e-3;

@@ -40,7 +40,8 @@ int64_t ShardAccess::bytes() const {
 
 bool ShardAccess::rounds_in_kernel() const {
   const at::ScalarType type = group_.shard().scalar_type();
-  return group_.has_own_master() && (type == at::kBFloat16 || type == at::kHalf);
+  return group_.has_own_master() &&
+         (type == at::kBFloat16 || type == at::kHalf);
 }
 
 void ShardAccess::allocate(MemoryLedger& ledger) {
@@ -77,13 +78,17 @@ ShardTensors ShardAccess::begin() {
 }
 
 void ShardAccess::end() {
+  if (mirrored() || !rounds_in_kernel()) {
+    master_was_written();
+  }
+}
+
+void ShardAccess::master_was_written() {
   if (mirrored()) {
     mirror_->store();
   }
-  if (mirrored() || !rounds_in_kernel()) {
-    group_.round_master();
-    write_backs_ = group_.write_backs();
-  }
+  group_.round_master();
+  write_backs_ = group_.write_backs();
 }
 
 } // namespace tessera

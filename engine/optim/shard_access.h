@@ -46,6 +46,13 @@ class ShardAccess {
   int64_t bytes() const;
   void allocate(MemoryLedger& ledger);
 
+  /// The master weights where they rest: [shard_numel].
+  const at::Tensor& master() const {
+    return mirror_ ? mirror_->tensor() : group_.master();
+  }
+  /// After they were written from outside: the group gets them.
+  void master_was_written();
+
   /// The tensors for an update. On a mirrored group it blocks.
   ShardTensors begin();
   /// After the update: what rests elsewhere goes back to the group.

@@ -149,6 +149,22 @@ void ShardedOptimizer::step(double grad_scale) {
   for (const auto& method : methods_) {
     method->step({lr_});
   }
+  ++steps_;
+}
+
+const at::Tensor& ShardedOptimizer::master(size_t g) const {
+  const auto& access = context_.access[g];
+  return access ? access->master() : context_.pager.groups()[g]->master();
+}
+
+void ShardedOptimizer::masters_were_written() {
+  for (size_t g = 0; g < context_.access.size(); ++g) {
+    if (context_.access[g]) {
+      context_.access[g]->master_was_written();
+    } else {
+      context_.pager.groups()[g]->round_master();
+    }
+  }
 }
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {

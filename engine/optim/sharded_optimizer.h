@@ -42,6 +42,20 @@ class ShardedOptimizer {
     lr_ = lr;
   }
 
+  /// Calls of step() since the beginning of the run.
+  int64_t steps() const {
+    return steps_;
+  }
+  void set_steps(int64_t steps) {
+    steps_ = steps;
+  }
+
+  /// The most precise values of group `g`'s shard: [shard_numel]. Trained or
+  /// not.
+  const at::Tensor& master(size_t g) const;
+  /// To be called after they were written from outside.
+  void masters_were_written();
+
   /// All trainable parameters, in the pager's order. Their step counts may be
   /// changed, to go on from saved state.
   std::vector<OptimizedParameter>& parameters() {
@@ -59,6 +73,7 @@ class ShardedOptimizer {
 
   UpdateContext context_;
   double lr_;
+  int64_t steps_ = 0;
   std::vector<OptimizedParameter> parameters_;
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
 };

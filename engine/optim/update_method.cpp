@@ -54,7 +54,7 @@ ShardPart make_shard_part(
   for (const auto& parameter : group.parameters()) {
     spans.push_back(parameter.span);
   }
-  const FlatSpan shard = group.layout().shard(pager.rank());
+  const FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
   std::vector<FlatRun> runs = runs_of_shard(spans, shard);
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;

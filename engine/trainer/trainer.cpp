@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/trainer.h"
 
+#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/engine/trainer/training_log.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
@@ -35,6 +37,28 @@ StepTotals sum_over_ranks(Engine& engine, double loss, double tokens) {
   return {values[0], values[1]};
 }
 
+/// How far a run has come.
+class RunPosition : public Checkpointable {
+ public:
+  int64_t steps = 0;
+  int64_t batch = 0; ///< since the start of the run
+
+  std::string name() const override {
+    return "trainer";
+  }
+  CheckpointState save_state() const override {
+    return {{{"steps", steps}, {"batch", batch}}, {}};
+  }
+  void load_state(const CheckpointState& state) override {
+    steps = state.values.at("steps");
+    batch = state.values.at("batch");
+  }
+};
+
+std::filesystem::path checkpoints_of(const TrainerOptions& options) {
+  return options.run_folder / "checkpoints";
+}
+
 } // namespace
 
 int64_t total_steps_of(
@@ -63,15 +87,26 @@ TrainingSummary train(
       " micro-batches. Give more data or epochs, or smaller batches.");
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
+  LrScheduler scheduler(engine.learning_rate(), schedule);
+  RunPosition progress;
+  const std::vector<Checkpointable*> states{&scheduler, &progress};
+  if (options.resume && !list_checkpoints(checkpoints_of(options)).empty()) {
+    engine.load(checkpoints_of(options), states);
+    if (progress.batch % batches != 0) {
+      task.begin_epoch(progress.batch / batches);
+    }
+  }
   std::unique_ptr<TrainingLog> log;
   if (world.rank() == 0) {
-    log = std::make_unique<TrainingLog>(options.run_folder, total_steps);
+    log = std::make_unique<TrainingLog>(
+        options.run_folder, total_steps, progress.steps);
   }
 
   TrainingSummary summary;
+  summary.steps = progress.steps;
   double all_tokens = 0;
   const auto start = Clock::now();
-  int64_t batch = 0; // since the start of the run
+  int64_t& batch = progress.batch;
   while (summary.steps < total_steps) {
     const auto step_start = Clock::now();
     double loss = 0;
@@ -97,14 +132,15 @@ TrainingSummary train(
         ". Lower the learning rate, clip the gradients "
         "(training.clip_grad_norm), or look at the data of this step.");
     StepMetrics metrics;
-    metrics.lr = learning_rate_at(schedule, summary.steps);
-    engine.set_learning_rate(metrics.lr);
+    scheduler.step(engine);
+    metrics.lr = engine.learning_rate();
     if (options.clip_grad_norm > 0) {
       metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
     }
     engine.step();
 
     ++summary.steps;
+    progress.steps = summary.steps;
     summary.last_loss = totals.loss;
     all_tokens += totals.tokens;
     if (log) {
@@ -115,7 +151,12 @@ TrainingSummary train(
       metrics.memory_bytes = cpu_bytes_peak();
       log->add(metrics);
     }
+    if (options.save_every > 0 && summary.steps % options.save_every == 0) {
+      engine.save(checkpoints_of(options), states, options.keep_last);
+    }
   }
+  // As it was found, for whoever trains on.
+  engine.set_learning_rate(scheduler.peak_learning_rate());
   summary.seconds = seconds_since(start);
   summary.tokens_per_s = all_tokens / summary.seconds;
   if (log) {

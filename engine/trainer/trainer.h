@@ -3,7 +3,7 @@
 // The training loop: schedule, accumulation, clipping, metrics and progress.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/trainer/lr_schedule.h"
+#include "tessera/engine/schedule/lr_schedule.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
 
@@ -20,17 +20,25 @@ struct TrainerOptions {
   int64_t accumulate = 1;
   /// Global 2-norm that gradients are clipped to; 0 does not clip.
   double clip_grad_norm = 0;
-  /// peak_lr, warm-up and decay; total_steps is filled in.
+  /// Of the rate that the engine has at the start; total_steps is filled in.
   LrScheduleOptions schedule;
-  /// Where rank 0 writes metrics.jsonl and loss.svg; exists.
+  /// Optimizer steps between checkpoints; 0 saves none.
+  int64_t save_every = 0;
+  /// Checkpoints that are kept; 0 keeps all.
+  int keep_last = 2;
+  /// Goes on from the latest checkpoint of the run folder, if there is one: as
+  /// if the run had not been interrupted.
+  bool resume = false;
+  /// Where rank 0 writes metrics.jsonl and loss.svg, and all ranks their part
+  /// of checkpoints/; exists.
   std::filesystem::path run_folder;
 };
 
 struct TrainingSummary {
-  int64_t steps = 0;
+  int64_t steps = 0; ///< of the whole run, those before a resumption too
   double last_loss = 0; ///< mean over all ranks
   double seconds = 0;
-  double tokens_per_s = 0; ///< over all ranks
+  double tokens_per_s = 0; ///< over all ranks, since the start or resumption
 };
 
 /// Optimizer steps of a run.

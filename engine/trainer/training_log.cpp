@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <sstream>
 
 namespace tessera {
 
@@ -25,14 +26,44 @@ ProgressLineOptions progress_options() {
   return options;
 }
 
+/// Cuts a file of metrics off behind `last_step`. @return the losses that stay.
+std::vector<PlotPoint> keep_lines(
+    const std::filesystem::path& path,
+    int64_t last_step) {
+  std::vector<PlotPoint> losses;
+  if (last_step == 0 || !std::filesystem::exists(path)) {
+    return losses;
+  }
+  std::istringstream all(read_text_file(path));
+  std::string kept;
+  for (std::string line; std::getline(all, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded() || json.value("step", last_step + 1) > last_step) {
+      break;
+    }
+    const auto loss = json.find("loss");
+    if (loss != json.end() && loss->is_number()) {
+      losses.push_back({json.at("step").get<double>(), loss->get<double>()});
+    }
+    kept += line + "\n";
+  }
+  write_file_atomically(path, kept);
+  return losses;
+}
+
 } // namespace
 
 TrainingLog::TrainingLog(
     const std::filesystem::path& folder,
-    int64_t total_steps)
+    int64_t total_steps,
+    int64_t resumed_step)
     : folder_(folder),
       total_steps_(total_steps),
-      metrics_(folder / "metrics.jsonl"),
+      losses_(keep_lines(folder / "metrics.jsonl", resumed_step)),
+      metrics_(
+          folder / "metrics.jsonl",
+          resumed_step > 0 ? JsonLinesWriter::Mode::kAppend
+                           : JsonLinesWriter::Mode::kNew),
       progress_(std::cout, progress_options()) {}
 
 void TrainingLog::add(const StepMetrics& metrics) {

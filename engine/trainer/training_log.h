@@ -25,7 +25,12 @@ struct StepMetrics {
 /// Progress on standard output, metrics.jsonl and loss.svg in a folder.
 class TrainingLog {
  public:
-  TrainingLog(const std::filesystem::path& folder, int64_t total_steps);
+  /// @param resumed_step lines up to this step are kept, later ones, of steps
+  ///   that will be done again, are not; 0 begins anew.
+  TrainingLog(
+      const std::filesystem::path& folder,
+      int64_t total_steps,
+      int64_t resumed_step = 0);
 
   void add(const StepMetrics& metrics);
 
@@ -35,9 +40,9 @@ class TrainingLog {
  private:
   std::filesystem::path folder_;
   int64_t total_steps_;
+  std::vector<PlotPoint> losses_;
   JsonLinesWriter metrics_;
   ProgressLine progress_;
-  std::vector<PlotPoint> losses_;
 };
 
 } // namespace tessera

@@ -10,9 +10,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace tessera {
@@ -113,17 +115,37 @@ World::~World() = default;
 std::unique_ptr<Communicator> World::new_communicator(
     const std::string& name,
     at::Device device) {
-  if (size_ == 1) {
+  std::vector<int> all(static_cast<size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  return new_communicator(name, device, all);
+}
+
+std::unique_ptr<Communicator> World::new_communicator(
+    const std::string& name,
+    at::Device device,
+    const std::vector<int>& ranks) {
+  const std::string unique = unique_name(name);
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TESSERA_CHECK(
+      place != ranks.end(),
+      "new_communicator: rank ",
+      rank_,
+      " is not among the ranks of its own group '",
+      name,
+      "'.");
+  if (ranks.size() == 1) {
     return std::make_unique<Communicator>(name);
   }
-  auto prefixed =
-      c10::make_intrusive<c10d::PrefixStore>(unique_name(name), store_);
+  auto store = c10::make_intrusive<c10d::PrefixStore>(
+      unique + "/" + std::to_string(ranks.front()), store_);
+  const auto rank = static_cast<int>(place - ranks.begin());
+  const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
   return std::make_unique<Communicator>(
       name,
       device.is_cuda()
-          ? make_nccl_backend(prefixed, {rank_, size_, device.index(), timeout})
-          : make_cpu_backend(prefixed, rank_, size_, timeout),
+          ? make_nccl_backend(store, {rank, size, device.index(), timeout})
+          : make_cpu_backend(store, rank, size, timeout),
       timeout);
 }
 

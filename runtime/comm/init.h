@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -56,6 +57,15 @@ class World {
   std::unique_ptr<Communicator> new_communicator(
       const std::string& name,
       at::Device device = at::kCPU);
+
+  /// The same for some of the ranks, this one among them. Collective: every
+  /// rank of the job calls it with the same `name`, in the same order; each
+  /// rank is in one group, and the groups need not be equal.
+  /// @param ranks ascending; position in it is the rank within the group.
+  std::unique_ptr<Communicator> new_communicator(
+      const std::string& name,
+      at::Device device,
+      const std::vector<int>& ranks);
 
   /// `name` with a number behind it that no earlier call has returned: a prefix
   /// for keys in the store. Every rank calls it in the same order.

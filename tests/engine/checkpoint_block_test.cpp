@@ -41,7 +41,7 @@ struct LayerImpl : torch::nn::Module {
     at::Tensor scores = torch::matmul(parts[0], parts[1].transpose(1, 2)) /
                         std::sqrt(static_cast<double>(kDim));
     if (mask.defined()) {
-      scores = scores + mask;
+      scores = scores + mask.to(scores.scalar_type());
     }
     const at::Tensor attention = drop(scores.softmax(-1));
     const at::Tensor y = x + drop(out(torch::matmul(attention, parts[2])));
@@ -91,7 +91,7 @@ struct GptImpl : torch::nn::Module {
                              : torch::one_hot(tokens, kDim).to(torch::kFloat);
     const auto time = tokens.size(1);
     const at::Tensor mask =
-        torch::full({time, time}, -1e9).triu(/*diagonal=*/1);
+        torch::full({time, time}, -1e4).triu(/*diagonal=*/1);
     const at::Tensor y = layers(x, mask);
     return shape.tied ? torch::nn::functional::linear(y, embed->weight)
                       : head(y);
@@ -170,40 +170,56 @@ TEST_P(CheckpointBlockTest, TenStepsEqualThePlainRun) {
   });
 }
 
+namespace {
+
+/// @param min_group_numel 0 for a group per block; 2000 for two blocks each,
+///   whose gradients come from two recomputations.
+void expect_planned_traffic(
+    World& world,
+    const Shape& shape,
+    int64_t min_group_numel,
+    int micro_batches) {
+  const auto subject = subject_of(shape);
+  subject.make(); // the plain one
+  Gpt model = subject.make();
+  auto engine = wrap(model, parity_options(world, min_group_numel).engine);
+  int64_t trainable = 0;
+  for (const auto& group : engine.pager().groups()) {
+    trainable += group->trainable() ? 1 : 0;
+  }
+  train_step(engine, model, subject, micro_batches);
+  const auto first = engine.statistics();
+  EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
+  for (int step = 0; step < 3; ++step) {
+    train_step(engine, model, subject, micro_batches);
+  }
+  const auto later = engine.statistics();
+  const std::string what = std::to_string(micro_batches) +
+                           " micro-batches, groups of at least " +
+                           std::to_string(min_group_numel);
+  EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards) << what;
+  EXPECT_EQ(later.reductions - first.reductions, 3 * micro_batches * trainable)
+      << what;
+  // A block once in forward and once in backward, a segment of several once
+  // more each; nothing else more than that.
+  const auto groups = static_cast<int64_t>(engine.pager().groups().size());
+  const int passes = shape.blocks_per_checkpoint == 1 ? 2 : 3;
+  EXPECT_LE(
+      later.planned_unshards - first.planned_unshards,
+      3 * micro_batches * passes * groups)
+      << what;
+}
+
+} // namespace
+
 TEST_P(CheckpointBlockTest, NoGatherOnDemandAndOneReductionPerGroup) {
   const auto& [test, ranks] = GetParam();
   if (ranks == 1) {
     return; // nothing is gathered
   }
   run_ranks(ranks, [&test = test](World& world) {
-    for (const int micro_batches : {1, 2}) {
-      const auto subject = subject_of(test.shape);
-      subject.make(); // the plain one
-      Gpt model = subject.make();
-      auto engine = wrap(model, parity_options(world, 0).engine);
-      int64_t trainable = 0;
-      for (const auto& group : engine.pager().groups()) {
-        trainable += group->trainable() ? 1 : 0;
-      }
-      train_step(engine, model, subject, micro_batches);
-      const auto first = engine.statistics();
-      EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
-      for (int step = 0; step < 3; ++step) {
-        train_step(engine, model, subject, micro_batches);
-      }
-      const auto later = engine.statistics();
-      EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards)
-          << micro_batches << " micro-batches";
-      EXPECT_EQ(
-          later.reductions - first.reductions, 3 * micro_batches * trainable);
-      // A block once in forward and once in backward, a segment of several
-      // once more each; nothing else more than that.
-      const auto groups = static_cast<int64_t>(engine.pager().groups().size());
-      const int passes = test.shape.blocks_per_checkpoint == 1 ? 2 : 3;
-      EXPECT_LE(
-          later.planned_unshards - first.planned_unshards,
-          3 * micro_batches * passes * groups);
-    }
+    expect_planned_traffic(world, test.shape, 0, 2);
+    expect_planned_traffic(world, test.shape, 2000, 1);
   });
 }
 
@@ -248,8 +264,48 @@ TEST(CheckpointBlock, EvaluationBetweenSteps) {
   });
 }
 
+namespace {
+
+/// Losses of five steps with gradient accumulation.
+std::vector<double> losses_of(Shape shape, const EngineOptions& options) {
+  torch::manual_seed(1);
+  Gpt model(shape);
+  const auto subject = subject_of(shape);
+  auto engine = wrap(model, options);
+  std::vector<double> losses;
+  for (int step = 0; step < 5; ++step) {
+    for (int micro = 0; micro < 2; ++micro) {
+      torch::manual_seed(10 * step + micro);
+      const at::Tensor loss = subject.loss(model, 0, 1);
+      losses.push_back(loss.item<double>());
+      engine.backward(loss);
+    }
+    engine.step();
+  }
+  return losses;
+}
+
+} // namespace
+
+TEST(CheckpointBlock, SameLossesInEveryStageAndPrecision) {
+  const std::vector<std::pair<int, std::optional<at::ScalarType>>> cases{
+      {1, {}}, {2, {}}, {3, {}}, {3, at::kBFloat16}, {2, at::kHalf}};
+  run_ranks(2, [&cases](World& world) {
+    for (const auto& [zero_stage, dtype] : cases) {
+      auto options = parity_options(world, 0).engine;
+      options.sharding.zero_stage = zero_stage;
+      options.sharding.precision.parameters = dtype;
+      EXPECT_EQ(
+          losses_of({.use_checkpoint = true}, options),
+          losses_of({.use_checkpoint = false}, options))
+          << "stage " << zero_stage << ", "
+          << (dtype ? c10::toString(*dtype) : "the module's own type");
+    }
+  });
+}
+
 TEST(CheckpointBlock, AFailedRecomputationDoesNotSpoilTheNextBackward) {
-  run_ranks(1, [](World& world) {
+  run_ranks(2, [](World& world) {
     struct FlakyImpl : torch::nn::Module {
       FlakyImpl() : layer(register_module("layer", torch::nn::Linear(6, 6))) {}
       at::Tensor forward(const at::Tensor& x) {

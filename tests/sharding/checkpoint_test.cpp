@@ -301,6 +301,31 @@ TEST(Checkpoint, Nested) {
   EXPECT_EQ(probe->forwards, 3);
 }
 
+TEST(Checkpoint, AnInputThatIsPassedThrough) {
+  struct PassImpl : torch::nn::Module {
+    PassImpl() : layer(register_module("layer", torch::nn::Linear(6, 6))) {}
+    std::tuple<at::Tensor, at::Tensor, at::Tensor> forward(
+        const at::Tensor& x,
+        const at::Tensor& constant) {
+      return {layer(x), x, constant};
+    }
+    torch::nn::Linear layer;
+  };
+  using Pass = torch::nn::ModuleHolder<PassImpl>;
+  torch::manual_seed(2);
+  CheckpointBlock<Pass> block(std::make_shared<PassImpl>());
+  const at::Tensor x = input();
+  const at::Tensor constant = torch::ones({6});
+  const auto [y, same, still] = block(x, constant);
+  EXPECT_TRUE(torch::equal(same, x));
+  EXPECT_FALSE(same.is_same(x));
+  (y.sum() + (same * 3).sum() + (still * 5).sum()).backward();
+  const at::Tensor expected = block->layer->weight.sum(0) + 3;
+  EXPECT_TRUE(torch::allclose(x.grad(), expected.expand_as(x)));
+  EXPECT_FALSE(constant.requires_grad());
+  EXPECT_FALSE(constant.grad().defined());
+}
+
 TEST(Checkpoint, RecomputesUnderTheForwardsAutocast) {
   expect_same_as_plain([](auto& mlp) {
     const at::Tensor x = input();

@@ -58,7 +58,7 @@ class PlanWalker {
       } else {
         ASSERT_FALSE(offsets_.count(action.group));
         const auto offset =
-            allocator_.allocate(limits_.group_bytes[action.group]);
+            allocator_.allocate(limits_.group_bytes[action.group], action.end);
         ASSERT_TRUE(offset.has_value()) << "no room for " << action.group;
         offsets_[action.group] = *offset;
       }

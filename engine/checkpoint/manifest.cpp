@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/manifest.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/atomic_folder.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr int kFormat = 1;
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kPrefix = "step-";
+
+json to_json(const SavedTensor& tensor) {
+  json result{{"name", tensor.name}, {"checksum", tensor.checksum}};
+  if (!tensor.parameter.empty()) {
+    result["parameter"] = tensor.parameter;
+    result["state"] = tensor.state;
+  }
+  if (tensor.offset) {
+    result["offset"] = *tensor.offset;
+    result["numel"] = tensor.numel;
+  }
+  return result;
+}
+
+SavedTensor saved_tensor(const json& from) {
+  SavedTensor tensor;
+  tensor.name = from.at("name");
+  tensor.checksum = from.at("checksum");
+  tensor.parameter = from.value("parameter", "");
+  tensor.state = from.value("state", "");
+  if (from.contains("offset")) {
+    tensor.offset = from.at("offset").get<int64_t>();
+    tensor.numel = from.at("numel").get<int64_t>();
+  }
+  return tensor;
+}
+
+/// The step of a checkpoint's folder name.
+std::optional<int64_t> step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const std::string prefix = kPrefix;
+  if (name.size() <= prefix.size() || name.size() > prefix.size() + 18 ||
+      name.compare(0, prefix.size(), prefix) != 0 ||
+      !std::all_of(
+          name.begin() + static_cast<std::ptrdiff_t>(prefix.size()),
+          name.end(),
+          [](char c) { return c >= '0' && c <= '9'; })) {
+    return std::nullopt;
+  }
+  return std::stoll(name.substr(prefix.size()));
+}
+
+/// Reads with `read`; whatever is missing or of the wrong type is an error that
+/// names the source.
+template <typename Read>
+auto read_strictly(const std::string& source, Read read) {
+  try {
+    return read();
+  } catch (const json::exception& error) {
+    TESSERA_FAIL(
+        source,
+        ": ",
+        error.what(),
+        "; the checkpoint is damaged or of another version: load another one");
+  }
+}
+
+} // namespace
+
+json to_json(const SavedRank& rank) {
+  json tensors = json::array();
+  for (const SavedTensor& tensor : rank.tensors) {
+    tensors.push_back(to_json(tensor));
+  }
+  return {
+      {"file", rank.file},
+      {"bytes", rank.bytes},
+      {"tensors", std::move(tensors)},
+      {"states", rank.states}};
+}
+
+SavedRank saved_rank(const json& from, const std::string& source) {
+  return read_strictly(source, [&] {
+    SavedRank rank;
+    rank.file = from.at("file");
+    rank.bytes = from.at("bytes");
+    for (const json& tensor : from.at("tensors")) {
+      rank.tensors.push_back(saved_tensor(tensor));
+    }
+    rank.states = from.at("states").get<std::map<std::string, json>>();
+    return rank;
+  });
+}
+
+std::string to_text(const CheckpointManifest& manifest) {
+  json parameters = json::object();
+  for (const auto& [name, parameter] : manifest.parameters) {
+    parameters[name] = {
+        {"sizes", parameter.sizes},
+        {"strides", parameter.strides},
+        {"steps", parameter.steps}};
+  }
+  json ranks = json::array();
+  for (const SavedRank& rank : manifest.ranks) {
+    ranks.push_back(to_json(rank));
+  }
+  const json all{
+      {"format", kFormat},
+      {"step", manifest.step},
+      {"world_size", manifest.ranks.size()},
+      {"engine", manifest.engine},
+      {"parameters", std::move(parameters)},
+      {"ranks", std::move(ranks)}};
+  return all.dump(1) + "\n";
+}
+
+CheckpointManifest read_manifest(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kManifest;
+  const json all = parse_json(read_text_file(file), file.string());
+  return read_strictly(file.string(), [&] {
+    const int format = all.at("format");
+    TESSERA_CHECK(
+        format == kFormat,
+        file.string(),
+        ": the checkpoint's format is ",
+        format,
+        "; this version reads format ",
+        kFormat,
+        ".");
+    CheckpointManifest manifest;
+    manifest.step = all.at("step");
+    manifest.engine = all.at("engine");
+    for (const auto& [name, from] : all.at("parameters").items()) {
+      manifest.parameters[name] = {
+          from.at("sizes"), from.at("strides"), from.at("steps")};
+    }
+    for (const json& rank : all.at("ranks")) {
+      manifest.ranks.push_back(saved_rank(rank, file.string()));
+    }
+    return manifest;
+  });
+}
+
+fs::path checkpoint_path(const fs::path& folder, int64_t step) {
+  char name[32];
+  std::snprintf(
+      name, sizeof(name), "%s%06lld", kPrefix, static_cast<long long>(step));
+  return folder / name;
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (step_of(entry.path()) && fs::exists(entry.path() / kManifest)) {
+      found.push_back(entry.path());
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return step_of(a) < step_of(b);
+  });
+  return found;
+}
+
+fs::path find_checkpoint(const fs::path& path) {
+  if (fs::exists(path / kManifest)) {
+    return path;
+  }
+  const auto all = list_checkpoints(path);
+  TESSERA_CHECK(
+      !all.empty(),
+      "load: '",
+      path.string(),
+      "' is no checkpoint and has none in it (folders step-N with a "
+      "manifest.json). Check the path.");
+  return all.back();
+}
+
+void prune_checkpoints(const fs::path& folder, int keep) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("." + std::string(kPrefix), 0) == 0) {
+      fs::remove_all(entry.path());
+    }
+  }
+  auto all = list_checkpoints(folder);
+  if (keep <= 0 || all.size() <= static_cast<size_t>(keep)) {
+    return;
+  }
+  all.resize(all.size() - static_cast<size_t>(keep));
+  for (const fs::path& old : all) {
+    remove_folder(old);
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a checkpoint's manifest.json says, and which checkpoints a folder has.
+//
+// [Note: checkpoint folders] A checkpoint is a folder "step-N": one safetensors
+// file per rank and manifest.json, which lists every tensor of every file with
+// its checksum. Values of parameters, and state that has one value per element
+// of a parameter, are stored as the pieces that the ranks had: flat, in the
+// order of the parameter's memory, each with its offset. Which rank or group a
+// piece was in means nothing, so that any other division can read its part. A
+// checkpoint is written as ".step-N.partial" and moved to its name when every
+// rank has finished.
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// The state name of parameters' values.
+inline constexpr const char* kMasterState = "master";
+
+/// One tensor of a rank's file.
+struct SavedTensor {
+  std::string name; ///< in the file
+  std::string checksum;
+  /// For pieces of parameters and tensors that belong to one.
+  std::string parameter;
+  std::string state;
+  /// Of the first element in the parameter's memory; nothing for a tensor that
+  /// is no piece of one.
+  std::optional<int64_t> offset;
+  int64_t numel = 0;
+};
+
+struct SavedRank {
+  std::string file;
+  uint64_t bytes = 0;
+  std::vector<SavedTensor> tensors;
+  /// Values of Checkpointables by name; shared ones are rank 0's.
+  std::map<std::string, nlohmann::json> states;
+};
+
+struct SavedParameter {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  /// Optimizer steps that it has taken.
+  int64_t steps = 0;
+};
+
+struct CheckpointManifest {
+  int64_t step = 0; ///< optimizer steps of the run
+  nlohmann::json engine; ///< learning rate, loss scale
+  std::map<std::string, SavedParameter> parameters;
+  std::vector<SavedRank> ranks;
+};
+
+nlohmann::json to_json(const SavedRank& rank);
+/// @param source names the text in errors.
+SavedRank saved_rank(const nlohmann::json& json, const std::string& source);
+
+std::string to_text(const CheckpointManifest& manifest);
+
+/// @throws tessera::Error naming the file and what is wrong with it.
+CheckpointManifest read_manifest(const std::filesystem::path& checkpoint);
+
+/// "step-000012" in `folder`.
+std::filesystem::path checkpoint_path(
+    const std::filesystem::path& folder,
+    int64_t step);
+
+/// Complete checkpoints in `folder`, ascending by step; none when there is no
+/// such folder.
+std::vector<std::filesystem::path> list_checkpoints(
+    const std::filesystem::path& folder);
+
+/// `path` itself when it is a checkpoint, else the latest one in it.
+/// @throws tessera::Error when there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+/// Removes all but the last `keep` checkpoints, and what interrupted runs left.
+/// @param keep 0 keeps all.
+void prune_checkpoints(const std::filesystem::path& folder, int keep);
+
+} // namespace tessera

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// LibTorch's default generators of random numbers, in a checkpoint.
+
+#include "tessera/engine/checkpoint/checkpointable.h"
+
+namespace tessera {
+
+/// The CPU's generator and, where CUDA is in use, that of the current device.
+class RngState : public Checkpointable {
+ public:
+  std::string name() const override;
+  bool is_per_rank() const override {
+    return true;
+  }
+  CheckpointState save_state() const override;
+  void load_state(const CheckpointState& state) override;
+};
+
+} // namespace tessera

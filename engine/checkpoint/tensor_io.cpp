@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/tensor_io.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::pair<at::ScalarType, SafetensorsDtype> kTypes[] = {
+    {at::kBool, SafetensorsDtype::kBool},
+    {at::kByte, SafetensorsDtype::kU8},
+    {at::kChar, SafetensorsDtype::kI8},
+    {at::kShort, SafetensorsDtype::kI16},
+    {at::kInt, SafetensorsDtype::kI32},
+    {at::kLong, SafetensorsDtype::kI64},
+    {at::kHalf, SafetensorsDtype::kF16},
+    {at::kBFloat16, SafetensorsDtype::kBF16},
+    {at::kFloat, SafetensorsDtype::kF32},
+    {at::kDouble, SafetensorsDtype::kF64}};
+
+} // namespace
+
+SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
+  for (const auto& [torch_type, file_type] : kTypes) {
+    if (torch_type == dtype) {
+      return file_type;
+    }
+  }
+  TESSERA_FAIL(
+      "checkpoint: tensors of type ",
+      dtype,
+      " cannot be saved; convert them to a real or integer type.");
+}
+
+at::ScalarType loaded_dtype_of(SafetensorsDtype dtype) {
+  for (const auto& [torch_type, file_type] : kTypes) {
+    if (file_type == dtype) {
+      return torch_type;
+    }
+  }
+  TESSERA_FAIL(
+      "checkpoint: tensors of ", name_of(dtype), " are not used here.");
+}
+
+std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {
+  return {
+      static_cast<const std::byte*>(tensor.const_data_ptr()),
+      static_cast<size_t>(tensor.nbytes())};
+}
+
+at::Tensor loaded_tensor(const SafetensorsEntry& entry) {
+  at::Tensor tensor = at::empty(entry.shape, loaded_dtype_of(entry.dtype));
+  if (!entry.data.empty()) {
+    std::memcpy(
+        tensor.mutable_data_ptr(), entry.data.data(), entry.data.size());
+  }
+  return tensor;
+}
+
+} // namespace tessera

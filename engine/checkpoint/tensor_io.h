@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tensors of any type from and to the bytes of safetensors files.
+
+#include "tessera/runtime/io/safetensors.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <span>
+
+namespace tessera {
+
+/// @throws tessera::Error for types that the format does not have.
+SafetensorsDtype saved_dtype_of(at::ScalarType dtype);
+
+/// @throws tessera::Error for types that LibTorch does not have.
+at::ScalarType loaded_dtype_of(SafetensorsDtype dtype);
+
+/// The bytes of a contiguous CPU tensor; valid as long as it.
+std::span<const std::byte> raw_bytes(const at::Tensor& tensor);
+
+/// A copy of the entry on the CPU.
+at::Tensor loaded_tensor(const SafetensorsEntry& entry);
+
+} // namespace tessera

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/schedule/lr_scheduler.h"
+
+#include "tessera/engine/engine.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+LrScheduler::LrScheduler(double peak_lr, const LrScheduleOptions& options)
+    : peak_lr_(peak_lr), options_(options) {
+  check(options_);
+}
+
+double LrScheduler::learning_rate() const {
+  return peak_lr_ * lr_factor_at(options_, steps_);
+}
+
+void LrScheduler::step(Engine& engine) {
+  engine.set_learning_rate(learning_rate());
+  ++steps_;
+}
+
+std::string LrScheduler::name() const {
+  return "lr_scheduler";
+}
+
+CheckpointState LrScheduler::save_state() const {
+  // What the schedule is stays the caller's: a run may be made longer.
+  return {{{"steps", steps_}}, {}};
+}
+
+void LrScheduler::load_state(const CheckpointState& state) {
+  steps_ = state.values.at("steps").get<int64_t>();
+}
+
+} // namespace tessera

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Finds bytes that have changed on a disk.
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace tessera {
+
+/// "xxh3:" and the 64-bit XXH3 of the bytes as 16 hexadecimal digits.
+std::string checksum_of(std::span<const std::byte> data);
+
+} // namespace tessera

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/inspect.h"
+
+#include "tessera/sharding/name_patterns.h"
+#include "tessera/sharding/pager.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+using Row = std::vector<std::string>;
+
+NamePatterns patterns_of(const std::string& pattern) {
+  return NamePatterns::of_paths("inspect_model", {pattern});
+}
+
+TensorSummary summarize(
+    const std::string& name,
+    const at::Tensor& tensor,
+    const at::Tensor& gradient,
+    double gradient_scale = 1) {
+  TensorSummary summary{name, tensor.sizes().vec(), {}, std::nullopt};
+  summary.value.add(tensor);
+  if (gradient.defined()) {
+    summary.gradient.emplace().add(gradient, 1 / gradient_scale);
+  }
+  return summary;
+}
+
+/// Merges values and gradients over the ranks; a gradient that some rank has
+/// counts on all.
+void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
+  std::vector<TensorStatistics> statistics;
+  for (const TensorSummary& item : summary) {
+    statistics.push_back(item.value);
+    statistics.push_back(item.gradient.value_or(TensorStatistics{}));
+  }
+  merge_over_ranks(pager, statistics);
+  for (size_t i = 0; i < summary.size(); ++i) {
+    summary[i].value = statistics[2 * i];
+    summary[i].gradient.reset();
+    if (statistics[2 * i + 1].count > 0) {
+      summary[i].gradient = statistics[2 * i + 1];
+    }
+  }
+}
+
+/// This rank's part of parameter `index`.
+TensorSummary summarize_own_part(
+    const Pager& pager,
+    size_t index,
+    double gradient_scale) {
+  const Pager::ParameterPlace& place = pager.parameters()[index];
+  const ParamGroup& group = *pager.groups()[place.group];
+  const PagedParameter& parameter = group.parameters()[place.position];
+  const GradientBucket* bucket = pager.bucket(place.group);
+  TensorSummary summary{
+      parameter.record.name(),
+      parameter.record.tensor.sizes().vec(),
+      {},
+      std::nullopt};
+  const FlatSpan mine = group.layout().shard(pager.rank());
+  for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, mine)) {
+    const auto part = [&](const at::Tensor& shard) {
+      return shard.narrow(0, run.shard_offset, run.numel);
+    };
+    summary.value.add(part(group.master()));
+    if (bucket != nullptr && bucket->has_gradient(place.position)) {
+      summary.gradient.emplace().add(
+          part(bucket->shard()), bucket->factor() / gradient_scale);
+    }
+  }
+  return summary;
+}
+
+std::string text_of(const std::vector<int64_t>& sizes) {
+  std::string text = "[";
+  for (const int64_t size : sizes) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  }
+  return text + "]";
+}
+
+std::string text_of(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return text.data();
+}
+
+void append_numbers(Row& row, const std::optional<TensorStatistics>& of) {
+  if (!of) {
+    row.insert(row.end(), 5, "-");
+    return;
+  }
+  for (const double value :
+       {of->max, of->min, of->mean, of->std(), of->norm()}) {
+    row.push_back(text_of(value));
+  }
+}
+
+/// Names to the left, numbers to the right.
+std::string format_table(const std::vector<Row>& rows, size_t left_columns) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      widths[c] = std::max(widths[c], row[c].size());
+    }
+  }
+  std::string table;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += c == 0 ? "" : "  ";
+      line += c < left_columns ? row[c] + padding : padding + row[c];
+    }
+    table += (table.empty() ? "" : "\n") + line;
+  }
+  return table;
+}
+
+} // namespace
+
+std::vector<TensorSummary> inspect_model(
+    const torch::nn::Module& module,
+    const std::string& pattern) {
+  NamePatterns patterns = patterns_of(pattern);
+  std::vector<TensorSummary> summary;
+  for (const auto& item : module.named_parameters()) {
+    if (patterns.first_match(item.key())) {
+      summary.push_back(
+          summarize(item.key(), item.value(), item.value().grad()));
+    }
+  }
+  patterns.check_all_used();
+  return summary;
+}
+
+std::vector<TensorSummary> inspect_model(
+    Pager& pager,
+    const std::string& pattern,
+    double gradient_scale) {
+  NamePatterns patterns = patterns_of(pattern);
+  std::vector<size_t> picked;
+  for (size_t i = 0; i < pager.parameters().size(); ++i) {
+    const auto& names = pager.parameter(i).record.names;
+    if (std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+          return patterns.first_match(name).has_value();
+        })) {
+      picked.push_back(i);
+    }
+  }
+  patterns.check_all_used();
+  const auto first = static_cast<int64_t>(picked.front());
+  pager.settle_gradients(
+      {RankIntent::Kind::kReadGradient,
+       static_cast<int64_t>(pager.parameters()[picked.front()].group),
+       first});
+  std::vector<TensorSummary> summary;
+  for (const size_t index : picked) {
+    summary.push_back(summarize_own_part(pager, index, gradient_scale));
+  }
+  merge_summaries(pager, summary);
+  return summary;
+}
+
+std::vector<TensorSummary> inspect_tensor(const TensorRecorder& recorder) {
+  std::vector<TensorSummary> summary;
+  for (const auto& record : recorder.records()) {
+    summary.push_back(
+        summarize(record.name, record.tensor, record.tensor.grad()));
+  }
+  return summary;
+}
+
+std::vector<TensorSummary> inspect_tensor(
+    Pager& pager,
+    const TensorRecorder& recorder,
+    double gradient_scale) {
+  std::vector<TensorSummary> summary;
+  for (const auto& record : recorder.records()) {
+    summary.push_back(summarize(
+        record.name, record.tensor, record.tensor.grad(), gradient_scale));
+  }
+  merge_summaries(pager, summary);
+  return summary;
+}
+
+std::string format_summary(const std::vector<TensorSummary>& summary) {
+  std::vector<Row> rows{
+      {"name",
+       "shape",
+       "max",
+       "min",
+       "mean",
+       "std",
+       "norm",
+       "grad max",
+       "grad min",
+       "grad mean",
+       "grad std",
+       "grad norm"}};
+  for (const TensorSummary& item : summary) {
+    Row row{item.name, text_of(item.sizes)};
+    append_numbers(row, item.value);
+    append_numbers(row, item.gradient);
+    rows.push_back(std::move(row));
+  }
+  return format_table(rows, /*left_columns=*/2);
+}
+
+} // namespace tessera

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weight_files.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Elements that are read and converted at a time.
+constexpr int64_t kChunkNumel = int64_t{1} << 19;
+
+/// The tensors and the files that an index assigns them to.
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  const auto json = parse_json(read_text_file(path), path.string());
+  const auto weight_map = json.is_object()
+                              ? json.value("weight_map", nlohmann::json())
+                              : nlohmann::json();
+  TESSERA_CHECK(
+      weight_map.is_object() && !weight_map.empty(),
+      path,
+      " names no tensors: its 'weight_map' is ",
+      show_json(weight_map),
+      "; fetch the model's folder again");
+  std::map<std::string, std::string> files;
+  for (const auto& [name, file] : weight_map.items()) {
+    const std::string text = file.is_string() ? file.get<std::string>() : "";
+    TESSERA_CHECK(
+        !text.empty() && fs::path(text).filename() == text,
+        path,
+        ": tensor '",
+        name,
+        "' is said to be in ",
+        show_json(file),
+        ", which is not the name of a file in the folder");
+    files.emplace(name, text);
+  }
+  return files;
+}
+
+} // namespace
+
+WeightFiles WeightFiles::open(const fs::path& path) {
+  WeightFiles weights;
+  weights.path_ = path;
+  const fs::path whole = path / "model.safetensors";
+  const fs::path index = path / "model.safetensors.index.json";
+  if (!fs::is_directory(path)) {
+    path.extension() == ".json" ? weights.add_index(path)
+                                : weights.add_whole(path);
+  } else if (fs::exists(whole)) {
+    weights.add_whole(whole);
+  } else {
+    TESSERA_CHECK(
+        fs::exists(index),
+        path,
+        " holds neither model.safetensors nor model.safetensors.index.json; "
+        "pytorch_model.bin is not read: save the model with transformers once "
+        "more, which writes safetensors");
+    weights.add_index(index);
+  }
+  return weights;
+}
+
+void WeightFiles::add_whole(const fs::path& file) {
+  files_.push_back(SafetensorsFile::open(file));
+  for (const SafetensorsEntry& entry : files_.back().entries()) {
+    entries_.emplace(entry.name, &entry);
+  }
+}
+
+void WeightFiles::add_index(const fs::path& index) {
+  const auto file_of = read_index(index);
+  std::map<std::string, size_t> positions;
+  for (const auto& [name, file] : file_of) {
+    if (positions.emplace(file, files_.size()).second) {
+      files_.push_back(SafetensorsFile::open(index.parent_path() / file));
+    }
+  }
+  for (const auto& [name, file] : file_of) {
+    entries_.emplace(name, &files_[positions.at(file)].at(name));
+  }
+}
+
+at::ScalarType scalar_type_of(const SafetensorsEntry& entry) {
+  switch (entry.dtype) {
+    case SafetensorsDtype::kBool:
+      return at::kBool;
+    case SafetensorsDtype::kU8:
+      return at::kByte;
+    case SafetensorsDtype::kI8:
+      return at::kChar;
+    case SafetensorsDtype::kI16:
+      return at::kShort;
+    case SafetensorsDtype::kI32:
+      return at::kInt;
+    case SafetensorsDtype::kI64:
+      return at::kLong;
+    case SafetensorsDtype::kF16:
+      return at::kHalf;
+    case SafetensorsDtype::kBF16:
+      return at::kBFloat16;
+    case SafetensorsDtype::kF32:
+      return at::kFloat;
+    case SafetensorsDtype::kF64:
+      return at::kDouble;
+    default:
+      TESSERA_FAIL(
+          "tensor '",
+          entry.name,
+          "' is ",
+          name_of(entry.dtype),
+          ", which cannot be computed with; convert the checkpoint");
+  }
+}
+
+void read_elements(
+    const SafetensorsEntry& entry,
+    int64_t first,
+    const at::Tensor& target) {
+  const c10::NoGradGuard no_grad;
+  const auto size = static_cast<int64_t>(size_of(entry.dtype));
+  // Entries need not be aligned: copied as bytes, then converted.
+  const at::Tensor chunk = at::empty(
+      {std::min(kChunkNumel, target.numel())},
+      at::TensorOptions().dtype(scalar_type_of(entry)));
+  for (int64_t done = 0; done < target.numel(); done += kChunkNumel) {
+    const int64_t count = std::min(kChunkNumel, target.numel() - done);
+    std::memcpy(
+        chunk.data_ptr(),
+        entry.data.data() + (first + done) * size,
+        static_cast<size_t>(count * size));
+    target.narrow(0, done, count).copy_(chunk.narrow(0, 0, count));
+  }
+}
+
+void read_whole(const SafetensorsEntry& entry, const at::Tensor& target) {
+  const c10::NoGradGuard no_grad;
+  if (target.is_contiguous()) {
+    read_elements(entry, 0, target.detach().view({-1}));
+    return;
+  }
+  const at::Tensor rows = at::empty({target.numel()}, target.options());
+  read_elements(entry, 0, rows);
+  target.detach().copy_(rows.view(target.sizes()));
+}
+
+} // namespace tessera

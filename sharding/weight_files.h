@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The tensors of a safetensors checkpoint, in one file or in several, and
+// reading parts of them.
+
+#include "tessera/runtime/io/safetensors.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A checkpoint's tensors by name. The files stay mapped; reading touches only
+/// the bytes that are asked for.
+class WeightFiles {
+ public:
+  /// @param path a .safetensors file, an index file (.json), or a folder that
+  ///   holds model.safetensors or model.safetensors.index.json.
+  /// @throws tessera::Error when there are no safetensors, when a file is
+  ///   malformed, or when the index names a file or a tensor that is not there.
+  static WeightFiles open(const std::filesystem::path& path);
+
+  /// The entries live as long as this.
+  const std::map<std::string, const SafetensorsEntry*>& entries() const {
+    return entries_;
+  }
+  const std::filesystem::path& path() const {
+    return path_;
+  }
+
+ private:
+  WeightFiles() = default;
+  void add_whole(const std::filesystem::path& file);
+  void add_index(const std::filesystem::path& index);
+
+  std::filesystem::path path_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, const SafetensorsEntry*> entries_;
+};
+
+/// The LibTorch type of a file's elements.
+/// @throws tessera::Error naming the entry when LibTorch's CPU kernels have
+///   none, as for 8-bit floats and unsigned integers above 8 bits.
+at::ScalarType scalar_type_of(const SafetensorsEntry& entry);
+
+/// Reads elements [first, first + target.numel()) of the entry, row by row, and
+/// converts them to the target's dtype. Needs a few MiB beside the target.
+/// @param target one-dimensional, contiguous; on any device.
+void read_elements(
+    const SafetensorsEntry& entry,
+    int64_t first,
+    const at::Tensor& target);
+
+/// Reads the whole entry into `target`, which has its sizes and any strides.
+void read_whole(const SafetensorsEntry& entry, const at::Tensor& target);
+
+} // namespace tessera

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weight_matching.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Collects findings, so that one message names them all.
+class Findings {
+ public:
+  template <typename... Parts>
+  void add(const Parts&... parts) {
+    constexpr int kShown = 20;
+    if (++count_ <= kShown) {
+      text_ << "\n  " << detail::concat(parts...);
+    } else if (count_ == kShown + 1) {
+      text_ << "\n  and more";
+    }
+  }
+  bool empty() const {
+    return count_ == 0;
+  }
+  std::string text() const {
+    return text_.str();
+  }
+
+ private:
+  int count_ = 0;
+  std::ostringstream text_;
+};
+
+bool is_float(SafetensorsDtype dtype) {
+  return dtype == SafetensorsDtype::kF32 || dtype == SafetensorsDtype::kF16 ||
+         dtype == SafetensorsDtype::kBF16 || dtype == SafetensorsDtype::kF64;
+}
+
+bool is_convertible(const SafetensorsEntry& entry, at::ScalarType dtype) {
+  return at::isFloatingType(dtype)
+             ? is_float(entry.dtype)
+             : !is_float(entry.dtype) && scalar_type_of(entry) == dtype;
+}
+
+bool starts_with_any(
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& prefixes) {
+  return std::any_of(names.begin(), names.end(), [&](const auto& name) {
+    return std::any_of(
+        prefixes.begin(), prefixes.end(), [&](const std::string& prefix) {
+          return name.starts_with(prefix);
+        });
+  });
+}
+
+std::string hint(
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& candidates) {
+  for (const std::string& name : names) {
+    const std::string nearest = nearest_name(name, candidates);
+    if (!nearest.empty()) {
+      return "; the nearest is '" + nearest + "'";
+    }
+  }
+  return "";
+}
+
+/// Finds an entry for each target. @throws when something does not fit.
+class Matching {
+ public:
+  Matching(
+      std::vector<WeightTarget>& targets,
+      const WeightFiles& files,
+      const LoadWeightsOptions& options)
+      : targets_(targets), files_(files), options_(options) {
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      for (const std::string& name : targets_[i].names) {
+        index_.emplace(name, i);
+        all_names_.push_back(name);
+      }
+    }
+  }
+
+  LoadWeightsReport match() {
+    for (const auto& [name, entry] : files_.entries()) {
+      take(name, *entry);
+    }
+    for (const WeightTarget& target : targets_) {
+      if (!target.is_found && !target.is_buffer) {
+        note_missing(target);
+      }
+    }
+    TESSERA_CHECK(
+        wrong_.empty(),
+        "the weights in ",
+        files_.path(),
+        " do not fit the model; do config.json and the weights belong "
+        "together?",
+        wrong_.text());
+    return std::move(report_);
+  }
+
+ private:
+  void take(const std::string& name, const SafetensorsEntry& entry) {
+    const std::string wanted = options_.rename ? options_.rename(name) : name;
+    if (wanted.empty()) {
+      report_.left_out.push_back(name);
+      return;
+    }
+    const auto found = index_.find(wanted);
+    if (found == index_.end()) {
+      report_.unexpected.push_back(name);
+      if (options_.strict) {
+        wrong_.add("unexpected: '", name, "'", hint({wanted}, all_names_));
+      }
+      return;
+    }
+    WeightTarget& target = targets_[found->second];
+    target.is_found = true;
+    used_.insert(name);
+    if (!taken_.insert(wanted).second) {
+      wrong_.add("two tensors for '", wanted, "', one of them '", name, "'");
+    } else if (target.tensor.sizes() != at::IntArrayRef(entry.shape)) {
+      wrong_.add(
+          "shape of '",
+          name,
+          "': ",
+          at::IntArrayRef(entry.shape),
+          ", but the model's is ",
+          target.tensor.sizes());
+    } else if (!is_convertible(entry, target.tensor.scalar_type())) {
+      wrong_.add(
+          "dtype of '",
+          name,
+          "': ",
+          name_of(entry.dtype),
+          ", but the model's is ",
+          target.tensor.scalar_type(),
+          at::isFloatingType(target.tensor.scalar_type())
+              ? "; F64, F32, F16 and BF16 are converted"
+              : "");
+    } else if (target.entry == nullptr) {
+      target.entry = &entry; // A tied one is taken by one of its names.
+    }
+  }
+
+  void note_missing(const WeightTarget& target) {
+    if (options_.strict &&
+        !starts_with_any(target.names, options_.may_be_missing)) {
+      std::vector<std::string> known;
+      for (const auto& [name, entry] : files_.entries()) {
+        if (!used_.count(name)) {
+          known.push_back(name);
+        }
+      }
+      wrong_.add(
+          "missing: '", target.names.front(), "'", hint(target.names, known));
+    }
+    report_.missing.push_back(target.names.front());
+  }
+
+  std::vector<WeightTarget>& targets_;
+  const WeightFiles& files_;
+  const LoadWeightsOptions& options_;
+  std::unordered_map<std::string, size_t> index_;
+  std::vector<std::string> all_names_;
+  std::unordered_set<std::string> taken_; ///< names of the module
+  std::unordered_set<std::string> used_; ///< names of the checkpoint
+  Findings wrong_;
+  LoadWeightsReport report_;
+};
+
+} // namespace
+
+std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module) {
+  std::vector<WeightTarget> targets;
+  std::unordered_map<const c10::TensorImpl*, size_t> index;
+  const auto add =
+      [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+        if (!tensor.defined()) {
+          return;
+        }
+        const auto [found, is_new] =
+            index.emplace(tensor.unsafeGetTensorImpl(), targets.size());
+        if (is_new) {
+          targets.push_back({{}, tensor, is_buffer});
+        }
+        targets[found->second].names.push_back(name);
+      };
+  for (const auto& item : module.named_parameters()) {
+    add(item.key(), item.value(), false);
+  }
+  for (const auto& item : module.named_buffers()) {
+    add(item.key(), item.value(), true);
+  }
+  return targets;
+}
+
+LoadWeightsReport match_weights(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options) {
+  return Matching(targets, files, options).match();
+}
+
+} // namespace tessera

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/manifest.h"
+
+#include "support/temporary_folder.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+
+TEST(Manifest, ReadsWhatItWrites) {
+  const TemporaryFolder folder;
+  CheckpointManifest manifest;
+  manifest.step = 12;
+  manifest.engine = {{"learning_rate", 0.1}};
+  manifest.parameters["a.weight"] = {{2, 3}, {3, 1}, 11};
+  SavedRank rank;
+  rank.file = "rank-0.safetensors";
+  rank.bytes = 123;
+  rank.tensors.push_back({"piece", "xxh3:0", "a.weight", "master", 4, 2});
+  rank.tensors.push_back({"state/rng/cpu", "xxh3:1"});
+  rank.states["rng"] = nullptr;
+  manifest.ranks.push_back(rank);
+  write_file_atomically(folder / "manifest.json", to_text(manifest));
+
+  const CheckpointManifest read = read_manifest(folder.path());
+  EXPECT_EQ(read.step, 12);
+  EXPECT_EQ(read.engine.at("learning_rate"), 0.1);
+  EXPECT_EQ(read.parameters.at("a.weight").steps, 11);
+  EXPECT_EQ(read.parameters.at("a.weight").sizes[1], 3);
+  ASSERT_EQ(read.ranks.size(), 1);
+  EXPECT_EQ(read.ranks[0].bytes, 123);
+  ASSERT_EQ(read.ranks[0].tensors.size(), 2);
+  EXPECT_EQ(read.ranks[0].tensors[0].offset, 4);
+  EXPECT_EQ(read.ranks[0].tensors[0].parameter, "a.weight");
+  EXPECT_FALSE(read.ranks[0].tensors[1].offset.has_value());
+}
+
+TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
+  const TemporaryFolder folder;
+  for (const char* name :
+       {"step-000002", "step-000010", "step-000011", ".step-000012.partial"}) {
+    std::filesystem::create_directory(folder / name);
+  }
+  write_file_atomically(folder / "step-000002/manifest.json", "{}");
+  write_file_atomically(folder / "step-000010/manifest.json", "{}");
+  write_file_atomically(folder / ".step-000012.partial/manifest.json", "{}");
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000010");
+  EXPECT_EQ(find_checkpoint(folder / "step-000002"), folder / "step-000002");
+  EXPECT_TRUE(list_checkpoints(folder / "none").empty());
+}
+
+} // namespace tessera

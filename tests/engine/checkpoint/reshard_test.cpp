@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint is read under other numbers of ranks and other groups: the same
+// values, and the same next step.
+#include "engine/checkpoint/checkpoint_support.h"
+
+#include "support/ranks.h"
+
+#include <torch/serialize.h>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+EngineOptions options_of(int64_t min_group_numel) {
+  auto options = group_per_layer();
+  options.optimizer.rule = AdafactorOptions{};
+  options.optimizer.parameters = {
+      {.pattern = "first.*", .rule = AdamWOptions{}},
+      {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.9}}};
+  options.sharding.groups.min_group_numel = min_group_numel;
+  return options;
+}
+
+/// A step that is the same on all ranks.
+void common_step(Engine& engine, Restless& net) {
+  net->eval(); // no dropout
+  torch::manual_seed(9);
+  const auto x = torch::randn({5, 7}, torch::kDouble);
+  engine.backward(net->forward(x).square().mean());
+  engine.step();
+}
+
+/// What world `saving` has before and after a common step, written by rank 0.
+void save_from(int saving, const TemporaryFolder& folder) {
+  run_ranks(saving, [&](World& world) {
+    auto net = make_restless(1, torch::kDouble);
+    auto engine = wrap(net, options_of(0));
+    torch::manual_seed(5); // all alike: buffers too
+    train_steps(engine, net, 3);
+    engine.save(folder / "checkpoints");
+    const auto before = values_of(engine, *net);
+    common_step(engine, net);
+    const auto after = values_of(engine, *net);
+    if (world.rank() == 0) {
+      for (const auto& [name, value] : before) {
+        torch::save(value, (folder / ("before." + name)).string());
+        torch::save(after.at(name), (folder / ("after." + name)).string());
+      }
+    }
+  });
+}
+
+void expect_values(
+    const TemporaryFolder& folder,
+    const std::string& when,
+    const std::map<std::string, at::Tensor>& got,
+    double tolerance) {
+  for (const auto& [name, value] : got) {
+    at::Tensor expected;
+    torch::load(expected, (folder / (when + "." + name)).string());
+    EXPECT_TRUE(torch::allclose(value, expected, tolerance, tolerance))
+        << when << ": " << name << " is off by "
+        << (value - expected).abs().max().item<double>();
+  }
+}
+
+} // namespace
+
+class Reshard : public ::testing::TestWithParam<int> {};
+
+TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
+  const TemporaryFolder folder;
+  save_from(GetParam(), folder);
+  for (const int loading : {1, 2, 3}) {
+    for (const int64_t min_group_numel : {0, 100'000}) {
+      run_ranks(loading, [&](World&) {
+        auto net = make_restless(2, torch::kDouble);
+        auto engine = wrap(net, options_of(min_group_numel));
+        engine.load(folder / "checkpoints");
+        expect_values(folder, "before", values_of(engine, *net), 0);
+        common_step(engine, net);
+        // Sums of equal gradients over other numbers of ranks round otherwise.
+        expect_values(folder, "after", values_of(engine, *net), 1e-10);
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 4));
+
+} // namespace tessera

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training in every combination of what the engine offers, against plain
+// LibTorch: losses, gradients, weights and memory. Every pair of options meets
+// in some case; with TESSERA_SOAK set it is the full product.
+#include "engine/matrix/cases.h"
+#include "engine/matrix/matrix_net.h"
+#include "engine/matrix/reference.h"
+#include "engine/parity.h"
+#include "support/ranks.h"
+
+#include "tessera/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace tessera::testing {
+
+namespace {
+
+constexpr int kSteps = 4;
+constexpr int kOverflowStep = 1;
+constexpr double kLearningRate = 3e-3;
+
+/// [Note: tolerances of the matrix] Every rank has the same batch, so with one
+/// and two ranks all sums are exact and the numbers must be equal to the last
+/// bit; clipping multiplies by a factor whose norm was added up in another
+/// order (1e-6 of it). With three and four ranks the average rounds, see [Note:
+/// parity tolerances]; a weight in bfloat16 or float16 that then rounds to the
+/// other neighbour changes all gradients by up to 2^-9 of themselves, and eps =
+/// 1e-3 keeps AdamW from making more of it.
+double tolerance_of(const Case& which) {
+  if (which.world() > 2) {
+    return which.dtype() == at::kFloat ? 1e-4 : 4e-3;
+  }
+  if (which.is(Case::kClipping, "clipped")) {
+    return which.dtype() == at::kFloat ? 1e-5 : 4e-3;
+  }
+  return 0;
+}
+
+EngineOptions engine_options(const Case& which, MatrixNetImpl& net) {
+  EngineOptions options;
+  options.log_memory = false;
+  options.optimizer.lr = kLearningRate;
+  options.optimizer.rule = AdamWOptions{.eps = 1e-3};
+  options.loss_scale.initial = 1024;
+  options.sharding.groups.min_group_numel = 64;
+  if (which.dtype() != at::kFloat) {
+    options.sharding.precision.parameters = which.dtype();
+  }
+  if (which.is(Case::kAccumulation, "3 micro-batches kept whole")) {
+    options.sharding.accumulation = GradientAccumulation::kKeepWhole;
+  }
+  if (which.is(Case::kResidency, "budget")) {
+    int64_t bytes = 0;
+    for (const at::Tensor& parameter : net.parameters()) {
+      bytes += parameter.numel() * c10::elementSize(which.dtype()) + 256;
+    }
+    options.sharding.gather_bytes = bytes * 4 / 5;
+  } else if (which.is(Case::kResidency, "hybrid")) {
+    options.sharding.shard_ranks = which.world() == 4 ? 2 : 1;
+  } else {
+    options.sharding.zero_stage =
+        static_cast<int>(which.at[Case::kResidency]) + 1;
+  }
+  return options;
+}
+
+at::Tensor loss_of(MatrixNet& net, int step, int micro_batch) {
+  torch::manual_seed(100 + 10 * step + micro_batch);
+  const at::Tensor tokens = torch::randint(kVocabulary, {3, 8});
+  return torch::nn::functional::cross_entropy(
+      net(tokens.narrow(1, 0, 7)), tokens.narrow(1, 1, 7).reshape({-1}));
+}
+
+class Comparison {
+ public:
+  Comparison(const Case& which, const World& world)
+      : which_(which),
+        world_(world),
+        tolerance_(tolerance_of(which)),
+        wrapped_(make(std::nullopt)),
+        options_(engine_options(which, *wrapped_)),
+        reference_(
+            make(which.dtype()),
+            which.dtype(),
+            kLearningRate,
+            1e-3,
+            options_.loss_scale),
+        engine_(wrap(wrapped_, options_)) {}
+
+  void run() {
+    for (int step = 0; step < kSteps; ++step) {
+      const std::string now = which_.name() + ", step " + std::to_string(step);
+      for (int micro = 0; micro < which_.micro_batches(); ++micro) {
+        train_on_micro_batch(step, micro, now);
+      }
+      const bool overflow = overflows(step);
+      if (!overflow) {
+        compare_gradients(now);
+      }
+      const double max_norm = which_.is(Case::kClipping, "clipped") ? 0.05 : 0;
+      reference_.step(max_norm, overflow);
+      if (max_norm > 0) {
+        engine_.clip_grad_norm(max_norm);
+      }
+      EXPECT_EQ(engine_.step(), !overflow) << now;
+      EXPECT_EQ(engine_.loss_scale(), reference_.scale()) << now;
+      compare_memory(now);
+      if (::testing::Test::HasFailure()) {
+        return;
+      }
+    }
+    compare_weights();
+  }
+
+ private:
+  MatrixNet make(std::optional<at::ScalarType> written_out) const {
+    torch::manual_seed(7);
+    return MatrixNet(MatrixOptions{
+        which_[Case::kVariant],
+        !written_out && which_.is(Case::kCheckpointing, "checkpointed blocks"),
+        written_out});
+  }
+
+  bool overflows(int step) const {
+    return which_.at[Case::kOverflow] != 0 && step == kOverflowStep;
+  }
+
+  void train_on_micro_batch(int step, int micro, const std::string& now) {
+    const auto expected =
+        loss_of(reference_.net(), step, micro) / which_.micro_batches();
+    auto loss = loss_of(wrapped_, step, micro) / which_.micro_batches();
+    expect_same(
+        loss.detach(), expected.detach(), tolerance_, 1, now + ": loss");
+    reference_.backward(expected);
+    if (overflows(step) && world_.rank() == world_.size() - 1) {
+      loss = loss * std::numeric_limits<float>::infinity();
+    }
+    engine_.backward(loss);
+  }
+
+  void compare_gradients(const std::string& now) {
+    const auto parameters = wrapped_->named_parameters();
+    for (size_t i = 0; i < reference_.names().size(); ++i) {
+      const std::string& name = reference_.names()[i];
+      expect_same(
+          engine_.grad(parameters[name]),
+          reference_.gradient(i),
+          tolerance_,
+          0.1,
+          now + ": gradient of " + name);
+    }
+  }
+
+  /// What was computed before the first step is what is allocated after.
+  void compare_memory(const std::string& now) {
+    const auto planned =
+        static_cast<double>(total_bytes(engine_.planned_memory()));
+    const auto measured =
+        static_cast<double>(total_bytes(engine_.measured_memory()));
+    EXPECT_NEAR(measured, planned, 0.03 * planned) << now;
+  }
+
+  void compare_weights() {
+    std::map<std::string, at::Tensor> expected;
+    for (size_t i = 0; i < reference_.names().size(); ++i) {
+      expected[reference_.names()[i]] = reference_.master(i).detach();
+    }
+    engine_.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          expect_same(
+              value,
+              expected_value(name, expected),
+              tolerance_,
+              1,
+              which_.name() + ": " + name);
+        });
+    engine_.unwrap();
+    for (const auto& item : wrapped_->named_parameters()) {
+      expect_same(
+          item.value().detach(),
+          expected_value(item.key(), expected),
+          tolerance_,
+          1,
+          which_.name() + ": unwrapped " + item.key());
+    }
+  }
+
+  /// Frozen parameters have no master weights: what remains of them is what
+  /// operators saw.
+  at::Tensor expected_value(
+      const std::string& name,
+      const std::map<std::string, at::Tensor>& expected) const {
+    const at::Tensor& master = expected.at(name);
+    const bool is_norm = name.find("norm") != std::string::npos;
+    return trained(name) || is_norm
+               ? master
+               : master.to(which_.dtype()).to(torch::kFloat);
+  }
+
+  bool trained(const std::string& name) const {
+    return wrapped_->named_parameters()[name].requires_grad();
+  }
+
+  Case which_;
+  const World& world_;
+  double tolerance_;
+  MatrixNet wrapped_;
+  EngineOptions options_;
+  Reference reference_;
+  Engine engine_;
+};
+
+std::vector<Case> chosen_cases() {
+  return std::getenv("TESSERA_SOAK") != nullptr ? all_cases()
+                                                : pairwise_cases();
+}
+
+} // namespace
+
+class Matrix : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Matrix, TrainsAsPlainLibTorch) {
+  run_ranks(GetParam().world(), [](World& world) {
+    Comparison(GetParam(), world).run();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, Matrix, ::testing::ValuesIn(chosen_cases()));
+
+} // namespace tessera::testing

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training run that dies and is resumed ends where an undisturbed one ends;
+// a range test finds the rate at which a loss falls.
+#include "engine/checkpoint/checkpoint_support.h"
+
+#include "support/ranks.h"
+#include "tessera/engine/trainer/lr_range_test.h"
+#include "tessera/engine/trainer/trainer.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+/// Batches in an order that each epoch draws; may die at one.
+class RandomTask : public TrainingTask {
+ public:
+  explicit RandomTask(Restless net, int64_t dies_at = -1)
+      : net_(std::move(net)), dies_at_(dies_at) {}
+
+  int64_t batches_per_epoch() const override {
+    return 4;
+  }
+  void begin_epoch(int64_t epoch) override {
+    epoch_ = epoch;
+  }
+  MicroBatch forward(int64_t index) override {
+    TESSERA_CHECK(done_++ != dies_at_, "the machine is gone");
+    auto generator = torch::make_generator<at::CPUGeneratorImpl>(
+        static_cast<uint64_t>(100 * epoch_ + index));
+    const auto x = torch::randn({5, 7}, generator);
+    return {net_->forward(x).square().mean(), 35};
+  }
+
+ private:
+  Restless net_;
+  int64_t dies_at_;
+  int64_t epoch_ = -1;
+  int64_t done_ = 0;
+};
+
+TrainerOptions options_of(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  TrainerOptions options;
+  options.epochs = 3;
+  options.accumulate = 2;
+  options.clip_grad_norm = 1;
+  options.schedule.decay = LrDecay::kCosine;
+  options.save_every = 2;
+  options.run_folder = folder;
+  return options;
+}
+
+int64_t lines_of(const std::filesystem::path& file) {
+  const std::string text = read_text_file(file);
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+} // namespace
+
+TEST(TrainerResume, EndsWhereAnUndisturbedRunEnds) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, group_per_layer());
+    torch::manual_seed(4);
+    RandomTask task(net);
+    const auto summary =
+        train(world, engine, task, options_of(folder / "whole"));
+    EXPECT_EQ(summary.steps, 6);
+    const auto expected = values_of(engine, *net);
+
+    const auto options = options_of(folder / "broken");
+    {
+      auto victim = make_restless(1, torch::kFloat);
+      auto dying = wrap(victim, group_per_layer());
+      torch::manual_seed(4);
+      RandomTask dies(victim, /*dies_at=*/11);
+      EXPECT_THROW(train(world, dying, dies, options), Error);
+    }
+    auto again = make_restless(2, torch::kFloat);
+    auto resumed = wrap(again, group_per_layer());
+    RandomTask rest(again);
+    auto resuming = options;
+    resuming.resume = true;
+    EXPECT_EQ(train(world, resumed, rest, resuming).steps, 6);
+    expect_equal(values_of(resumed, *again), expected, "resumed");
+    if (world.rank() == 0) {
+      EXPECT_EQ(lines_of(folder / "broken/metrics.jsonl"), 6);
+    }
+  });
+}
+
+TEST(LrRangeTest, FindsWhereTheLossFalls) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto net = make_restless(1, torch::kFloat);
+    auto options = group_per_layer();
+    options.optimizer.rule = SgdOptions{};
+    auto engine = wrap(net, options);
+    RandomTask task(net);
+    LrRangeTestOptions range;
+    range.min_lr = 1e-5;
+    range.max_lr = 1e3;
+    range.steps = 60;
+    range.plot = folder / "range.svg";
+    const auto result = run_lr_range_test(world, engine, task, range);
+    // It diverges before the end, after the rate at which it falls fastest.
+    EXPECT_LT(result.points.size(), 60);
+    EXPECT_GT(result.suggested_lr, 1e-4);
+    EXPECT_LT(result.suggested_lr, result.points.back().lr);
+    EXPECT_EQ(engine.learning_rate(), options.optimizer.lr);
+    if (world.rank() == 0) {
+      EXPECT_NE(
+          read_text_file(folder / "range.svg").find("<svg"), std::string::npos);
+    }
+  });
+}
+
+} // namespace tessera

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD, Lion and LAMB on the CPU: against float64, over the instruction sets,
+// and with gradients and weights of low precision.
+#include "runtime/kernels/adamw_reference.h"
+#include "runtime/kernels/update_reference.h"
+#include "tessera/runtime/kernels/update_cpu.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Odd, below and above a vector, a block and a thread's share.
+constexpr int64_t kSizes[] = {1, 7, 16, 33, 1023, 1025, 70'001};
+
+std::vector<Isa> isas() {
+  std::vector<Isa> found;
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa_available(isa)) {
+      found.push_back(isa);
+    }
+  }
+  return found;
+}
+
+template <typename T, typename Scalars, typename Step>
+UpdateShard<T, Scalars> shard_of(const UpdateTensors& t, const Step& step) {
+  return {
+      t.master.mutable_data_ptr<T>(),
+      t.grad.const_data_ptr(),
+      LowPrecision::kNone,
+      LowPrecision::kNone,
+      t.moment.mutable_data_ptr<T>(),
+      nullptr,
+      t.master.numel(),
+      Scalars(step)};
+}
+
+/// The update in float64 and its relative distance from float32's.
+template <typename Update>
+void expect_near_float64(const Update& update, double tolerance) {
+  for (const int64_t numel : kSizes) {
+    UpdateTensors single = random_tensors(numel, at::kFloat);
+    UpdateTensors twice = converted(single, at::kDouble);
+    for (int64_t step = 1; step <= 3; ++step) {
+      single.grad.copy_(at::randn({numel}));
+      twice.grad.copy_(single.grad);
+      update(single, step);
+      update(twice, step);
+    }
+    const auto off = (single.master.to(at::kDouble) - twice.master).abs().max();
+    EXPECT_LE(off.item<double>(), tolerance) << numel;
+  }
+}
+
+} // namespace
+
+// A few roundings of values around 1; Lion's sign may differ where its argument
+// is within them of zero, which random numbers are not.
+TEST(UpdateRuns, SgdAndLionAreNearFloat64) {
+  expect_near_float64(
+      [](const UpdateTensors& t, int64_t step) {
+        const SgdRun run{
+            t,
+            {.lr = 0.1,
+             .momentum = 0.9,
+             .dampening = 0.1,
+             .weight_decay = 0.01,
+             .nesterov = false,
+             .step = step,
+             .grad_scale = 0.5}};
+        sgd_runs_({&run, 1});
+      },
+      1e-5);
+  expect_near_float64(
+      [](const UpdateTensors& t, int64_t) {
+        const LionRun run{t, {.lr = 0.01, .weight_decay = 0.1}};
+        lion_runs_({&run, 1});
+      },
+      1e-5);
+}
+
+TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
+  for (const int64_t numel : kSizes) {
+    UpdateTensors single = random_tensors(numel, at::kFloat);
+    UpdateTensors twice = converted(single, at::kDouble);
+    double sums[2][2] = {};
+    int i = 0;
+    for (const UpdateTensors& t : {single, twice}) {
+      AdamWStep step;
+      step.lr = 0.01;
+      step.weight_decay = 0.1;
+      const LambRun run{t, step};
+      double* own = sums[i++];
+      lamb_moments_({&run, 1}, {&own, 1});
+      lamb_weights_({&run, 1});
+    }
+    for (int k = 0; k < 2; ++k) {
+      EXPECT_NEAR(sums[0][k], sums[1][k], 2e-6 * sums[1][k]) << numel;
+    }
+    const auto off = (single.master.to(at::kDouble) - twice.master).abs().max();
+    EXPECT_LE(off.item<double>(), 1e-5) << numel;
+  }
+}
+
+TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
+  for (const int64_t numel : kSizes) {
+    const UpdateTensors start = random_tensors(numel, at::kFloat);
+    std::vector<UpdateTensors> results;
+    for (const Isa isa : isas()) {
+      UpdateTensors t = converted(start, at::kFloat);
+      update_cpu(
+          isa,
+          shard_of<float, SgdScalars<float>>(
+              t, SgdStep{.momentum = 0.9, .weight_decay = 0.1, .step = 2}));
+      update_cpu(
+          isa,
+          shard_of<float, LionScalars<float>>(
+              t, LionStep{.weight_decay = 0.1}));
+      results.push_back(t);
+    }
+    for (const UpdateTensors& result : results) {
+      EXPECT_TRUE(same_bits(result.master, results[0].master)) << numel;
+      EXPECT_TRUE(same_bits(result.moment, results[0].moment)) << numel;
+    }
+  }
+}
+
+TEST(UpdateRuns, LionsSignOfZeroIsZeroAndOfNanIsNan) {
+  for (const Isa isa : isas()) {
+    UpdateTensors t = random_tensors(3, at::kFloat);
+    t.master.fill_(1);
+    t.moment.zero_();
+    t.grad.copy_(at::tensor({0.0f, -0.0f, NAN}));
+    update_cpu(
+        isa, shard_of<float, LionScalars<float>>(t, LionStep{.lr = 0.5}));
+    EXPECT_EQ(t.master[0].item<float>(), 1);
+    EXPECT_EQ(t.master[1].item<float>(), 1);
+    EXPECT_TRUE(std::isnan(t.master[2].item<float>()));
+  }
+}
+
+class UpdateRunsFormats : public ::testing::TestWithParam<at::ScalarType> {};
+
+// 16-bit gradients are widened exactly, and the weights' copy is rounded to
+// nearest even: as if both were done apart.
+TEST_P(UpdateRunsFormats, EqualSeparateConversions) {
+  for (const int64_t numel : kSizes) {
+    const UpdateTensors start = random_tensors(numel, at::kFloat);
+    for_each_update([&](const auto& update, const char* name) {
+      UpdateTensors narrow = converted(start, at::kFloat);
+      narrow.grad = start.grad.to(GetParam());
+      narrow.low_precision = at::zeros({numel}, GetParam());
+      UpdateTensors wide = converted(start, at::kFloat);
+      wide.grad = narrow.grad.to(at::kFloat);
+      update(narrow);
+      update(wide);
+      EXPECT_TRUE(same_bits(narrow.master, wide.master)) << name;
+      EXPECT_TRUE(
+          torch::equal(narrow.low_precision, wide.master.to(GetParam())))
+          << name;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats,
+    UpdateRunsFormats,
+    ::testing::Values(at::kBFloat16, at::kHalf));
+
+TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
+  std::vector<UpdateTensors> together;
+  std::vector<UpdateTensors> alone;
+  std::vector<SgdRun> runs;
+  for (const int64_t numel : kSizes) {
+    together.push_back(random_tensors(numel, at::kFloat));
+    alone.push_back(converted(together.back(), at::kFloat));
+    const SgdStep step{
+        .lr = 0.01 * static_cast<double>(numel), .momentum = 0.5};
+    runs.push_back({together.back(), step});
+    const SgdRun own{alone.back(), step};
+    sgd_runs_({&own, 1});
+  }
+  sgd_runs_(runs);
+  for (size_t i = 0; i < together.size(); ++i) {
+    EXPECT_TRUE(same_bits(together[i].master, alone[i].master));
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/shard_mesh.h"
+#include "support/expect_error.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+
+TEST(ShardMesh, NeighboursDivideAndTheirCounterpartsReplicate) {
+  const ShardMesh mesh(5, 8, 4);
+  EXPECT_EQ(mesh.shard_rank, 1);
+  EXPECT_EQ(mesh.shard_size, 4);
+  EXPECT_EQ(mesh.replica, 1);
+  EXPECT_EQ(mesh.replicas, 2);
+  EXPECT_EQ(mesh.shard_group, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(mesh.replicate_group, (std::vector<int>{1, 5}));
+}
+
+TEST(ShardMesh, ZeroMeansAllRanks) {
+  const ShardMesh mesh(2, 3, 0);
+  EXPECT_EQ(mesh.shard_rank, 2);
+  EXPECT_EQ(mesh.shard_size, 3);
+  EXPECT_EQ(mesh.replicas, 1);
+}
+
+TEST(ShardMesh, NamesTheSizesThatWouldDo) {
+  expect_error([] { ShardMesh(0, 6, 4); }, {"4", "1, 2, 3, 6"});
+}
+
+} // namespace tessera
