@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -52,6 +54,9 @@ Engine::Engine(
             " groups (activations not included)",
         planned_memory_));
   }
+  // Autocast would keep a cast of every weight: a second model, and after a
+  // step one of the weights before it.
+  at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
 }
 

@@ -10,9 +10,11 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -144,6 +146,7 @@ Pager::Pager(
         *replicas_,
         ledger));
   }
+  find_tied_groups(module);
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
@@ -272,6 +275,35 @@ void Pager::remove_hooks() {
   user_hooks_.clear();
 }
 
+void Pager::find_tied_groups(const torch::nn::Module& module) {
+  std::set<int> tied;
+  for (const auto& group : groups_) {
+    for (const PagedParameter& parameter : group->parameters()) {
+      if (parameter.record.names.size() > 1) {
+        tied.insert(group->number);
+      }
+    }
+  }
+  // `head->weight = embedding->weight` leaves the head's own registered.
+  for (const auto& part : module.modules()) {
+    const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
+    const auto registered = part->named_parameters(/*recurse=*/false);
+    const at::Tensor* own =
+        linear != nullptr ? registered.find("weight") : nullptr;
+    if (own == nullptr || own->is_same(linear->weight)) {
+      continue;
+    }
+    for (const ParameterPlace& place : places_) {
+      const ParamGroup& group = *groups_[place.group];
+      if (group.parameters()[place.position].record.tensor.is_same(
+              linear->weight)) {
+        tied.insert(group.number);
+      }
+    }
+  }
+  tied_groups_.assign(tied.begin(), tied.end());
+}
+
 bool Pager::keeps_whole_gradients(size_t g) const {
   const int stage = zero_stages_[g].value_or(options_.zero_stage);
   return options_.accumulation.value_or(
@@ -287,7 +319,20 @@ std::vector<PlanEvent> Pager::expected_events() const {
     trainable.push_back(group->trainable());
     scattered.push_back(group->scattered());
   }
-  return registration_order_events(trainable, scattered);
+  auto events = registration_order_events(trainable, scattered);
+  // A head that shares its weight with the embedding brings it in again where
+  // forward ends.
+  const auto backward =
+      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
+        return event.in_backward;
+      });
+  std::vector<PlanEvent> again;
+  for (const int group : tied_groups_) {
+    again.push_back({PlanEvent::Kind::kTouch, {group}, false});
+    again.push_back({PlanEvent::Kind::kTouch, {group}, true});
+  }
+  events.insert(backward, again.begin(), again.end());
+  return events;
 }
 
 PlanLimits Pager::plan_limits() const {
@@ -307,22 +352,6 @@ PlanLimits Pager::plan_limits() const {
   }
   return limits;
 }
-
-namespace {
-
-std::vector<PlanEvent> with_first_group_again(std::vector<PlanEvent> events) {
-  const auto backward =
-      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
-        return event.in_backward;
-      });
-  events.insert(
-      backward,
-      {{PlanEvent::Kind::kTouch, {0}, false},
-       {PlanEvent::Kind::kTouch, {0}, true}});
-  return events;
-}
-
-} // namespace
 
 int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
   int64_t kept = 0;
@@ -351,12 +380,7 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   }
   has_budget_ = gather_bytes.has_value();
   const PlanLimits limits = plan_limits();
-  // A weight that is tied by assignment is registered once: the first group may
-  // be used again where forward ends.
-  const int64_t wanted = std::max(
-      capacity_without_exposed_unshards(events, limits),
-      capacity_without_exposed_unshards(
-          with_first_group_again(events), limits));
+  const int64_t wanted = capacity_without_exposed_unshards(events, limits);
   TESSERA_CHECK(
       !gather_bytes || *gather_bytes >= wanted,
       "the memory budget leaves ",

@@ -205,6 +205,7 @@ class Pager : public PageFaultHandler {
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();
+  void find_tied_groups(const torch::nn::Module& module);
   std::vector<PlanEvent> expected_events() const;
   PlanLimits plan_limits() const;
   int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
@@ -255,6 +256,7 @@ class Pager : public PageFaultHandler {
   /// Per group, what is to be done otherwise than options_ says.
   std::vector<std::optional<int>> zero_stages_;
   std::vector<std::optional<bool>> reshards_after_forward_;
+  std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
   RankAgreement agreement_;
