@@ -110,6 +110,14 @@ Communicator::~Communicator() {
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   for (const auto& weak : under_way_) {
     const auto work = weak.lock();
+    if (work && !on_stream_ && !is_gloo_ && !work->isCompleted()) {
+      // Shared memory moves small pieces only while somebody waits for them.
+      try {
+        work->wait(kFarewell);
+      } catch (const std::exception&) {
+        return; // a peer has left already
+      }
+    }
     while (work && !work->isCompleted()) {
       if (std::chrono::steady_clock::now() > deadline) {
         if (is_gloo_) {
