@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/range_marks.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -28,7 +29,7 @@ void RangeMarks::leave(int64_t begin, int64_t end, const StreamMarks& marks) {
 StreamMarks RangeMarks::marks_of(int64_t begin, int64_t end) const {
   StreamMarks all;
   for (const Range& range : ranges_) {
-    if (range.begin < end && begin < range.end) {
+    if (std::max(range.begin, begin) < std::min(range.end, end)) {
       all.add(range.marks);
     }
   }
