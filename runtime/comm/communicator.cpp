@@ -174,7 +174,13 @@ PendingCollective Communicator::pending(
     }
     under_way_.emplace_back(work);
   }
-  return {std::move(work), std::move(what), timeout_, on_stream_};
+  PendingCollective result(
+      std::move(work), std::move(what), timeout_, on_stream_);
+  if (on_stream_) {
+    // It runs on the current stream, which has nothing else to wait for.
+    result.wait();
+  }
+  return result;
 }
 
 PendingCollective Communicator::all_gather(

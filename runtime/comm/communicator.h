@@ -76,8 +76,8 @@ class Communicator {
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
 
-  /// Ends what is under way with an error, on this rank and, over NCCL, on the
-  /// others; nothing can be issued afterwards. Does not throw.
+  /// Ends what is under way, where the backend can (NCCL); the communicator is
+  /// of no use afterwards, here and on the other ranks. Does not throw.
   void abort() noexcept;
 
   /// Waits a moment for collectives under way. What has not ended by then never

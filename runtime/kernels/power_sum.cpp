@@ -146,8 +146,14 @@ std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
   if (on_device.empty()) {
     return sums;
   }
+  // LibTorch takes no sum that is less precise than its elements.
+  const bool any_double =
+      std::any_of(on_device.begin(), on_device.end(), [](const auto& run) {
+        return run.scalar_type() == at::kDouble;
+      });
   const at::Tensor norms =
-      at::stack(at::_foreach_norm(on_device, p, at::kFloat))
+      at::stack(at::_foreach_norm(
+                    on_device, p, any_double ? at::kDouble : at::kFloat))
           .to(at::kCPU, at::kDouble);
   const auto* values = norms.const_data_ptr<double>();
   for (size_t i = 0; i < places.size(); ++i) {

@@ -17,9 +17,8 @@ namespace tessera {
 double power_sum(const at::Tensor& values, double p);
 
 /// power_sum() of each of many tensors of one device. On CUDA some launches for
-/// all of them, in float32, and one wait for the device at the end.
-std::vector<double> power_sums(
-    const std::vector<at::Tensor>& runs,
-    double p);
+/// all of them, in float32 (float64 where one of them is), and one wait for the
+/// device at the end.
+std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p);
 
 } // namespace tessera
