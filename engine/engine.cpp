@@ -226,7 +226,13 @@ GatherScope Engine::gather(
 }
 
 GatherScope Engine::gather(const torch::nn::Module& part, bool writable) {
-  return gather(part.parameters(), writable);
+  std::vector<at::Tensor> sharded;
+  for (const at::Tensor& parameter : part.parameters()) {
+    if (has_page_key(parameter)) { // ignored ones are whole anyway
+      sharded.push_back(parameter);
+    }
+  }
+  return gather(sharded, writable);
 }
 
 std::vector<size_t> Engine::groups_of(

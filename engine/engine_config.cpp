@@ -181,8 +181,8 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   if (reader.contains("device_bytes")) {
     memory.device_bytes = reader.get_int("device_bytes", {.min = 1});
   }
-  memory.activation_bytes = reader.get_int(
-      "activation_bytes", {.min = 0}, memory.activation_bytes);
+  memory.activation_bytes =
+      reader.get_int("activation_bytes", {.min = 0}, memory.activation_bytes);
 }
 
 } // namespace

@@ -164,7 +164,6 @@ LoadWeightsReport load_sharded_weights(
           mine.begin);
       by_tensor.erase(found);
     }
-    group->round_master();
   }
   // Buffers, and parameters that the engine leaves alone.
   for (const auto& [tensor, target] : by_tensor) {

@@ -44,9 +44,8 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   torch::autograd::PostAccumulateGradHook* user_hook_; ///< owned by the pager
 };
 
-c10::Device device_of(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  return parameters.empty() ? c10::Device(at::kCPU) : parameters[0].device();
+c10::Device device_of(const std::vector<GroupSpec>& specs) {
+  return specs.front().parameters.front().tensor.device();
 }
 
 /// What can be wrong with a module is found before the ranks are connected, so
@@ -104,7 +103,7 @@ Pager::Pager(
       reduce_lane_(device_of(module)),
       data_(world.new_communicator(
           "engine shards",
-          device_of(module),
+          device_of(specs),
           mesh_.shard_group)),
       reductions_(
           reduce_lane_.is_real() ? world.new_communicator(
@@ -114,13 +113,13 @@ Pager::Pager(
                                  : nullptr),
       replicas_(world.new_communicator(
           "engine replicas",
-          device_of(module),
+          device_of(specs),
           mesh_.replicate_group)),
-      gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(module)),
-      reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(module)) {
+      gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(specs)),
+      reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(specs)) {
   check_same_on_all_ranks(specs);
   if (options.broadcast_from_rank0 && world.size() > 1) {
-    broadcast_module(module);
+    broadcast_module(module, specs);
   }
   convert_buffers(module, options.precision);
   for (const GroupSpec& spec : specs) {
@@ -229,7 +228,9 @@ void Pager::broadcast_seeds(const torch::nn::Module& module) {
   }
 }
 
-void Pager::broadcast_module(torch::nn::Module& module) {
+void Pager::broadcast_module(
+    torch::nn::Module& module,
+    const std::vector<GroupSpec>& specs) {
   const c10::NoGradGuard no_grad;
   broadcast_seeds(module);
   std::unordered_set<const c10::StorageImpl*> done;
@@ -250,8 +251,10 @@ void Pager::broadcast_module(torch::nn::Module& module) {
     }
     data_->broadcast(bytes, 0, what).wait();
   };
-  for (const auto& item : module.named_parameters()) {
-    send(item.value(), item.key());
+  for (const GroupSpec& spec : specs) {
+    for (const ParameterRecord& record : spec.parameters) {
+      send(record.tensor, record.name());
+    }
   }
   for (const auto& item : module.named_buffers()) {
     if (item.value().defined() && item.value().has_storage()) {

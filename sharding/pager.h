@@ -213,7 +213,9 @@ class Pager : public PageFaultHandler {
       const std::vector<GroupSpec>& specs,
       const PagerOptions& options,
       MemoryLedger& ledger);
-  void broadcast_module(torch::nn::Module& module);
+  void broadcast_module(
+      torch::nn::Module& module,
+      const std::vector<GroupSpec>& specs);
   void broadcast_seeds(const torch::nn::Module& module);
   void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/host_heap.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <random>
+
+namespace tessera {
+
+TEST(HostHeap, UsesAFreedPieceAgain) {
+  HostHeap heap;
+  void* first = heap.take(100000);
+  void* second = heap.take(100000);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(heap.idle_bytes(), 0u);
+  heap.give_back(first, 100000);
+  EXPECT_EQ(heap.take(100000), first);
+  heap.give_back(second, 100000);
+}
+
+TEST(HostHeap, JoinsFreeNeighboursOnBothSides) {
+  constexpr size_t kBytes = 3 * HostHeap::kGranule;
+  for (const auto& order : {std::array{0, 1, 2}, {0, 2, 1}, {2, 1, 0}}) {
+    HostHeap heap;
+    void* pieces[] = {heap.take(kBytes), heap.take(kBytes), heap.take(kBytes)};
+    void* wall = heap.take(1);
+    for (const int i : order) {
+      heap.give_back(pieces[i], kBytes);
+    }
+    // Only the three together are large enough before the wall.
+    EXPECT_EQ(heap.take(3 * kBytes), pieces[0]);
+    heap.give_back(wall, 1);
+  }
+}
+
+TEST(HostHeap, TakesTheSmallestPieceThatFits) {
+  HostHeap heap;
+  void* large = heap.take(10 * HostHeap::kGranule);
+  heap.take(1);
+  void* small = heap.take(2 * HostHeap::kGranule);
+  heap.take(1);
+  heap.give_back(large, 10 * HostHeap::kGranule);
+  heap.give_back(small, 2 * HostHeap::kGranule);
+  EXPECT_EQ(heap.take(2 * HostHeap::kGranule), small);
+}
+
+TEST(HostHeap, PiecesInUseNeverOverlapAndKeepTheirContents) {
+  HostHeap heap;
+  std::mt19937 random(1);
+  std::map<char*, std::pair<size_t, char>> live;
+  for (int i = 0; i < 3000; ++i) {
+    if (live.size() < 40 || random() % 2 == 0) {
+      const size_t bytes = 1 + random() % 100000;
+      auto* piece = static_cast<char*>(heap.take(bytes));
+      const char mark = static_cast<char>(i);
+      std::memset(piece, mark, bytes);
+      live[piece] = {bytes, mark};
+      continue;
+    }
+    const auto victim = std::next(
+        live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+    const auto [bytes, mark] = victim->second;
+    for (size_t at = 0; at < bytes; ++at) {
+      ASSERT_EQ(victim->first[at], mark);
+    }
+    heap.give_back(victim->first, bytes);
+    live.erase(victim);
+  }
+}
+
+TEST(HostHeap, ReleaseReturnsWhatIsFreeAndNothingElse) {
+  HostHeap heap;
+  constexpr size_t kBytes = 8 << 20;
+  auto* kept = static_cast<char*>(heap.take(kBytes));
+  auto* freed = static_cast<char*>(heap.take(kBytes));
+  std::memset(kept, 1, kBytes);
+  std::memset(freed, 1, kBytes);
+  heap.give_back(freed, kBytes);
+  EXPECT_EQ(heap.idle_bytes(), kBytes);
+  heap.release();
+  EXPECT_EQ(heap.idle_bytes(), 0u);
+  EXPECT_EQ(kept[kBytes - 1], 1);
+  // Pages from the system are zero.
+  EXPECT_EQ(static_cast<char*>(heap.take(kBytes))[0], 0);
+}
+
+TEST(HostHeap, SaysNoToMoreThanTheMachineHas) {
+  HostHeap heap;
+  EXPECT_EQ(heap.take(size_t{1} << 60), nullptr);
+}
+
+} // namespace tessera
