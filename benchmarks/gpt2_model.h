@@ -88,7 +88,8 @@ struct Gpt2Impl : torch::nn::Module {
 
   /// From the embedded tokens to the head: [batch, length, width].
   at::Tensor hidden(const at::Tensor& embedded) {
-    at::Tensor x = embedded + wpe(at::arange(embedded.size(1)));
+    const auto index = embedded.options().dtype(at::kLong);
+    at::Tensor x = embedded + wpe(at::arange(embedded.size(1), index));
     for (const auto& block : *h) {
       x = block->as<Gpt2Block>()->forward(x);
     }

@@ -4,13 +4,21 @@
 //
 //   train_gpt2 mode=plain steps=10
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
+//   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
+//
+// On CUDA benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera
+// keeps master weights; plain uses autocast over float32 weights.
 
 #include "gpt2_model.h"
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <sys/resource.h>
 
@@ -34,7 +42,11 @@ constexpr double kMaxNorm = 1.0;
 std::map<std::string, std::string> parse(int argc, char** argv) {
   std::map<std::string, std::string> settings{
       {"mode", "tessera"},
+      {"device", "cpu"},
+      {"dtype", "float32"},
       {"layers", "12"},
+      {"width", "768"},
+      {"heads", "12"},
       {"batch", "2"},
       {"sequence", "256"},
       {"steps", "10"},
@@ -70,7 +82,8 @@ class PlainStepper : public Stepper {
     for (const at::Tensor& parameter : parameters_) {
       exp_avgs_.push_back(at::zeros_like(parameter));
       exp_avg_sqs_.push_back(at::zeros_like(parameter));
-      steps_.push_back(at::zeros({}));
+      // The fused update takes float32 counters beside its parameters.
+      steps_.push_back(at::zeros({}, parameter.options().dtype(at::kFloat)));
     }
   }
 
@@ -114,8 +127,8 @@ class PlainStepper : public Stepper {
 
 class TesseraStepper : public Stepper {
  public:
-  explicit TesseraStepper(torch::nn::Module& module)
-      : engine_(wrap(module, options())) {}
+  TesseraStepper(torch::nn::Module& module, bool bfloat16)
+      : engine_(wrap(module, options(bfloat16))) {}
 
   void step(const at::Tensor& loss, bool clip) override {
     engine_.backward(loss);
@@ -126,8 +139,11 @@ class TesseraStepper : public Stepper {
   }
 
  private:
-  static EngineOptions options() {
+  static EngineOptions options(bool bfloat16) {
     EngineOptions options;
+    if (bfloat16) {
+      options.sharding.precision.parameters = at::kBFloat16;
+    }
     options.optimizer.lr = kLearningRate;
     options.optimizer.weight_decay = kWeightDecay;
     // The bits of at::_fused_adamw_ are not torch::optim::AdamW's either.
@@ -138,6 +154,25 @@ class TesseraStepper : public Stepper {
 
   Engine engine_;
 };
+
+/// Waits until the device has done all that was issued.
+void synchronize(at::Device device) {
+  if (device.is_cuda()) {
+    c10::impl::getDeviceGuardImpl(device.type())
+        ->synchronizeDevice(device.index());
+  }
+}
+
+/// Most bytes that tensors on the device have had; 0 on the CPU.
+int64_t peak_device_bytes(at::Device device) {
+  if (!device.is_cuda()) {
+    return 0;
+  }
+  return c10::getDeviceAllocator(device.type())
+      ->getDeviceStats(device.index())
+      .allocated_bytes[0]
+      .peak;
+}
 
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) +
@@ -158,23 +193,47 @@ void run(std::map<std::string, std::string> settings) {
   const int warmup = std::stoi(settings["warmup"]);
   const bool clip = settings["clip"] == "1";
   const bool helpers = settings["helpers"] == "1";
+  const bool bfloat16 = settings["dtype"] == "bfloat16";
+  const bool cuda = settings["device"] == "cuda";
+  TESSERA_CHECK(
+      !cuda || load_cuda_backend().loaded,
+      "train_gpt2: there is no CUDA device: ",
+      load_cuda_backend().reason);
+  // Plain is LibTorch alone: without init(), which changes the CPU's allocator.
   const int rank = plain ? 0 : init().rank();
+  at::Device device = at::kCPU;
+  if (cuda) {
+    device = plain ? at::Device(at::kCUDA, 0) : world().device();
+  }
+  if (plain && bfloat16) {
+    at::autocast::set_autocast_enabled(device.type(), true);
+    at::autocast::set_autocast_dtype(device.type(), at::kBFloat16);
+    at::autocast::set_autocast_cache_enabled(false);
+  }
 
   torch::manual_seed(0);
   Gpt2Config config;
   config.layers = std::stoi(settings["layers"]);
+  config.width = std::stoi(settings["width"]);
+  config.heads = std::stoi(settings["heads"]);
   Gpt2 model(config);
+  model->to(device);
   std::unique_ptr<Stepper> stepper;
   if (plain) {
     stepper = std::make_unique<PlainStepper>(*model);
   } else {
-    stepper = std::make_unique<TesseraStepper>(*model);
+    stepper = std::make_unique<TesseraStepper>(*model, bfloat16);
   }
   torch::manual_seed(1000 + rank);
   const at::Tensor ids = at::randint(
       config.vocabulary,
       {std::stoi(settings["batch"]), std::stoi(settings["sequence"])},
-      at::kLong);
+      at::kLong).to(device);
+  const auto tokens = static_cast<double>(ids.numel());
+  double parameters = 0;
+  for (const at::Tensor& parameter : model->parameters()) {
+    parameters += static_cast<double>(parameter.numel());
+  }
 
   std::vector<double> times;
   std::vector<double> losses;
@@ -188,6 +247,7 @@ void run(std::map<std::string, std::string> settings) {
         helpers ? model->forward_with_helpers(ids) : model->forward(ids);
     stepper->step(loss, clip);
     losses.push_back(loss.item<double>());
+    synchronize(device);
     const std::chrono::duration<double> taken =
         std::chrono::steady_clock::now() - start;
     if (i >= warmup) {
@@ -205,6 +265,9 @@ void run(std::map<std::string, std::string> settings) {
        << (seconds(after.ru_utime) - seconds(before.ru_utime)) / steps * 1e3
        << ", \"sys_ms\": "
        << (seconds(after.ru_stime) - seconds(before.ru_stime)) / steps * 1e3
+ << ", \"tokens_per_s\": " << tokens / median(times)
+       << ", \"parameters\": " << parameters
+       << ", \"peak_device_mib\": " << peak_device_bytes(device) / (1 << 20)
        << ", \"peak_rss_mib\": " << after.ru_maxrss / 1024
        << ", \"minor_faults\": " << (after.ru_minflt - before.ru_minflt) / steps
        << ", \"first_loss\": " << losses.front()

@@ -90,10 +90,42 @@ void Engine::backward(const at::Tensor& loss) {
       "Engine::backward: the loss does not depend on a parameter that requires "
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
-  if (scaler_.is_active()) {
-    (loss * scaler_.scale()).backward();
-  } else {
-    loss.backward();
+  reporting_memory("backward", [&] {
+    if (scaler_.is_active()) {
+      (loss * scaler_.scale()).backward();
+    } else {
+      loss.backward();
+    }
+  });
+}
+
+void Engine::reporting_memory(
+    const char* function,
+    const std::function<void()>& work) {
+  const auto fail = [&](const c10::Error& error) {
+    const std::string message = memory_table(
+        detail::concat(
+            "Engine::",
+            function,
+            " ran out of memory: ",
+            error.what_without_backtrace(),
+            "\nOf the device's memory, rank ",
+            pager_->rank(),
+            " holds (activations not included)"),
+        measured_memory());
+    pager_->abandon(message);
+    throw Error(message);
+  };
+  try {
+    work();
+  } catch (const c10::OutOfMemoryError& error) {
+    fail(error);
+  } catch (const c10::Error& error) {
+    // The CPU's allocator has no exception of its own.
+    if (error.msg().find("can't allocate memory") == std::string::npos) {
+      throw;
+    }
+    fail(error);
   }
 }
 
@@ -151,11 +183,14 @@ bool Engine::step() {
       pager_->any_gradient(),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
       "first, with a loss computed from the wrapped module.");
-  const bool overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
-  if (!overflow) {
-    optimizer_->step(1 / scaler_.scale());
-  }
-  pager_->begin_next_step();
+  bool overflow = false;
+  reporting_memory("step", [&] {
+    overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
+    if (!overflow) {
+      optimizer_->step(1 / scaler_.scale());
+    }
+    pager_->begin_next_step();
+  });
   scaler_.update(overflow);
   return !overflow;
 }

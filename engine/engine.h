@@ -194,6 +194,11 @@ class Engine {
       Engine& engine,
       const TensorRecorder& recorder);
   void check_usable(const char* function) const;
+  /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
+  ///   engine's own by purpose; the other ranks then end with an error too.
+  void reporting_memory(
+      const char* function,
+      const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
   MemoryBytes plan_memory() const;
 

@@ -2,6 +2,7 @@
 #include "tessera/sharding/gradient_bucket.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/pack_runs.h"
 
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
@@ -54,7 +55,8 @@ GradientBucket::GradientBucket(
     : group_(group),
       rank_(mesh.shard_rank),
       ranks_(mesh.shard_size * mesh.replicas),
-      replicas_(replicas) {
+      replicas_(replicas),
+      packs_(!group.shard().is_cpu()) {
   std::vector<FlatSpan> spans;
   entries_.reserve(group.parameters().size());
   for (const auto& parameter : group.parameters()) {
@@ -102,7 +104,62 @@ void GradientBucket::open(Slot slot) {
   apply_factor();
   slot_ = std::move(slot);
   collected_ = slot_.defined() ? slot_.tensor : shard_;
+  writer_.reset();
   open_ = true;
+}
+
+double GradientBucket::packing_factor() const {
+  return packs_ && divides_first() && slot_.defined() ? 1.0 / ranks_ : 1.0;
+}
+
+void GradientBucket::write_on_current_stream() {
+  const auto stream = current_stream(shard_.device());
+  if (!stream || stream == writer_) {
+    return;
+  }
+  if (writer_) {
+    StreamMarks before;
+    before.add(*writer_);
+    before.block(*stream);
+  } else {
+    slot_.after.block(*stream);
+  }
+  writer_ = stream;
+}
+
+void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
+  write_on_current_stream();
+  const auto stream = current_stream(shard_.device());
+  StreamMarks gradients;
+  for (const c10::Stream& other : arrived_on_.streams()) {
+    if (other != stream) {
+      gradients.add(other);
+    }
+  }
+  gradients.block_current(shard_.device());
+  std::vector<PackRun> runs;
+  for (const FlatSpan& span : rest) {
+    runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
+  }
+  for (Entry& entry : entries_) {
+    if (!entry.waiting.defined()) {
+      continue;
+    }
+    if (entry.span.numel != entry.parameter.numel()) {
+      // What lies between the parameter's elements counts in norms.
+      collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+    }
+    runs.push_back({slot_view(entry), entry.waiting});
+  }
+  pack_runs_(runs, packing_factor());
+  // The memory of the gradients goes back to the streams that made them.
+  if (!gradients.empty()) {
+    arrived_on_.block(mark_current(shard_.device()));
+  }
+  arrived_on_.clear();
+  for (Entry& entry : entries_) {
+    entry.waiting = at::Tensor();
+  }
 }
 
 at::Tensor GradientBucket::slot_view(const Entry& entry) const {
@@ -114,11 +171,13 @@ at::Tensor GradientBucket::slot_view(const Entry& entry) const {
 }
 
 void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
+  write_on_current_stream();
   if (entry.span.numel != entry.parameter.numel()) {
     // What lies between the parameter's elements counts in norms.
     collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
   }
-  slot_view(entry).copy_(gradient);
+  const PackRun run{slot_view(entry), gradient};
+  pack_runs_({&run, 1}, packing_factor());
 }
 
 void GradientBucket::place_token(Entry& entry) {
@@ -132,10 +191,18 @@ void GradientBucket::take(size_t i) {
   at::Tensor& gradient = entry.parameter.mutable_grad();
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
-  store(entry, gradient);
+  if (packs_) {
+    entry.waiting = std::move(gradient);
+    arrived_on_.insert(*current_stream(shard_.device()));
+  } else {
+    store(entry, gradient);
+  }
   entry.arrived = true;
   entry.has = true;
   place_token(entry);
+  if (packs_ && all_arrived()) {
+    pack_waiting({});
+  }
 }
 
 void GradientBucket::add(size_t i, const at::Tensor& gradient) {
@@ -145,7 +212,11 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   // In a world of one the slot is the shard, where earlier gradients are.
   const bool accumulate = entry.arrived || (!slot_.defined() && entry.in_shard);
   if (accumulate) {
-    slot_view(entry).add_(gradient);
+    if (entry.waiting.defined()) {
+      pack_waiting({});
+    }
+    write_on_current_stream();
+    slot_view(entry).add_(gradient, packing_factor());
   } else {
     store(entry, gradient);
   }
@@ -159,6 +230,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
 void GradientBucket::zero(size_t i) {
   const c10::NoGradGuard no_grad;
   entries_[i].arrived = false;
+  entries_[i].waiting = at::Tensor();
   for (const FlatRun& run : own_runs()) {
     if (run.parameter == i) {
       shard_.narrow(0, run.shard_offset, run.numel).zero_();
@@ -186,15 +258,24 @@ bool GradientBucket::all_arrived() const {
   });
 }
 
-void GradientBucket::fill_missing() {
+std::vector<FlatSpan> GradientBucket::missing_spans() const {
+  std::vector<FlatSpan> missing = gaps_;
   const bool slot_is_shard = !slot_.defined();
-  for (const FlatSpan& gap : gaps_) {
-    collected_.narrow(0, gap.begin, gap.numel).zero_();
-  }
   for (const Entry& entry : entries_) {
     if (!entry.arrived && !(slot_is_shard && entry.in_shard)) {
-      collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+      missing.push_back(entry.span);
     }
+  }
+  return missing;
+}
+
+void GradientBucket::fill_missing() {
+  if (packs_) {
+    pack_waiting(missing_spans());
+    return;
+  }
+  for (const FlatSpan& span : missing_spans()) {
+    collected_.narrow(0, span.begin, span.numel).zero_();
   }
 }
 
@@ -206,12 +287,17 @@ bool GradientBucket::accumulates() const {
 }
 
 Slot GradientBucket::close_empty() {
+  if (writer_) {
+    slot_.after.add(*writer_);
+  }
   collected_ = at::Tensor();
   open_ = false;
   return std::exchange(slot_, {});
 }
 
-void GradientBucket::begin_reduce(Communicator& communicator) {
+void GradientBucket::begin_reduce(
+    Communicator& communicator,
+    const StreamLane& lane) {
   const c10::NoGradGuard no_grad;
   fill_missing();
   // A zero_grad() between now and end_reduce() is seen by the tokens.
@@ -220,45 +306,61 @@ void GradientBucket::begin_reduce(Communicator& communicator) {
       place_token(entry);
     }
   }
-  if (slot_.defined()) {
-    // What is added to the shard arrives in the slot, where this rank's part of
-    // the input lies.
-    if (divides_first()) {
-      slot_.tensor.div_(ranks_);
-    }
-    const FlatSpan mine = group_.layout().shard(rank_);
-    reduced_ =
-        accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
-    pending_ = communicator.reduce_scatter_sum(
-        reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
-  }
+  lane_ = &lane;
+  completed_ = false;
   reducing_ = true;
+  if (!slot_.defined()) {
+    return;
+  }
+  // fill_missing() was behind all other writers.
+  lane.follow_current();
+  const StreamLane::Scope on_lane(lane);
+  // What is added to the shard arrives in the slot, where this rank's part of
+  // the input lies.
+  if (divides_first() && !packs_) {
+    slot_.tensor.div_(ranks_);
+  }
+  const FlatSpan mine = group_.layout().shard(rank_);
+  reduced_ =
+      accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
+  pending_ = communicator.reduce_scatter_sum(
+      reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
+  if (lane.is_real() && !pending_.pending()) {
+    complete({});
+  }
+}
+
+void GradientBucket::complete(const WaitCheck& check) {
+  pending_.wait(check);
+  if (replicas_.size() > 1) {
+    replicas_
+        .all_reduce_sum(
+            reduced_, "sum over the copies of '" + group_.name() + "'")
+        .wait(check);
+  }
+  if (!divides_first()) {
+    reduced_.div_(ranks_);
+  }
+  if (!reduced_.is_same(shard_)) {
+    for (const FlatRun& run : own_runs()) {
+      auto target = shard_.narrow(0, run.shard_offset, run.numel);
+      const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
+      if (entries_[run.parameter].in_shard) {
+        target.add_(source);
+      } else {
+        target.copy_(source);
+      }
+    }
+  }
+  slot_.after = lane_->mark();
+  completed_ = true;
 }
 
 Slot GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
-  if (slot_.defined()) {
-    pending_.wait(check);
-    if (replicas_.size() > 1) {
-      replicas_
-          .all_reduce_sum(
-              reduced_, "sum over the copies of '" + group_.name() + "'")
-          .wait(check);
-    }
-    if (!divides_first()) {
-      reduced_.div_(ranks_);
-    }
-    if (!reduced_.is_same(shard_)) {
-      for (const FlatRun& run : own_runs()) {
-        auto target = shard_.narrow(0, run.shard_offset, run.numel);
-        const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
-        if (entries_[run.parameter].in_shard) {
-          target.add_(source);
-        } else {
-          target.copy_(source);
-        }
-      }
-    }
+  if (slot_.defined() && !completed_) {
+    const StreamLane::Scope on_lane(*lane_);
+    complete(check);
   }
   reduced_ = at::Tensor();
   collected_ = at::Tensor();
@@ -284,6 +386,7 @@ void GradientBucket::refresh(Entry& entry) {
     entry.arrived = false;
     entry.in_shard = false;
     entry.has = false;
+    entry.waiting = at::Tensor();
   }
 }
 
@@ -306,6 +409,7 @@ void GradientBucket::clear() {
     entry.has = false;
     entry.arrived = false;
     entry.in_shard = false;
+    entry.waiting = at::Tensor();
   }
 }
 

@@ -11,12 +11,14 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/shard_mesh.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -26,6 +28,9 @@ namespace tessera {
 /// average over the ranks to the shard. A user's zero_grad() removes tokens:
 /// refresh() sees that and drops what the shard and slot held for those
 /// parameters. In a world of one the slot is the shard and nothing is reduced.
+///
+/// On a device with streams take() only keeps the gradient, until all are there
+/// or the reduction begins; then one kernel moves all of them.
 class GradientBucket {
  public:
   /// @param group, replicas outlive the bucket.
@@ -90,13 +95,15 @@ class GradientBucket {
   bool any_arrived() const;
   bool all_arrived() const;
 
-  /// Starts the reduction of what was collected; parameters that collected
-  /// nothing count as zero. Untaken gradients must have been taken before.
-  void begin_reduce(Communicator& communicator);
+  /// Starts the reduction of what was collected, on the lane; parameters that
+  /// collected nothing count as zero. Untaken gradients must have been taken
+  /// before. Whoever reads the shard afterwards waits for the lane.
+  /// @param lane outlives the bucket.
+  void begin_reduce(Communicator& communicator, const StreamLane& lane);
   bool reducing() const {
     return reducing_;
   }
-  /// Ends it and gives the slot back.
+  /// Ends it for the host and gives the slot back, marked with the lane's work.
   Slot end_reduce(const WaitCheck& check);
 
   /// Ends collecting without a reduction, when nothing is left of it.
@@ -129,6 +136,7 @@ class GradientBucket {
     at::Tensor parameter;
     at::Tensor token;
     GradientTokenInfo info;
+    at::Tensor waiting; ///< arrived, but not yet in the slot
     FlatSpan span;
     bool requires_grad = false;
     bool arrived = false; ///< something of it is in the slot
@@ -143,9 +151,18 @@ class GradientBucket {
   at::Tensor slot_view(const Entry& entry) const;
   void store(const Entry& entry, const at::Tensor& gradient);
   void fill_missing();
+  /// Orders the current stream behind whoever wrote to the slot before.
+  void write_on_current_stream();
+  /// Moves what waits to the slot. @param rest zeros to what nothing came for.
+  void pack_waiting(const std::vector<FlatSpan>& rest);
+  std::vector<FlatSpan> missing_spans() const;
+  /// The end of the reduction, on the lane.
+  void complete(const WaitCheck& check);
   /// True when the reduction is added to what the shard already holds.
   bool accumulates() const;
   bool divides_first() const;
+  /// What gradients are multiplied with on their way to the slot.
+  double packing_factor() const;
 
   ParamGroup& group_;
   int rank_; ///< among those that divide the group
@@ -158,6 +175,11 @@ class GradientBucket {
   Slot slot_;
   at::Tensor reduced_; ///< where the running reduction arrives
   PendingCollective pending_;
+  bool packs_; ///< on a device with streams
+  StreamSet arrived_on_; ///< streams that made what waits
+  std::optional<c10::Stream> writer_; ///< of the slot, the last one
+  const StreamLane* lane_ = nullptr; ///< of the running reduction
+  bool completed_ = false;
   double factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <functional>
+#include <vector>
 
 namespace tessera {
 
@@ -33,19 +34,33 @@ void for_each_run(
   }
 }
 
+/// power_sums() of the runs of for_each_run(), and their factors.
+std::vector<double> sums_of_runs(
+    const Pager& pager,
+    double p,
+    std::vector<double>& factors) {
+  std::vector<at::Tensor> runs;
+  for_each_run(pager, [&](const at::Tensor& run, double factor) {
+    runs.push_back(run);
+    factors.push_back(factor);
+  });
+  return power_sums(runs, p);
+}
+
 } // namespace
 
 double gradient_norm(Pager& pager, double p) {
   const bool largest = std::isinf(p);
+  std::vector<double> factors;
+  const std::vector<double> sums = sums_of_runs(pager, p, factors);
   double mine = 0;
-  for_each_run(pager, [&](const at::Tensor& run, double factor) {
-    const double sum = power_sum(run, p);
+  for (size_t i = 0; i < sums.size(); ++i) {
     if (!largest) {
-      mine += sum * std::pow(factor, p);
-    } else if (!std::isnan(mine) && !(sum * factor <= mine)) {
-      mine = sum * factor; // NaN too
+      mine += sums[i] * std::pow(factors[i], p);
+    } else if (!std::isnan(mine) && !(sums[i] * factors[i] <= mine)) {
+      mine = sums[i] * factors[i]; // NaN too
     }
-  });
+  }
   const at::Tensor total = at::tensor({mine}, at::kDouble);
   if (largest) {
     // A maximum over the ranks may lose a NaN.
@@ -60,10 +75,11 @@ double gradient_norm(Pager& pager, double p) {
 }
 
 bool gradients_are_finite(Pager& pager) {
+  std::vector<double> factors;
   double mine = 0;
-  for_each_run(pager, [&](const at::Tensor& run, double) {
-    mine += std::isfinite(power_sum(run, 2)) ? 0 : 1;
-  });
+  for (const double sum : sums_of_runs(pager, 2, factors)) {
+    mine += std::isfinite(sum) ? 0 : 1;
+  }
   const at::Tensor bad = at::tensor({mine}, at::kDouble);
   pager.sum_over_ranks(bad);
   return bad.item<double>() == 0;

@@ -3,6 +3,7 @@
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/deferred_init.h"
 
@@ -100,10 +101,18 @@ Pager::Pager(
           world,
           "engine",
           [this](const RankIntent& intent) { return describe(intent); }),
+      gather_lane_(device_of(module)),
+      reduce_lane_(device_of(module)),
       data_(world.new_communicator(
           "engine shards",
           device_of(specs),
           mesh_.shard_group)),
+      reductions_(
+          reduce_lane_.is_real() ? world.new_communicator(
+                                       "engine reductions",
+                                       device_of(module),
+                                       mesh_.shard_group)
+                                 : nullptr),
       replicas_(world.new_communicator(
           "engine replicas",
           device_of(specs),
@@ -162,6 +171,13 @@ Pager::Pager(
 
 Pager::~Pager() {
   remove_hooks();
+  // The memory that is freed now serves the current stream next.
+  try {
+    gather_lane_.mark().block_current(gather_lane_.device());
+    wait_for_reduce_lane();
+  } catch (const std::exception& failure) {
+    log_warning("the device failed: ", failure.what());
+  }
 }
 
 void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
@@ -366,6 +382,7 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 }
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
+  gather_lane_.follow_current(); // the shards were just filled
   if (world_size() == 1) {
     return;
   }
@@ -485,7 +502,8 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
         group.begin_unshard(
             *data_,
             gather_arena_.allocate_outside(
-                group.layout().padded_numel(), group.dtype()));
+                group.layout().padded_numel(), group.dtype()),
+            gather_lane_);
         group.end_unshard(watch_failures());
       }
       ++group.pins;
@@ -504,6 +522,7 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
     if (writable) {
       --writable_pins_[g];
       group.write_back();
+      gather_lane_.follow_current();
       group.bump_versions();
       group.written = is_divided();
     }
@@ -513,6 +532,16 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
     if (--group.pins == 0 && (group.slot_is_outside() || group.written)) {
       group.written = false;
       reshard(static_cast<int>(g));
+    }
+  }
+}
+
+void Pager::abandon(const std::string& reason) noexcept {
+  agreement_.report(reason);
+  for (Communicator* communicator :
+       {data_.get(), reductions_.get(), replicas_.get()}) {
+    if (communicator != nullptr) {
+      communicator->abort();
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/page_key.h"
@@ -34,8 +35,18 @@ struct PagerStatistics {
   int64_t steps = 0;
 };
 
-/// One module's parameters, divided over all ranks of a World. Not
-/// thread-safe: forward and backward run on one thread at a time.
+/// One module's parameters, divided over all ranks of a World.
+///
+/// [Note: streams] On a device with streams, gathers run on one lane and
+/// reductions on another, over communicators of their own, and the host waits
+/// for neither. A stream that uses a page waits for its gather; the gather that
+/// gets the page's slot next waits for every stream that used it. Gradients are
+/// copied to their slot on the stream where backward runs, so that their memory
+/// is free at once; from there the reduce lane takes them, and only readers of
+/// the shards wait for it. The gather lane comes after writes to the shards
+/// because every function that ends such writes makes it wait.
+///
+/// Not thread-safe: forward and backward run on one thread at a time.
 ///
 /// Collective functions are called by all ranks in the same order.
 class Pager : public PageFaultHandler {
@@ -106,6 +117,10 @@ class Pager : public PageFaultHandler {
   /// @param intent what for, since ranks that differ in it part afterwards.
   void settle_gradients(
       const RankIntent& intent = {RankIntent::Kind::kStep, -1, -1});
+
+  /// Tells the other ranks that this one has failed, and why: they end with an
+  /// error in place of waiting for it. The module can not be trained on.
+  void abandon(const std::string& reason) noexcept;
 
   /// Adds up a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
@@ -240,7 +255,12 @@ class Pager : public PageFaultHandler {
   /// or the user has put another hook in the place of ours.
   void take_untaken(size_t group);
   void begin_reduce(size_t group);
+  /// Ends them for the host: slots are given back.
   void finish_reductions();
+  /// Makes the current stream wait for them.
+  void wait_for_reduce_lane() const {
+    reduce_lane_.mark().block_current(reduce_lane_.device());
+  }
   void on_backward_end();
   /// Reduces what was collected; of what is kept whole only if `all`.
   void reduce_leftovers(bool all);
@@ -260,7 +280,12 @@ class Pager : public PageFaultHandler {
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
   RankAgreement agreement_;
+  StreamLane gather_lane_;
+  StreamLane reduce_lane_;
   std::unique_ptr<Communicator> data_; ///< of the ranks that divide one copy
+  /// The same ranks once more, so that gathers do not queue behind reductions;
+  /// null where there are no lanes.
+  std::unique_ptr<Communicator> reductions_;
   std::unique_ptr<Communicator> replicas_; ///< of those that hold the same part
   SlotArena gather_arena_;
   SlotArena reduce_arena_;

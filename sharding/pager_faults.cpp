@@ -41,6 +41,9 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
     current = current && (group.touched_epoch == epoch_ || group.pins > 0);
   }
   if (current) {
+    for (const PageAccess& access : accesses) {
+      access.page->group().use_on_current_stream();
+    }
     return;
   }
   std::vector<int> groups;
@@ -169,7 +172,8 @@ void Pager::unshard_planned(
     return;
   }
   unshard_sequence_[g] = agreement_.count_collective();
-  group.begin_unshard(*data_, take_gather_slot(group_number, end));
+  group.begin_unshard(
+      *data_, take_gather_slot(group_number, end), gather_lane_);
   ++(exposed ? statistics_.on_demand_unshards : statistics_.planned_unshards);
 }
 
@@ -177,7 +181,8 @@ void Pager::unshard_on_demand(int group_number) {
   const auto g = static_cast<size_t>(group_number);
   agree_joining_reductions(intent_to_read(group_number));
   unshard_sequence_[g] = agreement_.count_collective();
-  groups_[g]->begin_unshard(*data_, take_gather_slot(group_number));
+  groups_[g]->begin_unshard(
+      *data_, take_gather_slot(group_number), gather_lane_);
   ++statistics_.on_demand_unshards;
 }
 
@@ -185,6 +190,8 @@ void Pager::wait_ready(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kUnsharding) {
     group.end_unshard(watch(group_number));
+  } else {
+    group.use_on_current_stream();
   }
 }
 

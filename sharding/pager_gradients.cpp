@@ -37,6 +37,7 @@ void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
 void Pager::on_token_zero(size_t parameter) {
   const ParameterPlace& place = places_[parameter];
   finish_reductions();
+  wait_for_reduce_lane();
   buckets_[place.group]->zero(place.position);
 }
 
@@ -127,7 +128,7 @@ void Pager::begin_reduce(size_t g) {
   open_bucket(g);
   take_untaken(g);
   reduce_sequence_[g] = agreement_.count_collective();
-  bucket.begin_reduce(*data_);
+  bucket.begin_reduce(reductions_ ? *reductions_ : *data_, reduce_lane_);
   reducing_.push_back(g);
   ++statistics_.reductions;
 }
@@ -236,6 +237,7 @@ void Pager::settle_gradients(const RankIntent& intent) {
     take_untaken(g);
   }
   reduce_leftovers(/*all=*/true);
+  wait_for_reduce_lane();
 
   const at::Tensor has =
       at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
@@ -325,6 +327,8 @@ void Pager::drop_values(const char* why) {
       buckets_[g]->clear();
     }
   }
+  // Whoever calls this has written the shards.
+  gather_lane_.follow_current();
 }
 
 void Pager::start_plan() {

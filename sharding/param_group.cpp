@@ -224,28 +224,56 @@ int64_t ParamGroup::padded_bytes() const {
   return layout_.padded_numel() * itemsize(dtype_);
 }
 
-void ParamGroup::begin_unshard(Communicator& communicator, Slot slot) {
+void ParamGroup::begin_unshard(
+    Communicator& communicator,
+    Slot slot,
+    const StreamLane& lane) {
   TESSERA_CHECK(
       residency_ == Residency::kSharded,
       "unshard of '",
       name_,
       "': it is already unsharded");
   slot_ = std::move(slot);
+  lane_ = &lane;
+  const StreamLane::Scope on_lane(lane);
+  lane.wait_for(slot_.after);
   // Not every backend knows every integer type.
   const bool as_bytes = !at::isFloatingType(dtype_);
   gather_ = communicator.all_gather(
       as_bytes ? slot_.tensor.view(at::kByte) : slot_.tensor,
       as_bytes ? shard_.view(at::kByte) : shard_,
       "unshard of '" + name_ + "'");
+  if (!gather_.pending()) {
+    ready_ = lane.mark();
+  }
   residency_ = Residency::kUnsharding;
+}
+
+void ParamGroup::finish_gather(const WaitCheck& check) {
+  if (gather_.pending()) {
+    const StreamLane::Scope on_lane(*lane_);
+    gather_.wait(check);
+    ready_ = lane_->mark();
+  }
 }
 
 void ParamGroup::end_unshard(const WaitCheck& check) {
   if (residency_ != Residency::kUnsharding) {
     return;
   }
-  gather_.wait(check);
+  finish_gather(check);
   attach(slot_.tensor);
+  use_on_current_stream();
+}
+
+void ParamGroup::use_on_current_stream() {
+  if (ready_.empty()) {
+    return;
+  }
+  const c10::Stream stream = *current_stream(lane_->device());
+  if (users_.insert(stream)) {
+    ready_.block(stream);
+  }
 }
 
 void ParamGroup::attach_shard() {
@@ -271,11 +299,22 @@ void ParamGroup::detach() {
 
 Slot ParamGroup::reshard(const WaitCheck& check) {
   if (residency_ == Residency::kUnsharding) {
-    gather_.wait(check);
+    finish_gather(check);
     residency_ = Residency::kSharded;
   } else if (residency_ == Residency::kUnsharded) {
     detach();
   }
+  return take_slot();
+}
+
+Slot ParamGroup::take_slot() {
+  // Without marks, nothing has happened to the slot since it came.
+  if (!ready_.empty()) {
+    slot_.after = users_.mark();
+    slot_.after.add(ready_);
+  }
+  users_.clear();
+  ready_ = {};
   return std::exchange(slot_, {});
 }
 
@@ -333,9 +372,7 @@ void ParamGroup::check_identity() const {
 
 Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
-  if (residency_ == Residency::kUnsharding) {
-    gather_.wait(check);
-  }
+  finish_gather(check);
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
     const int64_t numel = storage->nbytes() / itemsize(dtype_);
@@ -371,7 +408,7 @@ Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
   parameters_.clear();
   whole_ = at::Tensor();
   residency_ = Residency::kSharded;
-  return std::exchange(slot_, {});
+  return take_slot();
 }
 
 } // namespace tessera

@@ -6,6 +6,7 @@
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/paged_storage.h"
 #include "tessera/sharding/precision.h"
@@ -104,16 +105,27 @@ class ParamGroup {
     return residency_;
   }
 
-  /// Starts the all-gather into `slot` ([padded_numel], dtype()).
-  void begin_unshard(Communicator& communicator, Slot slot);
+  /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane.
+  /// @param lane outlives the group; comes after what was written to shard().
+  void begin_unshard(
+      Communicator& communicator,
+      Slot slot,
+      const StreamLane& lane);
 
-  /// Ends it: the parameters are readable.
+  /// Ends it: the parameters are readable, on the current stream. The host
+  /// does not wait where the communicator runs on streams.
   void end_unshard(const WaitCheck& check);
+
+  /// To be called before each use of the unsharded group: the current stream
+  /// comes after the gather, and the slot is not used again before it. Cheap
+  /// from the second time on; nothing on the CPU.
+  void use_on_current_stream();
 
   /// Points the parameters at the shard itself: an undivided group.
   void attach_shard();
 
-  /// Drops the whole weights and gives the slot back. Ends a running gather.
+  /// Drops the whole weights and gives the slot back, marked with the work of
+  /// all streams that used it. Ends a running gather.
   Slot reshard(const WaitCheck& check);
 
   /// Copies this rank's slice of the unsharded weights into the shard, after
@@ -157,6 +169,8 @@ class ParamGroup {
   bool written = false; ///< by a gather scope, since it was unsharded
 
  private:
+  void finish_gather(const WaitCheck& check);
+  Slot take_slot();
   void attach(const at::Tensor& whole);
   void detach();
   void take_slice(const c10::Storage& storage, int64_t begin);
@@ -182,6 +196,9 @@ class ParamGroup {
   at::Tensor whole_;
   Slot slot_;
   PendingCollective gather_;
+  const StreamLane* lane_ = nullptr; ///< of the last gather
+  StreamMarks ready_; ///< behind the gather
+  StreamSet users_; ///< streams that have waited for it
   Residency residency_ = Residency::kSharded;
   uint64_t write_backs_ = 0;
 };

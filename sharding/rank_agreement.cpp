@@ -160,6 +160,19 @@ WaitCheck RankAgreement::watch(
   };
 }
 
+void RankAgreement::report(const std::string& reason) noexcept {
+  if (size() == 1) {
+    return;
+  }
+  try {
+    store_->set(
+        key("failed"),
+        to_bytes("rank " + std::to_string(rank()) + " has failed: " + reason));
+  } catch (const std::exception&) {
+    // The store is gone, and with it the rank that holds it.
+  }
+}
+
 void RankAgreement::fail(const std::string& message) {
   if (size() > 1) {
     store_->set(key("failed"), to_bytes(message));

@@ -86,6 +86,10 @@ class RankAgreement {
   /// A check that only looks for other ranks' failures.
   WaitCheck watch_failures();
 
+  /// Tells the other ranks that this one has failed: their waits end with an
+  /// error that gives the reason.
+  void report(const std::string& reason) noexcept;
+
   /// Tells all ranks and throws.
   [[noreturn]] void fail(const std::string& message);
 

@@ -2,6 +2,10 @@
 #include "tessera/runtime/comm/communicator.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <thread>
@@ -19,6 +23,30 @@ constexpr std::chrono::milliseconds kFarewell{1000};
 std::string first_line(const char* text) {
   std::string line(text);
   return line.substr(0, line.find('\n'));
+}
+
+/// The collective runs on the current stream.
+template <typename Options>
+Options on_current_stream(bool on_stream) {
+  Options options;
+  options.asyncOp = !on_stream;
+  return options;
+}
+
+/// Makes `device` take over `host` when the collective has ended.
+PendingCollective copied_back(
+    PendingCollective pending,
+    const at::Tensor& device,
+    const at::Tensor& host) {
+  pending.then([device, host] {
+    const c10::NoGradGuard no_grad;
+    device.copy_(host);
+  });
+  return pending;
+}
+
+at::Tensor empty_on_host(const at::Tensor& like) {
+  return at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
 void look_around(const WaitCheck& check) {
@@ -44,6 +72,17 @@ PendingCollective::PendingCollective(
       what_(std::move(what)),
       timeout_(timeout),
       on_stream_(on_stream) {}
+
+void PendingCollective::then(std::function<void()> step) {
+  if (!last_step_) {
+    last_step_ = std::move(step);
+    return;
+  }
+  last_step_ = [first = std::move(last_step_), second = std::move(step)] {
+    first();
+    second();
+  };
+}
 
 void PendingCollective::wait(const WaitCheck& check) {
   if (!work_.defined()) {
@@ -143,7 +182,13 @@ PendingCollective Communicator::pending(
     }
     under_way_.emplace_back(work);
   }
-  return {std::move(work), std::move(what), timeout_, on_stream_};
+  PendingCollective result(
+      std::move(work), std::move(what), timeout_, on_stream_);
+  if (on_stream_) {
+    // It runs on the current stream, which has nothing else to wait for.
+    result.wait();
+  }
+  return result;
 }
 
 PendingCollective Communicator::all_gather(
@@ -165,10 +210,18 @@ PendingCollective Communicator::all_gather(
     }
     return {};
   }
+  if (is_staged(output)) {
+    const at::Tensor host = empty_on_host(output);
+    return copied_back(
+        all_gather(host, input.to(at::kCPU), std::move(what)), output, host);
+  }
   // c10d takes its tensors by mutable reference.
   at::Tensor out = output;
   at::Tensor in = input;
-  return pending(backend_->_allgather_base(out, in), std::move(what));
+  return pending(
+      backend_->_allgather_base(
+          out, in, on_current_stream<c10d::AllgatherOptions>(on_stream_)),
+      std::move(what));
 }
 
 PendingCollective Communicator::reduce_scatter_sum(
@@ -190,6 +243,13 @@ PendingCollective Communicator::reduce_scatter_sum(
     }
     return {};
   }
+  if (is_staged(output)) {
+    const at::Tensor host = empty_on_host(output);
+    return copied_back(
+        reduce_scatter_sum(host, input.to(at::kCPU), std::move(what)),
+        output,
+        host);
+  }
   if (is_gloo_) {
     // Gloo has no reduce-scatter. c10d makes one of an all-reduce on a copy of
     // the input, and its handle waits forever, past timeouts and lost peers.
@@ -204,7 +264,10 @@ PendingCollective Communicator::reduce_scatter_sum(
   }
   at::Tensor out = output;
   at::Tensor in = input;
-  return pending(backend_->_reduce_scatter_base(out, in), std::move(what));
+  return pending(
+      backend_->_reduce_scatter_base(
+          out, in, on_current_stream<c10d::ReduceScatterOptions>(on_stream_)),
+      std::move(what));
 }
 
 PendingCollective Communicator::all_reduce_sum(
@@ -213,8 +276,15 @@ PendingCollective Communicator::all_reduce_sum(
   if (!backend_) {
     return {};
   }
+  if (is_staged(tensor)) {
+    const at::Tensor host = tensor.to(at::kCPU);
+    return copied_back(all_reduce_sum(host, std::move(what)), tensor, host);
+  }
   std::vector<at::Tensor> tensors{tensor};
-  return pending(backend_->allreduce(tensors), std::move(what));
+  return pending(
+      backend_->allreduce(
+          tensors, on_current_stream<c10d::AllreduceOptions>(on_stream_)),
+      std::move(what));
 }
 
 PendingCollective Communicator::all_reduce_max(
@@ -223,8 +293,12 @@ PendingCollective Communicator::all_reduce_max(
   if (!backend_) {
     return {};
   }
+  if (is_staged(tensor)) {
+    const at::Tensor host = tensor.to(at::kCPU);
+    return copied_back(all_reduce_max(host, std::move(what)), tensor, host);
+  }
   std::vector<at::Tensor> tensors{tensor};
-  c10d::AllreduceOptions options;
+  auto options = on_current_stream<c10d::AllreduceOptions>(on_stream_);
   options.reduceOp = c10d::ReduceOp::MAX;
   return pending(backend_->allreduce(tensors, options), std::move(what));
 }
@@ -236,10 +310,26 @@ PendingCollective Communicator::broadcast(
   if (!backend_) {
     return {};
   }
+  if (is_staged(tensor)) {
+    const at::Tensor host = tensor.to(at::kCPU);
+    return copied_back(broadcast(host, root, std::move(what)), tensor, host);
+  }
   std::vector<at::Tensor> tensors{tensor};
-  c10d::BroadcastOptions options;
+  auto options = on_current_stream<c10d::BroadcastOptions>(on_stream_);
   options.rootRank = root;
   return pending(backend_->broadcast(tensors, options), std::move(what));
+}
+
+void Communicator::abort() noexcept {
+  if (!backend_) {
+    return;
+  }
+  try {
+    backend_->abort();
+  } catch (const std::exception& failure) {
+    log_warning(
+        "the communicator '", name_, "' did not abort: ", failure.what());
+  }
 }
 
 void Communicator::barrier(const WaitCheck& check) {

@@ -30,10 +30,9 @@ class PendingCollective {
       std::chrono::milliseconds timeout,
       bool on_stream = false);
 
-  /// Runs `step` at the end of wait(), before the result is there.
-  void then(std::function<void()> step) {
-    last_step_ = std::move(step);
-  }
+  /// Runs `step` at the end of wait(), before the result is there and after
+  /// steps that were given before.
+  void then(std::function<void()> step);
 
   /// True between issue and wait().
   bool pending() const {
@@ -59,6 +58,14 @@ class PendingCollective {
 /// the same order. All functions return at once; the result is there after
 /// PendingCollective::wait(). A group of one needs no backend: its collectives
 /// copy where input and output differ and are done on return.
+///
+/// Over NCCL a collective runs on the stream that is current when it is issued,
+/// like an operator, and there is nothing to wait for: c10d's asynchronous mode
+/// would put all of them on one stream of its own, gathers behind reductions.
+///
+/// A backend for CPU tensors serves CUDA tensors through copies on the host,
+/// for ranks that share a device. Issue and wait then run with the same current
+/// stream, and block the host for it.
 class Communicator {
  public:
   /// A group of one.
@@ -68,6 +75,10 @@ class Communicator {
       std::string name,
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
+
+  /// Ends what is under way, where the backend can (NCCL); the communicator is
+  /// of no use afterwards, here and on the other ranks. Does not throw.
+  void abort() noexcept;
 
   /// Waits a moment for collectives under way. What has not ended by then never
   /// will, and is aborted, or under Gloo left behind with its threads.
@@ -114,6 +125,10 @@ class Communicator {
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what);
+  /// Whether the tensor has to travel through the host.
+  bool is_staged(const at::Tensor& tensor) const {
+    return !on_stream_ && !tensor.is_cpu();
+  }
 
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;

@@ -2,11 +2,13 @@
 #include "tessera/runtime/comm/init.h"
 
 #include "tessera/runtime/comm/cpu_transport.h"
-#include "tessera/runtime/comm/nccl_registry.h"
+#include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -87,11 +89,22 @@ bool keeps_freed_memory(const InitOptions& options) {
 #endif
 }
 
+bool uses_cuda(const InitOptions& options) {
+  const char* wanted = std::getenv("TESSERA_CUDA");
+  return options.use_cuda && !(wanted && std::string(wanted) == "0") &&
+         load_cuda_backend().loaded;
+}
+
 World& set_world(std::unique_ptr<World> made) {
   if (keeps_freed_memory(made->options())) {
     keep_freed_cpu_memory(true);
   }
   set_log_rank(made->rank(), made->size());
+  if (uses_cuda(made->options())) {
+    // torch::kCUDA without an index means this rank's device from here on.
+    const at::Device device = made->device();
+    c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
+  }
   world_slot() = std::move(made);
   return *world_slot();
 }
@@ -111,6 +124,14 @@ World::World(
       options_(options) {}
 
 World::~World() = default;
+
+at::Device World::device() const {
+  if (!uses_cuda(options_)) {
+    return at::kCPU;
+  }
+  const int index = local_rank_ % load_cuda_backend().device_count;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
 
 std::unique_ptr<Communicator> World::new_communicator(
     const std::string& name,
@@ -144,7 +165,7 @@ std::unique_ptr<Communicator> World::new_communicator(
   return std::make_unique<Communicator>(
       name,
       device.is_cuda()
-          ? make_nccl_backend(store, {rank, size, device.index(), timeout})
+          ? make_cuda_backend(store, rank, size, device.index(), timeout)
           : make_cpu_backend(store, rank, size, timeout),
       timeout);
 }

@@ -18,6 +18,10 @@ struct InitOptions {
   /// back to the system (keep_freed_cpu_memory()). TESSERA_KEEP_MEMORY=0 in
   /// the environment turns it off. Off where AddressSanitizer watches memory.
   bool keep_freed_memory = true;
+  /// Loads the CUDA side where there is a device (load_cuda_backend()), and
+  /// makes World::device() the current one of the calling thread. TESSERA_CUDA=0
+  /// in the environment turns it off, for jobs on the CPU of such a machine.
+  bool use_cuda = true;
 };
 
 /// This process's place in the job.
@@ -45,13 +49,18 @@ class World {
     return options_;
   }
 
+  /// Where this rank's module belongs: its CUDA device, chosen by local_rank(),
+  /// or the CPU where CUDA is not used.
+  at::Device device() const;
+
   /// A key-value store that all ranks share; null in a world of one.
   const c10::intrusive_ptr<c10d::Store>& store() const {
     return store_;
   }
 
   /// A new group of all ranks, for tensors on the CPU (shared memory or Gloo,
-  /// see make_cpu_backend()) or on a CUDA device with its index (NCCL).
+  /// see make_cpu_backend()) or on a CUDA device with its index (NCCL, see
+  /// make_cuda_backend()).
   /// Collective: every rank calls it with the same `name`, in the same order.
   /// @throws tessera::Error for CUDA where there is no device.
   std::unique_ptr<Communicator> new_communicator(
@@ -80,8 +89,11 @@ class World {
   int names_made_ = 0;
 };
 
-/// Joins the job that the environment describes, once per process: torchrun's
-/// variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
+/// Joins the job that the environment describes, once per process. Call it
+/// first: LibTorch remembers whether there was CUDA when it was first asked.
+///
+/// The job is described by torchrun's variables
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
 /// by `tessera launch`), or a world of one when there are none. Later calls
 /// return the same World. Blocks until the store is reachable.
 /// @throws tessera::Error when a variable is missing or malformed.

@@ -2,24 +2,65 @@
 // The part of the CUDA plugin that offers NCCL to the registry.
 
 #include "tessera/runtime/comm/nccl_registry.h"
+#include "tessera/runtime/core/error.h"
 
+#include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <cstdlib>
+#include <iomanip>
+#include <sstream>
+#include <string>
+#include <utility>
 
 namespace tessera {
 
 namespace {
 
+/// What c10d reads from the environment when a group is made. A variable that
+/// is set wins.
+void set_defaults() {
+  constexpr int kKeepWhatIsSet = 0;
+  const std::pair<const char*, const char*> kDefaults[] = {
+      // A failed or late collective ends the process (3: without clean-up,
+      // which may hang), and a thread watches the thread that sees to it.
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
+      {"TORCH_NCCL_ENABLE_MONITORING", "1"},
+      // The other ranks learn of it, and do not wait for their own timeout.
+      {"TORCH_NCCL_PROPAGATE_ERROR", "1"},
+      // The flight recorder: what the last collectives were, written to a file
+      // when one of them runs into its timeout.
+      {"TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"},
+      {"TORCH_NCCL_DUMP_ON_TIMEOUT", "1"},
+  };
+  for (const auto& [name, value] : kDefaults) {
+    ::setenv(name, value, kKeepWhatIsSet);
+  }
+}
+
+/// "GPU-..." and the UUID in hexadecimal: the same for all who see the device.
+std::string device_identity(int device_index) {
+  cudaDeviceProp properties{};
+  const cudaError_t error =
+      cudaGetDeviceProperties(&properties, device_index);
+  TESSERA_CHECK(
+      error == cudaSuccess,
+      "CUDA device ",
+      device_index,
+      " cannot be asked for its properties: ",
+      cudaGetErrorString(error));
+  std::ostringstream text;
+  text << "GPU-" << std::hex << std::setfill('0');
+  for (const char byte : properties.uuid.bytes) {
+    text << std::setw(2) << (static_cast<unsigned>(byte) & 0xff);
+  }
+  return text.str();
+}
+
 c10::intrusive_ptr<c10d::Backend> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
-  // The flight recorder and the thread that watches the watchdog are on by
-  // c10d's own defaults; here they are made to leave their record when a
-  // collective runs into its timeout. A variable that is set wins.
-  constexpr int kKeepWhatIsSet = 0;
-  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", kKeepWhatIsSet);
-
+  set_defaults();
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
@@ -31,7 +72,7 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(
 }
 
 const bool kRegistered = [] {
-  register_nccl_backend(&make_process_group);
+  register_nccl_backend({&make_process_group, &device_identity});
   return true;
 }();
 

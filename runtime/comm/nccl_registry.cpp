@@ -9,33 +9,41 @@ namespace tessera {
 namespace {
 
 // One plugin serves the process; it registers before any group is made.
-NcclBackendFactory registered = nullptr;
+NcclFunctions registered;
+
+const NcclFunctions& functions_for_device(int device_index) {
+  const CudaBackend& cuda = load_cuda_backend();
+  TESSERA_CHECK(
+      cuda.loaded && registered.make_backend != nullptr,
+      "a communicator for CUDA tensors needs a CUDA device: ",
+      cuda.reason,
+      ". Keep the model on the CPU, or mend what is named here.");
+  TESSERA_CHECK(
+      device_index >= 0 && device_index < cuda.device_count,
+      "a communicator is wanted for CUDA device ",
+      device_index,
+      ", and there are ",
+      cuda.device_count,
+      " on this machine; move the module to one of them, e.g. with "
+      "module.to(tessera::world().device())");
+  return registered;
+}
 
 } // namespace
 
-void register_nccl_backend(NcclBackendFactory factory) {
-  registered = factory;
+void register_nccl_backend(const NcclFunctions& functions) {
+  registered = functions;
+}
+
+std::string cuda_device_identity(int device_index) {
+  return functions_for_device(device_index).device_identity(device_index);
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
-  const CudaBackend& cuda = load_cuda_backend();
-  TESSERA_CHECK(
-      cuda.loaded && registered != nullptr,
-      "a communicator for CUDA tensors needs a CUDA device: ",
-      cuda.reason,
-      ". Keep the model on the CPU, or mend what is named here.");
-  TESSERA_CHECK(
-      options.device_index >= 0 && options.device_index < cuda.device_count,
-      "rank ",
-      options.rank,
-      " wants CUDA device ",
-      options.device_index,
-      ", and there are ",
-      cuda.device_count,
-      " on this machine; start as many local ranks as it has devices");
-  return registered(store, options);
+  return functions_for_device(options.device_index)
+      .make_backend(store, options);
 }
 
 } // namespace tessera

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <string>
 
 namespace tessera {
 
@@ -18,12 +19,20 @@ struct NcclOptions {
   std::chrono::milliseconds timeout{};
 };
 
-using NcclBackendFactory = c10::intrusive_ptr<c10d::Backend> (*)(
-    const c10::intrusive_ptr<c10d::Store>& store,
-    const NcclOptions& options);
+/// What the CUDA plugin has for this library.
+struct NcclFunctions {
+  c10::intrusive_ptr<c10d::Backend> (*make_backend)(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const NcclOptions& options) = nullptr;
+  std::string (*device_identity)(int device_index) = nullptr;
+};
 
 /// Called once, when the plugin is loaded.
-void register_nccl_backend(NcclBackendFactory factory);
+void register_nccl_backend(const NcclFunctions& functions);
+
+/// What distinguishes a CUDA device from all others in the world: its UUID.
+/// @throws tessera::Error when there is no such device, with the reason.
+std::string cuda_device_identity(int device_index);
 
 /// A NCCL group for tensors on one CUDA device a rank, with c10d's watchdog and
 /// flight recorder on. Its connections are made by its first collective.

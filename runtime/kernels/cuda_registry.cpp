@@ -9,6 +9,7 @@ namespace {
 
 // One plugin serves the process; it registers before any kernel is asked for.
 UpdateCudaFunctions registered;
+PackCudaFunction registered_pack = nullptr;
 
 } // namespace
 
@@ -22,6 +23,22 @@ const UpdateCudaFunctions& update_cuda_functions() {
       "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be "
       "updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
   return registered;
+}
+
+void register_pack_cuda(PackCudaFunction function) {
+  registered_pack = function;
+}
+
+void pack_cuda(
+    std::span<const PackShard> shards,
+    ElementType target_type,
+    double factor) {
+  TESSERA_CHECK(
+      registered_pack != nullptr,
+      "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA "
+      "parameters cannot be collected; build with -DTESSERA_CUDA=ON and call "
+      "tessera::init() first");
+  registered_pack(shards, target_type, factor);
 }
 
 } // namespace tessera

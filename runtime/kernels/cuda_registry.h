@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
+#include "tessera/runtime/kernels/pack_shard.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
 #include <span>
@@ -54,5 +55,21 @@ template <typename T>
 void lamb_moments_cuda(std::span<const LambShard<T>> shards, double* sums) {
   std::get<LambMomentsCudaFunction<T>>(update_cuda_functions())(shards, sums);
 }
+
+/// Packs runs of device arrays, on the current stream of the current device;
+/// does not synchronise.
+using PackCudaFunction = void (*)(
+    std::span<const PackShard> shards,
+    ElementType target_type,
+    double factor);
+
+/// Called once, when the plugin is loaded.
+void register_pack_cuda(PackCudaFunction function);
+
+/// @throws tessera::Error when no plugin has registered its function.
+void pack_cuda(
+    std::span<const PackShard> shards,
+    ElementType target_type,
+    double factor);
 
 } // namespace tessera

@@ -5,7 +5,8 @@
 #include "tessera/runtime/kernels/parallel.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <array>
@@ -109,9 +110,7 @@ double power_sum_cpu(const at::Tensor& values, double p) {
   return total;
 }
 
-} // namespace
-
-double power_sum(const at::Tensor& values, double p) {
+void check(const at::Tensor& values, double p) {
   TESSERA_CHECK(
       values.dim() == 1 && values.is_contiguous() && values.is_floating_point(),
       "power_sum: the values are ",
@@ -120,15 +119,47 @@ double power_sum(const at::Tensor& values, double p) {
       values.sizes(),
       "; they must be flat, contiguous and floating point.");
   TESSERA_CHECK(p > 0, "power_sum: p is ", p, "; it must be above 0.");
-  if (values.numel() == 0) {
-    return 0;
+}
+
+} // namespace
+
+double power_sum(const at::Tensor& values, double p) {
+  return power_sums({values}, p).front();
+}
+
+std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
+  std::vector<double> sums(runs.size(), 0.0);
+  std::vector<at::Tensor> on_device;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    check(runs[i], p);
+    if (runs[i].numel() == 0) {
+      continue;
+    }
+    if (runs[i].is_cpu()) {
+      sums[i] = power_sum_cpu(runs[i], p);
+    } else {
+      on_device.push_back(runs[i]);
+      places.push_back(i);
+    }
   }
-  if (values.device().is_cpu()) {
-    return power_sum_cpu(values, p);
+  if (on_device.empty()) {
+    return sums;
   }
-  const auto norm =
-      at::linalg_vector_norm(values, p, {}, false, at::kFloat).item<double>();
-  return std::isinf(p) ? norm : std::pow(norm, p);
+  // LibTorch takes no sum that is less precise than its elements.
+  const bool any_double =
+      std::any_of(on_device.begin(), on_device.end(), [](const auto& run) {
+        return run.scalar_type() == at::kDouble;
+      });
+  const at::Tensor norms =
+      at::stack(at::_foreach_norm(
+                    on_device, p, any_double ? at::kDouble : at::kFloat))
+          .to(at::kCPU, at::kDouble);
+  const auto* values = norms.const_data_ptr<double>();
+  for (size_t i = 0; i < places.size(); ++i) {
+    sums[places[i]] = std::isinf(p) ? values[i] : std::pow(values[i], p);
+  }
+  return sums;
 }
 
 } // namespace tessera

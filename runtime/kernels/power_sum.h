@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace tessera {
 
 /// sum |x|^p over a flat tensor, or max |x| for p = infinity; NaN when an
@@ -13,5 +15,10 @@ namespace tessera {
 /// @param values [numel] floating point, contiguous.
 /// @param p above 0.
 double power_sum(const at::Tensor& values, double p);
+
+/// power_sum() of each of many tensors of one device. On CUDA some launches for
+/// all of them, in float32 (float64 where one of them is), and one wait for the
+/// device at the end.
+std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p);
 
 } // namespace tessera

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA plugin that offers optimizer updates to the registry.
+// The part of the CUDA plugin that offers its kernels to the registry.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_cuda.h"
 
 #include <c10/cuda/CUDAStream.h>
@@ -11,10 +12,14 @@ namespace tessera {
 
 namespace {
 
-void check(cudaError_t error, size_t runs) {
+void check(
+    cudaError_t error,
+    size_t runs,
+    const char* op = "optimizer update") {
   TESSERA_CHECK(
       error == cudaSuccess,
-      "optimizer update: the CUDA kernel for ",
+      op,
+      ": the CUDA kernel for ",
       runs,
       " runs did not start: ",
       cudaGetErrorString(error));
@@ -40,7 +45,19 @@ void lamb_moments_on_current_stream(
       shards.size());
 }
 
+void pack_on_current_stream(
+    std::span<const PackShard> shards,
+    ElementType target_type,
+    double factor) {
+  check(
+      launch_pack(
+          shards.data(), shards.size(), target_type, factor, current_stream()),
+      shards.size(),
+      "pack_runs_");
+}
+
 const bool kRegistered = [] {
+  register_pack_cuda(&pack_on_current_stream);
   register_update_cuda(
       {&update_on_current_stream<AdamWShard<float>>,
        &update_on_current_stream<AdamWShard<double>>,

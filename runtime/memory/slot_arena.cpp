@@ -17,10 +17,14 @@ void SlotArena::resize(int64_t capacity_bytes) {
       "SlotArena: resize with ",
       live_slots_,
       " slots in use");
-  // The old buffer goes first, so that both never exist at the same time.
+  // The old buffer goes first, so that both never exist at the same time. Its
+  // memory serves the current stream next, which nobody tells to wait.
+  marks_.marks_of(0, this->capacity_bytes()).block_current(device_);
   buffer_ = at::Tensor();
   buffer_ = ledger_.allocate(purpose_, capacity_bytes, at::kByte, device_);
   allocator_ = OffsetAllocator(capacity_bytes);
+  marks_ = {};
+  marks_.leave(0, capacity_bytes, mark_current(device_));
 }
 
 Slot SlotArena::try_allocate(
@@ -33,17 +37,30 @@ Slot SlotArena::try_allocate(
     return {};
   }
   ++live_slots_;
-  return {buffer_.narrow(0, *offset, bytes).view(dtype), *offset};
+  return {
+      buffer_.narrow(0, *offset, bytes).view(dtype),
+      *offset,
+      marks_.marks_of(*offset, *offset + bytes)};
 }
 
 Slot SlotArena::allocate_outside(int64_t numel, at::ScalarType dtype) {
   ++live_slots_;
-  return {ledger_.allocate(purpose_, numel, dtype, device_), -1};
+  return {
+      ledger_.allocate(purpose_, numel, dtype, device_),
+      -1,
+      mark_current(device_)};
 }
 
 void SlotArena::release(Slot& slot) {
   if (slot.offset >= 0) {
     allocator_.release(slot.offset);
+    marks_.leave(
+        slot.offset,
+        slot.offset + static_cast<int64_t>(slot.tensor.nbytes()),
+        slot.after);
+  } else {
+    // Its memory serves the current stream next, which nobody tells to wait.
+    slot.after.block_current(device_);
   }
   slot = {};
   --live_slots_;

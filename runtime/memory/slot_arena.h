@@ -4,8 +4,11 @@
 
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/offset_allocator.h"
+#include "tessera/runtime/memory/range_marks.h"
 
 #include <ATen/core/Tensor.h>
+
+#include <optional>
 
 namespace tessera {
 
@@ -13,6 +16,10 @@ namespace tessera {
 struct Slot {
   at::Tensor tensor; ///< [numel], contiguous, uninitialised
   int64_t offset = -1; ///< in the arena, or -1 for a buffer of its own
+  /// What whoever touches the memory next waits for, on every stream: the work
+  /// of those who had it before. Who uses the slot puts marks behind its own
+  /// work here before release(). Empty on the CPU.
+  StreamMarks after{};
 
   bool defined() const {
     return tensor.defined();
@@ -40,7 +47,8 @@ class SlotArena {
   /// A slot outside the arena, freed on release(): for what was not planned.
   Slot allocate_outside(int64_t numel, at::ScalarType dtype);
 
-  /// Gives the slot back and leaves it undefined.
+  /// Gives the slot back and leaves it undefined. Slot::after goes to whoever
+  /// gets this memory next.
   void release(Slot& slot);
 
  private:
@@ -49,6 +57,7 @@ class SlotArena {
   at::Device device_;
   at::Tensor buffer_; ///< [capacity] uint8
   OffsetAllocator allocator_{0};
+  RangeMarks marks_;
   int live_slots_ = 0;
 };
 

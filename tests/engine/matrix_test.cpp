@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training in every combination of what the engine offers, against plain
 // LibTorch: losses, gradients, weights and memory. Every pair of options meets
-// in some case; with TESSERA_SOAK set it is the full product.
+// in some case; with TESSERA_SOAK set it is the full product. With
+// TESSERA_TEST_DEVICE=cuda the model is on World::device().
 #include "engine/matrix/cases.h"
 #include "engine/matrix/matrix_net.h"
 #include "engine/matrix/reference.h"
 #include "engine/parity.h"
+#include "support/cuda_devices.h"
 #include "support/ranks.h"
 
 #include "tessera/engine/engine.h"
@@ -29,7 +31,16 @@ constexpr double kLearningRate = 3e-3;
 /// parity tolerances]; a weight in bfloat16 or float16 that then rounds to the
 /// other neighbour changes all gradients by up to 2^-9 of themselves, and eps =
 /// 1e-3 keeps AdamW from making more of it.
+/// On CUDA no order of sums is promised.
+bool on_cuda() {
+  const char* device = std::getenv("TESSERA_TEST_DEVICE");
+  return device != nullptr && std::string(device) == "cuda";
+}
+
 double tolerance_of(const Case& which) {
+  if (on_cuda()) {
+    return which.dtype() == at::kFloat ? 1e-4 : 4e-3;
+  }
   if (which.world() > 2) {
     return which.dtype() == at::kFloat ? 1e-4 : 4e-3;
   }
@@ -69,7 +80,8 @@ EngineOptions engine_options(const Case& which, MatrixNetImpl& net) {
 
 at::Tensor loss_of(MatrixNet& net, int step, int micro_batch) {
   torch::manual_seed(100 + 10 * step + micro_batch);
-  const at::Tensor tokens = torch::randint(kVocabulary, {3, 8});
+  const at::Tensor tokens =
+      torch::randint(kVocabulary, {3, 8}).to(net->head->weight.device());
   return torch::nn::functional::cross_entropy(
       net(tokens.narrow(1, 0, 7)), tokens.narrow(1, 1, 7).reshape({-1}));
 }
@@ -118,10 +130,17 @@ class Comparison {
  private:
   MatrixNet make(std::optional<at::ScalarType> written_out) const {
     torch::manual_seed(7);
-    return MatrixNet(MatrixOptions{
+    MatrixNet net(MatrixOptions{
         which_[Case::kVariant],
         !written_out && which_.is(Case::kCheckpointing, "checkpointed blocks"),
         written_out});
+    if (on_cuda()) {
+      net->to(world_.device());
+      if (which_.is(Case::kVariant, "tied")) {
+        net->head->weight = net->embedding->weight;
+      }
+    }
+    return net;
   }
 
   bool overflows(int step) const {
@@ -223,9 +242,17 @@ std::vector<Case> chosen_cases() {
 class Matrix : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Matrix, TrainsAsPlainLibTorch) {
-  run_ranks(GetParam().world(), [](World& world) {
-    Comparison(GetParam(), world).run();
-  });
+  if (on_cuda() && count_cuda_devices() == 0) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  RankOptions limits;
+  if (on_cuda()) {
+    limits.limit = std::chrono::seconds(240); // loading CUDA takes seconds
+  }
+  run_ranks(
+      GetParam().world(),
+      [](World& world) { Comparison(GetParam(), world).run(); },
+      limits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, Matrix, ::testing::ValuesIn(chosen_cases()));

@@ -70,4 +70,16 @@ TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
   });
 }
 
+// NCCL refuses them; a test of several ranks needs no more than one GPU.
+TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHost) {
+  if (testing::count_cuda_devices() < 1) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  testing::run_ranks(2, [](World& world) {
+    ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
+    const at::Device device(at::kCUDA, 0);
+    check_collectives(*world.new_communicator("test", device), device);
+  });
+}
+
 } // namespace tessera

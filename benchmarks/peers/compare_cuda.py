@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A 1B-class GPT-2 on one CUDA device: Tessera, LibTorch alone, PyTorch alone
+and FSDP2, in turns.
+
+Each round runs every contender once; the table has medians over the rounds
+(lowest and highest), and ratios are medians over rounds of ratios within one.
+
+MFU = tokens/s x (6 x parameters + 12 x layers x width x sequence) / peak: the
+operations of forward and backward, attention counted in full. The peak is the
+device's dense bfloat16 rate: known for A100, H100 and H200, else --peak-tflops.
+
+  benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+CONTENDERS = ["tessera", "plain", "single", "fsdp2"]
+FIELDS = ["step_ms", "tokens_per_s", "mfu", "peak_device_mib", "last_loss"]
+PEAK_TFLOPS = {"A100": 312, "H100": 989, "H200": 989}
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contenders", nargs="*", default=CONTENDERS)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peak-tflops", type=float)
+    for name, value in [("layers", 24), ("width", 2048), ("heads", 16),
+                        ("batch", 8), ("sequence", 1024), ("steps", 10),
+                        ("warmup", 5)]:
+        parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--dtype", default="bfloat16")
+    return parser.parse_args()
+
+
+def device_peak(options):
+    if options.peak_tflops:
+        return options.peak_tflops * 1e12
+    name = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+        check=True, capture_output=True, text=True).stdout
+    for known, tflops in PEAK_TFLOPS.items():
+        if known in name:
+            return tflops * 1e12
+    sys.exit(f"compare_cuda: the peak of {name.strip()} is not known here; "
+             "give --peak-tflops.")
+
+
+def run(contender, options, peak):
+    settings = {key: getattr(options, key) for key in (
+        "layers", "width", "heads", "batch", "sequence", "steps", "warmup",
+        "dtype")}
+    if contender in ("single", "fsdp2"):
+        line = [options.python, str(HERE / "gpt2_cuda.py"),
+                "--mode", contender]
+        for key, value in settings.items():
+            line += ["--" + key, str(value)]
+    else:
+        line = [options.program, "mode=" + contender, "device=cuda"]
+        line += [f"{key}={value}" for key, value in settings.items()]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{contender} failed:\n{done.stderr[-4000:]}")
+    result = json.loads(
+        [text for text in done.stdout.splitlines() if text[:1] == "{"][-1])
+    operations = (6 * result["parameters"] +
+                  12 * options.layers * options.width * options.sequence)
+    result["mfu"] = result["tokens_per_s"] * operations / peak
+    print(json.dumps(result), flush=True)
+    return result
+
+
+def main():
+    options = parse()
+    peak = device_peak(options)
+    rounds = [{name: run(name, options, peak) for name in options.contenders}
+              for _ in range(options.rounds)]
+    for name in options.contenders:
+        print(f"{name}:")
+        for field in FIELDS:
+            values = [results[name][field] for results in rounds]
+            ratios = [results[options.contenders[0]][field] /
+                      results[name][field] for results in rounds]
+            print(f"  {field:16} {statistics.median(values):12.4g} "
+                  f"({min(values):.4g} to {max(values):.4g}); "
+                  f"{options.contenders[0]} / {name} = "
+                  f"{statistics.median(ratios):.3f}")
+
+
+main()

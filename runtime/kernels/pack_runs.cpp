@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/pack_runs.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+std::optional<ElementType> element_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return ElementType::kFloat32;
+    case at::kDouble:
+      return ElementType::kFloat64;
+    case at::kHalf:
+      return ElementType::kFloat16;
+    case at::kBFloat16:
+      return ElementType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The run as the kernel takes it, when source and target are dense blocks of
+/// memory with their elements in the same order.
+std::optional<PackShard> as_shard(const PackRun& run) {
+  const auto type =
+      element_type((run.source.defined() ? run.source : run.target)
+                       .scalar_type());
+  if (!type || !run.target.is_non_overlapping_and_dense()) {
+    return std::nullopt;
+  }
+  if (!run.source.defined()) {
+    return PackShard{
+        nullptr, run.target.mutable_data_ptr(), run.target.numel(), *type};
+  }
+  if (run.source.strides() != run.target.strides() ||
+      run.source.device() != run.target.device()) {
+    return std::nullopt;
+  }
+  return PackShard{
+      run.source.const_data_ptr(),
+      run.target.mutable_data_ptr(),
+      run.target.numel(),
+      *type};
+}
+
+void pack_alone(const PackRun& run, double factor) {
+  if (!run.source.defined()) {
+    run.target.zero_();
+  } else if (factor == 1) {
+    run.target.copy_(run.source);
+  } else {
+    // Rounded once.
+    const auto wide = at::promote_types(run.source.scalar_type(), at::kFloat);
+    run.target.copy_(run.source.to(wide).mul(factor));
+  }
+}
+
+void check(const PackRun& run, const PackRun& first) {
+  TESSERA_CHECK(
+      run.target.scalar_type() == first.target.scalar_type() &&
+          run.target.device() == first.target.device(),
+      "pack_runs_: one target is ",
+      first.target.toString(),
+      " on ",
+      first.target.device(),
+      ", another ",
+      run.target.toString(),
+      " on ",
+      run.target.device(),
+      "; they must be alike.");
+  TESSERA_CHECK(
+      !run.source.defined() || run.source.sizes() == run.target.sizes(),
+      "pack_runs_: a source of shape ",
+      run.source.defined() ? run.source.sizes() : c10::IntArrayRef{},
+      " does not fit its target of shape ",
+      run.target.sizes(),
+      ".");
+}
+
+} // namespace
+
+void pack_runs_(std::span<const PackRun> runs, double factor) {
+  if (runs.empty()) {
+    return;
+  }
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& target = runs.front().target;
+  const auto target_type = element_type(target.scalar_type());
+  const bool has_kernel = target.is_cuda() && target_type.has_value();
+  std::vector<PackShard> shards;
+  for (const PackRun& run : runs) {
+    check(run, runs.front());
+    const auto shard = has_kernel ? as_shard(run) : std::nullopt;
+    if (shard) {
+      shards.push_back(*shard);
+    } else {
+      pack_alone(run, factor);
+    }
+  }
+  if (!shards.empty()) {
+    const c10::DeviceGuard guard(target.device());
+    pack_cuda(shards, *target_type, factor);
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on a CUDA device: against plain LibTorch, and with streams of the
+// user's. The full product of the options is matrix_test's (matrix_gpu).
+#include "engine/parity.h"
+#include "support/cuda_devices.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/memory/stream_marks.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+class CudaTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (count_cuda_devices() == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+  }
+  /// Loading LibTorch's CUDA libraries takes seconds.
+  static constexpr RankOptions kLimits{
+      std::chrono::seconds(240), std::chrono::milliseconds(60000)};
+};
+
+EngineOptions quiet() {
+  EngineOptions options;
+  options.log_memory = false;
+  options.optimizer.lr = 1e-3;
+  options.optimizer.rule = AdamWOptions{.eps = 1e-3};
+  options.sharding.groups.min_group_numel = 64;
+  return options;
+}
+
+/// Six layers that all read the same input, every other one on a stream of the
+/// user's that is far behind: its work is still to come when the host has gone
+/// on to other layers and their slots.
+struct BranchesImpl : torch::nn::Module {
+  static constexpr int64_t kWidth = 512;
+
+  BranchesImpl() {
+    for (int i = 0; i < 6; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& x, std::optional<c10::Stream> other) {
+    const at::Device device = x.device();
+    at::Tensor sum = torch::zeros_like(x);
+    std::vector<at::Tensor> late;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (!other || i % 2 == 0) {
+        sum = sum + layers[i](x);
+        continue;
+      }
+      mark_current(device).block(*other);
+      const c10::StreamGuard guard(*other);
+      {
+        const torch::NoGradGuard no_grad;
+        at::Tensor busy = torch::ones({2048, 2048}, x.options());
+        for (int k = 0; k < 20; ++k) {
+          busy = busy.mm(busy) * 0;
+        }
+      }
+      late.push_back(layers[i](x));
+    }
+    if (other) {
+      StreamMarks done;
+      done.add(*other);
+      done.block_current(device);
+    }
+    for (const at::Tensor& part : late) {
+      sum = sum + part;
+    }
+    return sum;
+  }
+
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Branches);
+
+} // namespace
+
+TEST_F(CudaTraining, InitLoadsCudaAndChoosesTheDevice) {
+  run_ranks(
+      1,
+      [](World& world) {
+        EXPECT_EQ(world.device(), at::Device(at::kCUDA, 0));
+        EXPECT_TRUE(torch::cuda::is_available());
+        EXPECT_EQ(
+            torch::zeros({1}, at::kCUDA).device(), at::Device(at::kCUDA, 0));
+      },
+      kLimits);
+}
+
+TEST_F(CudaTraining, ATransformerAloneTrainsAsPlainLibTorch) {
+  run_ranks(
+      1,
+      [](World& world) {
+        const auto make = [&] {
+          torch::manual_seed(5);
+          auto net = torch::nn::TransformerEncoder(
+              torch::nn::TransformerEncoderOptions(
+                  torch::nn::TransformerEncoderLayerOptions(64, 4)
+                      .dim_feedforward(128)
+                      .dropout(0),
+                  3));
+          net->to(world.device());
+          return net;
+        };
+        auto plain = make();
+        auto wrapped = make();
+        torch::optim::AdamW optimizer(
+            plain->parameters(),
+            torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0.01));
+        auto options = quiet();
+        options.optimizer.weight_decay = 0.01;
+        auto engine = wrap(wrapped, options);
+        for (int step = 0; step < 5; ++step) {
+          torch::manual_seed(step);
+          const auto x = torch::randn({7, 3, 64}, world.device());
+          const auto expected = plain->forward(x).square().mean();
+          const auto loss = wrapped->forward(x).square().mean();
+          // cuBLAS adds up in float32; an update rounds in another order.
+          expect_same(loss.detach(), expected.detach(), 1e-5, 1, "loss");
+          optimizer.zero_grad();
+          expected.backward();
+          engine.backward(loss);
+          for (const auto& item : plain->named_parameters()) {
+            expect_same(
+                engine.grad(wrapped->named_parameters()[item.key()]),
+                item.value().grad(),
+                1e-4,
+                0.1,
+                item.key());
+          }
+          optimizer.step();
+          engine.step();
+        }
+      },
+      kLimits);
+}
+
+// A page that one stream still reads is not given to the next gather.
+TEST_F(CudaTraining, AStreamOfTheUsersThatLagsSeesItsOwnWeights) {
+  run_ranks(
+      2,
+      [](World& world) {
+        const auto make = [&] {
+          torch::manual_seed(5);
+          Branches net;
+          net->to(world.device());
+          return net;
+        };
+        auto plain = make();
+        auto wrapped = make();
+        torch::optim::AdamW optimizer(
+            plain->parameters(),
+            torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0));
+        auto options = quiet();
+        options.optimizer.weight_decay = 0;
+        auto engine = wrap(wrapped, options);
+        const auto other =
+            c10::impl::getDeviceGuardImpl(at::kCUDA)
+                ->getStreamFromGlobalPool(world.device(), false);
+        for (int step = 0; step < 6; ++step) {
+          torch::manual_seed(step);
+          const auto x =
+              torch::randn({16, BranchesImpl::kWidth}, world.device());
+          const auto expected = plain(x, std::nullopt).square().mean();
+          const auto loss = wrapped(x, other).square().mean();
+          expect_same(loss.detach(), expected.detach(), 1e-4, 1, "loss");
+          optimizer.zero_grad();
+          expected.backward();
+          engine.backward(loss);
+          optimizer.step();
+          engine.step();
+        }
+        engine.unwrap();
+        for (const auto& item : plain->named_parameters()) {
+          expect_same(
+              wrapped->named_parameters()[item.key()].detach(),
+              item.value().detach(),
+              1e-4,
+              1,
+              item.key());
+        }
+      },
+      kLimits);
+}
+
+TEST_F(CudaTraining, RunningOutOfDeviceMemoryIsReportedByPurpose) {
+  run_ranks(
+      1,
+      [](World& world) {
+        auto net = torch::nn::Sequential(torch::nn::Linear(64, 64));
+        net->to(world.device());
+        auto engine = wrap(net, quiet());
+        auto loss =
+            net->forward(torch::randn({2, 64}, world.device())).sum();
+        loss.register_hook([](const at::Tensor& gradient) {
+          return gradient +
+                 torch::empty({int64_t{1} << 45}, gradient.options()).sum();
+        });
+        try {
+          engine.backward(loss);
+          ADD_FAILURE() << "nothing was thrown";
+        } catch (const Error& error) {
+          const std::string message = error.what();
+          EXPECT_NE(message.find("CUDA out of memory"), std::string::npos)
+              << message;
+          EXPECT_NE(message.find("optimizer state"), std::string::npos);
+        }
+      },
+      kLimits);
+}
+
+} // namespace tessera

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing and sums of powers on CUDA, against LibTorch's operators.
+#include "runtime/kernels/pack_reference.h"
+
+#include "tessera/runtime/core/cuda_backend.h"
+#include "tessera/runtime/kernels/power_sum.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tessera {
+
+namespace {
+
+class PackGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (load_cuda_backend().device_count == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+    ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
+  }
+};
+
+} // namespace
+
+TEST_F(PackGpu, ConvertsScalesAndPads) {
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      for (const double factor : {1.0, 0.25, 1.0 / 3}) {
+        check_pack(from, to, factor, at::Device(at::kCUDA, 0));
+      }
+    }
+  }
+}
+
+TEST_F(PackGpu, PowerSumsAreThoseOfTheCpu) {
+  at::manual_seed(1);
+  std::vector<at::Tensor> on_cpu;
+  std::vector<at::Tensor> on_gpu;
+  for (const int64_t numel : {1, 0, 1000, 300'001}) {
+    on_cpu.push_back(at::randn({numel}));
+    on_gpu.push_back(on_cpu.back().to(at::kCUDA));
+  }
+  for (const double p : {1.0, 2.0, 3.0, HUGE_VAL}) {
+    const auto expected = power_sums(on_cpu, p);
+    const auto sums = power_sums(on_gpu, p);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      // Added up in float32, in a tree: some ten roundings of 6e-8, times p
+      // when the norm is raised to it again.
+      EXPECT_NEAR(sums[i], expected[i], 5e-6 * expected[i]) << "p = " << p;
+    }
+  }
+  on_gpu[2][17] = NAN;
+  EXPECT_TRUE(std::isnan(power_sums(on_gpu, 2)[2]));
+  EXPECT_TRUE(std::isnan(power_sums(on_gpu, HUGE_VAL)[2]));
+}
+
+} // namespace tessera

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// pack_runs_() against LibTorch's own operators, on any device.
+
+#include "tessera/runtime/kernels/pack_runs.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace tessera {
+
+inline constexpr std::array kPackTypes = {
+    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+
+/// Packs more runs than a launch takes, of all alignments, some of them zeros,
+/// transposed, expanded or with holes, into one buffer, and compares all of it:
+/// what lies between the runs keeps its value. Equal to the last bit: factors
+/// are applied in float32 (float64 for that type) and rounded once.
+inline void check_pack(
+    at::ScalarType from,
+    at::ScalarType to,
+    double factor,
+    at::Device device) {
+  SCOPED_TRACE(
+      std::string(c10::toString(from)) + " -> " + c10::toString(to) + " * " +
+      std::to_string(factor));
+  at::manual_seed(3);
+  const auto options = at::TensorOptions(device);
+  const at::Tensor buffer = at::full({400'000}, 7, options.dtype(to));
+  const at::Tensor expected = buffer.clone();
+  std::vector<PackRun> runs;
+  int64_t offset = 1;
+  const auto add = [&](const at::Tensor& source, at::IntArrayRef sizes,
+                       at::IntArrayRef strides, int64_t extent) {
+    runs.push_back({buffer.as_strided(sizes, strides, offset), source});
+    const at::Tensor target = expected.as_strided(sizes, strides, offset);
+    if (source.defined()) {
+      const auto wide = from == at::kDouble ? at::kDouble : at::kFloat;
+      target.copy_(source.to(wide) * factor);
+    } else {
+      target.zero_();
+    }
+    offset += extent + 1;
+  };
+  const auto random = [&](at::IntArrayRef sizes) {
+    return (at::randn(sizes) * 3).to(from).to(device);
+  };
+  for (int64_t i = 0; i < 150; ++i) {
+    const int64_t numel = 1 + i % 37;
+    add(i % 5 == 0 ? at::Tensor() : random({numel}), {numel}, {1}, numel);
+  }
+  add(random({300'001}), {300'001}, {1}, 300'001);
+  add({}, {5'003}, {1}, 5'003);
+  add(random({20, 30}), {20, 30}, {30, 1}, 600);
+  add(random({30, 20}).t(), {20, 30}, {1, 20}, 600);
+  add(random({20, 30}), {20, 30}, {1, 20}, 600); // another order in memory
+  add(random({1, 30}).expand({20, 30}), {20, 30}, {30, 1}, 600);
+  add(random({4, 6}), {4, 6}, {10, 1}, 36); // with holes
+  pack_runs_(runs, factor);
+  EXPECT_TRUE(at::equal(buffer, expected));
+}
+
+} // namespace tessera
