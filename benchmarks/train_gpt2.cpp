@@ -225,10 +225,12 @@ void run(std::map<std::string, std::string> settings) {
     stepper = std::make_unique<TesseraStepper>(*model, bfloat16);
   }
   torch::manual_seed(1000 + rank);
-  const at::Tensor ids = at::randint(
-      config.vocabulary,
-      {std::stoi(settings["batch"]), std::stoi(settings["sequence"])},
-      at::kLong).to(device);
+  const at::Tensor ids =
+      at::randint(
+          config.vocabulary,
+          {std::stoi(settings["batch"]), std::stoi(settings["sequence"])},
+          at::kLong)
+          .to(device);
   const auto tokens = static_cast<double>(ids.numel());
   double parameters = 0;
   for (const at::Tensor& parameter : model->parameters()) {
@@ -265,7 +267,7 @@ void run(std::map<std::string, std::string> settings) {
        << (seconds(after.ru_utime) - seconds(before.ru_utime)) / steps * 1e3
        << ", \"sys_ms\": "
        << (seconds(after.ru_stime) - seconds(before.ru_stime)) / steps * 1e3
- << ", \"tokens_per_s\": " << tokens / median(times)
+       << ", \"tokens_per_s\": " << tokens / median(times)
        << ", \"parameters\": " << parameters
        << ", \"peak_device_mib\": " << peak_device_bytes(device) / (1 << 20)
        << ", \"peak_rss_mib\": " << after.ru_maxrss / 1024

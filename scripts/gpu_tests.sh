@@ -30,7 +30,7 @@ readonly tests=(
   cuda_training_gpu_test
   matrix_test)
 # Came with the wheel, or with any Linux that can run it.
-readonly on_every_machine='^(libtorch|libc10|libgomp|libcud|libnv|libnccl|libcu|ld-linux|libc\.|libm\.|libdl|librt|libpthread|libstdc\+\+|libgcc_s|linux-vdso)'
+readonly on_every_machine='^(libtorch|libc10|libgomp|libcud|libnv|libnccl|libcu|ld-linux|libc\.|libm\.|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|linux-vdso)'
 
 fail() {
   printf 'gpu_tests: %s\n' "$1" >&2
@@ -57,16 +57,17 @@ pack() {
 
   rm -rf "$folder"
   mkdir -p "$folder"/{bin,lib,peers}
-  local name path
+  local name path files=("$build/lib/libtessera_cuda.so")
+  cp "$build/lib/libtessera_cuda.so" "$folder/lib/"
   for name in "${tests[@]}" train_gpt2; do
+    files+=("$build/bin/$name")
     cp "$build/bin/$name" "$folder/bin/"
   done
-  cp "$build/lib/libtessera_cuda.so" "$folder/lib/"
   while read -r name path; do
     if ! [[ $name =~ $on_every_machine ]]; then
       cp -L "$path" "$folder/lib/$name"
     fi
-  done < <(libraries "$folder"/bin/* "$folder"/lib/*.so)
+  done < <(libraries "${files[@]}")
   cp benchmarks/peers/{compare_cuda,gpt2_cuda}.py "$folder/peers/"
   cp "${BASH_SOURCE[0]}" "$folder/gpu_tests.sh"
   strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*
@@ -119,7 +120,7 @@ run() {
     elif grep -q 'no CUDA device' "$output"; then
       failed+=("$name (skipped: no CUDA device)")
     fi
-    grep -E '^\[ +(PASSED|FAILED|SKIPPED) +\]' "$output" || true
+    grep -E '^\[ +(PASSED|FAILED|SKIPPED) +\] [0-9]+ test' "$output" || true
   done
   rm -f "$output"
   if [[ ${GPU_BENCHMARK:-1} != 0 ]]; then

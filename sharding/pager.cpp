@@ -101,8 +101,8 @@ Pager::Pager(
           world,
           "engine",
           [this](const RankIntent& intent) { return describe(intent); }),
-      gather_lane_(device_of(module)),
-      reduce_lane_(device_of(module)),
+      gather_lane_(device_of(specs)),
+      reduce_lane_(device_of(specs)),
       data_(world.new_communicator(
           "engine shards",
           device_of(specs),
@@ -110,7 +110,7 @@ Pager::Pager(
       reductions_(
           reduce_lane_.is_real() ? world.new_communicator(
                                        "engine reductions",
-                                       device_of(module),
+                                       device_of(specs),
                                        mesh_.shard_group)
                                  : nullptr),
       replicas_(world.new_communicator(

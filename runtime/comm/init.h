@@ -19,8 +19,9 @@ struct InitOptions {
   /// the environment turns it off. Off where AddressSanitizer watches memory.
   bool keep_freed_memory = true;
   /// Loads the CUDA side where there is a device (load_cuda_backend()), and
-  /// makes World::device() the current one of the calling thread. TESSERA_CUDA=0
-  /// in the environment turns it off, for jobs on the CPU of such a machine.
+  /// makes World::device() the current one of the calling thread.
+  /// TESSERA_CUDA=0 in the environment turns it off, for jobs on the CPU of
+  /// such a machine.
   bool use_cuda = true;
 };
 

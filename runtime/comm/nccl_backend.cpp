@@ -41,8 +41,7 @@ void set_defaults() {
 /// "GPU-..." and the UUID in hexadecimal: the same for all who see the device.
 std::string device_identity(int device_index) {
   cudaDeviceProp properties{};
-  const cudaError_t error =
-      cudaGetDeviceProperties(&properties, device_index);
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device_index);
   TESSERA_CHECK(
       error == cudaSuccess,
       "CUDA device ",

@@ -96,8 +96,7 @@ __device__ void pack_run(const PackShard& shard, double factor) {
     packed *= kWidth;
   }
   for (int64_t i = packed + thread; i < shard.numel; i += stride) {
-    target[i] =
-        round_to<To>(is_zero ? Wide{0} : widen(source[i]) * scale);
+    target[i] = round_to<To>(is_zero ? Wide{0} : widen(source[i]) * scale);
   }
 }
 

@@ -32,9 +32,8 @@ std::optional<ElementType> element_type(at::ScalarType dtype) {
 /// The run as the kernel takes it, when source and target are dense blocks of
 /// memory with their elements in the same order.
 std::optional<PackShard> as_shard(const PackRun& run) {
-  const auto type =
-      element_type((run.source.defined() ? run.source : run.target)
-                       .scalar_type());
+  const auto type = element_type(
+      (run.source.defined() ? run.source : run.target).scalar_type());
   if (!type || !run.target.is_non_overlapping_and_dense()) {
     return std::nullopt;
   }

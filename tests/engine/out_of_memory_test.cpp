@@ -93,8 +93,7 @@ TEST(OutOfMemory, OfOneRankEndsTheOthers) {
     const bool fails = world.rank() == 1;
     const auto backward = [&] {
       const auto x = torch::randn({2, 64});
-      engine.backward(
-          Exhausted::apply(net->forward(x), fails).square().mean());
+      engine.backward(Exhausted::apply(net->forward(x), fails).square().mean());
     };
     if (fails) {
       expect_error(backward, {"ran out of memory", "rank 1"});

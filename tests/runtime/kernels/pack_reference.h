@@ -13,7 +13,10 @@
 namespace tessera {
 
 inline constexpr std::array kPackTypes = {
-    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+    at::kFloat,
+    at::kDouble,
+    at::kHalf,
+    at::kBFloat16};
 
 /// Packs more runs than a launch takes, of all alignments, some of them zeros,
 /// transposed, expanded or with holes, into one buffer, and compares all of it:
@@ -33,8 +36,10 @@ inline void check_pack(
   const at::Tensor expected = buffer.clone();
   std::vector<PackRun> runs;
   int64_t offset = 1;
-  const auto add = [&](const at::Tensor& source, at::IntArrayRef sizes,
-                       at::IntArrayRef strides, int64_t extent) {
+  const auto add = [&](const at::Tensor& source,
+                       at::IntArrayRef sizes,
+                       at::IntArrayRef strides,
+                       int64_t extent) {
     runs.push_back({buffer.as_strided(sizes, strides, offset), source});
     const at::Tensor target = expected.as_strided(sizes, strides, offset);
     if (source.defined()) {

@@ -202,8 +202,8 @@ int count_races(bool leave_marks) {
       }
       if (leave_marks) {
         // Nobody touched it: what was there before still holds.
-        StreamMarks after = user.users.streams().empty() ? user.after
-                                                         : user.users.mark();
+        StreamMarks after =
+            user.users.streams().empty() ? user.after : user.users.mark();
         ranges.leave(user.begin, user.end, after);
       }
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
