@@ -3,16 +3,16 @@
 # A shared library libtessera_NAME.so with the alias tessera::NAME.
 # A header is included as "tessera/<folder>/<file>.h": in the build tree
 # through links in build/include/tessera, so that it can stay beside its source.
-set(TESSERA_INCLUDE_DIR "${CMAKE_BINARY_DIR}/include")
+set(TESSERA_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
 file(MAKE_DIRECTORY "${TESSERA_INCLUDE_DIR}/tessera")
 foreach(_room runtime sharding offload pipeline engine zoo)
-  file(CREATE_LINK "${CMAKE_SOURCE_DIR}/${_room}"
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${_room}"
        "${TESSERA_INCLUDE_DIR}/tessera/${_room}" SYMBOLIC)
 endforeach()
 
 # The precompiled header that every target using LibTorch shares.
-file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp" CONTENT "")
-add_library(tessera_pch OBJECT "${CMAKE_BINARY_DIR}/pch/tessera_pch.cpp")
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/pch/tessera_pch.cpp" CONTENT "")
+add_library(tessera_pch OBJECT "${PROJECT_BINARY_DIR}/pch/tessera_pch.cpp")
 target_link_libraries(tessera_pch PRIVATE tessera::torch Threads::Threads)
 target_precompile_headers(tessera_pch PRIVATE <torch/torch.h>)
 

@@ -8,7 +8,7 @@
 set(TESSERA_TORCH "$ENV{TESSERA_TORCH}" CACHE PATH
     "LibTorch: an unpacked libtorch, or the torch package of a Python environment")
 if(NOT TESSERA_TORCH)
-  foreach(_python "${CMAKE_SOURCE_DIR}/.venv/bin/python" python3)
+  foreach(_python "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
     execute_process(
       COMMAND "${_python}" -c
               "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"

@@ -47,6 +47,19 @@ Engine::Engine(
     pager_->make_slots();
   }
   planned_memory_ = plan_memory();
+  if (const auto budget = options.memory.device_bytes) {
+    // Where nothing is divided there is nothing to choose either.
+    const int64_t needed =
+        total_bytes(planned_memory_) + options.memory.activation_bytes;
+    TESSERA_CHECK(
+        needed <= *budget,
+        "the memory budget is ",
+        needed - *budget,
+        " bytes too small: this rank needs ",
+        needed,
+        ". Raise memory.device_bytes or use more ranks.\n",
+        memory_table("needed", planned_memory_));
+  }
   if (options.log_memory && world.rank() == 0) {
     log_info(memory_table(
         "memory of rank 0 of " + std::to_string(world.size()) + ", " +

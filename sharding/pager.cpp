@@ -400,14 +400,14 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   const int64_t wanted = capacity_without_exposed_unshards(events, limits);
   TESSERA_CHECK(
       !gather_bytes || *gather_bytes >= wanted,
-      "the memory budget leaves ",
-      gather_bytes.value_or(0),
-      " bytes for unsharded parameters, and this model needs ",
-      wanted,
-      " (the largest neighbouring groups at once): ",
+      "the memory budget is ",
       wanted - gather_bytes.value_or(0),
-      " bytes are missing. Raise memory.device_bytes, use more ranks, or "
-      "divide the largest module.");
+      " bytes too small: besides shards, gradients and optimizer state it must "
+      "hold ",
+      wanted,
+      " bytes of unsharded parameters (the largest neighbouring groups at "
+      "once). Raise memory.device_bytes, use more ranks, or divide the largest "
+      "module.");
   int64_t everything = 0;
   for (const int64_t bytes : limits.group_bytes) {
     everything += bytes + OffsetAllocator::kAlignment;

@@ -5,6 +5,7 @@
 #include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/engine/trainer/training_log.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
 #include <ATen/ops/tensor.h>
@@ -90,8 +91,17 @@ TrainingSummary train(
   LrScheduler scheduler(engine.learning_rate(), schedule);
   RunPosition progress;
   const std::vector<Checkpointable*> states{&scheduler, &progress};
-  if (options.resume && !list_checkpoints(checkpoints_of(options)).empty()) {
+  const bool has_checkpoints =
+      !list_checkpoints(checkpoints_of(options)).empty();
+  TESSERA_CHECK(
+      options.resume || !has_checkpoints,
+      "training: ",
+      options.run_folder.string(),
+      " holds checkpoints of an earlier run. Go on from them with "
+      "training.resume=true, give another output.folder, or remove that one.");
+  if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
+    log_info("going on from step ", progress.steps);
     if (progress.batch % batches != 0) {
       task.begin_epoch(progress.batch / batches);
     }
