@@ -301,7 +301,7 @@ void Pager::find_tied_groups(const torch::nn::Module& module) {
     }
   }
   // `head->weight = embedding->weight` leaves the head's own registered.
-  for (const auto& part : module.modules()) {
+  for (const auto& part : module.modules(/*include_self=*/false)) {
     const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
     const auto registered = part->named_parameters(/*recurse=*/false);
     const at::Tensor* own =
