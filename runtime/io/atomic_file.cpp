@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/io/posix_file.h"
 
 namespace tessera {
 
@@ -20,34 +20,6 @@ namespace {
 
 // Distinguishes the temporary files of one process.
 std::atomic<unsigned> temporary_counter{0};
-
-[[noreturn]] void fail(const char* what, const fs::path& path, int code) {
-  TESSERA_FAIL(
-      "cannot ",
-      what,
-      " '",
-      path.string(),
-      "': ",
-      detail::errno_text(code),
-      "; ",
-      detail::errno_remedy(code));
-}
-
-// Makes a rename durable: the name lives in the folder.
-void sync_folder(const fs::path& file) {
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) {
-    fail("open the folder", folder, errno);
-  }
-  const int rc = ::fsync(fd);
-  const int code = errno;
-  ::close(fd);
-  // Some file systems cannot sync a folder (EINVAL) and need not.
-  if (rc != 0 && code != EINVAL) {
-    fail("sync the folder", folder, code);
-  }
-}
 
 } // namespace
 
@@ -66,7 +38,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
         temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) {
-    fail("create", temporary_, errno);
+    detail::fail_on("create", temporary_, errno);
   }
 }
 
@@ -92,7 +64,7 @@ void AtomicFile::reserve(uint64_t bytes) {
     code = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
   } while (code == EINTR);
   if (code != 0) {
-    fail("reserve space for", temporary_, code);
+    detail::fail_on("reserve space for", temporary_, code);
   }
 }
 
@@ -104,7 +76,7 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> data) {
       if (errno == EINTR) {
         continue;
       }
-      fail("write", temporary_, errno);
+      detail::fail_on("write", temporary_, errno);
     }
     offset += static_cast<uint64_t>(written);
     data = data.subspan(static_cast<size_t>(written));
@@ -118,13 +90,13 @@ void AtomicFile::commit() {
       path_.string(),
       "' a second time; write a new AtomicFile instead");
   if (::fsync(fd_) != 0) {
-    fail("sync", temporary_, errno);
+    detail::fail_on("sync", temporary_, errno);
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    fail("move the finished file to", path_, errno);
+    detail::fail_on("move the finished file to", path_, errno);
   }
   ::close(std::exchange(fd_, -1)); // Synced: closing can lose nothing.
-  sync_folder(path_);
+  detail::sync_folder(path_.parent_path());
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {
@@ -137,7 +109,7 @@ std::string read_text_file(const fs::path& path) {
   // Opening a pipe would otherwise wait for its other end.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    fail("read", path, errno);
+    detail::fail_on("read", path, errno);
   }
   struct Closer {
     int fd;
@@ -147,7 +119,7 @@ std::string read_text_file(const fs::path& path) {
   } closer{fd};
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
-    fail("read", path, errno);
+    detail::fail_on("read", path, errno);
   }
   TESSERA_CHECK(
       S_ISREG(status.st_mode),
@@ -163,7 +135,7 @@ std::string read_text_file(const fs::path& path) {
       if (errno == EINTR) {
         continue;
       }
-      fail("read", path, errno);
+      detail::fail_on("read", path, errno);
     }
     if (count == 0) {
       break; // Shortened meanwhile.

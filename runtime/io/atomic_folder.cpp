@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/io/posix_file.h"
 
 namespace tessera {
 
@@ -18,43 +18,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void fail(const char* what, const fs::path& path, int code) {
-  TESSERA_FAIL(
-      "cannot ",
-      what,
-      " '",
-      path.string(),
-      "': ",
-      detail::errno_text(code),
-      "; ",
-      detail::errno_remedy(code));
-}
-
 fs::path hidden_beside(const fs::path& path, const char* ending) {
   return path.parent_path() /
          detail::concat(".", path.filename().string(), ending);
-}
-
-void sync_folder(const fs::path& folder) {
-  const fs::path name = folder.empty() ? fs::path(".") : folder;
-  const int fd = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) {
-    fail("open the folder", name, errno);
-  }
-  const int rc = ::fsync(fd);
-  const int code = errno;
-  ::close(fd);
-  // Some file systems cannot sync a folder (EINVAL) and need not.
-  if (rc != 0 && code != EINVAL) {
-    fail("sync the folder", name, code);
-  }
 }
 
 void remove_tree(const fs::path& path) {
   std::error_code code;
   fs::remove_all(path, code);
   if (code) {
-    fail("remove", path, code.value());
+    detail::fail_on("remove", path, code.value());
   }
 }
 
@@ -70,13 +43,13 @@ void begin_folder(const fs::path& final_path) {
   std::error_code code;
   fs::create_directories(partial, code);
   if (code) {
-    fail("create the folder", partial, code.value());
+    detail::fail_on("create the folder", partial, code.value());
   }
 }
 
 void commit_folder(const fs::path& final_path) {
   const fs::path partial = partial_folder_of(final_path);
-  sync_folder(partial);
+  detail::sync_folder(partial);
   const bool replaces = fs::exists(final_path);
   const int rc = ::renameat2(
       AT_FDCWD,
@@ -85,9 +58,9 @@ void commit_folder(const fs::path& final_path) {
       final_path.c_str(),
       replaces ? RENAME_EXCHANGE : 0);
   if (rc != 0) {
-    fail("move the finished folder to", final_path, errno);
+    detail::fail_on("move the finished folder to", final_path, errno);
   }
-  sync_folder(final_path.parent_path());
+  detail::sync_folder(final_path.parent_path());
   if (replaces) {
     remove_tree(partial); // what was there before
   }
@@ -97,7 +70,7 @@ void remove_folder(const fs::path& path) {
   const fs::path hidden = hidden_beside(path, ".removed");
   remove_tree(hidden);
   if (::rename(path.c_str(), hidden.c_str()) != 0) {
-    fail("remove", path, errno);
+    detail::fail_on("remove", path, errno);
   }
   remove_tree(hidden);
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/io/posix_file.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/posix_error.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace tessera::detail {
+
+namespace fs = std::filesystem;
+
+void fail_on(const char* what, const fs::path& path, int code) {
+  TESSERA_FAIL(
+      "cannot ",
+      what,
+      " '",
+      path.string(),
+      "': ",
+      errno_text(code),
+      "; ",
+      errno_remedy(code));
+}
+
+void sync_folder(const fs::path& folder) {
+  const fs::path name = folder.empty() ? fs::path(".") : folder;
+  const int fd = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) {
+    fail_on("open the folder", name, errno);
+  }
+  const int rc = ::fsync(fd);
+  const int code = errno;
+  ::close(fd);
+  // Some file systems cannot sync a folder (EINVAL) and need not.
+  if (rc != 0 && code != EINVAL) {
+    fail_on("sync the folder", name, code);
+  }
+}
+
+} // namespace tessera::detail
