@@ -235,24 +235,28 @@ venv_is_usable() {
   [[ -e .venv/bin/python ]]
 }
 
+# .venv is a folder, or a link to the one in the cache or to one that somebody
+# made. What does not run is made anew.
 make_venv() {
-  local python venv
+  local python venv renewing="its Python is gone, or the folder has moved"
   python=$(find_python)
   venv=$(venv_home "$python")
-  if [[ -e .venv || -L .venv ]] && ! venv_is_usable; then
-    say "renewing .venv: its Python is gone, or the folder has moved"
-    if [[ -L .venv ]]; then rm .venv; else rm -rf .venv; fi
+  if [[ -n ${TESSERA_CACHE:-} && -L .venv && $(readlink .venv) != "$venv" ]]
+  then
+    rm .venv # made for other requirements
+  elif [[ (-e .venv || -L .venv) && $(readlink .venv) != "$venv" ]]; then
+    [[ -e .venv/bin/pip ]] && venv_is_usable && return
+    say "renewing .venv: $renewing"
+    rm -rf .venv
   fi
-  if [[ -n ${TESSERA_CACHE:-} && $(readlink .venv) != "$venv" ]]; then
-    [[ -L .venv ]] && rm .venv
-    if [[ ! -e .venv ]]; then
-      mkdir -p "$venv"
-      ln -s "$venv" .venv
-    fi
+  if [[ -n ${TESSERA_CACHE:-} && ! -e .venv ]]; then
+    mkdir -p "$venv"
+    ln -s "$venv" .venv
   fi
-  [[ -e .venv/bin/pip ]] && return
-  # A link that someone made to a folder of their own stays a link.
-  [[ -L .venv ]] && venv=$(readlink -f .venv)
+  if [[ -e .venv/bin/pip ]]; then
+    venv_is_usable && return
+    say "renewing $venv: $renewing"
+  fi
   step "making a Python environment" "$python" -m venv --clear "$venv"
   printf '%s\n' "$venv" >"$venv/.tessera-path"
 }
@@ -263,11 +267,14 @@ install_requirements() {
   local file=$requirements/$1.txt stamp=.venv/.tessera-$1
   cmp -s "$file" "$stamp" && return
   need_space .venv/ "$2" "Installing $1"
-  local temporary
+  local venv temporary
+  # By its own path: pip writes it into the programs it installs, and the link
+  # of one clone is not there for the others.
+  venv=$(readlink -f .venv)
   # pip unpacks beside the environment: /tmp may be small.
-  temporary=$(readlink -f .venv)/tmp
+  temporary=$venv/tmp
   mkdir -p "$temporary"
-  step "$3" env TMPDIR="$temporary" .venv/bin/python -m pip install \
+  step "$3" env TMPDIR="$temporary" "$venv/bin/python" -m pip install \
     --disable-pip-version-check --no-input --progress-bar off --no-deps \
     -r "$file"
   rm -rf "$temporary"
