@@ -37,6 +37,7 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
+  check(options.offload, options.memory.activation_bytes);
   pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
   optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
   if (options.memory.device_bytes) {
@@ -71,6 +72,10 @@ Engine::Engine(
   // step one of the weights before it.
   at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
+  if (options.offload.activations != OffloadActivations::kOff) {
+    activations_ = std::make_unique<ActivationOffload>(
+        *module_, options.offload, options.memory.activation_bytes);
+  }
 }
 
 Engine::~Engine() = default;
@@ -333,6 +338,15 @@ MemoryBytes Engine::measured_memory() const {
 
 const PagerStatistics& Engine::statistics() const {
   return pager_->statistics();
+}
+
+ActivationStatistics Engine::activation_statistics() const {
+  return activations_ ? activations_->statistics() : ActivationStatistics{};
+}
+
+std::vector<SavedByProducer> Engine::saved_activations() const {
+  return activations_ ? activations_->saved_by_producer()
+                      : std::vector<SavedByProducer>{};
 }
 
 Engine wrap(torch::nn::Module& module, const EngineOptions& options) {
