@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -22,6 +23,15 @@ c10::intrusive_ptr<c10::TensorImpl> shape_over(
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
   copy->set_storage_keep_dtype(std::move(storage));
   return copy;
+}
+
+/// Whether two tensors count their changes together. Neither is disabled.
+bool is_same_counter(
+    const c10::VariableVersion& a,
+    const c10::VariableVersion& b) {
+  // The counter itself is private; the class is one pointer to it.
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*));
+  return std::memcmp(&a, &b, sizeof(void*)) == 0;
 }
 
 /// Untouched, but of no graph: it may be the output of the node that holds it.
@@ -136,7 +146,9 @@ std::unique_ptr<SavedActivation> HostActivationSink::take(
   } else {
     unindex(*saved);
   }
-  saved->version = torch::autograd::impl::version_counter(tensor);
+  if (!saved->on_host.defined()) {
+    saved->version = torch::autograd::impl::version_counter(tensor);
+  }
   saved->savers.push_back(++last_number_);
   index(*saved);
   result = std::make_unique<Saved>(
@@ -161,11 +173,18 @@ SavedStorage* HostActivationSink::find(const at::Tensor& tensor) {
   SavedStorage& saved = *found->second;
   // What was brought back is of no graph: nobody writes to it.
   const bool is_copy = saved.brought_back && saved.device_impl() == impl;
-  const auto version =
-      torch::autograd::impl::version_counter(tensor).current_version();
-  const bool changed = saved.on_host.defined() &&
-                       version != (is_copy ? 0 : saved.copied_version);
-  return changed ? nullptr : &saved;
+  if (!saved.on_host.defined() || is_copy) {
+    return &saved;
+  }
+  // The copy is of use if nothing has been written since. Tensors of one
+  // storage may count their changes apart: an LSTM cell's gates are changed in
+  // place and saved one after the other.
+  const c10::VariableVersion& version =
+      torch::autograd::impl::version_counter(tensor);
+  return is_same_counter(version, saved.version) &&
+                 version.current_version() == saved.copied_version
+             ? &saved
+             : nullptr;
 }
 
 SavedStorage& HostActivationSink::add(const at::Tensor& tensor) {

@@ -51,7 +51,7 @@ struct HostActivationSinkOptions {
 /// storages below min_tensor_bytes together, and in backward what a single
 /// operator needs at once.
 ///
-/// A storage that is written to through `.data()`, which autograd does not see,
+/// A tensor that is written to through `.data()`, which autograd does not see,
 /// after it was saved once and before it is saved again, may keep the older
 /// values for both.
 class HostActivationSink

@@ -38,7 +38,8 @@ struct SavedStorage {
   /// Numbers of the tensors that were saved and not released; the last is the
   /// first that backward needs.
   std::vector<uint64_t> savers;
-  /// Of the tensor saved last; and what it said when the copy was made.
+  /// The counter of the tensor saved last; and what it said when the copy was
+  /// made.
   c10::VariableVersion version;
   uint32_t copied_version = 0;
 

@@ -113,7 +113,6 @@ TEST(ActivationOffload, WithEveryStageAndAccumulation) {
       auto options = with_offload(world, OffloadActivations::kAuto, 8000);
       options.engine.sharding.zero_stage = stage;
       options.micro_batches = 2;
-      options.max_norm = 0.5;
       expect_parity(world, kGpt, options, "stage " + std::to_string(stage));
     }
   });
