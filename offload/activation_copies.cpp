@@ -36,6 +36,7 @@ ActivationCopies::ActivationCopies(
 
 HostPiece ActivationCopies::copy_out(
     const c10::Storage& from,
+    const StreamSet& streams,
     StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
@@ -43,7 +44,7 @@ HostPiece ActivationCopies::copy_out(
   if (!piece.defined()) {
     return piece;
   }
-  to_host_.follow_current();
+  to_host_.wait_for(streams.mark());
   to_host_.wait_for(piece.after);
   {
     const StreamLane::Scope lane(to_host_);

@@ -20,11 +20,14 @@ class ActivationCopies {
   /// @param host_bytes limit of the host memory; none: what there is.
   ActivationCopies(c10::Device device, std::optional<int64_t> host_bytes);
 
-  /// Copies what has been issued to the current stream so far to make `from`.
+  /// Copies what all that has been issued to `streams` so far makes of `from`.
   /// @param done receives what whoever frees or changes `from`, or reads the
   ///   copy, waits for.
   /// @return undefined when the host has no room.
-  HostPiece copy_out(const c10::Storage& from, StreamMarks& done);
+  HostPiece copy_out(
+      const c10::Storage& from,
+      const StreamSet& streams,
+      StreamMarks& done);
 
   /// A new storage on the device, of the current stream's memory.
   /// @param done what made the copy; receives what whoever uses or frees the

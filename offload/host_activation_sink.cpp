@@ -146,6 +146,9 @@ std::unique_ptr<SavedActivation> HostActivationSink::take(
   } else {
     unindex(*saved);
   }
+  if (const auto stream = current_stream(options_.device)) {
+    saved->streams.insert(*stream);
+  }
   if (!saved->on_host.defined()) {
     saved->version = torch::autograd::impl::version_counter(tensor);
   }
@@ -193,7 +196,6 @@ SavedStorage& HostActivationSink::add(const at::Tensor& tensor) {
   SavedStorage& saved = storages_.emplace_back(storage);
   saved.self = std::prev(storages_.end());
   saved.movable = saved.bytes >= options_.min_tensor_bytes;
-  saved.stream = current_stream(options_.device);
   saved.producer = &producers_.of(tensor);
   ++saved.producer->storages;
   saved.producer->bytes += saved.bytes;
@@ -273,7 +275,8 @@ bool HostActivationSink::copy_out(SavedStorage& saved) {
   if (saved.on_host.defined()) {
     return true;
   }
-  saved.on_host = copies_.copy_out(saved.on_device, saved.copying);
+  saved.on_host =
+      copies_.copy_out(saved.on_device, saved.streams, saved.copying);
   if (!saved.on_host.defined()) {
     if (statistics_.bytes_refused == 0) {
       log_warning(
@@ -309,7 +312,10 @@ void HostActivationSink::bring(SavedStorage& saved) {
   auto storage = copies_.copy_in(saved.on_host, saved.copying);
   unindex(saved);
   saved.brought_back = true;
-  saved.stream = current_stream(options_.device);
+  saved.streams.clear();
+  if (const auto stream = current_stream(options_.device)) {
+    saved.streams.insert(*stream);
+  }
   hold(saved, std::move(storage));
   index(saved);
   statistics_.bytes_to_device += saved.bytes;
@@ -317,17 +323,28 @@ void HostActivationSink::bring(SavedStorage& saved) {
       std::max(statistics_.peak_device_bytes, statistics_.live_device_bytes);
 }
 
+bool HostActivationSink::is_elsewhere(const SavedStorage& saved) const {
+  const auto stream = current_stream(options_.device);
+  return stream && saved.brought_back && !saved.streams.contains(*stream);
+}
+
 c10::Storage HostActivationSink::use(SavedStorage& saved, uint64_t number) {
-  Freed freed;
-  const std::lock_guard lock(mutex_);
-  if (saved.brought_back && saved.on_device &&
-      saved.stream != current_stream(options_.device)) {
-    // Memory of another stream: whoever frees it here would not order the two.
-    leave(saved, freed);
+  {
+    // What leaves is freed before something else takes its place.
+    Freed freed;
+    const std::lock_guard lock(mutex_);
+    if (saved.on_device && is_elsewhere(saved)) {
+      // Memory of another stream: whoever frees it here would not order the
+      // two.
+      leave(saved, freed);
+    }
+    if (!saved.on_device) {
+      make_room_before(saved, number, freed);
+    }
   }
+  const std::lock_guard lock(mutex_);
   if (!saved.on_device) {
     ++statistics_.stalls;
-    make_room_before(saved, number, freed);
     bring(saved);
   } else if (saved.ahead) {
     saved.ahead = false;
@@ -371,9 +388,7 @@ void HostActivationSink::hold(SavedStorage& saved, c10::Storage storage) {
 }
 
 c10::Storage HostActivationSink::let_go(SavedStorage& saved) {
-  if (saved.stream) {
-    saved.copying.block(*saved.stream);
-  }
+  saved.streams.block(saved.copying);
   statistics_.live_device_bytes -= saved.bytes;
   if (std::exchange(saved.ahead, false)) {
     ahead_bytes_ -= saved.bytes;

@@ -90,6 +90,7 @@ class HostActivationSink
   void bring(SavedStorage& saved);
   void make_room_before(const SavedStorage& needed, uint64_t at, Freed& freed);
   void prefetch(uint64_t before);
+  bool is_elsewhere(const SavedStorage& saved) const;
   c10::Storage use(SavedStorage& saved, uint64_t number);
   void release(SavedStorage& saved, uint64_t number);
   void erase(SavedStorage& saved, Freed& freed);

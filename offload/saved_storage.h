@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <list>
-#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -32,8 +31,8 @@ struct SavedStorage {
   HostPiece on_host; ///< defined once it has been copied
   /// The last copy from or to on_device.
   StreamMarks copying;
-  /// Whose memory on_device is; none on the CPU.
-  std::optional<c10::Stream> stream;
+  /// Where on_device was made and saved; none on the CPU.
+  StreamSet streams;
 
   /// Numbers of the tensors that were saved and not released; the last is the
   /// first that backward needs.
