@@ -75,10 +75,9 @@ std::vector<Case> cases() {
        group_per_layer(),
        {.variant = "tied", .checkpointed = true}});
   all.push_back({"accumulated", group_per_layer(), {}, [](int) { return 3; }});
-  all.push_back(
-      {"fewer_at_times", group_per_layer(), {}, [](int step) {
-         return step == 2 ? 1 : 2;
-       }});
+  all.push_back({"fewer_at_times", group_per_layer(), {}, [](int step) {
+                   return step == 2 ? 1 : 2;
+                 }});
   Case bfloat16{"bfloat16"};
   bfloat16.options.sharding.precision.parameters = at::kBFloat16;
   all.push_back(bfloat16);
@@ -191,8 +190,8 @@ TEST_P(UpdateInBackward, GradientsNeedNoMemoryFromTheSecondStepOn) {
     Trained trained;
     Engine& engine = trained.twin.engine;
     const auto gradients = [&] {
-      return engine.measured_memory()[static_cast<size_t>(
-          MemoryPurpose::kGradients)];
+      return engine
+          .measured_memory()[static_cast<size_t>(MemoryPurpose::kGradients)];
     };
     const auto planned = engine.planned_memory();
     EXPECT_EQ(planned[static_cast<size_t>(MemoryPurpose::kGradients)], 0);
@@ -234,12 +233,13 @@ TEST_P(UpdateInBackward, CallsThatNeedGradientsAreRefused) {
     Engine& engine = trained.twin.engine;
     const at::Tensor& weight = trained.twin.wrapped->last->weight;
     trained.backward(2);
-    for (const std::function<void()>& call :
-         std::vector<std::function<void()>>{
+    for (const std::function<void()>& call : std::vector<std::function<void()>>{
              [&] { engine.clip_grad_norm(1.0); },
              [&] { engine.clip_grad_value(1.0); },
              [&] { engine.grad(weight); },
-             [&] { engine.reduce(weight, at::zeros({2, kWidth})); }}) {
+             [&] {
+               engine.reduce(weight, at::zeros({2, kWidth}));
+             }}) {
       expect_error(call, {"Engine::", "update_in_backward", "false"});
     }
     expect_error([&] { engine.save("nowhere"); }, {"Engine::save", "step()"});
