@@ -213,6 +213,8 @@ EngineOptions read_engine_options(const ConfigReader& reader) {
   read_loss_scale(reader.get_object("loss_scale"), options.loss_scale);
   read_memory(reader.get_object("memory"), options.memory);
   read_offload(reader.get_object("offload"), options.offload);
+  options.update_in_backward =
+      reader.get_bool("update_in_backward", options.update_in_backward);
   return options;
 }
 

@@ -30,7 +30,7 @@ ActivationCopies::ActivationCopies(
     c10::Device device,
     std::optional<int64_t> host_bytes)
     : device_(device),
-      room_(!device.is_cpu(), host_bytes),
+      room_({.limit_bytes = host_bytes, .device = device}),
       to_host_(device),
       to_device_(device) {}
 

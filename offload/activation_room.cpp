@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/offload/activation_room.h"
 
-#include "tessera/runtime/core/log.h"
-
-#include <ATen/ops/empty.h>
+#include "tessera/runtime/core/error.h"
 
 #include <algorithm>
-#include <exception>
 
 namespace tessera {
 
-ActivationRoom::ActivationRoom(bool pinned, std::optional<int64_t> limit_bytes)
-    : pinned_(pinned), limit_bytes_(limit_bytes) {}
+ActivationRoom::ActivationRoom(const HostMemoryOptions& options)
+    : memory_(options, ledger_) {}
+
+int64_t ActivationRoom::slab_bytes() const {
+  int64_t bytes = 0;
+  for (const Slab& slab : slabs_) {
+    bytes += slab.buffer.numel();
+  }
+  return bytes;
+}
 
 HostPiece ActivationRoom::take(int64_t bytes) {
   for (size_t i = 0; i < slabs_.size(); ++i) {
@@ -47,42 +52,22 @@ void ActivationRoom::give_back(HostPiece& piece) {
 }
 
 bool ActivationRoom::add_slab(int64_t bytes) {
-  const int64_t rounded = (bytes + OffsetAllocator::kAlignment - 1) /
-                          OffsetAllocator::kAlignment *
-                          OffsetAllocator::kAlignment;
-  int64_t capacity = std::max(rounded, kSlabBytes);
-  if (limit_bytes_) {
-    capacity = std::min(capacity, *limit_bytes_ - slab_bytes_);
-  }
-  if (capacity < rounded) {
+  const int64_t needed = HostMemory::rounded(bytes);
+  const int64_t free = memory_.free_bytes() / HostMemory::kPage *
+                       HostMemory::kPage;
+  if (needed > free) {
     return false;
   }
+  const int64_t capacity = std::min(std::max(needed, kSlabBytes), free);
   try {
-    slabs_.push_back({allocate(capacity), OffsetAllocator(capacity), {}});
-  } catch (const std::exception&) {
-    return false; // the host's memory is full
+    slabs_.push_back(
+        {memory_.allocate("activations", MemoryPurpose::kStaging, capacity),
+         OffsetAllocator(capacity),
+         {}});
+  } catch (const Error&) {
+    return false; // the system has no more
   }
-  slab_bytes_ += capacity;
   return true;
-}
-
-at::Tensor ActivationRoom::allocate(int64_t bytes) {
-  const auto options = at::TensorOptions(at::kByte);
-  if (pinned_) {
-    try {
-      return at::empty({bytes}, options.pinned_memory(true));
-    } catch (const std::exception& error) {
-      pinned_ = false;
-      log_warning(
-          "offload: the system refuses to pin ",
-          bytes,
-          " bytes for activations (",
-          error.what(),
-          "). Pageable memory is used: copies hold the device up. Raise the "
-          "limit of locked memory (ulimit -l).");
-    }
-  }
-  return at::empty({bytes}, options);
 }
 
 } // namespace tessera

@@ -2,14 +2,13 @@
 #pragma once
 // Host memory for saved tensors: the same sizes come again every step.
 
+#include "tessera/offload/host_memory.h"
 #include "tessera/runtime/memory/offset_allocator.h"
 #include "tessera/runtime/memory/range_marks.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -28,16 +27,15 @@ struct HostPiece {
 };
 
 /// Pieces of large slabs. Slabs are taken from the system as they are needed
-/// and kept: pinning costs more than a copy. Not thread-safe.
+/// and kept: pinning costs more than a copy. Lives as long as the last graph
+/// that holds a piece, hence its own ledger. Not thread-safe.
 class ActivationRoom {
  public:
   static constexpr int64_t kSlabBytes = int64_t{64} << 20;
 
-  /// @param pinned whether copies between the host and a device are to run
-  ///   beside everything else. Where pinning is refused, memory is pageable,
-  ///   and a warning says so.
-  /// @param limit_bytes of all slabs together; none: what the system has.
-  ActivationRoom(bool pinned, std::optional<int64_t> limit_bytes);
+  /// @param options the device whose tensors rest here, and the limit of all
+  ///   slabs together.
+  explicit ActivationRoom(const HostMemoryOptions& options);
 
   /// A piece of `bytes` bytes, or an undefined one when there is no room.
   HostPiece take(int64_t bytes);
@@ -46,9 +44,7 @@ class ActivationRoom {
   void give_back(HostPiece& piece);
 
   /// Bytes of all slabs.
-  int64_t slab_bytes() const {
-    return slab_bytes_;
-  }
+  int64_t slab_bytes() const;
 
  private:
   struct Slab {
@@ -59,11 +55,9 @@ class ActivationRoom {
 
   HostPiece take_from(size_t slab, int64_t bytes);
   bool add_slab(int64_t bytes);
-  at::Tensor allocate(int64_t bytes);
 
-  bool pinned_;
-  std::optional<int64_t> limit_bytes_;
-  int64_t slab_bytes_ = 0;
+  MemoryLedger ledger_;
+  HostMemory memory_;
   std::vector<Slab> slabs_;
 };
 

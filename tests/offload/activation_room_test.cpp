@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 namespace tessera {
 
 namespace {
@@ -14,7 +12,7 @@ constexpr int64_t kSlab = ActivationRoom::kSlabBytes;
 } // namespace
 
 TEST(ActivationRoom, PiecesDoNotOverlapAndAreUsedAgain) {
-  ActivationRoom room(false, std::nullopt);
+  ActivationRoom room({});
   HostPiece a = room.take(1000);
   HostPiece b = room.take(1);
   HostPiece c = room.take(500);
@@ -34,24 +32,24 @@ TEST(ActivationRoom, PiecesDoNotOverlapAndAreUsedAgain) {
 }
 
 TEST(ActivationRoom, GrowsByWhatIsNeeded) {
-  ActivationRoom room(false, std::nullopt);
+  ActivationRoom room({});
   const HostPiece large = room.take(kSlab + 1);
   EXPECT_EQ(large.bytes.numel(), kSlab + 1);
-  EXPECT_EQ(room.slab_bytes(), kSlab + 64);
+  EXPECT_EQ(room.slab_bytes(), kSlab + HostMemory::kPage);
   EXPECT_TRUE(room.take(kSlab / 2).defined());
   EXPECT_TRUE(room.take(kSlab / 2).defined());
-  EXPECT_EQ(room.slab_bytes(), 2 * kSlab + 64);
+  EXPECT_EQ(room.slab_bytes(), 2 * kSlab + HostMemory::kPage);
 }
 
 TEST(ActivationRoom, TheLimitIsHard) {
-  ActivationRoom room(false, 4096);
-  HostPiece all = room.take(4096);
+  ActivationRoom room({.limit_bytes = 2 * HostMemory::kPage + 100});
+  HostPiece all = room.take(2 * HostMemory::kPage);
   EXPECT_TRUE(all.defined());
   EXPECT_FALSE(room.take(1).defined());
-  EXPECT_EQ(room.slab_bytes(), 4096);
+  EXPECT_EQ(room.slab_bytes(), 2 * HostMemory::kPage);
   room.give_back(all);
   EXPECT_TRUE(room.take(1).defined());
-  EXPECT_FALSE(ActivationRoom(false, 100).take(4096).defined());
+  EXPECT_FALSE(ActivationRoom({.limit_bytes = 100}).take(1).defined());
 }
 
 } // namespace tessera
