@@ -45,10 +45,9 @@ std::shared_ptr<HostActivationSink> make_sink(
     sink.device_bytes = activation_bytes;
   } else if (options.activations == OffloadActivations::kAll) {
     sink.copy_at_once = true;
-    sink.device_bytes =
-        activation_bytes > 0
-            ? std::min(activation_bytes, options.prefetch_bytes)
-            : options.prefetch_bytes;
+    sink.device_bytes = activation_bytes > 0
+                            ? std::min(activation_bytes, options.prefetch_bytes)
+                            : options.prefetch_bytes;
   }
   return std::make_shared<HostActivationSink>(std::move(sink));
 }
@@ -67,8 +66,7 @@ ActivationOffload::ActivationOffload(
     const torch::nn::Module& module,
     const OffloadOptions& options,
     int64_t activation_bytes)
-    : sink_(make_sink(module, options, activation_bytes)),
-      scope_(sink_) {}
+    : sink_(make_sink(module, options, activation_bytes)), scope_(sink_) {}
 
 ActivationStatistics ActivationOffload::statistics() const {
   return sink_->statistics();

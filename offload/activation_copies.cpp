@@ -16,8 +16,8 @@ namespace {
 at::Tensor bytes_of(const c10::Storage& storage) {
   auto bytes = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage),
-      c10::DispatchKeySet(c10::computeDispatchKey(
-          at::kByte, at::kStrided, storage.device())),
+      c10::DispatchKeySet(
+          c10::computeDispatchKey(at::kByte, at::kStrided, storage.device())),
       caffe2::TypeMeta::Make<uint8_t>());
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous(
       {static_cast<int64_t>(storage.nbytes())});

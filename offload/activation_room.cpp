@@ -53,8 +53,8 @@ void ActivationRoom::give_back(HostPiece& piece) {
 
 bool ActivationRoom::add_slab(int64_t bytes) {
   const int64_t needed = HostMemory::rounded(bytes);
-  const int64_t free = memory_.free_bytes() / HostMemory::kPage *
-                       HostMemory::kPage;
+  const int64_t free =
+      memory_.free_bytes() / HostMemory::kPage * HostMemory::kPage;
   if (needed > free) {
     return false;
   }

@@ -154,8 +154,8 @@ std::unique_ptr<SavedActivation> HostActivationSink::take(
   }
   saved->savers.push_back(++last_number_);
   index(*saved);
-  result = std::make_unique<Saved>(
-      shared_from_this(), *saved, std::move(shape));
+  result =
+      std::make_unique<Saved>(shared_from_this(), *saved, std::move(shape));
   settle(*saved, to_host, freed);
   return result;
 }
@@ -191,8 +191,7 @@ SavedStorage* HostActivationSink::find(const at::Tensor& tensor) {
 }
 
 SavedStorage& HostActivationSink::add(const at::Tensor& tensor) {
-  const c10::Storage& storage =
-      tensor.unsafeGetTensorImpl()->unsafe_storage();
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   SavedStorage& saved = storages_.emplace_back(storage);
   saved.self = std::prev(storages_.end());
   saved.movable = saved.bytes >= options_.min_tensor_bytes;

@@ -60,9 +60,8 @@ class HostActivationSink
  public:
   explicit HostActivationSink(HostActivationSinkOptions options);
 
-  std::unique_ptr<SavedActivation> take(
-      const at::Tensor& tensor,
-      bool to_host) override;
+  std::unique_ptr<SavedActivation> take(const at::Tensor& tensor, bool to_host)
+      override;
 
   ActivationStatistics statistics() const;
 

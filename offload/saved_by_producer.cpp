@@ -32,8 +32,9 @@ SavedByProducerCounts::Count& SavedByProducerCounts::of(
   // Not tensor.grad_fn(), which makes a node anew for a changed view.
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   const auto* node = meta == nullptr ? nullptr : meta->grad_fn_.get();
-  return counts_[node == nullptr ? std::type_index(typeid(void))
-                                 : std::type_index(typeid(*node))];
+  return counts_
+      [node == nullptr ? std::type_index(typeid(void))
+                       : std::type_index(typeid(*node))];
 }
 
 std::vector<SavedByProducer> SavedByProducerCounts::report() const {

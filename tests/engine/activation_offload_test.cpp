@@ -233,6 +233,54 @@ TEST(ActivationOffload, BackwardThroughAnOlderGraphIsStillFound) {
   });
 }
 
+TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
+  run_ranks(2, [](World& world) {
+    auto options = with_offload(world, OffloadActivations::kAuto, 1000);
+    const Subject<strangers::SharedBlock> penalty{
+        kShared.make, [](strangers::SharedBlock& model, int64_t, int64_t) {
+          const auto x = torch::randn({12, 9}).requires_grad_();
+          const auto y = model->forward(x);
+          const auto slope = torch::autograd::grad(
+              {y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+          return y.square().mean() + (slope[0].norm() - 1).square();
+        }};
+    expect_parity(world, penalty, options, "penalty");
+  });
+}
+
+TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
+  run_ranks(1, [](World& world) {
+    EngineOptions options = parity_options(world, 0).engine;
+    options.offload = everything_moves(OffloadActivations::kAuto);
+    options.memory.activation_bytes = 1000;
+    torch::manual_seed(1);
+    auto model = kShared.make();
+    auto engine = wrap(model, options);
+    const auto expect_nothing_left = [&] {
+      const auto statistics = engine.activation_statistics();
+      EXPECT_EQ(statistics.live_storages, 0);
+      EXPECT_EQ(statistics.live_device_bytes, 0);
+      EXPECT_EQ(statistics.live_host_bytes, 0);
+    };
+    // The last layer takes 14 features.
+    EXPECT_THROW(
+        model->out(model->in(torch::ones({12, 9})).tanh().narrow(1, 0, 3)),
+        c10::Error);
+    expect_nothing_left();
+    {
+      auto loss = kShared.loss(model, 0, 1);
+      loss.register_hook([](const at::Tensor&) -> at::Tensor {
+        TESSERA_FAIL("in mid-backward");
+      });
+      EXPECT_THROW(engine.backward(loss * 2), std::exception);
+    }
+    expect_nothing_left();
+    engine.backward(kShared.loss(model, 0, 1));
+    engine.step();
+    expect_nothing_left();
+  });
+}
+
 TEST(ActivationOffload, OptionsAreReadAndChecked) {
   const auto read = [](const std::string& text) {
     return read_engine_options({parse_json(text, "c.json"), "c.json"});

@@ -72,10 +72,9 @@ std::vector<Subject> subjects() {
     const auto mask = torch::ones({7, 7}, torch::kBool).triu(1);
     return std::get<0>(net->forward(x, x, x, {}, true, mask)).square().sum();
   }));
-  torch::nn::LSTM lstm(torch::nn::LSTMOptions(5, 8)
-                           .num_layers(2)
-                           .dropout(0.2)
-                           .bidirectional(true));
+  torch::nn::LSTM lstm(
+      torch::nn::LSTMOptions(5, 8).num_layers(2).dropout(0.2).bidirectional(
+          true));
   all.push_back(subject("lstm", lstm, [](torch::nn::LSTM& net) {
     return std::get<0>(net->forward(torch::randn({6, 3, 5}))).square().sum();
   }));
@@ -101,9 +100,7 @@ std::map<std::string, at::Tensor> gradients(const Subject& subject) {
   return result;
 }
 
-bool held_by(
-    const torch::nn::Module& module,
-    const c10::StorageImpl& storage) {
+bool held_by(const torch::nn::Module& module, const c10::StorageImpl& storage) {
   const auto is_its = [&](const at::Tensor& tensor) {
     return tensor.storage().unsafeGetStorageImpl() == &storage;
   };
@@ -330,8 +327,9 @@ TEST(HostActivationSink, ShapesComeBackAsTheyWere) {
       torch::randn({4}, torch::kComplexFloat).conj(),
       torch::imag(torch::randn({4}, torch::kComplexFloat).conj()),
       torch::randn({}),
-      torch::arange(24).view({1, 2, 3, 4}).contiguous(
-          at::MemoryFormat::ChannelsLast)};
+      torch::arange(24)
+          .view({1, 2, 3, 4})
+          .contiguous(at::MemoryFormat::ChannelsLast)};
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor copy = tensor.clone();
     auto saved = sink->take(tensor, false);
