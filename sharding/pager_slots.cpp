@@ -46,7 +46,7 @@ PlanLimits Pager::plan_limits() const {
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
     limits.group_bytes.push_back(groups_[g]->padded_bytes());
-    if (!is_divided()) {
+    if (!pages_) {
       limits.capacity_bytes +=
           groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
     }
@@ -72,12 +72,12 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_lane_.follow_current(); // the shards were just filled
-  if (world_size() == 1 && !options_.update_in_backward) {
+  if (is_alone() && !options_.update_in_backward) {
     return;
   }
   const auto events = expected_events();
   reduce_arena_.resize(reduce_slot_bytes(events));
-  if (!is_divided()) {
+  if (!pages_) {
     return;
   }
   std::optional<int64_t> gather_bytes = options_.gather_bytes;
