@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the project in consumer/ against Tessera and runs it on two ranks.
+# Builds the project in consumer/ with Tessera and runs it.
 #
 #   consumer_test.sh installed BUILD_FOLDER   installs what is built there, moves
-#                                             it, and finds it as a package
+#                                             it, finds it as a package, and
+#                                             starts two ranks with its launcher
 #   consumer_test.sh subdirectory             with Tessera's sources in it; takes
 #                                             as long as building the engine
 #
@@ -20,6 +21,7 @@ case ${1:-} in
     cmake --install "$build" --prefix "$work/first" >/dev/null
     mv "$work/first" "$work/tessera"
     tessera=$work/tessera/bin/tessera
+    launcher=("$tessera" launch --nproc 2 --)
     arguments=("-DCMAKE_PREFIX_PATH=$work/tessera")
     "$tessera" --version
     "$tessera" train --help >/dev/null
@@ -28,7 +30,7 @@ case ${1:-} in
     # Always there, so that ccache knows it again.
     work=$project/build/subdirectory
     mkdir -p "$work"
-    tessera=$work/build/tessera/bin/tessera
+    launcher=()
     arguments=("-DTESSERA_FOLDER=$project" -DTESSERA_CUDA=OFF)
     ;;
   *)
@@ -42,7 +44,5 @@ if command -v ccache >/dev/null; then
 fi
 cmake -S "$here/consumer" -B "$work/build" -G Ninja \
   -DCMAKE_BUILD_TYPE=Release "${arguments[@]}"
-targets=(consumer)
-[[ $1 == subdirectory ]] && targets+=(tessera)
-cmake --build "$work/build" --target "${targets[@]}"
-"$tessera" launch --nproc 2 -- "$work/build/consumer"
+cmake --build "$work/build" --target consumer
+"${launcher[@]}" "$work/build/consumer"
