@@ -53,6 +53,7 @@ int RankJob::run() {
   while (!is_over()) {
     wait_for_events();
     take_signals();
+    take_blames();
     pass_on_all();
     take_ended_ranks();
     keep_deadlines();
@@ -109,7 +110,8 @@ bool RankJob::is_over() const {
 }
 
 void RankJob::wait_for_events() {
-  std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+  std::vector<pollfd> entries{
+      {signals_.fd(), POLLIN, 0}, {blames_.fd(), POLLIN, 0}};
   for (const ConsoleStream stream : kStreams) {
     // poll skips negative descriptors.
     entries.push_back({console_.fd_to_flush(stream), POLLOUT, 0});
@@ -219,7 +221,7 @@ void RankJob::keep_deadlines() {
   }
   if (culprit_time_ && running_ > 0 && Clock::now() >= *culprit_time_) {
     culprit_time_.reset();
-    say("error: no other rank has ended; ending them");
+    say("error: no other rank has failed; ending them");
     end_ranks();
   }
   if (!kill_time_ || killed_ || running_ == 0 || Clock::now() < *kill_time_) {

@@ -110,7 +110,7 @@ TEST(Launch, ReturnsTheFirstCodeWhenNoRankFailedByItself) {
       2, "test $RANK = 1 && { " TESSERA_BLAME "; exit 3; }; exec sleep 1000"));
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_LT(result.seconds, 8); // three seconds of waiting for the other one
-  expect_contains(result.output, "no other rank has ended; ending them\n");
+  expect_contains(result.output, "no other rank has failed; ending them\n");
 }
 
 TEST(Launch, PrefixesLinesOfBothStreamsAndPartialOnes) {
