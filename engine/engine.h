@@ -3,6 +3,7 @@
 // What a user holds: an unmodified module, trained with its parameters,
 // gradients and optimizer state divided over all ranks.
 
+#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
@@ -41,6 +42,7 @@ struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
   PagerOptions sharding;
   MemoryBudget memory;
+  OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
   /// Every group is updated during backward, as soon as its gradients are final
@@ -193,6 +195,12 @@ class Engine {
   MemoryBytes measured_memory() const;
 
   const PagerStatistics& statistics() const;
+  /// Saved tensors, on the device and on the host; zeros with
+  /// OffloadActivations::kOff.
+  ActivationStatistics activation_statistics() const;
+  /// Which operators made what the last forward saved, largest first; empty
+  /// with OffloadActivations::kOff. See saved_activations_table().
+  std::vector<SavedByProducer> saved_activations() const;
   const Pager& pager() const {
     return *pager_;
   }
@@ -219,6 +227,7 @@ class Engine {
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
+  std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
   MemoryBytes planned_memory_{};
 };
 
