@@ -73,8 +73,14 @@ class PlanWalker {
 };
 
 std::vector<PlanEvent> feed_forward(int groups) {
+  std::vector<std::vector<int>> blocks;
+  for (int g = 0; g < groups; ++g) {
+    blocks.push_back({g});
+  }
   return registration_order_events(
-      std::vector<bool>(groups, true), std::vector<bool>(groups, false));
+      blocks,
+      std::vector<bool>(groups, true),
+      std::vector<bool>(groups, false));
 }
 
 } // namespace
