@@ -302,8 +302,7 @@ std::vector<GroupSpec> make_groups(
   std::vector<GroupSpec> result;
   SmallParts small(policy.min_group_numel, result);
   int block = 0;
-  for (auto& group :
-       collect_small(std::move(groups), policy.min_group_numel)) {
+  for (auto& group : collect_small(std::move(groups), policy.min_group_numel)) {
     group.blocks = {block++};
     split_by_kind(group, small, result);
   }
