@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/log.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace tessera {
 
@@ -18,13 +20,21 @@ bool Pager::keeps_whole_gradients(size_t g) const {
 }
 
 std::vector<PlanEvent> Pager::expected_events() const {
+  std::map<int, std::vector<int>> groups_of_block;
   std::vector<bool> trainable;
   std::vector<bool> scattered;
-  for (const auto& group : groups_) {
-    trainable.push_back(group->trainable());
-    scattered.push_back(group->scattered());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const int block : groups_[g]->blocks()) {
+      groups_of_block[block].push_back(static_cast<int>(g));
+    }
+    trainable.push_back(groups_[g]->trainable());
+    scattered.push_back(groups_[g]->scattered());
   }
-  auto events = registration_order_events(trainable, scattered);
+  std::vector<std::vector<int>> blocks;
+  for (auto& [block, groups] : groups_of_block) {
+    blocks.push_back(std::move(groups));
+  }
+  auto events = registration_order_events(blocks, trainable, scattered);
   // A head that shares its weight with the embedding brings it in again where
   // forward ends.
   const auto backward =
