@@ -23,7 +23,7 @@ class ElementwiseMethod : public UpdateMethod {
       const UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      void (*kernel)(std::span<const Run>),
+      bool (*kernel)(std::span<const Run>),
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
@@ -42,6 +42,7 @@ class ElementwiseMethod : public UpdateMethod {
         runs.push_back(
             {tensors_of(part, shard, span),
              make_step_(*span.parameter, input)});
+        runs.back().step.rounding = rounding_of(part, span);
       }
       kernel_(runs);
       access.end();
@@ -49,7 +50,7 @@ class ElementwiseMethod : public UpdateMethod {
   }
 
  private:
-  void (*kernel_)(std::span<const Run>);
+  bool (*kernel_)(std::span<const Run>);
   MakeStep make_step_;
 };
 
