@@ -5,7 +5,8 @@
 // same size, and the counters of_* are the median over these pairs of the
 // yardstick's time over the candidate's, with the quartiles: a load on the
 // machine, or a neighbour on its memory, hits both halves of a pair and changes
-// the ratio little. Yardsticks are the ceiling, and LibTorch's fused AdamW with
+// the ratio little. cpu_of_* is the same of processor time, for a machine that
+// others keep busy. Yardsticks are the ceiling, and LibTorch's fused AdamW with
 // the passes that it needs for the same work.
 
 #include "adamw_ceiling.h"
@@ -18,8 +19,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,18 +29,33 @@ namespace tessera {
 
 namespace {
 
-double seconds(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
+/// What a piece of work took: by the clock, and of all threads' processor time,
+/// which leaves out what other programs had of the processor meanwhile.
+struct Taken {
+  double wall;
+  double cpu;
+};
+
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+Taken measure(const std::function<void()>& work) {
+  const double wall = seconds_of(CLOCK_MONOTONIC);
+  const double cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
   work();
-  const std::chrono::duration<double> taken =
-      std::chrono::steady_clock::now() - start;
-  return taken.count();
+  return {
+      seconds_of(CLOCK_MONOTONIC) - wall,
+      seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu};
 }
 
 /// The value that the fraction `part` of all values lies below.
 double quantile(std::vector<double> values, double part) {
-  const auto at = static_cast<size_t>(
-      part * static_cast<double>(values.size() - 1) + 0.5);
+  const auto at =
+      static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5);
   std::nth_element(values.begin(), values.begin() + at, values.end());
   return values[at];
 }
@@ -189,8 +205,7 @@ constexpr Named kCandidates[] = {
 void run(benchmark::State& state, const Named& named, const Setting& setting) {
   torch::NoGradGuard no_grad;
   at::set_num_threads(setting.threads);
-  configure_update_pool(
-      place_update_threads({.threads = setting.threads}));
+  configure_update_pool(place_update_threads({.threads = setting.threads}));
   // One set of arrays where both can use it: the memory itself is no variable.
   Arrays arrays(setting);
   Setting wide = setting;
@@ -201,19 +216,24 @@ void run(benchmark::State& state, const Named& named, const Setting& setting) {
   named.run(arrays);
   std::vector<double> times;
   std::vector<double> ratios;
+  std::vector<double> cpu_ratios;
   for (auto _ : state) {
-    const double yardstick =
-        seconds([&] { named.yardstick(yardstick_arrays); });
-    const double taken = seconds([&] { named.run(arrays); });
-    state.SetIterationTime(taken);
-    times.push_back(taken);
-    ratios.push_back(yardstick / taken);
+    const Taken yardstick = measure([&] { named.yardstick(yardstick_arrays); });
+    const Taken taken = measure([&] { named.run(arrays); });
+    state.SetIterationTime(taken.wall);
+    times.push_back(taken.wall);
+    ratios.push_back(yardstick.wall / taken.wall);
+    cpu_ratios.push_back(yardstick.cpu / taken.cpu);
   }
   state.counters["ms"] = 1e3 * quantile(times, 0.5);
+  const auto count = [&](const std::string& name, std::vector<double>& values) {
+    state.counters[name] = quantile(values, 0.5);
+    state.counters[name + "_q1"] = quantile(values, 0.25);
+    state.counters[name + "_q3"] = quantile(values, 0.75);
+  };
   const std::string of = std::string("of_") + named.yardstick_name;
-  state.counters[of] = quantile(ratios, 0.5);
-  state.counters[of + "_q1"] = quantile(ratios, 0.25);
-  state.counters[of + "_q3"] = quantile(ratios, 0.75);
+  count(of, ratios);
+  count("cpu_" + of, cpu_ratios);
 }
 
 void register_all(int pairs) {
@@ -222,11 +242,11 @@ void register_all(int pairs) {
     for (const int threads : {1, 2}) {
       for (const bool huge : {false, true}) {
         for (const Named& named : kCandidates) {
-          const std::string name =
-              std::string("BM_AdamW/") + named.name + "/of:" +
-              named.yardstick_name + "/numel:" + std::to_string(numel / kMi) +
-              "Mi/threads:" + std::to_string(threads) +
-              (huge ? "/pages:huge" : "/pages:4k");
+          const std::string name = std::string("BM_AdamW/") + named.name +
+                                   "/of:" + named.yardstick_name +
+                                   "/numel:" + std::to_string(numel / kMi) +
+                                   "Mi/threads:" + std::to_string(threads) +
+                                   (huge ? "/pages:huge" : "/pages:4k");
           const Setting setting{numel, threads, huge, named.moments};
           benchmark::RegisterBenchmark(
               name.c_str(),

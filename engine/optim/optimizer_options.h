@@ -162,11 +162,11 @@ struct OptimizerOptions {
   /// weights. An update works with exact values and rounds what it keeps. Of
   /// AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either type are loaded.
   std::optional<at::ScalarType> moment_dtype;
-  /// Bfloat16 weights and moments are rounded up or down by chance instead of to
-  /// nearest, so that small changes are not lost: exp_avg_sq in bfloat16 changes
-  /// by less than half a unit in the last place a step, and stands still when it
-  /// is rounded to nearest. The numbers depend on the step and the element
-  /// alone, not on the number of ranks.
+  /// Bfloat16 weights and moments are rounded up or down by chance instead of
+  /// to nearest, so that small changes are not lost: exp_avg_sq in bfloat16
+  /// changes by less than half a unit in the last place a step, and stands
+  /// still when it is rounded to nearest. The numbers depend on the step and
+  /// the element alone, not on the number of ranks.
   bool stochastic_rounding = false;
 };
 

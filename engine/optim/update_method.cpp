@@ -156,12 +156,11 @@ StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
     const UpdateSpan& span) const {
   const ParamGroup& group = *context_.pager.groups()[part.group];
-  const FlatSpan shard =
-      group.layout().shard(context_.pager.mesh().shard_rank);
+  const FlatSpan shard = group.layout().shard(context_.pager.mesh().shard_rank);
   StochasticRounding rounding;
   rounding.enabled = context_.stochastic_rounding;
-  rounding.seed = stream_of(group.name()) +
-                  static_cast<uint64_t>(span.parameter->steps);
+  rounding.seed =
+      stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
   rounding.first_element =
       static_cast<uint64_t>(shard.begin + span.shard_offset);
   return rounding;

@@ -146,9 +146,8 @@ class UpdateMethod {
   /// What flat state of a group is kept in.
   at::ScalarType state_dtype(size_t group) const;
   /// How the update of `span` in its current step rounds.
-  StochasticRounding rounding_of(
-      const ShardPart& part,
-      const UpdateSpan& span) const;
+  StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
+      const;
 
   const UpdateContext& context_;
   std::vector<ShardPart> parts_; ///< one per group that has parameters

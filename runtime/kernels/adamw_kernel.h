@@ -138,8 +138,7 @@ class AdamWLoop {
         Vec root = Vec::load(roots + (i - begin), count...);
         Vec exp_avg = lanes.moment(i, count...);
         Vec master = lanes.master(i, count...);
-        lanes.store_master(
-            loop.new_master(master, exp_avg, root), i, count...);
+        lanes.store_master(loop.new_master(master, exp_avg, root), i, count...);
       });
     });
   }

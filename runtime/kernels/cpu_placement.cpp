@@ -144,7 +144,9 @@ int allowed_by_control_group() {
   double period = 0;
   if (file >> quota >> period && quota != "max" && period > 0) {
     return std::max(
-        1, static_cast<int>(std::ceil(std::strtod(quota.c_str(), nullptr) / period)));
+        1,
+        static_cast<int>(
+            std::ceil(std::strtod(quota.c_str(), nullptr) / period)));
   }
   return 1 << 20;
 }

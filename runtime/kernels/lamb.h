@@ -22,8 +22,8 @@ struct LambRun {
 ///       sqrt(1 - beta2^step) + eps) + weight_decay * master
 ///
 /// @param sums per run the address of two numbers on the host.
-/// @return as adamw_runs_(). @throws tessera::Error as that. Blocks, on CUDA too. The sums do
-/// not depend on the number of threads.
+/// @return as adamw_runs_(). @throws tessera::Error as that. Blocks, on CUDA
+/// too. The sums do not depend on the number of threads.
 bool lamb_moments_(
     std::span<const LambRun> runs,
     std::span<double* const> sums);

@@ -55,10 +55,7 @@ struct RoundingKey {
 namespace {
 
 /// 16 random bits for element `index` of the array whose second key is `key1`.
-inline uint32_t stochastic_noise(
-    uint32_t key0,
-    uint32_t key1,
-    uint32_t index) {
+inline uint32_t stochastic_noise(uint32_t key0, uint32_t key1, uint32_t index) {
   uint32_t x = index ^ key0;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = ((x ^ (x >> 15)) + key1) * 0x846ca68bu;

@@ -84,9 +84,9 @@ Shard make_shard(
       .grad_format = check.format_or_none("grad", t.grad, t.master),
       .moment = moments > 0 ? address(t.moment) : nullptr,
       .moment_sq = moments > 1 ? address(t.moment_sq) : nullptr,
-      .moment_format =
-          moments > 0 ? check.format_or_none("exp_avg", t.moment, t.master)
-                      : LowPrecision::kNone,
+      .moment_format = moments > 0
+                           ? check.format_or_none("exp_avg", t.moment, t.master)
+                           : LowPrecision::kNone,
       .low_precision = static_cast<uint16_t*>(address(t.low_precision)),
       .low_precision_format = check.format_of("low_precision", t.low_precision),
       .rounding = RoundingKey(step.rounding),

@@ -128,11 +128,11 @@ __device__ void store_as(
     if (key.enabled && format == LowPrecision::kBFloat16) {
       const auto index = static_cast<uint32_t>(key.first + i + k);
       bits.values[k] =
-          isnan(value) ? 0x7fc0
-                       : static_cast<uint16_t>(
-                             (__float_as_uint(value) +
-                              noise(key.key0, key1, index)) >>
-                             16);
+          isnan(value)
+              ? 0x7fc0
+              : static_cast<uint16_t>(
+                    (__float_as_uint(value) + noise(key.key0, key1, index)) >>
+                    16);
     } else {
       bits.values[k] = rounded(value, format);
     }

@@ -143,11 +143,9 @@ PendingUpdate submit_all(const char* op, std::span<const Run> runs) {
   dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
     // The tensors live as long as the work.
     for (size_t i = 0; i < updates.size(); ++i) {
-      updates[i].range = [range = std::move(updates[i].range),
-                          tensors = runs[i].tensors](
-                             int64_t begin, int64_t end) {
-        return range(begin, end);
-      };
+      updates[i].range =
+          [range = std::move(updates[i].range), tensors = runs[i].tensors](
+              int64_t begin, int64_t end) { return range(begin, end); };
     }
     pending = submit_cpu_updates(std::move(updates));
   });

@@ -64,8 +64,7 @@ struct Avx2Vec {
     x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x7feb352d));
     x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
     x = _mm256_add_epi32(x, _mm256_set1_epi32(static_cast<int>(key1)));
-    x = _mm256_mullo_epi32(
-        x, _mm256_set1_epi32(static_cast<int>(0x846ca68bu)));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0x846ca68bu)));
     return _mm256_srli_epi32(x, 16);
   }
   template <typename... Count>

@@ -59,14 +59,14 @@ struct Avx512Vec {
   static Bits noise(uint32_t key0, uint32_t key1, uint32_t first) {
     __m512i x = _mm512_add_epi32(
         _mm512_set1_epi32(static_cast<int>(first)),
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+        _mm512_setr_epi32(
+            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     x = _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int>(key0)));
     x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
     x = _mm512_mullo_epi32(x, _mm512_set1_epi32(0x7feb352d));
     x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 15));
     x = _mm512_add_epi32(x, _mm512_set1_epi32(static_cast<int>(key1)));
-    x = _mm512_mullo_epi32(
-        x, _mm512_set1_epi32(static_cast<int>(0x846ca68bu)));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32(static_cast<int>(0x846ca68bu)));
     return _mm512_srli_epi32(x, 16);
   }
   template <typename... Count>

@@ -122,8 +122,8 @@ TEST_P(TorchParity, Adam) {
   run_ranks(GetParam(), [](World&) {
     OptimizerOptions options;
     options.lr = 0.01;
-    options.rule = AdamOptions{
-        .beta2 = 0.99, .sqrt_rounding = SqrtRounding::kLibTorch};
+    options.rule =
+        AdamOptions{.beta2 = 0.99, .sqrt_rounding = SqrtRounding::kLibTorch};
     using torch::optim::Adam;
     torch::optim::AdamOptions plain(options.lr);
     plain.betas({0.9, 0.99});
