@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/counter_random.h"
 
 #include <algorithm>
@@ -128,6 +129,14 @@ void UpdateMethod::allocate(MemoryLedger& ledger) {
           access.device()));
     }
   }
+}
+
+void UpdateMethod::update_group(size_t g, const StepInput& /*input*/) {
+  TESSERA_FAIL(
+      "group '",
+      context_.pager.groups()[g]->name(),
+      "' cannot be updated by itself: its optimizer looks at more than one "
+      "element at a time.");
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {
