@@ -2,6 +2,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -340,6 +341,11 @@ LoadWeightsReport Engine::load_weights(
     const LoadWeightsOptions& options) {
   check_usable("load_weights");
   return load_sharded_weights(*pager_, *module_, path, options);
+}
+
+void Engine::save_weights(const std::filesystem::path& path) {
+  check_usable("save_weights");
+  save_sharded_weights(*pager_, *module_, path);
 }
 
 void Engine::unwrap() {

@@ -146,6 +146,11 @@ class Engine {
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
 
+  /// Writes all parameters and buffers to a safetensors file, or a folder's
+  /// model.safetensors, one group at a time; see save_sharded_weights().
+  /// Collective; blocks on the disk.
+  void save_weights(const std::filesystem::path& path);
+
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();

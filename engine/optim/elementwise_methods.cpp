@@ -23,7 +23,7 @@ class ElementwiseMethod : public UpdateMethod {
       const UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      void (*kernel)(std::span<const Run>),
+      bool (*kernel)(std::span<const Run>),
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
@@ -55,12 +55,13 @@ class ElementwiseMethod : public UpdateMethod {
     for (const UpdateSpan& span : spans) {
       runs.push_back(
           {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
+      runs.back().step.rounding = rounding_of(part, span);
     }
     kernel_(runs);
     access.end();
   }
 
-  void (*kernel_)(std::span<const Run>);
+  bool (*kernel_)(std::span<const Run>);
   MakeStep make_step_;
 };
 

@@ -82,7 +82,8 @@ struct MethodMaker {
 ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
     const OptimizerOptions& options)
-    : context_{pager, {}}, lr_(options.lr) {
+    : context_{pager, {}, options.moment_dtype, options.stochastic_rounding},
+      lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
     if (!group.trainable()) {

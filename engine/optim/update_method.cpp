@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/update_method.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/counter_random.h"
 
 #include <algorithm>
 #include <map>
@@ -112,8 +113,7 @@ int64_t UpdateMethod::state_bytes() const {
   int64_t bytes = 0;
   for (const ShardPart& part : parts_) {
     bytes += part.state_numel * static_cast<int64_t>(state_names_.size()) *
-             static_cast<int64_t>(
-                 c10::elementSize(context_.access[part.group]->dtype()));
+             static_cast<int64_t>(c10::elementSize(state_dtype(part.group)));
   }
   return bytes;
 }
@@ -125,7 +125,7 @@ void UpdateMethod::allocate(MemoryLedger& ledger) {
       part.state.push_back(ledger.allocate_zeros(
           MemoryPurpose::kOptimizerState,
           part.state_numel,
-          access.dtype(),
+          state_dtype(part.group),
           access.device()));
     }
   }
@@ -155,6 +155,24 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
 bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
   return context_.pager.bucket(parameter.group)
       ->has_gradient(parameter.position);
+}
+
+at::ScalarType UpdateMethod::state_dtype(size_t group) const {
+  return context_.moment_dtype.value_or(context_.access[group]->dtype());
+}
+
+StochasticRounding UpdateMethod::rounding_of(
+    const ShardPart& part,
+    const UpdateSpan& span) const {
+  const ParamGroup& group = *context_.pager.groups()[part.group];
+  const FlatSpan shard = group.layout().shard(context_.pager.mesh().shard_rank);
+  StochasticRounding rounding;
+  rounding.enabled = context_.stochastic_rounding;
+  rounding.seed =
+      stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
+  rounding.first_element =
+      static_cast<uint64_t>(shard.begin + span.shard_offset);
+  return rounding;
 }
 
 std::vector<UpdateSpan> active_spans(
