@@ -182,6 +182,10 @@ class Engine {
   MemoryBytes measured_memory() const;
 
   const PagerStatistics& statistics() const;
+  /// Where compute waits for gathers, reductions and tiers.
+  TransferWaits& transfer_waits() {
+    return pager_->transfer_waits();
+  }
   const Pager& pager() const {
     return *pager_;
   }

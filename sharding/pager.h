@@ -15,6 +15,7 @@
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
@@ -187,6 +188,10 @@ class Pager : public PageFaultHandler {
   const PagerStatistics& statistics() const {
     return statistics_;
   }
+  /// Where compute waits for this pager's transfers.
+  TransferWaits& transfer_waits() {
+    return transfer_waits_;
+  }
 
   /// The group for small collectives on CPU tensors (norms, flags).
   Communicator& control() {
@@ -311,6 +316,7 @@ class Pager : public PageFaultHandler {
   bool has_budget_ = false; ///< for gather slots
   bool unwrapped_ = false;
   PagerStatistics statistics_;
+  TransferWaits transfer_waits_;
 };
 
 } // namespace tessera

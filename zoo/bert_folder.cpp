@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string_view>
 
 namespace tessera {
@@ -117,6 +118,31 @@ void save_bert(
     writer.write(item.key(), item.value());
   }
   writer.commit();
+}
+
+void save_bert(
+    const World& world,
+    Engine& engine,
+    const BertForSequenceClassification& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  std::optional<HfFolderWriter> writer;
+  if (world.rank() == 0) {
+    writer.emplace(
+        folder,
+        model->config().to_json(),
+        safetensors_specs(*model),
+        tokenizer_folder);
+  }
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        if (writer) {
+          writer->write(name, value);
+        }
+      });
+  if (writer) {
+    writer->commit();
+  }
 }
 
 } // namespace tessera
