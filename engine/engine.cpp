@@ -57,7 +57,12 @@ Engine::Engine(
         needed - *budget,
         " bytes too small: this rank needs ",
         needed,
-        ". Raise memory.device_bytes or use more ranks.\n",
+        ", ",
+        options.memory.activation_bytes,
+        " of them for activations",
+        ". Raise memory.device_bytes, use more ranks, keep the optimizer's "
+        "state on the host (optimizer.placement), or take smaller "
+        "micro-batches or shorter sequences.\n",
         memory_table("needed", planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {

@@ -106,7 +106,7 @@ int run_train(int argc, char** argv) {
   auto model =
       lazy_bert_for_sequence_classification(config.model_folder, labels);
   move_module(*model, world.device());
-  model->set_checkpointed_layers(config.checkpoint_layers);
+  model->set_checkpointed_layers(config.checkpoint_layers.value_or(0));
   auto engine = wrap(model, config.engine);
   // From here on dropout differs between the ranks.
   torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);

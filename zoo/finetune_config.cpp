@@ -83,8 +83,9 @@ FinetuneConfig read_finetune_config(
   const auto model = reader.get_object("model");
   config.model_folder = model.get_string("folder");
   config.max_length = model.get_int("max_length", {.min = 8}, 128);
-  config.checkpoint_layers =
-      model.get_int("checkpoint_layers", {.min = 0}, 0);
+  if (model.contains("checkpoint_layers")) {
+    config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
+  }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
   config.heldout_file = data.get_string("heldout");

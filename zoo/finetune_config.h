@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,9 @@ namespace tessera {
 struct FinetuneConfig {
   std::filesystem::path model_folder;
   int64_t max_length = 128;
-  /// Layers of the encoder that are computed again in backward; see
-  /// BertEncoderImpl::checkpoint_layers.
-  int64_t checkpoint_layers = 0;
+  /// Layers of the encoder that are computed again in backward; not given: the
+  /// program's choice.
+  std::optional<int64_t> checkpoint_layers;
   std::filesystem::path train_file;
   std::filesystem::path heldout_file;
   TextClassificationColumns columns;
