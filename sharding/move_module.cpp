@@ -4,11 +4,14 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/replace_storage.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -33,13 +36,14 @@ class StorageMover {
  private:
   c10::Storage deferred(const at::Tensor& tensor) const {
     const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-    const auto count =
-        static_cast<int64_t>(storage.nbytes() / tensor.itemsize());
-    return make_deferred(
-               {count},
-               at::TensorOptions().dtype(tensor.dtype()).device(device_),
-               *deferred_init(storage))
-        .storage();
+    c10::Storage moved(
+        c10::Storage::use_byte_size_t{},
+        storage.nbytes(),
+        c10::DataPtr(nullptr, device_),
+        /*allocator=*/nullptr,
+        /*resizable=*/false);
+    set_deferred_init(*moved.unsafeGetStorageImpl(), *deferred_init(storage));
+    return moved;
   }
 
   c10::Storage copied(const at::Tensor& tensor) const {
@@ -61,17 +65,6 @@ bool is_elsewhere(const at::Tensor& tensor, c10::Device device) {
   return tensor.defined() && tensor.has_storage() &&
          (tensor.device().type() != device.type() ||
           (device.has_index() && tensor.device() != device));
-}
-
-void move(at::Tensor tensor, const c10::Storage& storage) {
-  const at::Tensor replacement = at::empty(
-      {0}, tensor.options().requires_grad(false).device(storage.device()));
-  auto* impl = replacement.unsafeGetTensorImpl();
-  impl->set_storage_keep_dtype(storage);
-  impl->set_sizes_and_strides(
-      tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  tensor.mutable_grad().reset();
-  tensor.set_data(replacement);
 }
 
 } // namespace
@@ -100,8 +93,9 @@ void move_module(torch::nn::Module& module, c10::Device device) {
   for (const at::Tensor& buffer : module.buffers()) {
     plan(buffer);
   }
-  for (const auto& [tensor, storage] : moves) {
-    move(tensor, storage);
+  for (auto& [tensor, storage] : moves) {
+    tensor.mutable_grad().reset();
+    replace_storage(tensor, storage, tensor.scalar_type());
   }
 }
 

@@ -31,24 +31,35 @@ class ElementwiseMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     for (const ShardPart& part : parts_) {
-      const auto spans = active_spans(part, *context_.pager.bucket(part.group));
-      if (spans.empty()) {
-        continue;
+      update(part, input);
+    }
+  }
+
+  void update_group(size_t g, const StepInput& input) override {
+    for (const ShardPart& part : parts_) {
+      if (part.group == g) {
+        update(part, input);
       }
-      ShardAccess& access = *context_.access[part.group];
-      const ShardTensors shard = access.begin();
-      std::vector<Run> runs;
-      for (const UpdateSpan& span : spans) {
-        runs.push_back(
-            {tensors_of(part, shard, span),
-             make_step_(*span.parameter, input)});
-      }
-      kernel_(runs);
-      access.end();
     }
   }
 
  private:
+  void update(const ShardPart& part, const StepInput& input) {
+    const auto spans = active_spans(part, *context_.pager.bucket(part.group));
+    if (spans.empty()) {
+      return;
+    }
+    ShardAccess& access = *context_.access[part.group];
+    const ShardTensors shard = access.begin();
+    std::vector<Run> runs;
+    for (const UpdateSpan& span : spans) {
+      runs.push_back(
+          {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
+    }
+    kernel_(runs);
+    access.end();
+  }
+
   void (*kernel_)(std::span<const Run>);
   MakeStep make_step_;
 };

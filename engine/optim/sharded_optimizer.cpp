@@ -137,14 +137,32 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
   }
 }
 
+void ShardedOptimizer::begin_update(
+    OptimizedParameter& parameter,
+    double grad_scale) {
+  const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+  parameter.grad_scale = grad_scale * bucket.factor();
+  if (bucket.has_gradient(parameter.position)) {
+    ++parameter.steps;
+  }
+}
+
+void ShardedOptimizer::update_group(size_t g) {
+  const c10::NoGradGuard no_grad;
+  for (OptimizedParameter& parameter : parameters_) {
+    if (parameter.group == g) {
+      begin_update(parameter, /*grad_scale=*/1);
+    }
+  }
+  for (const auto& method : methods_) {
+    method->update_group(g, {lr_});
+  }
+}
+
 void ShardedOptimizer::step(double grad_scale) {
   const c10::NoGradGuard no_grad;
   for (OptimizedParameter& parameter : parameters_) {
-    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
-    parameter.grad_scale = grad_scale * bucket.factor();
-    if (bucket.has_gradient(parameter.position)) {
-      ++parameter.steps;
-    }
+    begin_update(parameter, grad_scale);
   }
   for (const auto& method : methods_) {
     method->step({lr_});

@@ -34,6 +34,11 @@ class ShardedOptimizer {
   /// @param grad_scale gradients are multiplied by it first.
   void step(double grad_scale = 1);
 
+  /// The part of step() for one group, ahead of it and for no other: step()
+  /// then finds no gradient there. Not collective. Only for optimizers of which
+  /// updates_elements_alone() is true.
+  void update_group(size_t g);
+
   /// The rate before the parameters' own factors.
   double learning_rate() const {
     return lr_;
@@ -69,7 +74,7 @@ class ShardedOptimizer {
   void visit_state(StateVisitor& visitor);
 
  private:
-  void make_methods(const OptimizerOptions& options);
+  void begin_update(OptimizedParameter& parameter, double grad_scale);
 
   UpdateContext context_;
   double lr_;
