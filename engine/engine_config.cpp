@@ -113,11 +113,6 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.weight_decay = reader.get_double(
       "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
-  optimizer.placement = reader.get_enum<StatePlacement>(
-      "placement",
-      {{"with_parameters", StatePlacement::kWithParameters},
-       {"host", StatePlacement::kHost}},
-      optimizer.placement);
   read_parameter_rules(reader, optimizer);
 }
 
