@@ -213,20 +213,27 @@ class Pager : public PageFaultHandler {
       const std::vector<GroupSpec>& specs,
       const PagerOptions& options,
       MemoryLedger& ledger);
+  std::string describe(const RankIntent& intent) const;
+
+  // pager_setup.cpp
+  void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
+  void broadcast_seeds(const torch::nn::Module& module);
   void broadcast_module(
       torch::nn::Module& module,
       const std::vector<GroupSpec>& specs);
-  void broadcast_seeds(const torch::nn::Module& module);
-  void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
   void install_hooks();
   void remove_hooks();
   void find_tied_groups(const torch::nn::Module& module);
+
+  // pager_slots.cpp
+  bool keeps_whole_gradients(size_t group) const;
   std::vector<PlanEvent> expected_events() const;
   PlanLimits plan_limits() const;
   int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
-  bool keeps_whole_gradients(size_t group) const;
+  std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
+
+  // pager_scopes.cpp
   at::Tensor gather_master(size_t group);
-  std::string describe(const RankIntent& intent) const;
 
   // pager_faults.cpp
   void touch(std::vector<int> groups, const PageAccess& cause);
@@ -264,12 +271,13 @@ class Pager : public PageFaultHandler {
   void on_backward_end();
   /// Reduces what was collected; of what is kept whole only if `all`.
   void reduce_leftovers(bool all);
+
+  // pager_steps.cpp
   /// Drops pages and gradients. @param why for the error of a held group.
   void drop_values(const char* why);
   /// Performs what the phase's plan begins with.
   void start_plan();
   void adopt_plans();
-  std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   PagerOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;

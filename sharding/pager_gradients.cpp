@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients: arrival, reduction, and the end of a step.
+// Gradients: arrival, reduction, and what is read of them.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -192,32 +192,6 @@ void Pager::reduce_leftovers(bool all) {
   finish_reductions();
 }
 
-void Pager::sum_over_ranks(const at::Tensor& values) {
-  agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
-  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
-}
-
-void Pager::all_gather_shards(
-    const at::Tensor& whole,
-    const at::Tensor& shard,
-    const std::string& what) {
-  data_->all_gather(whole, shard, what).wait(watch_failures());
-}
-
-void Pager::sum_over_shards(const at::Tensor& values) {
-  sum_over_ranks(values);
-  if (mesh_.replicas > 1) {
-    values.div_(mesh_.replicas); // every copy has counted
-  }
-}
-
-void Pager::max_over_ranks(const at::Tensor& values) {
-  agree_joining_reductions({RankIntent::Kind::kSum, values.numel(), -1});
-  control()
-      .all_reduce_max(values, "maximum over the ranks")
-      .wait(watch_failures());
-}
-
 void Pager::settle_gradients(const RankIntent& intent) {
   check_identity();
   agree_joining_reductions(intent);
@@ -307,118 +281,6 @@ at::Tensor Pager::whole_gradient(size_t index) {
           whole, bucket->shard(), "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return group.view_of(whole, place.position).mul(bucket->factor());
-}
-
-void Pager::drop_values(const char* why) {
-  for (const auto& group : groups_) {
-    TESSERA_CHECK(
-        group->pins == 0,
-        why,
-        ": group '",
-        group->name(),
-        "' is held by a gather scope; end it before the ",
-        why,
-        ".");
-  }
-  leave_phase();
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g]->bump_versions();
-    if (buckets_[g]) {
-      buckets_[g]->clear();
-    }
-  }
-  // Whoever calls this has written the shards.
-  gather_lane_.follow_current();
-}
-
-void Pager::start_plan() {
-  if (cursor().following()) {
-    for (const PlanAction& action : cursor().plan().start) {
-      perform(action, /*exposed=*/false);
-    }
-  }
-}
-
-void Pager::invalidate() {
-  drop_values("load");
-  // A step under way goes on by page faults.
-  if (world_size() > 1 && cursor().at_beginning()) {
-    start_plan();
-  }
-}
-
-void Pager::begin_next_step() {
-  drop_values("step");
-  ++statistics_.steps;
-  if (world_size() == 1) {
-    return;
-  }
-  adopt_plans();
-  phase_ = PlanPhase::kTrain;
-  start_plan();
-}
-
-std::optional<ResidencyPlan> Pager::make_plan(
-    const std::vector<PlanEvent>& events) {
-  PlanLimits limits = plan_limits();
-  auto plan = compile_plan(events, limits);
-  // A budget is kept, whatever it costs; the room that was merely computed from
-  // an order of use that turned out wrong grows.
-  if ((!plan || plan->exposed_unshards > 0) && !has_budget_) {
-    const int64_t needed = capacity_without_exposed_unshards(events, limits);
-    if (needed > limits.capacity_bytes) {
-      if (rank() == 0) {
-        log_info(
-            "gather slots grow from ",
-            limits.capacity_bytes,
-            " to ",
-            needed,
-            " bytes: the model uses its parameters in another order than "
-            "it registers them");
-      }
-      gather_arena_.resize(needed);
-      limits.capacity_bytes = needed;
-    }
-    plan = compile_plan(events, limits);
-  }
-  const int64_t reduce_bytes = reduce_slot_bytes(events);
-  if (reduce_bytes > reduce_arena_.capacity_bytes()) {
-    reduce_arena_.resize(reduce_bytes);
-  }
-  return plan;
-}
-
-void Pager::adopt_plans() {
-  // [wants a plan, hash of what it saw] per phase, from every rank.
-  std::vector<int64_t> mine;
-  for (const PlanCursor& cursor : cursors_) {
-    mine.push_back(cursor.needs_plan() ? 1 : 0);
-    mine.push_back(static_cast<int64_t>(hash_of(cursor.events())));
-  }
-  const auto fields = static_cast<int64_t>(mine.size());
-  const at::Tensor all = at::empty({fields * world_size()}, at::kLong);
-  control()
-      .all_gather(all, at::tensor(mine, at::kLong), "comparison of the plans")
-      .wait(watch_failures());
-  const auto* stated = all.const_data_ptr<int64_t>();
-
-  for (size_t phase = 0; phase < cursors_.size(); ++phase) {
-    PlanCursor& cursor = cursors_[phase];
-    bool wanted = false;
-    bool same = true;
-    for (int r = 0; r < world_size(); ++r) {
-      const int64_t* theirs = stated + r * fields + 2 * phase;
-      wanted = wanted || theirs[0] != 0;
-      same = same && theirs[1] == stated[2 * phase + 1];
-    }
-    if (wanted) {
-      cursor.set_plan(std::nullopt);
-      if (same) {
-        cursor.set_plan(make_plan(cursor.events()));
-      }
-    }
-    cursor.rewind();
-  }
 }
 
 } // namespace tessera

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of gradients through the slot: packing, reduction, accumulation.
+#include "tessera/sharding/gradient_bucket.h"
+
+#include "tessera/runtime/kernels/pack_runs.h"
+
+#include <ATen/ops/as_strided.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+bool GradientBucket::divides_first() const {
+  return dtype() == at::kHalf;
+}
+
+void GradientBucket::apply_factor() {
+  if (factor_ != 1) {
+    shard_.mul_(std::exchange(factor_, 1.0));
+  }
+}
+
+void GradientBucket::open(Slot slot) {
+  const c10::NoGradGuard no_grad;
+  apply_factor();
+  slot_ = std::move(slot);
+  collected_ = slot_.defined() ? slot_.tensor : shard_;
+  writer_.reset();
+  open_ = true;
+}
+
+double GradientBucket::packing_factor() const {
+  return packs_ && divides_first() && slot_.defined() ? 1.0 / ranks_ : 1.0;
+}
+
+void GradientBucket::write_on_current_stream() {
+  const auto stream = current_stream(shard_.device());
+  if (!stream || stream == writer_) {
+    return;
+  }
+  if (writer_) {
+    StreamMarks before;
+    before.add(*writer_);
+    before.block(*stream);
+  } else {
+    slot_.after.block(*stream);
+  }
+  writer_ = stream;
+}
+
+void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
+  write_on_current_stream();
+  const auto stream = current_stream(shard_.device());
+  StreamMarks gradients;
+  for (const c10::Stream& other : arrived_on_.streams()) {
+    if (other != stream) {
+      gradients.add(other);
+    }
+  }
+  gradients.block_current(shard_.device());
+  std::vector<PackRun> runs;
+  for (const FlatSpan& span : rest) {
+    runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
+  }
+  for (Entry& entry : entries_) {
+    if (!entry.waiting.defined()) {
+      continue;
+    }
+    if (entry.span.numel != entry.parameter.numel()) {
+      // What lies between the parameter's elements counts in norms.
+      collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+    }
+    runs.push_back({slot_view(entry), entry.waiting});
+  }
+  pack_runs_(runs, packing_factor());
+  // The memory of the gradients goes back to the streams that made them.
+  if (!gradients.empty()) {
+    arrived_on_.block(mark_current(shard_.device()));
+  }
+  arrived_on_.clear();
+  for (Entry& entry : entries_) {
+    entry.waiting = at::Tensor();
+  }
+}
+
+at::Tensor GradientBucket::slot_view(const Entry& entry) const {
+  // as_strided counts from the storage's begin, not the tensor's.
+  return collected_.as_strided(
+      entry.parameter.sizes(),
+      entry.parameter.strides(),
+      collected_.storage_offset() + entry.span.begin);
+}
+
+void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
+  write_on_current_stream();
+  if (entry.span.numel != entry.parameter.numel()) {
+    // What lies between the parameter's elements counts in norms.
+    collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
+  }
+  const PackRun run{slot_view(entry), gradient};
+  pack_runs_({&run, 1}, packing_factor());
+}
+
+std::vector<FlatSpan> GradientBucket::missing_spans() const {
+  std::vector<FlatSpan> missing = gaps_;
+  const bool slot_is_shard = !slot_.defined();
+  for (const Entry& entry : entries_) {
+    if (!entry.arrived && !(slot_is_shard && entry.in_shard)) {
+      missing.push_back(entry.span);
+    }
+  }
+  return missing;
+}
+
+void GradientBucket::fill_missing() {
+  if (packs_) {
+    pack_waiting(missing_spans());
+    return;
+  }
+  for (const FlatSpan& span : missing_spans()) {
+    collected_.narrow(0, span.begin, span.numel).zero_();
+  }
+}
+
+bool GradientBucket::accumulates() const {
+  return slot_.defined() &&
+         std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+           return entry.in_shard;
+         });
+}
+
+Slot GradientBucket::close_empty() {
+  if (writer_) {
+    slot_.after.add(*writer_);
+  }
+  collected_ = at::Tensor();
+  open_ = false;
+  return std::exchange(slot_, {});
+}
+
+void GradientBucket::begin_reduce(
+    Communicator& communicator,
+    const StreamLane& lane) {
+  const c10::NoGradGuard no_grad;
+  fill_missing();
+  // A zero_grad() between now and end_reduce() is seen by the tokens.
+  for (Entry& entry : entries_) {
+    if (entry.requires_grad) {
+      place_token(entry);
+    }
+  }
+  lane_ = &lane;
+  completed_ = false;
+  reducing_ = true;
+  if (!slot_.defined()) {
+    return;
+  }
+  // fill_missing() was behind all other writers.
+  lane.follow_current();
+  const StreamLane::Scope on_lane(lane);
+  // What is added to the shard arrives in the slot, where this rank's part of
+  // the input lies.
+  if (divides_first() && !packs_) {
+    slot_.tensor.div_(ranks_);
+  }
+  const FlatSpan mine = group_.layout().shard(rank_);
+  reduced_ =
+      accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
+  pending_ = communicator.reduce_scatter_sum(
+      reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
+  if (lane.is_real() && !pending_.pending()) {
+    complete({});
+  }
+}
+
+void GradientBucket::complete(const WaitCheck& check) {
+  pending_.wait(check);
+  if (replicas_.size() > 1) {
+    replicas_
+        .all_reduce_sum(
+            reduced_, "sum over the copies of '" + group_.name() + "'")
+        .wait(check);
+  }
+  if (!divides_first()) {
+    reduced_.div_(ranks_);
+  }
+  if (!reduced_.is_same(shard_)) {
+    for (const FlatRun& run : own_runs()) {
+      auto target = shard_.narrow(0, run.shard_offset, run.numel);
+      const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
+      if (entries_[run.parameter].in_shard) {
+        target.add_(source);
+      } else {
+        target.copy_(source);
+      }
+    }
+  }
+  slot_.after = lane_->mark();
+  completed_ = true;
+}
+
+Slot GradientBucket::end_reduce(const WaitCheck& check) {
+  const c10::NoGradGuard no_grad;
+  if (slot_.defined() && !completed_) {
+    const StreamLane::Scope on_lane(*lane_);
+    complete(check);
+  }
+  reduced_ = at::Tensor();
+  collected_ = at::Tensor();
+  open_ = false;
+  reducing_ = false;
+  for (Entry& entry : entries_) {
+    refresh(entry);
+    entry.arrived = false;
+    entry.in_shard = entry.token_placed;
+  }
+  return std::exchange(slot_, {});
+}
+
+} // namespace tessera

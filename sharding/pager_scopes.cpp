@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole values outside of a step: gather scopes and the end of paging.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+
+namespace tessera {
+
+void Pager::pin(const std::vector<size_t>& groups, bool writable) {
+  std::vector<size_t> held;
+  try {
+    for (const size_t g : groups) {
+      ParamGroup& group = *groups_[g];
+      if (group.residency() == Residency::kUnsharding) {
+        wait_ready(static_cast<int>(g));
+      }
+      if (group.residency() == Residency::kSharded) {
+        agree_joining_reductions(
+            {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
+        group.begin_unshard(
+            *data_,
+            gather_arena_.allocate_outside(
+                group.layout().padded_numel(), group.dtype()),
+            gather_lane_);
+        group.end_unshard(watch_failures());
+      }
+      ++group.pins;
+      writable_pins_[g] += writable ? 1 : 0;
+      held.push_back(g);
+    }
+  } catch (...) {
+    unpin(held, writable);
+    throw;
+  }
+}
+
+void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
+  for (const size_t g : groups) {
+    ParamGroup& group = *groups_[g];
+    if (writable) {
+      --writable_pins_[g];
+      group.write_back();
+      gather_lane_.follow_current();
+      group.bump_versions();
+      group.written = is_divided();
+    }
+    // A slot outside the arena exists for the scope only. One that was written
+    // goes as well: only this rank's slice of it is known to be what the other
+    // ranks have. The rest stays as long as the plan wants it.
+    if (--group.pins == 0 && (group.slot_is_outside() || group.written)) {
+      group.written = false;
+      reshard(static_cast<int>(g));
+    }
+  }
+}
+
+at::Tensor Pager::gather_master(size_t g) {
+  const at::Tensor& master = groups_[g]->master();
+  if (!is_divided()) {
+    return master;
+  }
+  const at::Tensor whole =
+      at::empty({groups_[g]->layout().padded_numel()}, master.options());
+  const bool as_bytes = !master.is_floating_point();
+  data_
+      ->all_gather(
+          as_bytes ? whole.view(at::kByte) : whole,
+          as_bytes ? master.view(at::kByte) : master,
+          "values of '" + groups_[g]->name() + "'")
+      .wait(watch_failures());
+  return whole;
+}
+
+at::Tensor Pager::whole_master(size_t g) {
+  agree_joining_reductions(
+      {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
+  return gather_master(g);
+}
+
+void Pager::unwrap() {
+  if (unwrapped_) {
+    return;
+  }
+  agree_joining_reductions({RankIntent::Kind::kUnwrap, -1, -1});
+  check_identity();
+  finish_reductions();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParamGroup& group = *groups_[g];
+    TESSERA_CHECK(
+        group.pins == 0,
+        "unwrap: group '",
+        group.name(),
+        "' is held by a gather scope; end it first.");
+  }
+  leave_phase();
+  remove_hooks();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const at::Tensor whole = gather_master(g);
+    if (buckets_[g]) {
+      buckets_[g]->retire();
+    }
+    Slot slot = groups_[g]->restore(whole, watch_failures());
+    if (slot.defined()) {
+      gather_arena_.release(slot);
+    }
+  }
+  places_.clear();
+  reading_ = nullptr;
+  unwrapped_ = true;
+}
+
+} // namespace tessera

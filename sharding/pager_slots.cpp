@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room for unsharded groups and whole gradients, and the plans made for it.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+bool Pager::keeps_whole_gradients(size_t g) const {
+  const int stage = zero_stages_[g].value_or(options_.zero_stage);
+  return options_.accumulation.value_or(
+             stage == 1 ? GradientAccumulation::kKeepWhole
+                        : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
+}
+
+std::vector<PlanEvent> Pager::expected_events() const {
+  std::vector<bool> trainable;
+  std::vector<bool> scattered;
+  for (const auto& group : groups_) {
+    trainable.push_back(group->trainable());
+    scattered.push_back(group->scattered());
+  }
+  auto events = registration_order_events(trainable, scattered);
+  // A head that shares its weight with the embedding brings it in again where
+  // forward ends.
+  const auto backward =
+      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
+        return event.in_backward;
+      });
+  std::vector<PlanEvent> again;
+  for (const int group : tied_groups_) {
+    again.push_back({PlanEvent::Kind::kTouch, {group}, false});
+    again.push_back({PlanEvent::Kind::kTouch, {group}, true});
+  }
+  events.insert(backward, again.begin(), again.end());
+  return events;
+}
+
+PlanLimits Pager::plan_limits() const {
+  PlanLimits limits;
+  limits.capacity_bytes = gather_arena_.capacity_bytes();
+  limits.prefetch_depth = options_.prefetch_depth;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    limits.group_bytes.push_back(groups_[g]->padded_bytes());
+    if (!is_divided()) {
+      limits.capacity_bytes +=
+          groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
+    }
+    const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
+    limits.stays.push_back(
+        !has_budget_ && !reshards_after_forward_[g].value_or(!whole));
+    limits.keeps_gradients.push_back(keeps_whole_gradients(g));
+  }
+  return limits;
+}
+
+int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
+  int64_t kept = 0;
+  std::vector<int64_t> passing;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t bytes = buckets_[g] ? buckets_[g]->padded_bytes() : 0;
+    const bool keeps = keeps_whole_gradients(g);
+    kept += keeps ? bytes + OffsetAllocator::kAlignment : 0;
+    passing.push_back(keeps ? 0 : bytes);
+  }
+  return kept + peak_reduce_bytes(events, passing);
+}
+
+void Pager::make_slots(std::optional<int64_t> slot_bytes) {
+  gather_lane_.follow_current(); // the shards were just filled
+  if (world_size() == 1) {
+    return;
+  }
+  const auto events = expected_events();
+  reduce_arena_.resize(reduce_slot_bytes(events));
+  if (!is_divided()) {
+    return;
+  }
+  std::optional<int64_t> gather_bytes = options_.gather_bytes;
+  if (slot_bytes) {
+    gather_bytes = *slot_bytes - reduce_arena_.capacity_bytes();
+  }
+  has_budget_ = gather_bytes.has_value();
+  const PlanLimits limits = plan_limits();
+  const int64_t wanted = capacity_without_exposed_unshards(events, limits);
+  TESSERA_CHECK(
+      !gather_bytes || *gather_bytes >= wanted,
+      "the memory budget is ",
+      wanted - gather_bytes.value_or(0),
+      " bytes too small: besides shards, gradients and optimizer state it must "
+      "hold ",
+      wanted,
+      " bytes of unsharded parameters (the largest neighbouring groups at "
+      "once). Raise memory.device_bytes, use more ranks, or divide the largest "
+      "module.");
+  int64_t everything = 0;
+  for (const int64_t bytes : limits.group_bytes) {
+    everything += bytes + OffsetAllocator::kAlignment;
+  }
+  gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
+}
+
+MemoryBytes Pager::planned_bytes() const {
+  MemoryBytes bytes{};
+  const auto add = [&bytes](MemoryPurpose purpose, int64_t count) {
+    bytes[static_cast<size_t>(purpose)] += count;
+  };
+  for (const auto& group : groups_) {
+    add(MemoryPurpose::kParameters, group->shard().nbytes());
+    if (group->has_own_master()) {
+      add(MemoryPurpose::kOptimizerState, group->master().nbytes());
+    }
+    if (const auto* bucket = buckets_[group->number].get()) {
+      add(MemoryPurpose::kGradients, bucket->shard().nbytes());
+    }
+  }
+  add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
+  add(MemoryPurpose::kReduceSlots, reduce_arena_.capacity_bytes());
+  return bytes;
+}
+
+std::optional<ResidencyPlan> Pager::make_plan(
+    const std::vector<PlanEvent>& events) {
+  PlanLimits limits = plan_limits();
+  auto plan = compile_plan(events, limits);
+  // A budget is kept, whatever it costs; the room that was merely computed from
+  // an order of use that turned out wrong grows.
+  if ((!plan || plan->exposed_unshards > 0) && !has_budget_) {
+    const int64_t needed = capacity_without_exposed_unshards(events, limits);
+    if (needed > limits.capacity_bytes) {
+      if (rank() == 0) {
+        log_info(
+            "gather slots grow from ",
+            limits.capacity_bytes,
+            " to ",
+            needed,
+            " bytes: the model uses its parameters in another order than "
+            "it registers them");
+      }
+      gather_arena_.resize(needed);
+      limits.capacity_bytes = needed;
+    }
+    plan = compile_plan(events, limits);
+  }
+  const int64_t reduce_bytes = reduce_slot_bytes(events);
+  if (reduce_bytes > reduce_arena_.capacity_bytes()) {
+    reduce_arena_.resize(reduce_bytes);
+  }
+  return plan;
+}
+
+} // namespace tessera

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// From one step to the next: stale values go, plans are agreed on and begun.
+#include "tessera/sharding/pager.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <optional>
+
+namespace tessera {
+
+void Pager::drop_values(const char* why) {
+  for (const auto& group : groups_) {
+    TESSERA_CHECK(
+        group->pins == 0,
+        why,
+        ": group '",
+        group->name(),
+        "' is held by a gather scope; end it before the ",
+        why,
+        ".");
+  }
+  leave_phase();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->bump_versions();
+    if (buckets_[g]) {
+      buckets_[g]->clear();
+    }
+  }
+  // Whoever calls this has written the shards.
+  gather_lane_.follow_current();
+}
+
+void Pager::start_plan() {
+  if (cursor().following()) {
+    for (const PlanAction& action : cursor().plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void Pager::invalidate() {
+  drop_values("load");
+  // A step under way goes on by page faults.
+  if (world_size() > 1 && cursor().at_beginning()) {
+    start_plan();
+  }
+}
+
+void Pager::begin_next_step() {
+  drop_values("step");
+  ++statistics_.steps;
+  if (world_size() == 1) {
+    return;
+  }
+  adopt_plans();
+  phase_ = PlanPhase::kTrain;
+  start_plan();
+}
+
+void Pager::adopt_plans() {
+  // [wants a plan, hash of what it saw] per phase, from every rank.
+  std::vector<int64_t> mine;
+  for (const PlanCursor& cursor : cursors_) {
+    mine.push_back(cursor.needs_plan() ? 1 : 0);
+    mine.push_back(static_cast<int64_t>(hash_of(cursor.events())));
+  }
+  const auto fields = static_cast<int64_t>(mine.size());
+  const at::Tensor all = at::empty({fields * world_size()}, at::kLong);
+  control()
+      .all_gather(all, at::tensor(mine, at::kLong), "comparison of the plans")
+      .wait(watch_failures());
+  const auto* stated = all.const_data_ptr<int64_t>();
+
+  for (size_t phase = 0; phase < cursors_.size(); ++phase) {
+    PlanCursor& cursor = cursors_[phase];
+    bool wanted = false;
+    bool same = true;
+    for (int r = 0; r < world_size(); ++r) {
+      const int64_t* theirs = stated + r * fields + 2 * phase;
+      wanted = wanted || theirs[0] != 0;
+      same = same && theirs[1] == stated[2 * phase + 1];
+    }
+    if (wanted) {
+      cursor.set_plan(std::nullopt);
+      if (same) {
+        cursor.set_plan(make_plan(cursor.events()));
+      }
+    }
+    cursor.rewind();
+  }
+}
+
+} // namespace tessera
