@@ -37,12 +37,17 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
-  pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
-  optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
+  check(options.memory);
+  tiers_ = std::make_unique<StateTiers>(
+      options.optimizer, options.memory, options.sharding, *ledger_);
+  pager_ = std::make_unique<Pager>(
+      world, *module_, options.sharding, *ledger_, tiers_.get());
+  optimizer_ =
+      std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
-        total_bytes(plan_memory()));
+        total_bytes(plan_memory().front()));
   } else {
     pager_->make_slots();
   }
@@ -50,14 +55,15 @@ Engine::Engine(
   if (const auto budget = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed =
-        total_bytes(planned_memory_) + options.memory.activation_bytes;
+        total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *budget,
         "the memory budget is ",
         needed - *budget,
         " bytes too small: this rank needs ",
         needed,
-        ". Raise memory.device_bytes or use more ranks.\n",
+        ". Raise memory.device_bytes, give memory.host_bytes or "
+        "memory.nvme_path for optimizer state, or use more ranks.\n",
         memory_table("needed", planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {
@@ -76,10 +82,12 @@ Engine::Engine(
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
-MemoryBytes Engine::plan_memory() const {
-  MemoryBytes bytes = pager_->planned_bytes();
-  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-      optimizer_->state_bytes();
+TierBytes Engine::plan_memory() const {
+  TierBytes bytes = optimizer_->planned_bytes();
+  const MemoryBytes on_device = pager_->planned_bytes();
+  for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+    bytes.front()[i] += on_device[i];
+  }
   return bytes;
 }
 
@@ -89,6 +97,7 @@ void Engine::check_usable(const char* function) const {
       "Engine::",
       function,
       ": the module was unwrapped; wrap it again to train it.");
+  optimizer_->check_whole();
 }
 
 void Engine::backward(const at::Tensor& loss) {
@@ -200,12 +209,21 @@ bool Engine::step() {
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
     if (!overflow) {
-      optimizer_->step(1 / scaler_.scale());
+      update();
     }
     pager_->begin_next_step();
   });
   scaler_.update(overflow);
   return !overflow;
+}
+
+void Engine::update() {
+  try {
+    optimizer_->step(1 / scaler_.scale());
+  } catch (const Error& error) {
+    pager_->abandon(error.what()); // the other ranks need not wait for this one
+    throw;
+  }
 }
 
 void Engine::zero_grad() {
@@ -327,8 +345,8 @@ void Engine::set_learning_rate(double lr) {
   optimizer_->set_learning_rate(lr);
 }
 
-MemoryBytes Engine::measured_memory() const {
-  return ledger_->live_bytes();
+MemoryBytes Engine::measured_memory(MemoryTier tier) const {
+  return ledger_->live_bytes(tier);
 }
 
 const PagerStatistics& Engine::statistics() const {
