@@ -25,6 +25,44 @@ bool uses_float16(const EngineOptions& options) {
   return options.sharding.precision.parameters == at::kHalf;
 }
 
+/// @throws tessera::Error naming what does not go with it.
+void check_update_in_backward(
+    const EngineOptions& options,
+    const LossScaler& scaler) {
+  const auto check = [](bool holds, const char* what, const char* remedy) {
+    TESSERA_CHECK(
+        holds,
+        "update_in_backward does not go with ",
+        what,
+        ": ",
+        remedy,
+        ", or set update_in_backward to false.");
+  };
+  check(
+      !scaler.is_active(),
+      "loss scaling, which has to see all gradients before any is applied",
+      "train in bfloat16");
+  check(
+      options.sharding.zero_stage > 1 &&
+          options.sharding.accumulation != GradientAccumulation::kKeepWhole,
+      "gradients that are kept whole until the step",
+      "use sharding.zero_stage 2 or 3 with accumulation reduce_each_backward");
+  check(
+      updates_elements_alone(options.optimizer),
+      "an optimizer that looks at more than one element at a time",
+      "use AdamW, Adam, SGD or Lion");
+}
+
+/// Calls `update`; when it fails the other ranks need not wait for this one.
+void abandoning(Pager& pager, const std::function<void()>& update) {
+  try {
+    update();
+  } catch (const Error& error) {
+    pager.abandon(error.what());
+    throw;
+  }
+}
+
 } // namespace
 
 Engine::Engine(
@@ -38,12 +76,23 @@ Engine::Engine(
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
   check(options.memory);
+  PagerOptions sharding = options.sharding;
+  sharding.update_in_backward = options.update_in_backward;
+  if (options.update_in_backward) {
+    check_update_in_backward(options, scaler_);
+  }
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer, options.memory, options.sharding, *ledger_);
+      options.optimizer, options.memory, sharding, *ledger_);
   pager_ = std::make_unique<Pager>(
-      world, *module_, options.sharding, *ledger_, tiers_.get());
+      world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ =
       std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
+  if (options.update_in_backward) {
+    pager_->set_gradient_sink(
+        [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
+          abandoning(*pager, [&] { optimizer->update_group(g); });
+        });
+  }
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
@@ -151,8 +200,19 @@ void Engine::reporting_memory(
   }
 }
 
+void Engine::check_keeps_gradients(const char* function) const {
+  check_usable(function);
+  TESSERA_CHECK(
+      !pager_->options().update_in_backward,
+      "Engine::",
+      function,
+      ": with update_in_backward the gradients are applied and gone when "
+      "backward ends. Do without this call, or set update_in_backward to "
+      "false.");
+}
+
 double Engine::clip_grad_norm(double max_norm, double p) {
-  check_usable("clip_grad_norm");
+  check_keeps_gradients("clip_grad_norm");
   TESSERA_CHECK(
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is ",
@@ -171,7 +231,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
 }
 
 void Engine::clip_grad_value(double limit) {
-  check_usable("clip_grad_value");
+  check_keeps_gradients("clip_grad_value");
   TESSERA_CHECK(
       limit > 0,
       "Engine::clip_grad_value: the limit is ",
@@ -182,7 +242,7 @@ void Engine::clip_grad_value(double limit) {
 }
 
 void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
-  check_usable("reduce");
+  check_keeps_gradients("reduce");
   const size_t index = pager_->find_parameter(parameter);
   TESSERA_CHECK(
       gradient.defined() && gradient.sizes() == parameter.sizes(),
@@ -209,21 +269,12 @@ bool Engine::step() {
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
     if (!overflow) {
-      update();
+      abandoning(*pager_, [&] { optimizer_->step(1 / scaler_.scale()); });
     }
     pager_->begin_next_step();
   });
   scaler_.update(overflow);
   return !overflow;
-}
-
-void Engine::update() {
-  try {
-    optimizer_->step(1 / scaler_.scale());
-  } catch (const Error& error) {
-    pager_->abandon(error.what()); // the other ranks need not wait for this one
-    throw;
-  }
 }
 
 void Engine::zero_grad() {
@@ -232,7 +283,7 @@ void Engine::zero_grad() {
 }
 
 at::Tensor Engine::grad(const at::Tensor& parameter) {
-  check_usable("grad");
+  check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
   pager_->settle_gradients(
@@ -320,6 +371,10 @@ std::filesystem::path Engine::save(
     const std::vector<Checkpointable*>& states,
     int keep_last) {
   check_usable("save");
+  TESSERA_CHECK(
+      !pager_->updated_in_backward(),
+      "Engine::save: backward has updated some groups already "
+      "(update_in_backward). Call step() first.");
   return save_checkpoint(
       {*pager_, *optimizer_, scaler_, *module_, states}, folder, keep_last);
 }

@@ -34,6 +34,12 @@ struct EngineOptions {
   MemoryBudget memory;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
+  /// Every group is updated during backward, as soon as its gradients are final
+  /// (from the second step on): they need no memory of their own, and a step
+  /// ends sooner. For optimizers that update each element alone, without loss
+  /// scaling and without clipping. The numbers are the same. An exception in
+  /// backward leaves the groups that were updated until then updated.
+  bool update_in_backward = false;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
@@ -186,13 +192,12 @@ class Engine {
       Engine& engine,
       const TensorRecorder& recorder);
   void check_usable(const char* function) const;
+  void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
   ///   engine's own by purpose; the other ranks then end with an error too.
   void reporting_memory(
       const char* function,
       const std::function<void()>& work);
-  /// The optimizer's step; a failure of this rank ends the others' too.
-  void update();
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
   TierBytes plan_memory() const;
 

@@ -210,6 +210,8 @@ EngineOptions read_engine_options(const ConfigReader& reader) {
   read_precision(reader.get_object("precision"), options.sharding.precision);
   read_loss_scale(reader.get_object("loss_scale"), options.loss_scale);
   read_memory(reader.get_object("memory"), options.memory);
+  options.update_in_backward =
+      reader.get_bool("update_in_backward", options.update_in_backward);
   return options;
 }
 

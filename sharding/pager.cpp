@@ -115,12 +115,15 @@ Pager::Pager(
         *this,
         mesh_,
         *replicas_,
-        ledger));
+        ledger,
+        /*keeps_shard=*/!options.update_in_backward));
   }
   find_tied_groups(module);
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
+  arrivals_.resize(groups_.size());
+  expected_arrivals_.resize(groups_.size());
   install_hooks();
   if (!is_divided()) {
     for (const auto& group : groups_) {

@@ -72,7 +72,7 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_lane_.follow_current(); // the shards were just filled
-  if (world_size() == 1) {
+  if (world_size() == 1 && !options_.update_in_backward) {
     return;
   }
   const auto events = expected_events();
@@ -115,7 +115,7 @@ MemoryBytes Pager::planned_bytes() const {
       add(MemoryPurpose::kOptimizerState, group->master().nbytes());
     }
     if (const auto* bucket = buckets_[group->number].get()) {
-      add(MemoryPurpose::kGradients, bucket->shard().nbytes());
+      add(MemoryPurpose::kGradients, bucket->shard_bytes());
     }
   }
   add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());

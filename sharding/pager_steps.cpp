@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace tessera {
@@ -52,12 +53,23 @@ void Pager::invalidate() {
 void Pager::begin_next_step() {
   drop_values("step");
   ++statistics_.steps;
+  count_arrivals();
   if (world_size() == 1) {
     return;
   }
   adopt_plans();
   phase_ = PlanPhase::kTrain;
   start_plan();
+}
+
+void Pager::count_arrivals() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (world_size() == 1 && gradient_sink_) {
+      expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
+      groups_[g]->touched_epoch = epoch_; // alone, nothing is faulted in
+    }
+    arrivals_[g] = 0;
+  }
 }
 
 void Pager::adopt_plans() {
@@ -87,6 +99,11 @@ void Pager::adopt_plans() {
       cursor.set_plan(std::nullopt);
       if (same) {
         cursor.set_plan(make_plan(cursor.events()));
+      }
+      if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
+        final_reductions_ = cursor.has_plan()
+                                ? final_reductions(cursor.plan())
+                                : std::vector<std::optional<size_t>>{};
       }
     }
     cursor.rewind();

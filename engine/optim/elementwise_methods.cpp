@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -34,6 +35,15 @@ class ElementwiseMethod : public UpdateMethod {
         active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
           update(part, shard, input);
         });
+  }
+
+  void update_group(size_t g, const StepInput& input) override {
+    std::vector<ShardPart*> parts = active_parts();
+    std::erase_if(
+        parts, [g](const ShardPart* part) { return part->group != g; });
+    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
+      update(part, shard, input);
+    });
   }
 
  private:

@@ -168,6 +168,10 @@ struct OptimizerOptions {
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
 
+/// Whether every rule updates each element by itself, from its own gradient and
+/// state: AdamW, Adam, SGD and Lion do.
+bool updates_elements_alone(const OptimizerOptions& options);
+
 /// What a parameter is trained with.
 struct ParameterSettings {
   double lr_scale = 1;

@@ -158,24 +158,45 @@ void ShardedOptimizer::check_whole() const {
       "). Make a new engine and load the last checkpoint.");
 }
 
-void ShardedOptimizer::step(double grad_scale) {
-  const c10::NoGradGuard no_grad;
-  check_whole();
-  for (OptimizedParameter& parameter : parameters_) {
-    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
-    parameter.grad_scale = grad_scale * bucket.factor();
-    if (bucket.has_gradient(parameter.position)) {
-      ++parameter.steps;
-    }
-  }
+void ShardedOptimizer::apply(const std::function<void(UpdateMethod&)>& update) {
   try {
     for (const auto& method : methods_) {
-      method->step({lr_});
+      update(*method);
     }
   } catch (const std::exception& error) {
     damage_ = error.what();
     throw;
   }
+}
+
+void ShardedOptimizer::begin_update(
+    OptimizedParameter& parameter,
+    double grad_scale) {
+  const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+  parameter.grad_scale = grad_scale * bucket.factor();
+  if (bucket.has_gradient(parameter.position)) {
+    ++parameter.steps;
+  }
+}
+
+void ShardedOptimizer::update_group(size_t g) {
+  const c10::NoGradGuard no_grad;
+  check_whole();
+  for (OptimizedParameter& parameter : parameters_) {
+    if (parameter.group == g) {
+      begin_update(parameter, /*grad_scale=*/1);
+    }
+  }
+  apply([&](UpdateMethod& method) { method.update_group(g, {lr_}); });
+}
+
+void ShardedOptimizer::step(double grad_scale) {
+  const c10::NoGradGuard no_grad;
+  check_whole();
+  for (OptimizedParameter& parameter : parameters_) {
+    begin_update(parameter, grad_scale);
+  }
+  apply([&](UpdateMethod& method) { method.step({lr_}); });
   ++steps_;
 }
 

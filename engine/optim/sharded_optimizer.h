@@ -8,6 +8,7 @@
 #include "tessera/sharding/pager.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,11 @@ class ShardedOptimizer {
   /// @throws tessera::Error when state cannot be brought in or back. Some
   ///   groups are updated then, others not: everything after it throws.
   void step(double grad_scale = 1);
+
+  /// The part of step() for one group, ahead of it and for no other: step()
+  /// then finds no gradient there. Not collective. Only for optimizers of which
+  /// updates_elements_alone() is true.
+  void update_group(size_t g);
 
   /// @throws tessera::Error after an update that failed half-way.
   void check_whole() const;
@@ -80,6 +86,10 @@ class ShardedOptimizer {
   void visit_state(StateVisitor& visitor);
 
  private:
+  void begin_update(OptimizedParameter& parameter, double grad_scale);
+  /// Calls `update` for all methods; a failure is remembered.
+  void apply(const std::function<void(UpdateMethod&)>& update);
+
   UpdateContext context_;
   double lr_;
   int64_t steps_ = 0;

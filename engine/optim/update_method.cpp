@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
+#include "tessera/runtime/core/error.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -238,6 +240,14 @@ std::vector<ShardPart*> UpdateMethod::active_parts() {
     }
   }
   return active;
+}
+
+void UpdateMethod::update_group(size_t g, const StepInput& /*input*/) {
+  TESSERA_FAIL(
+      "group '",
+      context_.pager.groups()[g]->name(),
+      "' cannot be updated by itself: its optimizer looks at more than one "
+      "element at a time.");
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {

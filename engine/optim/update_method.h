@@ -140,6 +140,9 @@ class UpdateMethod {
   /// needs sums or whole matrices.
   virtual void step(const StepInput& input) = 0;
 
+  /// The part of step() for group `g`; of methods that update elements alone.
+  virtual void update_group(size_t g, const StepInput& input);
+
   virtual void visit_state(StateVisitor& visitor);
 
  protected:
