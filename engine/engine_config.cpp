@@ -113,6 +113,13 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.weight_decay = reader.get_double(
       "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
+  optimizer.placement = reader.get_enum<StatePlacement>(
+      "placement",
+      {{"auto", StatePlacement::kAutomatic},
+       {"device", StatePlacement::kWithParameters},
+       {"host", StatePlacement::kHost},
+       {"nvme", StatePlacement::kNvme}},
+      optimizer.placement);
   read_parameter_rules(reader, optimizer);
 }
 
@@ -183,6 +190,15 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   }
   memory.activation_bytes =
       reader.get_int("activation_bytes", {.min = 0}, memory.activation_bytes);
+  if (reader.contains("host_bytes")) {
+    memory.host_bytes = reader.get_int("host_bytes", {.min = 0});
+  }
+  if (reader.contains("nvme_path")) {
+    memory.nvme_path = reader.get_string("nvme_path");
+  }
+  if (reader.contains("nvme_bytes")) {
+    memory.nvme_bytes = reader.get_int("nvme_bytes", {.min = 0});
+  }
 }
 
 } // namespace
