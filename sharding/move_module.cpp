@@ -48,8 +48,8 @@ class StorageMover {
 
   c10::Storage copied(const at::Tensor& tensor) const {
     // All of the memory, whatever part of it the tensor shows.
-    const auto count = static_cast<int64_t>(
-        tensor.storage().nbytes() / tensor.itemsize());
+    const auto count =
+        static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
     const at::Tensor source =
         at::empty({0}, tensor.options().requires_grad(false));
     source.set_(tensor.storage(), 0, {count}, {1});

@@ -48,8 +48,7 @@ int run_bench(int argc, char** argv) {
          findings.bytes.weight,
          "Of a parameter on its way back; default 2")
       ->check(positive);
-  app.add_option(
-         "--seconds", seconds, "How long to measure, about; default 12")
+  app.add_option("--seconds", seconds, "How long to measure, about; default 12")
       ->check(CLI::Range(0.1, 600.0));
   app.add_option(
          "--array-mib", array_mib, "Of each of four arrays; default 256")
@@ -62,8 +61,8 @@ int run_bench(int argc, char** argv) {
   }
   const auto start = std::chrono::steady_clock::now();
   // The device's part is short: a copy of a few hundred MiB says it all.
-  findings.devices = measure_devices(
-      static_cast<int64_t>(array_mib * kMebi), seconds / 6);
+  findings.devices =
+      measure_devices(static_cast<int64_t>(array_mib * kMebi), seconds / 6);
   HostMemoryOptions memory;
   memory.array_bytes = static_cast<size_t>(array_mib * kMebi);
   memory.seconds = seconds / 3;
@@ -76,9 +75,9 @@ int run_bench(int argc, char** argv) {
     findings.disk_folder = folder;
     findings.disk = measure_disk(disk);
   }
-  findings.seconds = std::chrono::duration<double>(
-                         std::chrono::steady_clock::now() - start)
-                         .count();
+  findings.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
   const std::string text =
       as_json ? to_json(findings).dump(2) + "\n" : to_text(findings);
   std::fputs(text.c_str(), stdout);

@@ -13,32 +13,32 @@ std::int64_t layer_bytes_per_token(
     const BertBatchShape& shape) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t element = shape.element_bytes;
-  // The layer's input, queries, keys, values, the attention's result and the
-  // input of the feed-forward half.
-  std::int64_t bytes = 6 * hidden * element;
+  // The layer's input, the attention's result, the feed-forward half's input.
+  std::int64_t bytes = 3 * hidden * element;
   // The widened half before and after its activation.
   bytes += 2 * config.intermediate_size * element;
   // Twice: a dropout mask and a LayerNorm's input.
   bytes += 2 * hidden * (shape.dropout_bytes + shape.norm_bytes);
   if (shape.has_fused_attention) {
-    // One number per head and row for its softmax.
-    bytes += 4 * config.num_attention_heads;
+    // Queries, keys, values; one number per head for the softmax.
+    bytes += 3 * hidden * element + 4 * config.num_attention_heads;
   } else {
-    // Scaled queries and keys, and a copy of the result in another layout.
-    bytes += 3 * hidden * element;
-    // Probabilities, those that dropout has left, and its mask.
-    bytes += config.num_attention_heads * shape.length *
-             (2 * element + shape.dropout_bytes);
+    // In float32 whatever the type: those, and of each head and row the
+    // probabilities, those that dropout has left, and its mask.
+    bytes += 3 * 4 * hidden;
+    bytes += 3 * 4 * config.num_attention_heads * shape.length;
   }
   return bytes;
 }
 
-/// Word, position and type embeddings, their LayerNorm and dropout.
-std::int64_t embedding_bytes_per_token(
+/// Before the encoder a LayerNorm's input, a dropout mask, ids and types;
+/// behind it the last layer's result.
+std::int64_t outer_bytes_per_token(
     const BertConfig& config,
     const BertBatchShape& shape) {
   constexpr std::int64_t kIdsAndTypes = 2 * 8;
-  return config.hidden_size * (shape.norm_bytes + shape.dropout_bytes) +
+  return config.hidden_size *
+             (shape.norm_bytes + shape.dropout_bytes + shape.element_bytes) +
          kIdsAndTypes;
 }
 
@@ -63,17 +63,16 @@ std::int64_t bert_activation_bytes(
     const BertBatchShape& shape,
     std::int64_t checkpointed_layers) {
   const std::int64_t layer = layer_bytes_per_token(config, shape);
-  const std::int64_t again =
-      std::clamp<std::int64_t>(checkpointed_layers, 0, config.num_hidden_layers);
-  const std::int64_t kept =
-      embedding_bytes_per_token(config, shape) +
-      (config.num_hidden_layers - again) * layer +
-      again * config.hidden_size * shape.element_bytes;
+  const std::int64_t again = std::clamp<std::int64_t>(
+      checkpointed_layers, 0, config.num_hidden_layers);
+  const std::int64_t kept = outer_bytes_per_token(config, shape) +
+                            (config.num_hidden_layers - again) * layer +
+                            again * config.hidden_size * shape.element_bytes;
   // A layer that is computed again is there whole for its backward, and so are
   // gradients of what is widest.
-  const std::int64_t working = (again > 0 ? layer : 0) +
-                               2 * config.intermediate_size *
-                                   shape.element_bytes;
+  const std::int64_t working =
+      (again > 0 ? layer : 0) +
+      2 * config.intermediate_size * shape.element_bytes;
   return shape.rows * shape.length * (kept + working);
 }
 

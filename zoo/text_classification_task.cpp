@@ -110,9 +110,7 @@ void TextClassificationTask::load(int64_t index) {
 
 MicroBatch TextClassificationTask::forward(int64_t /*index*/) {
   const auto logits = model_->forward(batch_.input);
-  return {
-      loss_of(logits, batch_.labels),
-      batch_.input.input_ids.numel()};
+  return {loss_of(logits, batch_.labels), batch_.input.input_ids.numel()};
 }
 
 ClassificationScore evaluate_text_classification(
@@ -143,8 +141,7 @@ ClassificationScore evaluate_text_classification(
     if (is_filler) {
       rows.push_back(0);
     }
-    const auto batch =
-        make_batch(tokenizer, examples, rows, device_of(*model));
+    const auto batch = make_batch(tokenizer, examples, rows, device_of(*model));
     const auto logits = model->forward(batch.input);
     if (is_filler) {
       continue;

@@ -130,7 +130,9 @@ EventFileWriter::EventFileWriter(
     path_ = folder / (std::string(kPrefix) + std::to_string(number) +
                       std::string(kSuffix));
     fd_ = ::open(
-        path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+        path_.c_str(),
+        O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC,
+        0666);
     if (fd_ >= 0) {
       break;
     }

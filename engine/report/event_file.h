@@ -10,10 +10,10 @@
 
 namespace tessera {
 
-/// A TensorBoard event file with scalars: TFRecords (length, its masked CRC-32C,
-/// data, its masked CRC-32C) of `Event` protocol buffers. Each record reaches
-/// the file in one system call. Used by one thread. Blocks on the disk; throws
-/// Error naming the file.
+/// A TensorBoard event file with scalars: TFRecords (length, its masked
+/// CRC-32C, data, its masked CRC-32C) of `Event` protocol buffers. Each record
+/// reaches the file in one system call. Used by one thread. Blocks on the disk;
+/// throws Error naming the file.
 class EventFileWriter {
  public:
   using Scalars = std::vector<std::pair<std::string, double>>;

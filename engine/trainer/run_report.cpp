@@ -73,15 +73,15 @@ std::vector<ReportShare> shares_of(const std::vector<StepMetrics>& lines) {
   const size_t first = lines.size() > 1 ? 1 : 0;
   double steps = 0;
   for (size_t i = first; i < lines.size(); ++i) {
-    steps += static_cast<double>(
-        lines[i].step - (i > 0 ? lines[i - 1].step : 0));
+    steps +=
+        static_cast<double>(lines[i].step - (i > 0 ? lines[i - 1].step : 0));
   }
   for (const NamedPart& part : kParts) {
     double seconds = 0;
     for (size_t i = first; i < lines.size(); ++i) {
-      seconds += (*lines[i].split).*part.seconds *
-                 static_cast<double>(
-                     lines[i].step - (i > 0 ? lines[i - 1].step : 0));
+      seconds +=
+          (*lines[i].split).*part.seconds *
+          static_cast<double>(lines[i].step - (i > 0 ? lines[i - 1].step : 0));
     }
     shares.push_back({part.label, seconds / steps});
   }

@@ -3,27 +3,17 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
-#include "tessera/engine/trainer/loss_meter.h"
-#include "tessera/engine/trainer/step_timing.h"
-#include "tessera/engine/trainer/training_log.h"
+#include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/memory/device_memory.h"
 
-#include <chrono>
-#include <cmath>
-#include <memory>
-#include <optional>
+#include <algorithm>
+#include <filesystem>
+#include <vector>
 
 namespace tessera {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// How far a run has come.
 class RunPosition : public Checkpointable {
@@ -42,29 +32,6 @@ class RunPosition : public Checkpointable {
     batch = state.values.at("batch");
   }
 };
-
-/// Where the parameters are.
-c10::Device device_of(const Engine& engine) {
-  const auto& groups = engine.pager().groups();
-  return groups.empty() ? c10::Device(at::kCPU)
-                        : groups.front()->shard().device();
-}
-
-void check_finite(double loss, int64_t first_step, int64_t last_step) {
-  const std::string steps =
-      first_step == last_step
-          ? "of step " + std::to_string(last_step)
-          : "over steps " + std::to_string(first_step) + " to " +
-                std::to_string(last_step);
-  TESSERA_CHECK(
-      std::isfinite(loss),
-      "training: the loss ",
-      steps,
-      " is ",
-      loss,
-      ". Lower the learning rate, clip the gradients "
-      "(training.clip_grad_norm), or look at the data of these steps.");
-}
 
 std::filesystem::path checkpoints_of(const TrainerOptions& options) {
   return options.run_folder / "checkpoints";
@@ -96,11 +63,6 @@ TrainingSummary train(
       " batches a rank make no optimizer step of ",
       options.accumulate,
       " micro-batches. Give more data or epochs, or smaller batches.");
-  TESSERA_CHECK(
-      options.log_every > 0,
-      "training: log_every is ",
-      options.log_every,
-      "; give the number of steps between lines of the log, at least 1.");
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
@@ -121,110 +83,56 @@ TrainingSummary train(
       task.begin_epoch(progress.batch / batches);
     }
   }
-  std::unique_ptr<TrainingLog> log;
-  if (world.rank() == 0) {
-    log = std::make_unique<TrainingLog>(
-        options.run_folder, total_steps, progress.steps);
-  }
 
-  const c10::Device device = device_of(engine);
-  std::optional<StepTiming> timing;
-  if (options.step_timing) {
-    timing.emplace(device, engine.transfer_waits());
-  }
-  const auto begin = [&](StepPhase phase) {
-    if (timing) {
-      timing->begin(phase);
-    }
-  };
-
-  TrainingSummary summary;
-  summary.steps = progress.steps;
-  double all_tokens = 0;
-  const auto start = Clock::now();
-  LossMeter losses;
-  int64_t logged_steps = progress.steps;
-  auto interval_start = start;
+  RunMonitor monitor(world, engine, options, total_steps, progress.steps);
   int64_t& batch = progress.batch;
-  while (summary.steps < total_steps) {
+  while (progress.steps < total_steps) {
     for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
-      begin(StepPhase::kData);
+      monitor.begin(StepPhase::kData);
       if (batch % batches == 0) {
         task.begin_epoch(batch / batches);
       }
       task.load(batch % batches);
-      begin(StepPhase::kForward);
+      monitor.begin(StepPhase::kForward);
       const MicroBatch done = task.forward(batch % batches);
-      losses.add(done.loss, options.accumulate, done.tokens);
-      begin(StepPhase::kBackward);
+      monitor.add(done);
+      monitor.begin(StepPhase::kBackward);
       engine.backward(
           options.accumulate == 1
               ? done.loss
               : done.loss / static_cast<double>(options.accumulate));
     }
-    begin(StepPhase::kOptimizer);
-    scheduler.step(engine);
-    StepMetrics metrics;
-    metrics.lr = engine.learning_rate();
-    if (options.clip_grad_norm > 0) {
-      metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
-    }
-    if (timing) {
-      timing->end();
-    }
-
-    const int64_t step = summary.steps + 1;
-    const bool saves = options.save_every > 0 && step % options.save_every == 0;
-    const bool reports =
-        step % options.log_every == 0 || step == total_steps || saves;
+    const int64_t step = progress.steps + 1;
+    const bool reports = monitor.reports(step);
+    monitor.end();
     if (reports) {
       // Before the step, so that a loss that is no number reaches no weight.
-      const auto totals =
-          losses.take(engine, world.size(), step - logged_steps);
-      check_finite(totals.loss, logged_steps + 1, step);
-      summary.last_loss = totals.loss;
-      all_tokens += totals.tokens;
-      metrics.loss = totals.loss;
-      metrics.tokens = totals.tokens;
+      monitor.read_losses(step);
     }
-    begin(StepPhase::kOptimizer);
+    monitor.begin(StepPhase::kOptimizer);
+    scheduler.step(engine);
+    const double grad_norm = options.clip_grad_norm > 0
+                                 ? engine.clip_grad_norm(options.clip_grad_norm)
+                                 : 0;
     engine.step();
-    if (timing) {
-      timing->end();
-    }
+    monitor.end();
 
-    progress.steps = summary.steps = step;
+    progress.steps = step;
     if (reports) {
-      const auto steps = static_cast<double>(step - logged_steps);
-      metrics.step = step;
-      metrics.epoch = static_cast<double>(batch) / static_cast<double>(batches);
-      if (timing) {
-        metrics.split = timing->take().divided_by(steps);
-      }
-      const double seconds = seconds_since(interval_start);
-      metrics.step_seconds = seconds / steps;
-      metrics.tokens_per_s = metrics.tokens / seconds;
-      metrics.memory_bytes = peak_bytes(device);
-      if (log) {
-        log->add(metrics);
-      }
-      logged_steps = step;
+      monitor.write(
+          step,
+          static_cast<double>(batch) / static_cast<double>(batches),
+          engine.learning_rate(),
+          grad_norm);
     }
-    if (saves) {
+    if (options.save_every > 0 && step % options.save_every == 0) {
       engine.save(checkpoints_of(options), states, options.keep_last);
-    }
-    if (reports) {
-      interval_start = Clock::now(); // saving is no part of a step
+      monitor.restart_clock(); // saving is no part of a step
     }
   }
   // As it was found, for whoever trains on.
   engine.set_learning_rate(scheduler.peak_learning_rate());
-  summary.seconds = seconds_since(start);
-  summary.tokens_per_s = all_tokens / summary.seconds;
-  if (log) {
-    log->finish();
-  }
-  return summary;
+  return monitor.finish(progress.steps);
 }
 
 } // namespace tessera

@@ -27,8 +27,17 @@ void write_model(const fs::path& folder) {
   fs::create_directories(folder);
   std::ofstream vocabulary(folder / "vocab.txt");
   for (const char* token :
-       {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "game", "of",
-        "cards", "mail", "server"}) {
+       {"[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "game",
+        "of",
+        "cards",
+        "mail",
+        "server"}) {
     vocabulary << token << '\n';
   }
   vocabulary.close();
@@ -121,7 +130,9 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
   }
 }
 
-TEST_F(FinetuneBertLarge, RefusesABudgetThatIsTooSmallAndComputesAgainWhatMust) {
+TEST_F(
+    FinetuneBertLarge,
+    RefusesABudgetThatIsTooSmallAndComputesAgainWhatMust) {
   const auto refused = run({"memory.device_bytes=1000"});
   EXPECT_EQ(refused.exit_code, 1);
   expect_in(refused.output, "memory budget is");

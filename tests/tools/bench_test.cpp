@@ -34,7 +34,13 @@ LaunchedJob::Result run(std::vector<std::string> arguments) {
 /// Small and short: what it finds is not looked at.
 std::vector<std::string> quick(const std::string& folder) {
   return {
-      "--seconds", "0.6", "--array-mib", "2", "--file-mib", "8", "--folder",
+      "--seconds",
+      "0.6",
+      "--array-mib",
+      "2",
+      "--file-mib",
+      "8",
+      "--folder",
       folder};
 }
 
@@ -73,7 +79,8 @@ TEST(Bench, JsonHoldsTheBandwidthsThatItsPredictionsAreMadeOf) {
   const TemporaryFolder folder;
   auto arguments = quick(folder.path().string());
   arguments.insert(
-      arguments.end(), {"--json", "--parameters", "1e9", "--weight-bytes", "4"});
+      arguments.end(),
+      {"--json", "--parameters", "1e9", "--weight-bytes", "4"});
   const auto result = run(arguments);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const auto json = nlohmann::json::parse(result.output);

@@ -87,8 +87,8 @@ TEST_P(BertMemory, IsPredictedWithinATenth) {
     const auto measured = measure(precision(), checkpointed);
     const auto said = static_cast<double>(predicted(checkpointed));
     EXPECT_NEAR(said, static_cast<double>(measured.peak), 0.1 * said)
-        << checkpointed << " layers are computed again; kept "
-        << measured.kept << ", peak " << measured.peak;
+        << checkpointed << " layers are computed again; kept " << measured.kept
+        << ", peak " << measured.peak;
   }
 }
 

@@ -62,8 +62,8 @@ ordered_json json_of(double parameters, const StepPrediction& step) {
 std::string text_of(const BenchFindings& findings, double parameters) {
   const StepPrediction step =
       predict_step(parameters, findings.bytes, bandwidths_of(findings));
-  std::string line = printed(
-      "%8.2f B  %9.1f", parameters * 1e-9, 1000 * step.update);
+  std::string line =
+      printed("%8.2f B  %9.1f", parameters * 1e-9, 1000 * step.update);
   if (!findings.devices.empty()) {
     line += printed(
         "  %9.1f  %9.1f  %9.1f  %10.1f",
@@ -181,13 +181,12 @@ std::string to_text(const BenchFindings& findings) {
       "\npredicted for a step of Adam on the host, ms (%.0f bytes a parameter "
       "updated%s)\nparameters     update",
       BytesPerParameter::kUpdate,
-      findings.devices.empty()
-          ? ""
-          : printed(
-                ", %.0f to the host, %.0f back",
-                findings.bytes.gradient,
-                findings.bytes.weight)
-                .c_str());
+      findings.devices.empty() ? ""
+                               : printed(
+                                     ", %.0f to the host, %.0f back",
+                                     findings.bytes.gradient,
+                                     findings.bytes.weight)
+                                     .c_str());
   text += findings.devices.empty()
               ? ""
               : "  gradients    weights     serial  overlapped";

@@ -36,8 +36,7 @@ std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds) {
   std::vector<DeviceBandwidth> result;
   const double each = seconds / std::max(2 * cuda.device_count, 1);
   for (int index = 0; index < cuda.device_count; ++index) {
-    const c10::Device device(
-        at::kCUDA, static_cast<c10::DeviceIndex>(index));
+    const c10::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
     const auto options = at::TensorOptions().dtype(at::kByte);
     const at::Tensor on_device = at::empty({bytes}, options.device(device));
     const at::Tensor pinned = at::empty({bytes}, options.pinned_memory(true));

@@ -127,7 +127,8 @@ uint64_t run_threads(
 DiskBandwidth measure_disk(const DiskOptions& options) {
   DiskBandwidth result;
   const UniqueFd file = open_file(options, result);
-  const uint64_t wanted = std::max(options.file_bytes / kBlock * kBlock, kBlock);
+  const uint64_t wanted =
+      std::max(options.file_bytes / kBlock * kBlock, kBlock);
 
   auto start = Clock::now();
   result.file_bytes = run_threads(

@@ -33,8 +33,7 @@ using Topology =
 Topology load_topology() {
   hwloc_topology_t topology = nullptr;
   TESSERA_CHECK(
-      hwloc_topology_init(&topology) == 0 &&
-          hwloc_topology_load(topology) == 0,
+      hwloc_topology_init(&topology) == 0 && hwloc_topology_load(topology) == 0,
       "bench: hwloc cannot read this machine's topology; is /sys mounted?");
   return Topology(topology);
 }
@@ -44,8 +43,8 @@ std::vector<hwloc_obj_t> cores_of(
     hwloc_topology_t topology,
     hwloc_const_cpuset_t node) {
   std::vector<hwloc_obj_t> cores;
-  const int count = hwloc_get_nbobjs_inside_cpuset_by_type(
-      topology, node, HWLOC_OBJ_CORE);
+  const int count =
+      hwloc_get_nbobjs_inside_cpuset_by_type(topology, node, HWLOC_OBJ_CORE);
   for (int i = 0; i < count; ++i) {
     cores.push_back(hwloc_get_obj_inside_cpuset_by_type(
         topology, node, HWLOC_OBJ_CORE, static_cast<unsigned>(i)));
@@ -206,7 +205,8 @@ std::vector<NumaNodeBandwidth> measure_host_memory(
     for (const size_t threads : thread_counts(cores.size())) {
       // Whole pages for every thread.
       const size_t step = threads * Arrays::kPage;
-      const size_t bytes = std::max(options.array_bytes / step, size_t{1}) * step;
+      const size_t bytes =
+          std::max(options.array_bytes / step, size_t{1}) * step;
       measured.by_threads.push_back(measure(
           topology.get(),
           {cores.begin(), cores.begin() + static_cast<std::ptrdiff_t>(threads)},
@@ -215,8 +215,7 @@ std::vector<NumaNodeBandwidth> measure_host_memory(
     }
     result.push_back(std::move(measured));
   }
-  TESSERA_CHECK(
-      !result.empty(), "bench: hwloc names no NUMA node with cores.");
+  TESSERA_CHECK(!result.empty(), "bench: hwloc names no NUMA node with cores.");
   return result;
 }
 

@@ -30,16 +30,16 @@ StepPrediction predict_step(
     const BytesPerParameter& bytes,
     const Bandwidths& bandwidths) {
   StepPrediction step;
-  step.update = seconds(
-      parameters * BytesPerParameter::kUpdate, bandwidths.host_update);
+  step.update =
+      seconds(parameters * BytesPerParameter::kUpdate, bandwidths.host_update);
   step.gradients_to_host =
       seconds(parameters * bytes.gradient, bandwidths.device_to_host);
   step.weights_to_device =
       seconds(parameters * bytes.weight, bandwidths.host_to_device);
-  step.state_from_disk = seconds(
-      parameters * BytesPerParameter::kState, bandwidths.disk_read);
-  step.state_to_disk = seconds(
-      parameters * BytesPerParameter::kState, bandwidths.disk_write);
+  step.state_from_disk =
+      seconds(parameters * BytesPerParameter::kState, bandwidths.disk_read);
+  step.state_to_disk =
+      seconds(parameters * BytesPerParameter::kState, bandwidths.disk_write);
   return step;
 }
 

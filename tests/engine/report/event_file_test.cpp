@@ -108,8 +108,7 @@ TEST(EventFile, HoldsScalarsByTagAndStep) {
   }
   const auto files = files_in(folder.path());
   ASSERT_EQ(files.size(), 1U);
-  EXPECT_TRUE(
-      files[0].filename().string().starts_with("events.out.tfevents."));
+  EXPECT_TRUE(files[0].filename().string().starts_with("events.out.tfevents."));
   const auto events = events_of(files[0]);
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(fields_of(events[0])[3].at(0), "brain.Event:2");

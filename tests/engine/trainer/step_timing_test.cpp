@@ -43,9 +43,9 @@ TEST(StepTiming, WaitsAreTakenOutOfThePhaseThatTheyAreIn) {
     sleep_ms(15);
   }
   timing.end();
-  const double passed = std::chrono::duration<double>(
-                            std::chrono::steady_clock::now() - start)
-                            .count();
+  const double passed =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
   {
     const TransferWaits::Scope wait(waits); // of no step
     sleep_ms(30);

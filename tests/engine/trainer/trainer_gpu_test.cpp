@@ -13,8 +13,8 @@
 #include "tessera/zoo/bert.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <sstream>
 
@@ -116,8 +116,8 @@ TEST_F(TrainerCuda, LosesAsOnTheCpu) {
   run_ranks(
       1,
       [&](World& world) {
-        const auto on_cpu = train_on(
-            world, at::kCPU, 0, std::nullopt, folder.path() / "cpu");
+        const auto on_cpu =
+            train_on(world, at::kCPU, 0, std::nullopt, folder.path() / "cpu");
         const auto on_cuda = train_on(
             world, world.device(), 0, std::nullopt, folder.path() / "cuda");
         const auto again = train_on(

@@ -7,8 +7,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <filesystem>
@@ -155,8 +155,8 @@ TEST(TrainerLog, LeavesAReportAndCurvesForTensorBoard) {
     bool has_events = false;
     for (const auto& entry :
          std::filesystem::directory_iterator(options.run_folder)) {
-      has_events |= entry.path().filename().string().starts_with(
-          "events.out.tfevents.");
+      has_events |=
+          entry.path().filename().string().starts_with("events.out.tfevents.");
     }
     EXPECT_TRUE(has_events);
 
