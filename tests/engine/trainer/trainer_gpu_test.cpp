@@ -111,7 +111,7 @@ std::vector<nlohmann::json> train_on(
 
 } // namespace
 
-TEST_F(TrainerCuda, LosesAsOnTheCpu) {
+TEST_F(TrainerCuda, TheLossesAreThoseOfTheCpu) {
   const TemporaryFolder folder;
   run_ranks(
       1,
