@@ -201,6 +201,24 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   }
 }
 
+void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
+  offload.activations = reader.get_enum<OffloadActivations>(
+      "activations",
+      {{"off", OffloadActivations::kOff},
+       {"blocks", OffloadActivations::kBlocks},
+       {"auto", OffloadActivations::kAuto},
+       {"all", OffloadActivations::kAll}},
+      offload.activations);
+  offload.min_tensor_bytes =
+      reader.get_int("min_tensor_bytes", {.min = 0}, offload.min_tensor_bytes);
+  offload.prefetch_bytes =
+      reader.get_int("prefetch_bytes", {.min = 0}, offload.prefetch_bytes);
+  if (reader.contains("activation_host_bytes")) {
+    offload.activation_host_bytes =
+        reader.get_int("activation_host_bytes", {.min = 1});
+  }
+}
+
 } // namespace
 
 EngineOptions read_engine_options(const ConfigReader& reader) {
@@ -210,6 +228,7 @@ EngineOptions read_engine_options(const ConfigReader& reader) {
   read_precision(reader.get_object("precision"), options.sharding.precision);
   read_loss_scale(reader.get_object("loss_scale"), options.loss_scale);
   read_memory(reader.get_object("memory"), options.memory);
+  read_offload(reader.get_object("offload"), options.offload);
   options.update_in_backward =
       reader.get_bool("update_in_backward", options.update_in_backward);
   return options;

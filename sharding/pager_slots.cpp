@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/log.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace tessera {
 
@@ -18,13 +20,21 @@ bool Pager::keeps_whole_gradients(size_t g) const {
 }
 
 std::vector<PlanEvent> Pager::expected_events() const {
+  std::map<int, std::vector<int>> groups_of_block;
   std::vector<bool> trainable;
   std::vector<bool> scattered;
-  for (const auto& group : groups_) {
-    trainable.push_back(group->trainable());
-    scattered.push_back(group->scattered());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (const int block : groups_[g]->blocks()) {
+      groups_of_block[block].push_back(static_cast<int>(g));
+    }
+    trainable.push_back(groups_[g]->trainable());
+    scattered.push_back(groups_[g]->scattered());
   }
-  auto events = registration_order_events(trainable, scattered);
+  std::vector<std::vector<int>> blocks;
+  for (auto& [block, groups] : groups_of_block) {
+    blocks.push_back(std::move(groups));
+  }
+  auto events = registration_order_events(blocks, trainable, scattered);
   // A head that shares its weight with the embedding brings it in again where
   // forward ends.
   const auto backward =
@@ -46,7 +56,7 @@ PlanLimits Pager::plan_limits() const {
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
     limits.group_bytes.push_back(groups_[g]->padded_bytes());
-    if (!is_divided()) {
+    if (!pages_) {
       limits.capacity_bytes +=
           groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
     }
@@ -72,12 +82,12 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_lane_.follow_current(); // the shards were just filled
-  if (world_size() == 1 && !options_.update_in_backward) {
+  if (is_alone() && !options_.update_in_backward) {
     return;
   }
   const auto events = expected_events();
   reduce_arena_.resize(reduce_slot_bytes(events));
-  if (!is_divided()) {
+  if (!pages_) {
     return;
   }
   std::optional<int64_t> gather_bytes = options_.gather_bytes;

@@ -106,9 +106,11 @@ int64_t peak_reduce_bytes(
 
 /// The step one expects of a feed-forward model before the first is recorded:
 /// forward in registration order, backward in reverse.
+/// @param blocks the groups that each block of the model uses, sorted.
 /// @param trainable per group; @param scattered groups whose gradients arrive
 ///   all over backward.
 std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks,
     const std::vector<bool>& trainable,
     const std::vector<bool>& scattered);
 

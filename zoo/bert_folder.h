@@ -43,7 +43,7 @@ void save_bert(
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder);
 
-/// The same for a wrapped classifier, written by rank 0 one group at a time.
+/// The same for a wrapped classifier, written by rank 0.
 /// Collective.
 void save_bert(
     const World& world,

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -72,11 +73,10 @@ FinetuneConfig read_finetune_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  auto json = parse_json(read_text_file(file), file.string());
-  for (const std::string& text : overrides) {
-    apply_override(json, text);
-  }
-  const ConfigReader reader(std::move(json), file.string());
+  const ConfigReader reader(
+      parse_json(read_text_file(file), file.string()),
+      file.string(),
+      overrides);
   FinetuneConfig config;
   reader.get_enum<int>("task", {{"text_classification", 0}});
   config.device = read_device(reader);
@@ -95,7 +95,7 @@ FinetuneConfig read_finetune_config(
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   config.trainer.run_folder = reader.get_object("output").get_string("folder");
-  reader.finish();
+  reader.finish(foreign_keys());
   if (resolved != nullptr) {
     *resolved = reader.resolved();
   }

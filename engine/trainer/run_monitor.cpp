@@ -120,6 +120,14 @@ void RunMonitor::write(
   restart_clock();
 }
 
+void RunMonitor::tell_skipped(int64_t step) {
+  if (log_) {
+    if (const auto line = skipped_.add(step, engine_.loss_scale())) {
+      log_->say(*line);
+    }
+  }
+}
+
 TrainingSummary RunMonitor::finish(int64_t steps) {
   if (log_) {
     log_->finish();

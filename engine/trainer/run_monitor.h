@@ -3,6 +3,7 @@
 // Losses and times of a training run, on their way to its log.
 
 #include "tessera/engine/trainer/loss_meter.h"
+#include "tessera/engine/trainer/skipped_steps.h"
 #include "tessera/engine/trainer/step_timing.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/engine/trainer/training_log.h"
@@ -42,6 +43,9 @@ class RunMonitor {
   /// Writes the line of steps whose losses were read last, and begins the next.
   void write(int64_t step, double epoch, double lr, double grad_norm);
 
+  /// Warns, now and then, that the step was not made: gradients overflowed.
+  void tell_skipped(int64_t step);
+
   /// What follows is part of no step, until the next one begins.
   void restart_clock() {
     interval_start_ = Clock::now();
@@ -60,6 +64,7 @@ class RunMonitor {
   c10::Device device_; ///< of the parameters
   std::optional<StepTiming> timing_;
   std::unique_ptr<TrainingLog> log_; ///< null but on rank 0
+  SkippedSteps skipped_;
   LossMeter losses_;
   LossMeter::Totals totals_; ///< read last
   double tokens_ = 0; ///< since the start or resumption

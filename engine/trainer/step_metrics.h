@@ -18,7 +18,9 @@ struct StepMetrics {
   double epoch = 0; ///< epochs done, e.g. 0.25
   double loss = 0; ///< mean over all ranks
   double lr = 0; ///< of the last step
-  double grad_norm = 0; ///< of the last step, before clipping; 0: not clipped
+  /// Of the last step, before clipping; 0 when not clipped, infinite when the
+  /// step was skipped (null in the file: JSON has no infinity).
+  double grad_norm = 0;
   double tokens = 0; ///< since the line before, over all ranks
   double tokens_per_s = 0; ///< over all ranks
   int64_t memory_bytes = 0; ///< the most that rank 0 has used on its device

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -25,6 +26,9 @@ class TrainingLog {
       int64_t resumed_step = 0);
 
   void add(const StepMetrics& metrics);
+
+  /// A warning that does not run into the progress line.
+  void say(const std::string& text);
 
   /// Ends the progress line, draws the loss curve and writes the report.
   void finish();

@@ -56,6 +56,9 @@ class TokensTask : public TrainingTask {
   TokensTask(BertForSequenceClassification model, c10::Device device)
       : model_(std::move(model)), device_(device) {}
 
+  int64_t batch_size() const override {
+    return 4;
+  }
   int64_t batches_per_epoch() const override {
     return 20;
   }

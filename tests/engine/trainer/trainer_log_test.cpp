@@ -28,6 +28,9 @@ class LinearTask : public TrainingTask {
  public:
   explicit LinearTask(torch::nn::Sequential net) : net_(std::move(net)) {}
 
+  int64_t batch_size() const override {
+    return 4;
+  }
   int64_t batches_per_epoch() const override {
     return 10;
   }
