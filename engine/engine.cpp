@@ -54,6 +54,16 @@ void check_update_in_backward(
       "use AdamW, Adam, SGD or Lion");
 }
 
+/// Calls `update`; when it fails the other ranks need not wait for this one.
+void abandoning(Pager& pager, const std::function<void()>& update) {
+  try {
+    update();
+  } catch (const Error& error) {
+    pager.abandon(error.what());
+    throw;
+  }
+}
+
 } // namespace
 
 Engine::Engine(
@@ -66,23 +76,29 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
+  check(options.memory);
   check(options.offload, options.memory.activation_bytes);
   PagerOptions sharding = options.sharding;
   sharding.update_in_backward = options.update_in_backward;
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
-  pager_ = std::make_unique<Pager>(world, *module_, sharding, *ledger_);
-  optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
+  tiers_ = std::make_unique<StateTiers>(
+      options.optimizer, options.memory, sharding, *ledger_);
+  pager_ = std::make_unique<Pager>(
+      world, *module_, sharding, *ledger_, tiers_.get());
+  optimizer_ =
+      std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
   if (options.update_in_backward) {
-    pager_->set_gradient_sink([optimizer = optimizer_.get()](size_t g) {
-      optimizer->update_group(g);
-    });
+    pager_->set_gradient_sink(
+        [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
+          abandoning(*pager, [&] { optimizer->update_group(g); });
+        });
   }
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
-        total_bytes(plan_memory()));
+        total_bytes(plan_memory().front()));
   } else {
     pager_->make_slots();
   }
@@ -90,14 +106,18 @@ Engine::Engine(
   if (const auto budget = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed =
-        total_bytes(planned_memory_) + options.memory.activation_bytes;
+        total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *budget,
         "the memory budget is ",
         needed - *budget,
         " bytes too small: this rank needs ",
         needed,
-        ". Raise memory.device_bytes or use more ranks.\n",
+        ", ",
+        options.memory.activation_bytes,
+        " of them for activations. Raise memory.device_bytes, give "
+        "memory.host_bytes or memory.nvme_path for optimizer state, use more "
+        "ranks, or take smaller micro-batches or shorter sequences.\n",
         memory_table("needed", planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {
@@ -120,10 +140,12 @@ Engine::Engine(
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
-MemoryBytes Engine::plan_memory() const {
-  MemoryBytes bytes = pager_->planned_bytes();
-  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-      optimizer_->state_bytes();
+TierBytes Engine::plan_memory() const {
+  TierBytes bytes = optimizer_->planned_bytes();
+  const MemoryBytes on_device = pager_->planned_bytes();
+  for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+    bytes.front()[i] += on_device[i];
+  }
   return bytes;
 }
 
@@ -133,6 +155,7 @@ void Engine::check_usable(const char* function) const {
       "Engine::",
       function,
       ": the module was unwrapped; wrap it again to train it.");
+  optimizer_->check_whole();
 }
 
 void Engine::backward(const at::Tensor& loss) {
@@ -255,7 +278,7 @@ bool Engine::step() {
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
     if (!overflow) {
-      optimizer_->step(1 / scaler_.scale());
+      abandoning(*pager_, [&] { optimizer_->step(1 / scaler_.scale()); });
     }
     pager_->begin_next_step();
   });
@@ -391,8 +414,8 @@ void Engine::set_learning_rate(double lr) {
   optimizer_->set_learning_rate(lr);
 }
 
-MemoryBytes Engine::measured_memory() const {
-  return ledger_->live_bytes();
+MemoryBytes Engine::measured_memory(MemoryTier tier) const {
+  return ledger_->live_bytes(tier);
 }
 
 const PagerStatistics& Engine::statistics() const {

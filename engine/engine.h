@@ -6,6 +6,7 @@
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
+#include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -27,16 +28,6 @@
 namespace tessera {
 
 class Checkpointable;
-
-/// How much memory the engine may take.
-struct MemoryBudget {
-  /// On the parameters' device: shards, gradients, optimizer state where it
-  /// rests there, and slots. What is left over keeps groups unsharded, in place
-  /// of PagerOptions::zero_stage.
-  std::optional<int64_t> device_bytes;
-  /// The part of device_bytes that stays free for activations.
-  int64_t activation_bytes = 0;
-};
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
@@ -188,13 +179,18 @@ class Engine {
   void set_learning_rate(double lr);
 
   /// Bytes on this rank by purpose, as computed before anything is allocated.
-  const MemoryBytes& planned_memory() const {
-    return planned_memory_;
+  const MemoryBytes& planned_memory(
+      MemoryTier tier = MemoryTier::kDevice) const {
+    return planned_memory_[static_cast<size_t>(tier)];
   }
   /// Bytes on this rank by purpose, as allocated now.
-  MemoryBytes measured_memory() const;
+  MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
+  /// Where compute waits for gathers, reductions and tiers.
+  TransferWaits& transfer_waits() {
+    return pager_->transfer_waits();
+  }
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
   ActivationStatistics activation_statistics() const;
@@ -220,15 +216,16 @@ class Engine {
       const char* function,
       const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
-  MemoryBytes plan_memory() const;
+  TierBytes plan_memory() const;
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
+  std::unique_ptr<StateTiers> tiers_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
-  MemoryBytes planned_memory_{};
+  TierBytes planned_memory_{};
 };
 
 /// Divides the parameters of `module` over all ranks. From here on the module

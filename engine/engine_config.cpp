@@ -132,6 +132,13 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   }
   optimizer.stochastic_rounding =
       reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);
+  optimizer.placement = reader.get_enum<StatePlacement>(
+      "placement",
+      {{"auto", StatePlacement::kAutomatic},
+       {"device", StatePlacement::kWithParameters},
+       {"host", StatePlacement::kHost},
+       {"nvme", StatePlacement::kNvme}},
+      optimizer.placement);
   read_parameter_rules(reader, optimizer);
 }
 
@@ -189,6 +196,15 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   }
   memory.activation_bytes =
       reader.get_int("activation_bytes", {.min = 0}, memory.activation_bytes);
+  if (reader.contains("host_bytes")) {
+    memory.host_bytes = reader.get_int("host_bytes", {.min = 0});
+  }
+  if (reader.contains("nvme_path")) {
+    memory.nvme_path = reader.get_string("nvme_path");
+  }
+  if (reader.contains("nvme_bytes")) {
+    memory.nvme_bytes = reader.get_int("nvme_bytes", {.min = 0});
+  }
 }
 
 void read_offload(const ConfigReader& reader, OffloadOptions& offload) {

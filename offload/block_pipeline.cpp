@@ -49,12 +49,7 @@ class BlockPipeline::Transfer : public PendingTransfer::Work {
         bytes(as_bytes(tensor)),
         is_write(writes),
         stream(current_stream(tensor.device())),
-        ended_(done.get_future().share()) {
-    if (stream && is_write) {
-      ready.emplace(stream->device_type());
-      ready->record(*stream);
-    }
-  }
+        ended_(done.get_future().share()) {}
 
   void wait_issued() override {
     ended_.get();
@@ -82,7 +77,6 @@ class BlockPipeline::Transfer : public PendingTransfer::Work {
   at::Tensor bytes; ///< [extent->bytes] uint8
   bool is_write;
   std::optional<c10::Stream> stream; ///< of a tensor on a device
-  std::optional<c10::Event> ready; ///< behind what made the tensor
   std::optional<c10::Event> last_copy; ///< to a device
   int64_t next_block = 0;
   int blocks_under_way = 0;
@@ -248,10 +242,8 @@ void BlockPipeline::start_block(Place& place) {
   }
   if (transfer.is_write) {
     if (!is_aligned) {
+      // On the stream that made the tensor.
       const c10::OptionalStreamGuard guard(transfer.stream);
-      if (transfer.ready) {
-        transfer.ready->block(*transfer.stream);
-      }
       begin_copy(place.buffer.narrow(0, 0, place.payload), part).wait();
       std::memset(
           place.data + place.payload,

@@ -36,15 +36,23 @@ Pager::Pager(
     World& world,
     torch::nn::Module& module,
     const PagerOptions& options,
-    MemoryLedger& ledger)
-    : Pager(world, module, checked_groups(module, options), options, ledger) {}
+    MemoryLedger& ledger,
+    ShardPlacement* placement)
+    : Pager(
+          world,
+          module,
+          checked_groups(module, options),
+          options,
+          ledger,
+          placement) {}
 
 Pager::Pager(
     World& world,
     torch::nn::Module& module,
     const std::vector<GroupSpec>& specs,
     const PagerOptions& options,
-    MemoryLedger& ledger)
+    MemoryLedger& ledger,
+    ShardPlacement* placement)
     : options_(options),
       mesh_(world.rank(), world.size(), options.shard_ranks),
       pages_(mesh_.shard_size > 1),
@@ -71,6 +79,9 @@ Pager::Pager(
       gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(specs)),
       reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(specs)) {
   check_same_on_all_ranks(specs);
+  if (placement != nullptr) {
+    placement->plan(specs, mesh_);
+  }
   if (options.broadcast_from_rank0 && world.size() > 1) {
     broadcast_module(module, specs);
   }
@@ -84,7 +95,8 @@ Pager::Pager(
         *this,
         mesh_.shard_rank,
         mesh_.shard_size,
-        ledger));
+        ledger,
+        placement != nullptr ? placement->master_store(group) : nullptr));
     groups_.back()->number = static_cast<int>(group);
     zero_stages_.push_back(spec.zero_stage);
     reshards_after_forward_.push_back(spec.reshard_after_forward);

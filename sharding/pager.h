@@ -15,6 +15,8 @@
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
@@ -54,13 +56,15 @@ struct PagerStatistics {
 class Pager : public PageFaultHandler {
  public:
   /// Divides the parameters; afterwards each rank holds its shards only.
-  /// Follow with make_slots(). Collective. `world` and `ledger` outlive the
-  /// pager.
+  /// Follow with make_slots(). Collective. `world`, `ledger` and the
+  /// placement's stores outlive the pager.
+  /// @param placement null: everything is on the parameters' device.
   Pager(
       World& world,
       torch::nn::Module& module,
       const PagerOptions& options,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      ShardPlacement* placement = nullptr);
   /// Ends without unwrap(): the parameters' values are lost, and reading them
   /// is an error.
   ~Pager() override;
@@ -204,6 +208,10 @@ class Pager : public PageFaultHandler {
   const PagerStatistics& statistics() const {
     return statistics_;
   }
+  /// Where compute waits for this pager's transfers.
+  TransferWaits& transfer_waits() {
+    return transfer_waits_;
+  }
 
   /// The group for small collectives on CPU tensors (norms, flags).
   Communicator& control() {
@@ -229,7 +237,8 @@ class Pager : public PageFaultHandler {
       torch::nn::Module& module,
       const std::vector<GroupSpec>& specs,
       const PagerOptions& options,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      ShardPlacement* placement);
   std::string describe(const RankIntent& intent) const;
 
   // pager_setup.cpp
@@ -250,6 +259,7 @@ class Pager : public PageFaultHandler {
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   // pager_scopes.cpp
+  void write_back(ParamGroup& group) noexcept;
   at::Tensor gather_master(size_t group);
 
   // pager_faults.cpp
@@ -354,6 +364,7 @@ class Pager : public PageFaultHandler {
   bool has_budget_ = false; ///< for gather slots
   bool unwrapped_ = false;
   PagerStatistics statistics_;
+  TransferWaits transfer_waits_;
 };
 
 } // namespace tessera

@@ -206,6 +206,7 @@ void Pager::unshard_on_demand(int group_number) {
 void Pager::wait_ready(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kUnsharding) {
+    const TransferWaits::Scope waits(transfer_waits_);
     group.end_unshard(watch(group_number));
   } else {
     group.use_on_current_stream();

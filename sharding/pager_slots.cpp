@@ -121,7 +121,7 @@ MemoryBytes Pager::planned_bytes() const {
   };
   for (const auto& group : groups_) {
     add(MemoryPurpose::kParameters, group->shard().nbytes());
-    if (group->has_own_master()) {
+    if (group->has_own_master() && group->stored_master() == nullptr) {
       add(MemoryPurpose::kOptimizerState, group->master().nbytes());
     }
     if (const auto* bucket = buckets_[group->number].get()) {

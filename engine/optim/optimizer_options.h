@@ -136,9 +136,16 @@ struct ParameterRule {
   std::optional<UpdateRule> rule;
 };
 
+/// Where master weights and moments rest. What is not on the parameters' device
+/// is updated by the CPU. The numbers are the same wherever they rest (between
+/// the CPU and CUDA: with SqrtRounding::kCorrect).
 enum class StatePlacement {
+  /// As the memory budget has room: see StateTiers. On the parameters' device
+  /// where no budget is set.
+  kAutomatic,
   kWithParameters, ///< on the parameters' device
-  kHost, ///< master weights and moments on the host, updated by the CPU
+  kHost, ///< in the host's memory
+  kNvme, ///< in files in memory.nvme_path
 };
 
 /// ```
@@ -157,7 +164,7 @@ struct OptimizerOptions {
   UpdateRule rule = AdamWOptions{};
   /// Applied in order; of two that match, the later one wins.
   std::vector<ParameterRule> parameters;
-  StatePlacement placement = StatePlacement::kWithParameters;
+  StatePlacement placement = StatePlacement::kAutomatic;
   /// What moments are kept in: bfloat16, or by default the type of the master
   /// weights. An update works with exact values and rounds what it keeps. Of
   /// AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either type are loaded.

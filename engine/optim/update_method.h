@@ -5,6 +5,9 @@
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
+#include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/state_tensor.h"
+#include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/sharding/pager.h"
 
@@ -52,7 +55,12 @@ struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<at::Tensor> state; ///< [state_numel] each
+  std::vector<StateTensor> stored; ///< the state where it rests
+  /// [state_numel] each: the state while a step has it in reach.
+  std::vector<at::Tensor> state;
+  bool fetched = false; ///< it is on its way, or there
+  std::shared_ptr<StateStage::Buffer> buffer; ///< that it passes through
+  std::vector<PendingTransfer> arriving;
 };
 
 /// The part of one group that belongs to `parameters` (all of that group).
@@ -79,11 +87,13 @@ class StateVisitor {
   virtual ~StateVisitor() = default;
 
   /// One value per element of a parameter.
-  /// @param values [run.numel], a view of the state itself.
+  /// @param state elements [offset, offset + run.numel) of it; outlives the
+  ///   visitor.
   virtual void elements(
       const ParameterRun& run,
       const std::string& name,
-      const at::Tensor& values) = 0;
+      StateTensor& state,
+      int64_t offset) = 0;
 
   /// A tensor that is the same on all ranks.
   virtual void replicated(
@@ -102,6 +112,8 @@ class StateVisitor {
 /// What a method needs of the outside.
 struct UpdateContext {
   Pager& pager;
+  StateTiers& tiers;
+  StateStage stage;
   std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
   /// As in OptimizerOptions.
   std::optional<at::ScalarType> moment_dtype;
@@ -124,15 +136,17 @@ class UpdateMethod {
   /// @param state_names one flat state tensor per name and group; none for
   ///   methods that keep theirs otherwise.
   UpdateMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names);
   virtual ~UpdateMethod() = default;
   UpdateMethod(const UpdateMethod&) = delete;
   UpdateMethod& operator=(const UpdateMethod&) = delete;
 
-  /// Bytes of state on this rank, before and after allocate().
-  virtual int64_t state_bytes() const;
+  /// Adds the bytes of state on this rank, before and after allocate().
+  virtual void add_state_bytes(TierBytes& bytes) const;
+  /// Tells the stage what passes through it, before it is allocated.
+  void announce_staging();
   virtual void allocate(MemoryLedger& ledger);
 
   /// Updates the parameters that have a gradient. Collective where the method
@@ -152,7 +166,32 @@ class UpdateMethod {
   StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
       const;
 
-  const UpdateContext& context_;
+  /// What a pass over a part changes of it.
+  struct Writes {
+    bool weights = true;
+    bool state = true;
+  };
+
+  /// Calls `work` for each of the parts, its tensors in reach; meanwhile the
+  /// next one's are on their way, and the last one's on their way back.
+  void for_each_part(
+      const std::vector<ShardPart*>& parts,
+      const Writes& writes,
+      const std::function<void(ShardPart&, const ShardTensors&)>& work);
+
+  /// Begins to bring a part's tensors into reach, if that has not begun.
+  void begin_fetch(ShardPart& part);
+  /// Ends it. Blocks until they are there.
+  ShardTensors open(ShardPart& part);
+  /// Brings what was written back to where it rests, in the background.
+  void close(ShardPart& part, const Writes& writes);
+
+  /// The parts of which some run has a gradient.
+  std::vector<ShardPart*> active_parts();
+
+  int64_t stage_bytes(const ShardPart& part) const;
+
+  UpdateContext& context_;
   std::vector<ShardPart> parts_; ///< one per group that has parameters
   std::vector<std::string> state_names_;
 };
@@ -172,33 +211,33 @@ UpdateTensors tensors_of(
 
 // The methods. Each is for parameters of one rule.
 std::unique_ptr<UpdateMethod> make_adam(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdamWOptions& options,
     bool decoupled_decay);
 std::unique_ptr<UpdateMethod> make_sgd(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const SgdOptions& options);
 std::unique_ptr<UpdateMethod> make_lion(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options);
 std::unique_ptr<UpdateMethod> make_lamb(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LambOptions& options);
 std::unique_ptr<UpdateMethod> make_adafactor(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdafactorOptions& options);
 /// @param parameters matrices only.
 std::unique_ptr<UpdateMethod> make_muon(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const MuonOptions& options);
 std::unique_ptr<UpdateMethod> make_user_method(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const UserOptimizerOptions& options);
 
