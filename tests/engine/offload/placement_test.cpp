@@ -14,13 +14,14 @@ namespace {
 
 using namespace testing;
 
-struct Run {
+/// What one training run shows.
+struct Outcome {
   std::vector<at::Tensor> seen;
   std::map<std::string, at::Tensor> parameters;
   std::map<std::string, at::Tensor> unwrapped;
 };
 
-Run train(
+Outcome train(
     World& world,
     const EngineOptions& options,
     const std::string& what,
@@ -28,7 +29,7 @@ Run train(
   RestingNet net = make_resting_net();
   auto engine = wrap(net, options);
   expect_planned(engine, what + ", before");
-  Run run;
+  Outcome run;
   run.seen = train_resting(engine, net, 0, 5, world.rank());
   expect_planned(engine, what + ", behind");
   if (look) {
@@ -42,7 +43,10 @@ Run train(
   return run;
 }
 
-void expect_same_run(const Run& got, const Run& want, const std::string& what) {
+void expect_same_run(
+    const Outcome& got,
+    const Outcome& want,
+    const std::string& what) {
   expect_same_bits(got.seen, want.seen, what);
   expect_same_bits(got.parameters, want.parameters, what);
   expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
@@ -66,7 +70,7 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
     const TemporaryFolder folder;
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
-      const Run expected = train(world, options, "device");
+      const Outcome expected = train(world, options, "device");
       for (const StatePlacement placement :
            {StatePlacement::kHost, StatePlacement::kNvme}) {
         const bool in_files = placement == StatePlacement::kNvme;
@@ -74,11 +78,12 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
         options.memory.nvme_path = in_files ? folder.path() : "";
         const std::string what =
             text_of(precision) + (in_files ? " in files" : " on the host");
-        const Run got = train(world, options, what, [&](const Engine& engine) {
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
-        });
+        const Outcome got =
+            train(world, options, what, [&](const Engine& engine) {
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
+            });
         expect_same_run(got, expected, what);
       }
       EXPECT_EQ(folder.count(), 0u); // files have no names
@@ -93,7 +98,7 @@ TEST_P(Placement, IsChosenByTheBudget) {
       EngineOptions options = resting_options(precision);
       int64_t device_bytes = 0;
       int64_t state = 0;
-      const Run expected =
+      const Outcome expected =
           train(world, options, "device", [&](const Engine& engine) {
             device_bytes = total_bytes(engine.measured_memory());
             state = state_bytes(engine, MemoryTier::kDevice);
@@ -108,19 +113,20 @@ TEST_P(Placement, IsChosenByTheBudget) {
                                   60 / world.size() * HostMemory::kPage;
       options.memory.nvme_path = folder.path();
       const std::string what = text_of(precision) + " mixed";
-      const Run got = train(world, options, what, [&](const Engine& engine) {
-        for (const MemoryTier tier :
-             {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
-          EXPECT_GT(state_bytes(engine, tier), 0)
-              << what << ": " << name_of(tier);
-        }
-        EXPECT_LE(
-            total_bytes(engine.measured_memory()),
-            *options.memory.device_bytes);
-        EXPECT_LE(
-            total_bytes(engine.measured_memory(MemoryTier::kHost)),
-            *options.memory.host_bytes);
-      });
+      const Outcome got =
+          train(world, options, what, [&](const Engine& engine) {
+            for (const MemoryTier tier :
+                 {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
+              EXPECT_GT(state_bytes(engine, tier), 0)
+                  << what << ": " << name_of(tier);
+            }
+            EXPECT_LE(
+                total_bytes(engine.measured_memory()),
+                *options.memory.device_bytes);
+            EXPECT_LE(
+                total_bytes(engine.measured_memory(MemoryTier::kHost)),
+                *options.memory.host_bytes);
+          });
       expect_same_run(got, expected, what);
     }
   });
@@ -145,7 +151,7 @@ TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
         EngineOptions options = resting_options(precision, rule);
         const std::string what =
             std::string(name_of(rule)) + ", " + text_of(precision);
-        const Run expected = train(world, options, what);
+        const Outcome expected = train(world, options, what);
         options.optimizer.placement = StatePlacement::kHost;
         expect_same_run(
             train(world, options, what + ", host"), expected, what + ", host");
@@ -168,7 +174,7 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
     };
     EngineOptions options = resting_options(at::kBFloat16, rule);
     options.optimizer.parameters.clear();
-    const Run expected = train(world, options, "user's");
+    const Outcome expected = train(world, options, "user's");
     options.optimizer.placement = StatePlacement::kHost;
     expect_same_run(
         train(world, options, "user's on host"), expected, "user's on host");
@@ -181,13 +187,43 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
   });
 }
 
+TEST(PlacementOfParts, ThatAreUpdatedInBackward) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    std::map<std::string, at::Tensor> expected;
+    for (const StatePlacement placement :
+         {StatePlacement::kWithParameters,
+          StatePlacement::kHost,
+          StatePlacement::kNvme}) {
+      EngineOptions options = resting_options(at::kBFloat16);
+      options.update_in_backward = true;
+      options.optimizer.placement = placement;
+      options.memory.nvme_path = folder.path();
+      RestingNet net = make_resting_net();
+      auto engine = wrap(net, options);
+      for (int step = 0; step < 5; ++step) {
+        torch::manual_seed(10 * step + world.rank());
+        engine.backward(
+            net->forward(torch::randn({5, 7}), true).square().mean());
+        engine.step();
+      }
+      const auto values = parameters_of(engine);
+      if (placement == StatePlacement::kWithParameters) {
+        expected = values;
+      }
+      expect_same_bits(
+          values, expected, std::to_string(static_cast<int>(placement)));
+    }
+  });
+}
+
 TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
   run_ranks(2, [](World& world) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(at::kBFloat16);
     options.optimizer.parameters = {
         {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
-    const Run expected = train(world, options, "two");
+    const Outcome expected = train(world, options, "two");
     options.optimizer.placement = StatePlacement::kNvme;
     options.memory.nvme_path = folder.path();
     expect_same_run(train(world, options, "two, nvme"), expected, "two, nvme");
