@@ -5,6 +5,7 @@
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"
+#include "tessera/engine/optim/state_needs.h"
 
 #include <algorithm>
 
@@ -57,6 +58,34 @@ const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     at::kBFloat16,
     at::kHalf};
 
+/// Room for the state of two groups on the device and on the host.
+MemoryBudget budget_for_two_groups_each(
+    const World& world,
+    const EngineOptions& options) {
+  RestingNet net = make_resting_net();
+  auto census = take_parameter_census(*net, {});
+  choose_dtypes(*net, options.sharding.precision, census);
+  const auto groups = make_groups(*net, census, options.sharding.groups);
+  const ShardMesh mesh(world.rank(), world.size(), 0);
+  std::vector<int64_t> states;
+  int64_t staged = 0;
+  for (const GroupSpec& group : groups) {
+    const StateNeeds needs =
+        state_needs(group, options.optimizer, options.sharding, mesh);
+    if (needs.state > 0) {
+      states.push_back(needs.state);
+      staged = std::max(staged, needs.staged_state);
+    }
+  }
+  EXPECT_GE(states.size(), 6u);
+  MemoryBudget memory;
+  memory.device_bytes =
+      device_needs(groups, options.sharding, mesh) + states[0] + states[1];
+  memory.host_bytes = BlockPipeline::staging_bytes() +
+                      StateStage::kBuffers * staged + states[2] + states[3];
+  return memory;
+}
+
 std::string text_of(std::optional<at::ScalarType> precision) {
   return precision ? c10::toString(*precision) : "float32";
 }
@@ -96,21 +125,8 @@ TEST_P(Placement, IsChosenByTheBudget) {
     const TemporaryFolder folder;
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
-      int64_t device_bytes = 0;
-      int64_t state = 0;
-      const Outcome expected =
-          train(world, options, "device", [&](const Engine& engine) {
-            device_bytes = total_bytes(engine.measured_memory());
-            state = state_bytes(engine, MemoryTier::kDevice);
-          });
-      // Room for some of the state; more of it on a budget that is larger.
-      // Slots are planned for from above, hence the margin.
-      const int64_t margin = world.size() == 1
-                                 ? 4096
-                                 : int64_t{8} * 4 * RestingNetImpl::kWide * 46;
-      options.memory.device_bytes = device_bytes - state / 2 + margin;
-      options.memory.host_bytes = BlockPipeline::staging_bytes() +
-                                  60 / world.size() * HostMemory::kPage;
+      const Outcome expected = train(world, options, "device");
+      options.memory = budget_for_two_groups_each(world, options);
       options.memory.nvme_path = folder.path();
       const std::string what = text_of(precision) + " mixed";
       const Outcome got =
