@@ -6,25 +6,36 @@
 
 namespace tessera {
 
-DeviceChoice read_device(const ConfigReader& reader) {
-  return reader.get_enum<DeviceChoice>(
+DeviceOptions read_device(const ConfigReader& reader) {
+  DeviceOptions options;
+  options.device = reader.get_enum<DeviceChoice>(
       "device",
       {{"auto", DeviceChoice::kAuto},
        {"cpu", DeviceChoice::kCpu},
        {"cuda", DeviceChoice::kCuda}},
-      DeviceChoice::kAuto);
+      options.device);
+  options.matmul = reader.get_enum<CpuMatmul>(
+      "cpu_matmul",
+      {{"auto", CpuMatmul::kAuto},
+       {"libtorch", CpuMatmul::kLibTorch},
+       {"onednn", CpuMatmul::kOneDnn}},
+      options.matmul);
+  return options;
 }
 
-World& init_on(DeviceChoice choice) {
-  InitOptions options;
-  options.use_cuda = choice != DeviceChoice::kCpu;
-  World& world = init(options);
-  if (choice == DeviceChoice::kCuda && !world.device().is_cuda()) {
+World& init_on(const DeviceOptions& options) {
+  InitOptions init_options;
+  init_options.use_cuda = options.device != DeviceChoice::kCpu;
+  World& world = init(init_options);
+  if (options.device == DeviceChoice::kCuda && !world.device().is_cuda()) {
     const std::string& reason = load_cuda_backend().reason;
     TESSERA_FAIL(
         "device is 'cuda', but this process has none: ",
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason,
         ". Set device=auto or device=cpu to train on the CPU.");
+  }
+  if (world.device().is_cpu()) {
+    set_cpu_matmul(options.matmul);
   }
   return world;
 }

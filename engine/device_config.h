@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The device that a configuration file asks for.
+// The device that a configuration file asks for, and how it computes there.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/config.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 
 namespace tessera {
 
@@ -13,13 +14,21 @@ enum class DeviceChoice {
   kCuda,
 };
 
-/// Reads `device`: "auto" (the default), "cpu" or "cuda".
+struct DeviceOptions {
+  DeviceChoice device = DeviceChoice::kAuto;
+  /// On the CPU.
+  CpuMatmul matmul = CpuMatmul::kAuto;
+};
+
+/// Reads `device`: "auto" (the default), "cpu" or "cuda"; and `cpu_matmul`:
+/// "auto" (the default), "libtorch" or "onednn".
 /// @throws tessera::Error on another value, naming the file and these.
-DeviceChoice read_device(const ConfigReader& reader);
+DeviceOptions read_device(const ConfigReader& reader);
 
 /// Joins the job (tessera::init()) such that World::device() is what was asked
-/// for. Call it before LibTorch is asked about CUDA.
+/// for, and on the CPU picks what multiplies matrices. Call it before LibTorch
+/// is asked about CUDA.
 /// @throws tessera::Error for kCuda where there is none, with the reason.
-World& init_on(DeviceChoice choice);
+World& init_on(const DeviceOptions& options);
 
 } // namespace tessera

@@ -28,7 +28,7 @@ struct FinetuneConfig {
   TextClassificationColumns columns;
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
-  DeviceChoice device = DeviceChoice::kAuto;
+  DeviceOptions device;
   EngineOptions engine;
   TrainerOptions trainer;
 };
