@@ -2,6 +2,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -25,6 +26,44 @@ bool uses_float16(const EngineOptions& options) {
   return options.sharding.precision.parameters == at::kHalf;
 }
 
+/// @throws tessera::Error naming what does not go with it.
+void check_update_in_backward(
+    const EngineOptions& options,
+    const LossScaler& scaler) {
+  const auto check = [](bool holds, const char* what, const char* remedy) {
+    TESSERA_CHECK(
+        holds,
+        "update_in_backward does not go with ",
+        what,
+        ": ",
+        remedy,
+        ", or set update_in_backward to false.");
+  };
+  check(
+      !scaler.is_active(),
+      "loss scaling, which has to see all gradients before any is applied",
+      "train in bfloat16");
+  check(
+      options.sharding.zero_stage > 1 &&
+          options.sharding.accumulation != GradientAccumulation::kKeepWhole,
+      "gradients that are kept whole until the step",
+      "use sharding.zero_stage 2 or 3 with accumulation reduce_each_backward");
+  check(
+      updates_elements_alone(options.optimizer),
+      "an optimizer that looks at more than one element at a time",
+      "use AdamW, Adam, SGD or Lion");
+}
+
+/// Calls `update`; when it fails the other ranks need not wait for this one.
+void abandoning(Pager& pager, const std::function<void()>& update) {
+  try {
+    update();
+  } catch (const Error& error) {
+    pager.abandon(error.what());
+    throw;
+  }
+}
+
 } // namespace
 
 Engine::Engine(
@@ -37,12 +76,29 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
-  pager_ = std::make_unique<Pager>(world, *module_, options.sharding, *ledger_);
-  optimizer_ = std::make_unique<ShardedOptimizer>(*pager_, options.optimizer);
+  check(options.memory);
+  check(options.offload, options.memory.activation_bytes);
+  PagerOptions sharding = options.sharding;
+  sharding.update_in_backward = options.update_in_backward;
+  if (options.update_in_backward) {
+    check_update_in_backward(options, scaler_);
+  }
+  tiers_ = std::make_unique<StateTiers>(
+      options.optimizer, options.memory, sharding, *ledger_);
+  pager_ = std::make_unique<Pager>(
+      world, *module_, sharding, *ledger_, tiers_.get());
+  optimizer_ =
+      std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
+  if (options.update_in_backward) {
+    pager_->set_gradient_sink(
+        [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
+          abandoning(*pager, [&] { optimizer->update_group(g); });
+        });
+  }
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
-        total_bytes(plan_memory()));
+        total_bytes(plan_memory().front()));
   } else {
     pager_->make_slots();
   }
@@ -50,14 +106,18 @@ Engine::Engine(
   if (const auto budget = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed =
-        total_bytes(planned_memory_) + options.memory.activation_bytes;
+        total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *budget,
         "the memory budget is ",
         needed - *budget,
         " bytes too small: this rank needs ",
         needed,
-        ". Raise memory.device_bytes or use more ranks.\n",
+        ", ",
+        options.memory.activation_bytes,
+        " of them for activations. Raise memory.device_bytes, give "
+        "memory.host_bytes or memory.nvme_path for optimizer state, use more "
+        "ranks, or take smaller micro-batches or shorter sequences.\n",
         memory_table("needed", planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {
@@ -71,15 +131,21 @@ Engine::Engine(
   // step one of the weights before it.
   at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
+  if (options.offload.activations != OffloadActivations::kOff) {
+    activations_ = std::make_unique<ActivationOffload>(
+        *module_, options.offload, options.memory.activation_bytes);
+  }
 }
 
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
-MemoryBytes Engine::plan_memory() const {
-  MemoryBytes bytes = pager_->planned_bytes();
-  bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-      optimizer_->state_bytes();
+TierBytes Engine::plan_memory() const {
+  TierBytes bytes = optimizer_->planned_bytes();
+  const MemoryBytes on_device = pager_->planned_bytes();
+  for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+    bytes.front()[i] += on_device[i];
+  }
   return bytes;
 }
 
@@ -89,6 +155,7 @@ void Engine::check_usable(const char* function) const {
       "Engine::",
       function,
       ": the module was unwrapped; wrap it again to train it.");
+  optimizer_->check_whole();
 }
 
 void Engine::backward(const at::Tensor& loss) {
@@ -142,8 +209,19 @@ void Engine::reporting_memory(
   }
 }
 
+void Engine::check_keeps_gradients(const char* function) const {
+  check_usable(function);
+  TESSERA_CHECK(
+      !pager_->options().update_in_backward,
+      "Engine::",
+      function,
+      ": with update_in_backward the gradients are applied and gone when "
+      "backward ends. Do without this call, or set update_in_backward to "
+      "false.");
+}
+
 double Engine::clip_grad_norm(double max_norm, double p) {
-  check_usable("clip_grad_norm");
+  check_keeps_gradients("clip_grad_norm");
   TESSERA_CHECK(
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is ",
@@ -162,7 +240,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
 }
 
 void Engine::clip_grad_value(double limit) {
-  check_usable("clip_grad_value");
+  check_keeps_gradients("clip_grad_value");
   TESSERA_CHECK(
       limit > 0,
       "Engine::clip_grad_value: the limit is ",
@@ -173,7 +251,7 @@ void Engine::clip_grad_value(double limit) {
 }
 
 void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
-  check_usable("reduce");
+  check_keeps_gradients("reduce");
   const size_t index = pager_->find_parameter(parameter);
   TESSERA_CHECK(
       gradient.defined() && gradient.sizes() == parameter.sizes(),
@@ -200,7 +278,7 @@ bool Engine::step() {
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
     if (!overflow) {
-      optimizer_->step(1 / scaler_.scale());
+      abandoning(*pager_, [&] { optimizer_->step(1 / scaler_.scale()); });
     }
     pager_->begin_next_step();
   });
@@ -214,7 +292,7 @@ void Engine::zero_grad() {
 }
 
 at::Tensor Engine::grad(const at::Tensor& parameter) {
-  check_usable("grad");
+  check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
   pager_->settle_gradients(
@@ -288,6 +366,11 @@ LoadWeightsReport Engine::load_weights(
   return load_sharded_weights(*pager_, *module_, path, options);
 }
 
+void Engine::save_weights(const std::filesystem::path& path) {
+  check_usable("save_weights");
+  save_sharded_weights(*pager_, *module_, path);
+}
+
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();
@@ -302,6 +385,10 @@ std::filesystem::path Engine::save(
     const std::vector<Checkpointable*>& states,
     int keep_last) {
   check_usable("save");
+  TESSERA_CHECK(
+      !pager_->updated_in_backward(),
+      "Engine::save: backward has updated some groups already "
+      "(update_in_backward). Call step() first.");
   return save_checkpoint(
       {*pager_, *optimizer_, scaler_, *module_, states}, folder, keep_last);
 }
@@ -327,12 +414,21 @@ void Engine::set_learning_rate(double lr) {
   optimizer_->set_learning_rate(lr);
 }
 
-MemoryBytes Engine::measured_memory() const {
-  return ledger_->live_bytes();
+MemoryBytes Engine::measured_memory(MemoryTier tier) const {
+  return ledger_->live_bytes(tier);
 }
 
 const PagerStatistics& Engine::statistics() const {
   return pager_->statistics();
+}
+
+ActivationStatistics Engine::activation_statistics() const {
+  return activations_ ? activations_->statistics() : ActivationStatistics{};
+}
+
+std::vector<SavedByProducer> Engine::saved_activations() const {
+  return activations_ ? activations_->saved_by_producer()
+                      : std::vector<SavedByProducer>{};
 }
 
 Engine wrap(torch::nn::Module& module, const EngineOptions& options) {

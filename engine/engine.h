@@ -3,8 +3,10 @@
 // What a user holds: an unmodified module, trained with its parameters,
 // gradients and optimizer state divided over all ranks.
 
+#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
+#include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -27,22 +29,19 @@ namespace tessera {
 
 class Checkpointable;
 
-/// How much memory the engine may take.
-struct MemoryBudget {
-  /// On the parameters' device: shards, gradients, optimizer state where it
-  /// rests there, and slots. What is left over keeps groups unsharded, in place
-  /// of PagerOptions::zero_stage.
-  std::optional<int64_t> device_bytes;
-  /// The part of device_bytes that stays free for activations.
-  int64_t activation_bytes = 0;
-};
-
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
   PagerOptions sharding;
   MemoryBudget memory;
+  OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
+  /// Every group is updated during backward, as soon as its gradients are final
+  /// (from the second step on): they need no memory of their own, and a step
+  /// ends sooner. For optimizers that update each element alone, without loss
+  /// scaling and without clipping. The numbers are the same. An exception in
+  /// backward leaves the groups that were updated until then updated.
+  bool update_in_backward = false;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
@@ -138,6 +137,11 @@ class Engine {
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
 
+  /// Writes all parameters and buffers to a safetensors file, or a folder's
+  /// model.safetensors, one group at a time; see save_sharded_weights().
+  /// Collective; blocks on the disk.
+  void save_weights(const std::filesystem::path& path);
+
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();
@@ -175,13 +179,24 @@ class Engine {
   void set_learning_rate(double lr);
 
   /// Bytes on this rank by purpose, as computed before anything is allocated.
-  const MemoryBytes& planned_memory() const {
-    return planned_memory_;
+  const MemoryBytes& planned_memory(
+      MemoryTier tier = MemoryTier::kDevice) const {
+    return planned_memory_[static_cast<size_t>(tier)];
   }
   /// Bytes on this rank by purpose, as allocated now.
-  MemoryBytes measured_memory() const;
+  MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
+  /// Where compute waits for gathers, reductions and tiers.
+  TransferWaits& transfer_waits() {
+    return pager_->transfer_waits();
+  }
+  /// Saved tensors, on the device and on the host; zeros with
+  /// OffloadActivations::kOff.
+  ActivationStatistics activation_statistics() const;
+  /// Which operators made what the last forward saved, largest first; empty
+  /// with OffloadActivations::kOff. See saved_activations_table().
+  std::vector<SavedByProducer> saved_activations() const;
   const Pager& pager() const {
     return *pager_;
   }
@@ -194,20 +209,23 @@ class Engine {
       Engine& engine,
       const TensorRecorder& recorder);
   void check_usable(const char* function) const;
+  void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
   ///   engine's own by purpose; the other ranks then end with an error too.
   void reporting_memory(
       const char* function,
       const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
-  MemoryBytes plan_memory() const;
+  TierBytes plan_memory() const;
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
+  std::unique_ptr<StateTiers> tiers_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
-  MemoryBytes planned_memory_{};
+  std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
+  TierBytes planned_memory_{};
 };
 
 /// Divides the parameters of `module` over all ranks. From here on the module

@@ -29,7 +29,7 @@ readonly build=build/release
 readonly log=build/setup.log
 readonly debian_packages=(
   g++ pkg-config ccache python3 python3-venv ca-certificates
-  libhwloc-dev nlohmann-json3-dev libcli11-dev libicu-dev libxxhash-dev libgtest-dev libgmock-dev)
+  libhwloc-dev liburing-dev nlohmann-json3-dev libcli11-dev libicu-dev libxxhash-dev libgtest-dev libgmock-dev)
 readonly model_files=(
   config.json model.safetensors vocab.txt tokenizer.json
   tokenizer_config.json special_tokens_map.json)
@@ -218,7 +218,8 @@ venv_home() {
     return
   fi
   local key
-  key=$({ "$1" --version && cat "$requirements"/*.txt; } | sha256sum)
+  key=$({ "$1" --version &&
+    cat "$requirements"/{model,tools,torch-cuda,torch}.txt; } | sha256sum)
   printf '%s/venv-%s\n' "$TESSERA_CACHE" "${key:0:12}"
 }
 
@@ -350,6 +351,7 @@ setup_torch() {
   if [[ $1 == ON ]]; then
     install_requirements torch-cuda 6 \
       "installing the CUDA libraries of LibTorch (about 1.7 GB)"
+    install_requirements torchrun 1 "installing what torchrun needs"
   fi
 }
 

@@ -49,11 +49,15 @@ GradientBucket::GradientBucket(
     PageFaultHandler& handler,
     const ShardMesh& mesh,
     Communicator& replicas,
-    MemoryLedger& ledger)
+    MemoryLedger& ledger,
+    bool keeps_shard)
     : group_(group),
       rank_(mesh.shard_rank),
       ranks_(mesh.shard_size * mesh.replicas),
       replicas_(replicas),
+      ledger_(ledger),
+      dtype_(dtype),
+      keeps_shard_(keeps_shard),
       packs_(!group.shard().is_cpu()) {
   std::vector<FlatSpan> spans;
   entries_.reserve(group.parameters().size());
@@ -70,17 +74,32 @@ GradientBucket::GradientBucket(
     // The info's address is final only now.
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
+  own_runs_ = runs_of_shard(spans, group.layout().shard(rank_));
   gaps_ = gaps_between(std::move(spans), group.layout().padded_numel());
-  shard_ = ledger.allocate_zeros(
-      MemoryPurpose::kGradients,
-      group.layout().shard_numel(),
-      dtype,
-      group.shard().device());
+  if (keeps_shard_) {
+    ensure_shard();
+  }
+}
+
+void GradientBucket::ensure_shard() {
+  if (!shard_.defined()) {
+    shard_ = ledger_.allocate_zeros(
+        MemoryPurpose::kGradients,
+        group_.layout().shard_numel(),
+        dtype_,
+        group_.shard().device());
+  }
+}
+
+int64_t GradientBucket::shard_bytes() const {
+  return keeps_shard_ ? group_.layout().shard_numel() *
+                            static_cast<int64_t>(c10::elementSize(dtype_))
+                      : 0;
 }
 
 int64_t GradientBucket::padded_bytes() const {
   return group_.layout().padded_numel() *
-         static_cast<int64_t>(c10::elementSize(dtype()));
+         static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
 GradientBucket::~GradientBucket() {
@@ -138,19 +157,14 @@ void GradientBucket::zero(size_t i) {
   const c10::NoGradGuard no_grad;
   entries_[i].arrived = false;
   entries_[i].waiting = at::Tensor();
-  for (const FlatRun& run : own_runs()) {
+  if (!shard_.defined()) {
+    return;
+  }
+  for (const FlatRun& run : own_runs_) {
     if (run.parameter == i) {
       shard_.narrow(0, run.shard_offset, run.numel).zero_();
     }
   }
-}
-
-std::vector<FlatRun> GradientBucket::own_runs() const {
-  std::vector<FlatSpan> spans;
-  for (const Entry& entry : entries_) {
-    spans.push_back(entry.span);
-  }
-  return runs_of_shard(spans, group_.layout().shard(rank_));
 }
 
 bool GradientBucket::any_arrived() const {
@@ -192,8 +206,22 @@ bool GradientBucket::is_untaken(size_t i) const {
   return entry.parameter.grad().defined() && !holds_token(entry);
 }
 
+bool GradientBucket::applied() {
+  if (applied_) {
+    refresh();
+    applied_ = std::any_of(entries_.begin(), entries_.end(), [](auto& entry) {
+      return entry.token_placed;
+    });
+  }
+  return applied_;
+}
+
 void GradientBucket::clear() {
   factor_ = 1;
+  applied_ = false;
+  if (!keeps_shard_) {
+    shard_ = at::Tensor();
+  }
   for (Entry& entry : entries_) {
     entry.parameter.mutable_grad() = at::Tensor();
     refresh(entry);

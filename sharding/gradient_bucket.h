@@ -29,6 +29,11 @@ namespace tessera {
 /// refresh() sees that and drops what the shard and slot held for those
 /// parameters. In a world of one the slot is the shard and nothing is reduced.
 ///
+/// [Note: applied gradients] Where the optimizer runs during backward, a
+/// gradient that is final at its reduction stays in the slot, is applied from
+/// there and never gets to a shard. A bucket that is made for this has a shard
+/// only while a step needs one.
+///
 /// On a device with streams take() only keeps the gradient, until all are there
 /// or the reduction begins; then one kernel moves all of them.
 class GradientBucket {
@@ -36,21 +41,24 @@ class GradientBucket {
   /// @param group, replicas outlive the bucket.
   /// @param replicas the ranks that hold the same part of the group.
   /// @param dtype in which gradients are collected, reduced and accumulated.
+  /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
       at::ScalarType dtype,
       PageFaultHandler& handler,
       const ShardMesh& mesh,
       Communicator& replicas,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      bool keeps_shard = true);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
 
   /// Average over the ranks of the accumulated gradients of this rank's slice:
   /// [shard_numel]. Only runs of parameters with has_gradient() have meaning.
+  /// Undefined where none is kept and there is no gradient.
   const at::Tensor& shard() const {
-    return shard_;
+    return applying_ ? reduced_ : shard_;
   }
 
   /// What shard() is to be multiplied with to get the gradients: whoever clips
@@ -65,20 +73,24 @@ class GradientBucket {
   void apply_factor();
 
   at::ScalarType dtype() const {
-    return shard_.scalar_type();
+    return dtype_;
   }
+  /// Bytes of shard() while it is kept.
+  int64_t shard_bytes() const;
   /// Bytes of a slot.
   int64_t padded_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
-  std::vector<FlatRun> own_runs() const;
+  const std::vector<FlatRun>& own_runs() const {
+    return own_runs_;
+  }
 
   /// True between open() and begin_reduce()'s end.
   bool is_open() const {
     return open_;
   }
   /// Starts collecting into `slot` ([padded_numel], dtype()); undefined when
-  /// the group is not divided.
+  /// the shard is to collect them, which takes a group that is not divided.
   void open(Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and
@@ -99,12 +111,26 @@ class GradientBucket {
   /// collected nothing count as zero. Untaken gradients must have been taken
   /// before. Whoever reads the shard afterwards waits for the lane.
   /// @param lane outlives the bucket.
-  void begin_reduce(Communicator& communicator, const StreamLane& lane);
+  /// @param apply the result is final and applied before release_slot().
+  void begin_reduce(
+      Communicator& communicator,
+      const StreamLane& lane,
+      bool apply = false);
   bool reducing() const {
     return reducing_;
   }
-  /// Ends it for the host and gives the slot back, marked with the lane's work.
-  Slot end_reduce(const WaitCheck& check);
+  /// Ends it for the host: shard() has the result.
+  void end_reduce(const WaitCheck& check);
+  /// Gives the slot back after end_reduce(), marked with the lane's work.
+  Slot release_slot();
+
+  /// True from begin_reduce() with `apply` to release_slot().
+  bool applying() const {
+    return apply_;
+  }
+  /// Whether the group was updated with the gradients of this step, which are
+  /// gone. A zero_grad() of all parameters starts the group anew.
+  bool applied();
 
   /// Ends collecting without a reduction, when nothing is left of it.
   Slot close_empty();
@@ -113,8 +139,12 @@ class GradientBucket {
   /// such a set gradient needs take().
   void refresh();
 
-  /// Whether parameter `i` has a gradient, on this rank.
+  /// Whether parameter `i` has a gradient that is still to be applied.
   bool has_gradient(size_t i) const {
+    return entries_[i].has && !applied_;
+  }
+  /// Whether it got one, on this rank or, once agreed on, on any.
+  bool got_gradient(size_t i) const {
     return entries_[i].has;
   }
   /// What all ranks have agreed on.
@@ -161,6 +191,7 @@ class GradientBucket {
   /// True when the reduction is added to what the shard already holds.
   bool accumulates() const;
   bool divides_first() const;
+  void ensure_shard();
   /// What gradients are multiplied with on their way to the slot.
   double packing_factor() const;
 
@@ -168,7 +199,11 @@ class GradientBucket {
   int rank_; ///< among those that divide the group
   int ranks_; ///< whose gradients are averaged
   Communicator& replicas_;
+  MemoryLedger& ledger_;
+  at::ScalarType dtype_;
+  bool keeps_shard_;
   std::vector<Entry> entries_;
+  std::vector<FlatRun> own_runs_;
   std::vector<FlatSpan> gaps_; ///< of the flat buffer, without a parameter
   at::Tensor shard_;
   at::Tensor collected_; ///< slot's tensor, or the shard in a world of one
@@ -180,6 +215,9 @@ class GradientBucket {
   std::optional<c10::Stream> writer_; ///< of the slot, the last one
   const StreamLane* lane_ = nullptr; ///< of the running reduction
   bool completed_ = false;
+  bool apply_ = false; ///< the running reduction's result
+  bool applying_ = false; ///< and it stays in the slot
+  bool applied_ = false;
   double factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;

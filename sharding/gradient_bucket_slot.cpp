@@ -17,7 +17,7 @@ bool GradientBucket::divides_first() const {
 }
 
 void GradientBucket::apply_factor() {
-  if (factor_ != 1) {
+  if (factor_ != 1 && shard_.defined()) {
     shard_.mul_(std::exchange(factor_, 1.0));
   }
 }
@@ -26,6 +26,9 @@ void GradientBucket::open(Slot slot) {
   const c10::NoGradGuard no_grad;
   apply_factor();
   slot_ = std::move(slot);
+  if (!slot_.defined()) {
+    ensure_shard();
+  }
   collected_ = slot_.defined() ? slot_.tensor : shard_;
   writer_.reset();
   open_ = true;
@@ -36,7 +39,7 @@ double GradientBucket::packing_factor() const {
 }
 
 void GradientBucket::write_on_current_stream() {
-  const auto stream = current_stream(shard_.device());
+  const auto stream = current_stream(group_.shard().device());
   if (!stream || stream == writer_) {
     return;
   }
@@ -52,14 +55,14 @@ void GradientBucket::write_on_current_stream() {
 
 void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
   write_on_current_stream();
-  const auto stream = current_stream(shard_.device());
+  const auto stream = current_stream(group_.shard().device());
   StreamMarks gradients;
   for (const c10::Stream& other : arrived_on_.streams()) {
     if (other != stream) {
       gradients.add(other);
     }
   }
-  gradients.block_current(shard_.device());
+  gradients.block_current(group_.shard().device());
   std::vector<PackRun> runs;
   for (const FlatSpan& span : rest) {
     runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
@@ -77,7 +80,7 @@ void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
   pack_runs_(runs, packing_factor());
   // The memory of the gradients goes back to the streams that made them.
   if (!gradients.empty()) {
-    arrived_on_.block(mark_current(shard_.device()));
+    arrived_on_.block(mark_current(group_.shard().device()));
   }
   arrived_on_.clear();
   for (Entry& entry : entries_) {
@@ -142,7 +145,8 @@ Slot GradientBucket::close_empty() {
 
 void GradientBucket::begin_reduce(
     Communicator& communicator,
-    const StreamLane& lane) {
+    const StreamLane& lane,
+    bool apply) {
   const c10::NoGradGuard no_grad;
   fill_missing();
   // A zero_grad() between now and end_reduce() is seen by the tokens.
@@ -154,20 +158,26 @@ void GradientBucket::begin_reduce(
   lane_ = &lane;
   completed_ = false;
   reducing_ = true;
+  apply_ = apply;
+  applying_ = apply && slot_.defined() && !accumulates();
   if (!slot_.defined()) {
     return;
   }
   // fill_missing() was behind all other writers.
   lane.follow_current();
   const StreamLane::Scope on_lane(lane);
-  // What is added to the shard arrives in the slot, where this rank's part of
-  // the input lies.
+  // What is added to the shard, or never gets there, arrives in the slot, where
+  // this rank's part of the input lies.
   if (divides_first() && !packs_) {
     slot_.tensor.div_(ranks_);
   }
   const FlatSpan mine = group_.layout().shard(rank_);
-  reduced_ =
-      accumulates() ? slot_.tensor.narrow(0, mine.begin, mine.numel) : shard_;
+  if (applying_ || accumulates()) {
+    reduced_ = slot_.tensor.narrow(0, mine.begin, mine.numel);
+  } else {
+    ensure_shard();
+    reduced_ = shard_;
+  }
   pending_ = communicator.reduce_scatter_sum(
       reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
   if (lane.is_real() && !pending_.pending()) {
@@ -183,11 +193,11 @@ void GradientBucket::complete(const WaitCheck& check) {
             reduced_, "sum over the copies of '" + group_.name() + "'")
         .wait(check);
   }
-  if (!divides_first()) {
+  if (!divides_first() && ranks_ > 1) {
     reduced_.div_(ranks_);
   }
-  if (!reduced_.is_same(shard_)) {
-    for (const FlatRun& run : own_runs()) {
+  if (!applying_ && !reduced_.is_same(shard_)) {
+    for (const FlatRun& run : own_runs_) {
       auto target = shard_.narrow(0, run.shard_offset, run.numel);
       const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
       if (entries_[run.parameter].in_shard) {
@@ -197,17 +207,15 @@ void GradientBucket::complete(const WaitCheck& check) {
       }
     }
   }
-  slot_.after = lane_->mark();
   completed_ = true;
 }
 
-Slot GradientBucket::end_reduce(const WaitCheck& check) {
+void GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   if (slot_.defined() && !completed_) {
     const StreamLane::Scope on_lane(*lane_);
     complete(check);
   }
-  reduced_ = at::Tensor();
   collected_ = at::Tensor();
   open_ = false;
   reducing_ = false;
@@ -215,6 +223,15 @@ Slot GradientBucket::end_reduce(const WaitCheck& check) {
     refresh(entry);
     entry.arrived = false;
     entry.in_shard = entry.token_placed;
+  }
+}
+
+Slot GradientBucket::release_slot() {
+  applied_ = std::exchange(apply_, false) || applied_;
+  applying_ = false;
+  reduced_ = at::Tensor();
+  if (slot_.defined()) {
+    slot_.after = lane_->mark();
   }
   return std::exchange(slot_, {});
 }

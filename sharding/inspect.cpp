@@ -52,9 +52,11 @@ void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
 }
 
 /// This rank's part of parameter `index`.
+/// @param master of its group.
 TensorSummary summarize_own_part(
     const Pager& pager,
     size_t index,
+    const at::Tensor& master,
     double gradient_scale) {
   const Pager::ParameterPlace& place = pager.parameters()[index];
   const ParamGroup& group = *pager.groups()[place.group];
@@ -73,7 +75,7 @@ TensorSummary summarize_own_part(
     const auto part = [&](const at::Tensor& shard) {
       return shard.narrow(0, run.shard_offset, run.numel);
     };
-    summary.value.add(part(group.master()));
+    summary.value.add(part(master));
     if (bucket != nullptr && bucket->has_gradient(place.position)) {
       summary.gradient.emplace().add(
           part(bucket->shard()), bucket->factor() / gradient_scale);
@@ -166,8 +168,14 @@ std::vector<TensorSummary> inspect_model(
        static_cast<int64_t>(pager.parameters()[picked.front()].group),
        first});
   std::vector<TensorSummary> summary;
+  std::optional<size_t> group;
+  at::Tensor master; // of that group; it may have to come from a disk
   for (const size_t index : picked) {
-    summary.push_back(summarize_own_part(pager, index, gradient_scale));
+    if (pager.parameters()[index].group != group) {
+      group = pager.parameters()[index].group;
+      master = pager.groups()[*group]->read_master();
+    }
+    summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
   }
   merge_summaries(pager, summary);
   return summary;

@@ -152,17 +152,24 @@ LoadWeightsReport load_sharded_weights(
   }
   for (const auto& group : pager.groups()) {
     const FlatSpan mine = group->layout().shard(pager.mesh().shard_rank);
+    at::Tensor master;
     for (const PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
       if (found == by_tensor.end() || found->second->entry == nullptr) {
         continue;
       }
+      if (!master.defined()) {
+        master = group->read_master();
+      }
       read_part(
           flat_weight(*found->second, parameter.span.begin),
-          group->master(),
+          master,
           mine.begin);
       by_tensor.erase(found);
+    }
+    if (master.defined()) {
+      group->write_master(master);
     }
   }
   // Buffers, and parameters that the engine leaves alone.
@@ -170,9 +177,6 @@ LoadWeightsReport load_sharded_weights(
     if (target->entry != nullptr) {
       read_whole(*target->entry, target->tensor);
     }
-  }
-  for (const auto& group : pager.groups()) {
-    group->round_master();
   }
   pager.invalidate();
   return report;

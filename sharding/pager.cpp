@@ -36,17 +36,26 @@ Pager::Pager(
     World& world,
     torch::nn::Module& module,
     const PagerOptions& options,
-    MemoryLedger& ledger)
-    : Pager(world, module, checked_groups(module, options), options, ledger) {}
+    MemoryLedger& ledger,
+    ShardPlacement* placement)
+    : Pager(
+          world,
+          module,
+          checked_groups(module, options),
+          options,
+          ledger,
+          placement) {}
 
 Pager::Pager(
     World& world,
     torch::nn::Module& module,
     const std::vector<GroupSpec>& specs,
     const PagerOptions& options,
-    MemoryLedger& ledger)
+    MemoryLedger& ledger,
+    ShardPlacement* placement)
     : options_(options),
       mesh_(world.rank(), world.size(), options.shard_ranks),
+      pages_(mesh_.shard_size > 1),
       agreement_(
           world,
           "engine",
@@ -70,6 +79,9 @@ Pager::Pager(
       gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(specs)),
       reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(specs)) {
   check_same_on_all_ranks(specs);
+  if (placement != nullptr) {
+    placement->plan(specs, mesh_);
+  }
   if (options.broadcast_from_rank0 && world.size() > 1) {
     broadcast_module(module, specs);
   }
@@ -83,7 +95,8 @@ Pager::Pager(
         *this,
         mesh_.shard_rank,
         mesh_.shard_size,
-        ledger));
+        ledger,
+        placement != nullptr ? placement->master_store(group) : nullptr));
     groups_.back()->number = static_cast<int>(group);
     zero_stages_.push_back(spec.zero_stage);
     reshards_after_forward_.push_back(spec.reshard_after_forward);
@@ -103,18 +116,21 @@ Pager::Pager(
         *this,
         mesh_,
         *replicas_,
-        ledger));
+        ledger,
+        /*keeps_shard=*/!options.update_in_backward));
   }
   find_tied_groups(module);
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
+  arrivals_.resize(groups_.size());
+  expected_arrivals_.resize(groups_.size());
   install_hooks();
-  if (!is_divided()) {
+  if (!pages_) {
     for (const auto& group : groups_) {
       group->attach_shard();
       // Alone, nothing has to be noticed.
-      group->touched_epoch = world_size() == 1 ? epoch_ : 0;
+      group->touched_epoch = is_alone() ? epoch_ : 0;
     }
   }
 }

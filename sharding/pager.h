@@ -15,14 +15,18 @@
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -52,13 +56,15 @@ struct PagerStatistics {
 class Pager : public PageFaultHandler {
  public:
   /// Divides the parameters; afterwards each rank holds its shards only.
-  /// Follow with make_slots(). Collective. `world` and `ledger` outlive the
-  /// pager.
+  /// Follow with make_slots(). Collective. `world`, `ledger` and the
+  /// placement's stores outlive the pager.
+  /// @param placement null: everything is on the parameters' device.
   Pager(
       World& world,
       torch::nn::Module& module,
       const PagerOptions& options,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      ShardPlacement* placement = nullptr);
   /// Ends without unwrap(): the parameters' values are lost, and reading them
   /// is an error.
   ~Pager() override;
@@ -87,6 +93,10 @@ class Pager : public PageFaultHandler {
   }
   bool is_divided() const {
     return mesh_.shard_size > 1;
+  }
+  /// Nothing comes, goes or is agreed on: one rank that holds everything.
+  bool is_alone() const {
+    return world_size() == 1 && !pages_;
   }
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
@@ -145,8 +155,19 @@ class Pager : public PageFaultHandler {
   /// Collective.
   void add_gradient(size_t parameter, const at::Tensor& gradient);
 
-  /// True when some parameter has a gradient, on any rank.
+  /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
+
+  /// Updates group `g` with the gradients in bucket(g). Called once a step for
+  /// a group, or never, during backward, with work ordered behind the
+  /// reduction; what it did not apply is left to the step.
+  using GradientSink = std::function<void(size_t g)>;
+  /// To be set at once where PagerOptions::update_in_backward is.
+  void set_gradient_sink(GradientSink sink) {
+    gradient_sink_ = std::move(sink);
+  }
+  /// True after a group was updated and before begin_next_step().
+  bool updated_in_backward() const;
 
   /// The whole settled gradient of a parameter, or undefined. Collective.
   at::Tensor whole_gradient(size_t parameter);
@@ -187,6 +208,10 @@ class Pager : public PageFaultHandler {
   const PagerStatistics& statistics() const {
     return statistics_;
   }
+  /// Where compute waits for this pager's transfers.
+  TransferWaits& transfer_waits() {
+    return transfer_waits_;
+  }
 
   /// The group for small collectives on CPU tensors (norms, flags).
   Communicator& control() {
@@ -212,7 +237,8 @@ class Pager : public PageFaultHandler {
       torch::nn::Module& module,
       const std::vector<GroupSpec>& specs,
       const PagerOptions& options,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      ShardPlacement* placement);
   std::string describe(const RankIntent& intent) const;
 
   // pager_setup.cpp
@@ -233,6 +259,7 @@ class Pager : public PageFaultHandler {
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   // pager_scopes.cpp
+  void write_back(ParamGroup& group) noexcept;
   at::Tensor gather_master(size_t group);
 
   // pager_faults.cpp
@@ -240,7 +267,11 @@ class Pager : public PageFaultHandler {
   void enter_phase(PlanPhase phase);
   void leave_phase();
   void follow(PlanCursor::Range range, bool wait_for_last);
-  void perform(const PlanAction& action, bool exposed);
+  /// @param entry the plan's entry that it belongs to.
+  void perform(
+      const PlanAction& action,
+      bool exposed,
+      std::optional<size_t> entry = std::nullopt);
   void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
   void unshard_on_demand(int group);
   RankIntent intent_to_read(int group) const;
@@ -261,9 +292,14 @@ class Pager : public PageFaultHandler {
   /// Collects gradients that are there without a hook having told: set by hand,
   /// or the user has put another hook in the place of ours.
   void take_untaken(size_t group);
-  void begin_reduce(size_t group);
-  /// Ends them for the host: slots are given back.
+  /// @param is_final nothing reads the group or adds to its gradients until
+  ///   the step.
+  void begin_reduce(size_t group, bool is_final = false);
+  /// Ends them for the host: final gradients are applied, slots given back.
   void finish_reductions();
+  void apply_gradients(size_t group);
+  /// @throws tessera::Error when the group was updated in this step already.
+  void check_not_updated(size_t group, const char* what) const;
   /// Makes the current stream wait for them.
   void wait_for_reduce_lane() const {
     reduce_lane_.mark().block_current(reduce_lane_.device());
@@ -277,6 +313,7 @@ class Pager : public PageFaultHandler {
   void drop_values(const char* why);
   /// Performs what the phase's plan begins with.
   void start_plan();
+  void count_arrivals();
   void adopt_plans();
 
   PagerOptions options_;
@@ -287,6 +324,7 @@ class Pager : public PageFaultHandler {
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
+  bool pages_; ///< groups come and go, in slots
   RankAgreement agreement_;
   StreamLane gather_lane_;
   StreamLane reduce_lane_;
@@ -312,6 +350,13 @@ class Pager : public PageFaultHandler {
   const PagedStorage* reading_ = nullptr; ///< in the touch in progress
   std::vector<int> writable_pins_; ///< per group
   std::vector<size_t> reducing_; ///< groups, in issue order
+  GradientSink gradient_sink_;
+  /// Per group, the entry of the train plan at which its gradients are final.
+  std::vector<std::optional<size_t>> final_reductions_;
+  /// Per group, gradients that arrived in this step and that make it complete.
+  /// In a world of one they stand for the plan.
+  std::vector<int> arrivals_;
+  std::vector<int> expected_arrivals_;
   uint64_t epoch_ = 1; ///< of the touch in progress
   /// The backward at whose end gradients are flushed, by autograd's number.
   int backward_to_flush_ = -1;
@@ -319,6 +364,7 @@ class Pager : public PageFaultHandler {
   bool has_budget_ = false; ///< for gather slots
   bool unwrapped_ = false;
   PagerStatistics statistics_;
+  TransferWaits transfer_waits_;
 };
 
 } // namespace tessera

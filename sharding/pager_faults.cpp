@@ -56,6 +56,15 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
 }
 
 void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
+  for (const int g : groups) {
+    check_not_updated(static_cast<size_t>(g), "is used");
+  }
+  if (is_alone()) {
+    for (const int g : groups) {
+      groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
+    }
+    return; // nothing to bring in
+  }
   const bool backward = in_backward();
   const bool training =
       backward || at::GradMode::is_enabled() || in_checkpointed_forward();
@@ -109,7 +118,7 @@ void Pager::enter_phase(PlanPhase phase) {
 }
 
 void Pager::leave_phase() {
-  if (world_size() == 1) {
+  if (is_alone()) {
     return;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -130,7 +139,7 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
       }
     }
     for (const PlanAction& action : entry.before) {
-      perform(action, /*exposed=*/true);
+      perform(action, /*exposed=*/true, i);
     }
     if (in_use) {
       for (const int g : entry.groups) {
@@ -142,12 +151,15 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
       }
     }
     for (const PlanAction& action : entry.after) {
-      perform(action, /*exposed=*/false);
+      perform(action, /*exposed=*/false, i);
     }
   }
 }
 
-void Pager::perform(const PlanAction& action, bool exposed) {
+void Pager::perform(
+    const PlanAction& action,
+    bool exposed,
+    std::optional<size_t> entry) {
   switch (action.kind) {
     case PlanAction::Kind::kReshard:
       reshard(action.group);
@@ -155,10 +167,15 @@ void Pager::perform(const PlanAction& action, bool exposed) {
     case PlanAction::Kind::kUnshard:
       unshard_planned(action.group, action.end, exposed);
       break;
-    case PlanAction::Kind::kReduce:
+    case PlanAction::Kind::kReduce: {
+      const auto g = static_cast<size_t>(action.group);
       finish_reductions();
-      begin_reduce(static_cast<size_t>(action.group));
+      begin_reduce(
+          g,
+          entry && g < final_reductions_.size() &&
+              final_reductions_[g] == entry && phase_ == PlanPhase::kTrain);
       break;
+    }
   }
 }
 
@@ -189,6 +206,7 @@ void Pager::unshard_on_demand(int group_number) {
 void Pager::wait_ready(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kUnsharding) {
+    const TransferWaits::Scope waits(transfer_waits_);
     group.end_unshard(watch(group_number));
   } else {
     group.use_on_current_stream();
@@ -247,8 +265,7 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
 
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
-  if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !is_divided()) {
+  if (group.residency() == Residency::kSharded || group.pins > 0 || !pages_) {
     return;
   }
   group.touched_epoch = 0;

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <utility>
@@ -49,7 +50,8 @@ void Pager::open_bucket(size_t g) {
   if (bucket.is_open()) {
     return;
   }
-  if (world_size() == 1) {
+  check_not_updated(g, "gets a gradient");
+  if (is_alone() && expected_arrivals_[g] == 0) {
     bucket.open({});
     return;
   }
@@ -83,7 +85,8 @@ void Pager::open_bucket(size_t g) {
 
 void Pager::note_arrival(size_t parameter) {
   const size_t g = places_[parameter].group;
-  if (world_size() > 1) {
+  ++arrivals_[g];
+  if (!is_alone()) {
     enter_phase(PlanPhase::kTrain);
     cursor().record(
         {PlanEvent::Kind::kArrival,
@@ -99,9 +102,14 @@ void Pager::note_arrival(size_t parameter) {
       on_backward_end();
     });
   }
+  if (is_alone() && arrivals_[g] == expected_arrivals_[g] &&
+      buckets_[g]->is_open()) {
+    begin_reduce(g, /*is_final=*/true);
+    finish_reductions();
+  }
   // Without a plan a group is reduced as soon as it is complete. What arrives
   // later is reduced again and added.
-  if (world_size() > 1 && !keeps_whole_gradients(g) && !cursor().following() &&
+  if (!is_alone() && !keeps_whole_gradients(g) && !cursor().following() &&
       buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
@@ -123,31 +131,74 @@ void Pager::take_untaken(size_t g) {
   }
 }
 
-void Pager::begin_reduce(size_t g) {
+void Pager::begin_reduce(size_t g, bool is_final) {
   GradientBucket& bucket = *buckets_[g];
   open_bucket(g);
   take_untaken(g);
   reduce_sequence_[g] = agreement_.count_collective();
-  bucket.begin_reduce(reductions_ ? *reductions_ : *data_, reduce_lane_);
+  // Where this rank misses a gradient, others may have it: the step, which
+  // knows, applies those.
+  bucket.begin_reduce(
+      reductions_ ? *reductions_ : *data_,
+      reduce_lane_,
+      is_final && gradient_sink_ && bucket.all_arrived());
   reducing_.push_back(g);
   ++statistics_.reductions;
 }
 
 void Pager::finish_reductions() {
+  if (reducing_.empty()) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
   for (const size_t g : std::exchange(reducing_, {})) {
-    Slot slot =
-        buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
-          return describe(
-              {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
-        }));
+    buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
+      return describe({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+    }));
+    if (buckets_[g]->applying()) {
+      apply_gradients(g);
+    }
+    Slot slot = buckets_[g]->release_slot();
     if (slot.defined()) {
       reduce_arena_.release(slot);
     }
   }
 }
 
+void Pager::apply_gradients(size_t g) {
+  const c10::NoGradGuard no_grad;
+  ParamGroup& group = *groups_[g];
+  {
+    const StreamLane::Scope on_lane(reduce_lane_);
+    gradient_sink_(g);
+  }
+  // What is left of the old weights: whoever saved them for a backward that is
+  // still to come gets an error, and an operator has to fault them in.
+  group.bump_versions();
+  reshard(group.number);
+  group.touched_epoch = 0;
+}
+
+bool Pager::updated_in_backward() const {
+  return std::any_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
+    return bucket && bucket->applied();
+  });
+}
+
+void Pager::check_not_updated(size_t g, const char* what) const {
+  TESSERA_CHECK(
+      !gradient_sink_ || !buckets_[g] || !buckets_[g]->applied(),
+      "group '",
+      groups_[g]->name(),
+      "' ",
+      what,
+      " after it was updated in backward. Call Engine::step() before the next "
+      "forward or backward; where a step has a changing number of them, or "
+      "their gradients are to be dropped, do without update_in_backward.");
+}
+
 void Pager::on_backward_end() {
-  if (world_size() == 1) {
+  if (is_alone()) {
     reduce_leftovers(/*all=*/false);
     return;
   }
@@ -210,15 +261,18 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  reduce_leftovers(/*all=*/true);
-  wait_for_reduce_lane();
+  {
+    const TransferWaits::Scope waits(transfer_waits_);
+    reduce_leftovers(/*all=*/true);
+    wait_for_reduce_lane();
+  }
 
   const at::Tensor has =
       at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
   auto* flags = has.mutable_data_ptr<uint8_t>();
   for (size_t p = 0; p < places_.size(); ++p) {
     const auto& bucket = buckets_[places_[p].group];
-    flags[p] = bucket && bucket->has_gradient(places_[p].position) ? 1 : 0;
+    flags[p] = bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
   }
   control()
       .all_reduce_max(has, "agreement on who has a gradient")
@@ -256,7 +310,7 @@ void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
 bool Pager::any_gradient() const {
   for (const ParameterPlace& place : places_) {
     const auto& bucket = buckets_[place.group];
-    if (bucket && bucket->has_gradient(place.position)) {
+    if (bucket && bucket->got_gradient(place.position)) {
       return true;
     }
   }

@@ -38,6 +38,11 @@ struct PagerOptions {
   /// parameters, and every such group of ranks holds them all. 0: all ranks.
   int shard_ranks = 0;
 
+  /// Groups are updated during backward, as soon as their gradients are final,
+  /// which then need no memory of their own. See
+  /// EngineOptions::update_in_backward, which sets it.
+  bool update_in_backward = false;
+
   /// Groups gathered ahead of the one in use.
   int prefetch_depth = 1;
   /// Starts every rank from rank 0's parameters and buffers.

@@ -3,6 +3,7 @@
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 
 #include <ATen/ops/empty.h>
 
@@ -41,7 +42,7 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
     ParamGroup& group = *groups_[g];
     if (writable) {
       --writable_pins_[g];
-      group.write_back();
+      write_back(group);
       gather_lane_.follow_current();
       group.bump_versions();
       group.written = is_divided();
@@ -56,8 +57,21 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
   }
 }
 
+/// The end of a scope must not throw: what cannot be stored ends the job.
+void Pager::write_back(ParamGroup& group) noexcept {
+  try {
+    group.write_back();
+  } catch (const std::exception& error) {
+    const std::string message = "the values written to group '" + group.name() +
+                                "' are lost: " + error.what();
+    log_error(message);
+    group.lose_master(message);
+    abandon(message);
+  }
+}
+
 at::Tensor Pager::gather_master(size_t g) {
-  const at::Tensor& master = groups_[g]->master();
+  const at::Tensor master = groups_[g]->read_master();
   if (!is_divided()) {
     return master;
   }

@@ -56,7 +56,7 @@ PlanLimits Pager::plan_limits() const {
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
     limits.group_bytes.push_back(groups_[g]->padded_bytes());
-    if (!is_divided()) {
+    if (!pages_) {
       limits.capacity_bytes +=
           groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
     }
@@ -82,12 +82,12 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_lane_.follow_current(); // the shards were just filled
-  if (world_size() == 1) {
+  if (is_alone() && !options_.update_in_backward) {
     return;
   }
   const auto events = expected_events();
   reduce_arena_.resize(reduce_slot_bytes(events));
-  if (!is_divided()) {
+  if (!pages_) {
     return;
   }
   std::optional<int64_t> gather_bytes = options_.gather_bytes;
@@ -121,11 +121,11 @@ MemoryBytes Pager::planned_bytes() const {
   };
   for (const auto& group : groups_) {
     add(MemoryPurpose::kParameters, group->shard().nbytes());
-    if (group->has_own_master()) {
+    if (group->has_own_master() && group->stored_master() == nullptr) {
       add(MemoryPurpose::kOptimizerState, group->master().nbytes());
     }
     if (const auto* bucket = buckets_[group->number].get()) {
-      add(MemoryPurpose::kGradients, bucket->shard().nbytes());
+      add(MemoryPurpose::kGradients, bucket->shard_bytes());
     }
   }
   add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());

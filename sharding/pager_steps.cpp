@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace tessera {
@@ -44,7 +45,7 @@ void Pager::start_plan() {
 void Pager::invalidate() {
   drop_values("load");
   // A step under way goes on by page faults.
-  if (world_size() > 1 && cursor().at_beginning()) {
+  if (!is_alone() && cursor().at_beginning()) {
     start_plan();
   }
 }
@@ -52,12 +53,23 @@ void Pager::invalidate() {
 void Pager::begin_next_step() {
   drop_values("step");
   ++statistics_.steps;
-  if (world_size() == 1) {
+  count_arrivals();
+  if (is_alone()) {
     return;
   }
   adopt_plans();
   phase_ = PlanPhase::kTrain;
   start_plan();
+}
+
+void Pager::count_arrivals() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (is_alone() && gradient_sink_) {
+      expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
+      groups_[g]->touched_epoch = epoch_; // alone, nothing is faulted in
+    }
+    arrivals_[g] = 0;
+  }
 }
 
 void Pager::adopt_plans() {
@@ -87,6 +99,11 @@ void Pager::adopt_plans() {
       cursor.set_plan(std::nullopt);
       if (same) {
         cursor.set_plan(make_plan(cursor.events()));
+      }
+      if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
+        final_reductions_ = cursor.has_plan()
+                                ? final_reductions(cursor.plan())
+                                : std::vector<std::optional<size_t>>{};
       }
     }
     cursor.rewind();

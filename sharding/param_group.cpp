@@ -4,10 +4,12 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/replace_storage.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <cstddef>
@@ -39,39 +41,8 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
-/// @param original the type of what the storages hold now.
-FlatLayout layout_of(
-    const GroupSpec& spec,
-    at::ScalarType original,
-    int world_size) {
-  std::vector<int64_t> numels;
-  for (const auto& storage : unique_storages(spec)) {
-    numels.push_back(numel_of(storage, original));
-  }
-  const at::ScalarType dtype = spec.parameters.front().dtype;
-  return FlatLayout(
-      numels, OffsetAllocator::kAlignment / itemsize(dtype), world_size);
-}
-
 bool is_low_precision(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
-/// Puts the tensor over another storage, of elements of another type, in place:
-/// whoever holds it sees the change.
-void replace_storage(
-    const at::Tensor& tensor,
-    const c10::Storage& storage,
-    at::ScalarType dtype) {
-  auto replacement = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage),
-      c10::DispatchKeySet(
-          storage.device().is_cuda() ? c10::DispatchKey::CUDA
-                                     : c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(dtype));
-  replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
-      tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  tensor.set_data(replacement);
 }
 
 /// Whoever still uses the storage gets `message`, not freed memory.
@@ -92,6 +63,17 @@ bool any_requires_grad(const GroupSpec& spec) {
 
 } // namespace
 
+FlatLayout flat_layout_of(const GroupSpec& spec, int shards) {
+  const ParameterRecord& first = spec.parameters.front();
+  std::vector<int64_t> numels;
+  for (const auto& storage : unique_storages(spec)) {
+    // What the storages hold now is of the original type.
+    numels.push_back(numel_of(storage, first.tensor.scalar_type()));
+  }
+  return FlatLayout(
+      numels, OffsetAllocator::kAlignment / itemsize(first.dtype), shards);
+}
+
 ParamGroup::ParamGroup(
     const GroupSpec& spec,
     size_t first_index,
@@ -99,7 +81,8 @@ ParamGroup::ParamGroup(
     PageFaultHandler& handler,
     int rank,
     int world_size,
-    MemoryLedger& ledger)
+    MemoryLedger& ledger,
+    ShardStore* master_store)
     : name_(spec.name),
       scattered_(spec.scattered),
       blocks_(spec.blocks),
@@ -109,7 +92,7 @@ ParamGroup::ParamGroup(
       casts_arguments_(policy.is_mixed() && at::isFloatingType(dtype_)),
       handler_(handler),
       rank_(rank),
-      layout_(layout_of(spec, original_dtype_, world_size)) {
+      layout_(flat_layout_of(spec, world_size)) {
   const c10::NoGradGuard no_grad;
   auto storages = unique_storages(spec);
   const c10::Device device = storages.front().device();
@@ -117,14 +100,13 @@ ParamGroup::ParamGroup(
       MemoryPurpose::kParameters, layout_.shard_numel(), dtype_, device);
   master_ = shard_;
   if (trainable_ && policy.master_weights && is_low_precision(dtype_)) {
-    master_ = ledger.allocate_zeros(
-        MemoryPurpose::kOptimizerState,
-        layout_.shard_numel(),
-        at::kFloat,
-        device);
+    make_master(ledger, master_store);
   }
   for (size_t i = 0; i < storages.size(); ++i) {
     take_slice(storages[i], layout_.offset(i));
+  }
+  if (stored_master_ != nullptr) {
+    store_master(std::exchange(master_, at::Tensor()));
   }
   if (original_dtype_ != dtype_) {
     storages = retype(spec, storages);
@@ -149,6 +131,26 @@ ParamGroup::ParamGroup(
          {layout_.offset(i) + record.tensor.storage_offset(),
           storage_extent(record.tensor)}});
     add_page_key(record.tensor);
+  }
+}
+
+/// Master weights in memory, to be filled.
+void ParamGroup::make_master(MemoryLedger& ledger, ShardStore* store) {
+  own_master_ = true;
+  const int64_t numel = layout_.shard_numel();
+  if (store == nullptr) {
+    master_ = ledger.allocate_zeros(
+        MemoryPurpose::kOptimizerState, numel, at::kFloat, shard_.device());
+    return;
+  }
+  stored_master_ = store->reserve(
+      "master weights of '" + name_ + "'",
+      MemoryPurpose::kOptimizerState,
+      numel,
+      at::kFloat);
+  master_ = stored_master_->in_place();
+  if (!master_.defined()) {
+    master_ = at::zeros({numel}, at::kFloat);
   }
 }
 
@@ -327,22 +329,52 @@ void ParamGroup::bump_versions() {
 
 void ParamGroup::write_back() {
   const c10::NoGradGuard no_grad;
-  ++write_backs_;
   if (!whole_.is_same(shard_)) {
     const FlatSpan mine = layout_.shard(rank_);
     shard_.copy_(whole_.narrow(0, mine.begin, mine.numel));
   }
   if (has_own_master()) {
-    const at::Tensor written = shard_.ne(master_.to(dtype_));
-    master_.copy_(at::where(written, shard_.to(master_.dtype()), master_));
+    const at::Tensor master = read_master();
+    const at::Tensor written = shard_.ne(master.to(dtype_));
+    master.copy_(at::where(written, shard_.to(master.dtype()), master));
+    store_master(master);
   }
 }
 
-void ParamGroup::round_master() {
+void ParamGroup::check_master() const {
+  TESSERA_CHECK(master_loss_.empty(), master_loss_);
+}
+
+at::Tensor ParamGroup::read_master() const {
   const c10::NoGradGuard no_grad;
-  ++write_backs_;
+  check_master();
+  if (stored_master_ == nullptr) {
+    return master_;
+  }
+  at::Tensor values = stored_master_->in_place();
+  if (!values.defined() || values.device() != shard_.device()) {
+    values = at::empty(
+        {layout_.shard_numel()}, shard_.options().dtype(master_dtype()));
+    stored_master_->read(values).wait();
+  }
+  return values;
+}
+
+void ParamGroup::store_master(const at::Tensor& values) {
+  if (stored_master_ == nullptr) {
+    return;
+  }
+  const at::Tensor place = stored_master_->in_place();
+  if (!place.defined() || !values.is_alias_of(place)) {
+    stored_master_->write(values).wait();
+  }
+}
+
+void ParamGroup::write_master(const at::Tensor& values) {
+  const c10::NoGradGuard no_grad;
+  store_master(values);
   if (has_own_master()) {
-    shard_.copy_(master_);
+    shard_.copy_(values);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/shard_store.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/grouping.h"
@@ -41,6 +42,8 @@ class ParamGroup {
   /// whose ParameterRecord::dtype is not their own are changed to it.
   /// @param first_index index of the first parameter in the pager's list.
   /// @param policy all records have the same dtype by it.
+  /// @param master_store where master weights rest, if the group has its own;
+  ///   null: on the parameters' device.
   ParamGroup(
       const GroupSpec& spec,
       size_t first_index,
@@ -48,7 +51,8 @@ class ParamGroup {
       PageFaultHandler& handler,
       int rank,
       int world_size,
-      MemoryLedger& ledger);
+      MemoryLedger& ledger,
+      ShardStore* master_store = nullptr);
   ~ParamGroup();
 
   const std::string& name() const {
@@ -87,12 +91,32 @@ class ParamGroup {
   /// This rank's slice of the weights as optimizers update it: [shard_numel],
   /// of at least float32 precision. The shard itself where that is precise
   /// enough; else whoever updates it writes the rounded values to the shard.
+  /// Undefined where it is stored elsewhere.
   const at::Tensor& master() const {
     return master_;
   }
   bool has_own_master() const {
-    return !master_.is_same(shard_);
+    return own_master_;
   }
+  at::ScalarType master_dtype() const {
+    return own_master_ ? at::kFloat : dtype_;
+  }
+  /// Where the master weights rest if not with the parameters; else null.
+  StoredShard* stored_master() const {
+    return stored_master_.get();
+  }
+  /// From now on whoever wants the stored master weights gets this error.
+  void lose_master(const std::string& why) {
+    master_loss_ = why;
+  }
+  /// @throws tessera::Error after lose_master().
+  void check_master() const;
+  /// The master weights in memory, on the parameters' device: master() itself,
+  /// or a copy of what is stored. Blocks.
+  at::Tensor read_master() const;
+  /// After what read_master() returned was written to: takes it over and rounds
+  /// it into the shard. Blocks.
+  void write_master(const at::Tensor& values);
   /// The parameters' type outside of the engine.
   at::ScalarType original_dtype() const {
     return original_dtype_;
@@ -136,8 +160,6 @@ class ParamGroup {
   /// they were written in place. Master weights of elements that were not
   /// written keep their precision.
   void write_back();
-  /// Rounds the master weights into the shard, after those were written.
-  void round_master();
 
   /// The whole weights while unsharded: [padded_numel].
   const at::Tensor& whole() const {
@@ -160,11 +182,6 @@ class ParamGroup {
   bool slot_is_outside() const {
     return slot_.defined() && slot_.offset < 0;
   }
-  /// How often the shard was written other than by the optimizer.
-  uint64_t write_backs() const {
-    return write_backs_;
-  }
-
   /// Marks for the pager.
   int number = 0; ///< in the pager's list
   uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
@@ -175,6 +192,8 @@ class ParamGroup {
  private:
   void finish_gather(const WaitCheck& check);
   Slot take_slot();
+  void make_master(MemoryLedger& ledger, ShardStore* store);
+  void store_master(const at::Tensor& values);
   void attach(const at::Tensor& whole);
   void detach();
   void take_slice(const c10::Storage& storage, int64_t begin);
@@ -197,7 +216,10 @@ class ParamGroup {
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   std::vector<PagedParameter> parameters_;
   at::Tensor shard_;
+  bool own_master_ = false;
   at::Tensor master_;
+  std::unique_ptr<StoredShard> stored_master_;
+  std::string master_loss_; ///< empty: there is none
   at::Tensor whole_;
   Slot slot_;
   PendingCollective gather_;
@@ -205,7 +227,9 @@ class ParamGroup {
   StreamMarks ready_; ///< behind the gather
   StreamSet users_; ///< streams that have waited for it
   Residency residency_ = Residency::kSharded;
-  uint64_t write_backs_ = 0;
 };
+
+/// How a group's parameters lie in its flat buffer.
+FlatLayout flat_layout_of(const GroupSpec& spec, int shards);
 
 } // namespace tessera

@@ -54,6 +54,9 @@ class PlanCursor {
     departed_ = true;
   }
 
+  bool has_plan() const {
+    return plan_.has_value();
+  }
   const ResidencyPlan& plan() const {
     return *plan_;
   }

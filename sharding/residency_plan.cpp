@@ -267,6 +267,27 @@ std::optional<ResidencyPlan> compile_plan(
   return best;
 }
 
+std::vector<std::optional<size_t>> final_reductions(const ResidencyPlan& plan) {
+  std::vector<std::optional<size_t>> reductions;
+  const auto at = [&reductions](int group) -> std::optional<size_t>& {
+    const auto index = static_cast<size_t>(group);
+    reductions.resize(std::max(reductions.size(), index + 1));
+    return reductions[index];
+  };
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    for (const PlanAction& action : plan.entries[i].after) {
+      if (action.kind == PlanAction::Kind::kReduce) {
+        at(action.group) = i;
+      }
+    }
+    // The operator runs after the entry's actions.
+    for (const int group : plan.entries[i].groups) {
+      at(group).reset();
+    }
+  }
+  return reductions;
+}
+
 int64_t capacity_without_exposed_unshards(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits) {

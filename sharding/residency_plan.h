@@ -85,6 +85,10 @@ std::optional<ResidencyPlan> compile_plan(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits);
 
+/// Per group, the entry with its last reduction, if no operator uses the group
+/// from there on: then its gradients are final, and its weights free to change.
+std::vector<std::optional<size_t>> final_reductions(const ResidencyPlan& plan);
+
 /// The smallest capacity, of a short list of candidates, with which the events
 /// can be followed without an exposed unshard.
 /// @param limits its capacity is not looked at.

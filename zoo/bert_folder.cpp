@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/bert_folder.h"
 
+#include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/load_weights.h"
@@ -8,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string_view>
 
 namespace tessera {
@@ -108,15 +110,27 @@ void save_bert(
     const BertForSequenceClassification& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
-  HfFolderWriter writer(
-      folder,
-      model->config().to_json(),
-      safetensors_specs(*model),
-      tokenizer_folder);
-  for (const auto& item : model->named_parameters()) {
-    writer.write(item.key(), item.value());
-  }
+  HfFolderWriter writer(folder, model->config().to_json(), tokenizer_folder);
+  save_weights(*model, writer.weights_path());
   writer.commit();
+}
+
+void save_bert(
+    const World& world,
+    Engine& engine,
+    const BertForSequenceClassification& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  std::optional<HfFolderWriter> writer;
+  if (world.rank() == 0) {
+    writer.emplace(folder, model->config().to_json(), tokenizer_folder);
+  }
+  // The other ranks write nothing.
+  engine.save_weights(
+      writer ? writer->weights_path() : std::filesystem::path());
+  if (writer) {
+    writer->commit();
+  }
 }
 
 } // namespace tessera

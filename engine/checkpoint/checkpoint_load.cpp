@@ -30,7 +30,7 @@ class Loading {
     check_parameters();
     for (const SubjectPiece& piece : tensors_.pieces) {
       reader_.check_elements(
-          piece.parameter, piece.state, piece.offset, piece.values.numel());
+          piece.parameter, piece.state, piece.offset, piece.numel);
     }
     for (const SubjectWhole& whole : tensors_.wholes) {
       wholes_.push_back(same_shape(
@@ -66,10 +66,7 @@ class Loading {
   }
 
   void apply() {
-    for (const SubjectPiece& piece : tensors_.pieces) {
-      reader_.read_elements(
-          piece.parameter, piece.state, piece.offset, piece.values);
-    }
+    load_pieces();
     for (size_t i = 0; i < wholes_.size(); ++i) {
       tensors_.wholes[i].values.copy_(wholes_[i]);
     }
@@ -80,7 +77,6 @@ class Loading {
       tensors_.buffers[i].second.copy_(buffers_[i]);
     }
     apply_counters();
-    subject_.optimizer.masters_were_written();
     subject_.pager.invalidate();
     // The generators last: what came before may have used them.
     for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
@@ -179,6 +175,19 @@ class Loading {
         "'; it was not given to save().");
     return CheckpointState{
         found->second, reader_.tensors(*rank, "state/" + state.name() + "/")};
+  }
+
+  void load_pieces() {
+    PieceReader own(tensors_);
+    for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
+      const SubjectPiece& piece = tensors_.pieces[i];
+      reader_.read_elements(
+          piece.parameter, piece.state, piece.offset, own.values(piece));
+      if (i + 1 == tensors_.pieces.size() ||
+          tensors_.pieces[i + 1].tensor != piece.tensor) {
+        own.store();
+      }
+    }
   }
 
   void apply_counters() {

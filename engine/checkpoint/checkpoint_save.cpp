@@ -13,6 +13,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -30,8 +31,22 @@ std::string rank_file(int rank, const char* ending) {
 class RankFile {
  public:
   void add(SavedTensor what, const at::Tensor& values) {
+    add(std::move(what),
+        values.scalar_type(),
+        values.sizes().vec(),
+        [values = values.detach()] { return values; });
+  }
+
+  /// @param load brings the values into memory when they are written; called
+  ///   in the order of the additions.
+  void add(
+      SavedTensor what,
+      at::ScalarType dtype,
+      std::vector<int64_t> sizes,
+      std::function<at::Tensor()> load) {
+    specs_.push_back({what.name, saved_dtype_of(dtype), std::move(sizes)});
     rank_.tensors.push_back(std::move(what));
-    values_.push_back(values.detach());
+    loads_.push_back(std::move(load));
   }
 
   void add_state(const Checkpointable& state) {
@@ -44,17 +59,10 @@ class RankFile {
 
   /// @return what the manifest says about it.
   SavedRank write(const fs::path& folder, int rank) {
-    std::vector<SafetensorsSpec> specs;
-    for (size_t i = 0; i < values_.size(); ++i) {
-      specs.push_back(
-          {rank_.tensors[i].name,
-           saved_dtype_of(values_[i].scalar_type()),
-           values_[i].sizes().vec()});
-    }
     rank_.file = rank_file(rank, ".safetensors");
-    SafetensorsWriter writer(folder / rank_.file, std::move(specs));
-    for (size_t i = 0; i < values_.size(); ++i) {
-      const at::Tensor bytes = values_[i].cpu().contiguous();
+    SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
+    for (size_t i = 0; i < loads_.size(); ++i) {
+      const at::Tensor bytes = loads_[i]().cpu().contiguous();
       rank_.tensors[i].checksum = checksum_of(raw_bytes(bytes));
       if (bytes.numel() > 0) {
         writer.write(rank_.tensors[i].name, raw_bytes(bytes));
@@ -67,7 +75,8 @@ class RankFile {
 
  private:
   SavedRank rank_;
-  std::vector<at::Tensor> values_;
+  std::vector<SafetensorsSpec> specs_;
+  std::vector<std::function<at::Tensor()>> loads_;
 };
 
 void check_names(const std::vector<Checkpointable*>& states) {
@@ -85,6 +94,7 @@ SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
   const int rank = subject.pager.rank();
   const SubjectTensors tensors = tensors_of(subject);
   RankFile file;
+  PieceReader reader(tensors);
   for (const SubjectPiece& piece : tensors.pieces) {
     if (subject.pager.mesh().replica == 0) { // the other copies are equal
       file.add(
@@ -92,8 +102,10 @@ SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
            .parameter = piece.parameter,
            .state = piece.state,
            .offset = piece.offset,
-           .numel = piece.values.numel()},
-          piece.values);
+           .numel = piece.numel},
+          tensors.tensors[piece.tensor].dtype,
+          {piece.numel},
+          [&reader, &piece] { return reader.values(piece); });
     }
   }
   for (const SubjectWhole& whole : tensors.wholes) {

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -22,9 +23,22 @@ class Collector : public StateVisitor {
   void elements(
       const ParameterRun& run,
       const std::string& name,
-      const at::Tensor& values) override {
+      StateTensor& state,
+      int64_t offset) override {
+    if (last_ != &state) {
+      last_ = &state;
+      tensors_.tensors.push_back(
+          {state.dtype(),
+           [&state] { return state.load(); },
+           [&state](const at::Tensor& values) { state.store(values); }});
+    }
     tensors_.pieces.push_back(
-        {run.parameter->name(), name, run.parameter_offset, values});
+        {run.parameter->name(),
+         name,
+         run.parameter_offset,
+         run.numel,
+         tensors_.tensors.size() - 1,
+         offset});
   }
 
   void replicated(
@@ -47,23 +61,30 @@ class Collector : public StateVisitor {
  private:
   SubjectTensors& tensors_;
   std::string part_;
+  const StateTensor* last_ = nullptr;
 };
 
-void add_master_pieces(
-    const CheckpointSubject& subject,
-    std::vector<SubjectPiece>& pieces) {
+void add_masters(const CheckpointSubject& subject, SubjectTensors& tensors) {
+  ShardedOptimizer& optimizer = subject.optimizer;
   for (size_t g = 0; g < subject.pager.groups().size(); ++g) {
     const ParamGroup& group = *subject.pager.groups()[g];
-    const at::Tensor& master = subject.optimizer.master(g);
+    tensors.tensors.push_back(
+        {group.master_dtype(),
+         [&optimizer, g] { return optimizer.load_master(g); },
+         [&optimizer, g](const at::Tensor& values) {
+           optimizer.store_master(g, values);
+         }});
     const FlatSpan shard =
         group.layout().shard(subject.pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group.parameters()) {
       for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, shard)) {
-        pieces.push_back(
+        tensors.pieces.push_back(
             {parameter.record.name(),
              kMasterState,
              shard.begin + run.shard_offset - parameter.span.begin,
-             master.narrow(0, run.shard_offset, run.numel)});
+             run.numel,
+             tensors.tensors.size() - 1,
+             run.shard_offset});
       }
     }
   }
@@ -73,7 +94,7 @@ void add_master_pieces(
 
 SubjectTensors tensors_of(const CheckpointSubject& subject) {
   SubjectTensors tensors;
-  add_master_pieces(subject, tensors.pieces);
+  add_masters(subject, tensors);
   const ShardMesh& mesh = subject.pager.mesh();
   Collector collector(
       tensors,
@@ -86,6 +107,21 @@ SubjectTensors tensors_of(const CheckpointSubject& subject) {
     }
   }
   return tensors;
+}
+
+at::Tensor PieceReader::values(const SubjectPiece& piece) {
+  if (held_ != piece.tensor) {
+    values_ = at::Tensor(); // two need not be in memory at the same time
+    values_ = tensors_.tensors[piece.tensor].load();
+    held_ = piece.tensor;
+  }
+  return values_.narrow(0, piece.tensor_offset, piece.numel);
+}
+
+void PieceReader::store() {
+  if (held_) {
+    tensors_.tensors[*held_].store(values_);
+  }
 }
 
 void on_all_ranks(
@@ -103,12 +139,14 @@ void on_all_ranks(
   if (error) {
     std::rethrow_exception(error);
   }
-  TESSERA_CHECK(
-      failed.item<double>() == 0,
-      what,
-      " failed on ",
-      failed.item<double>(),
-      " other rank(s), whose errors say why.");
+  if (failed.item<double>() != 0) {
+    blame_peer();
+    TESSERA_FAIL(
+        what,
+        " failed on ",
+        failed.item<double>(),
+        " other rank(s), whose errors say why.");
+  }
 }
 
 } // namespace tessera

@@ -8,18 +8,30 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace tessera {
 
+/// A flat tensor of the engine's, wherever it rests.
+struct SubjectTensor {
+  at::ScalarType dtype = at::kFloat;
+  /// Its values in memory. Blocks.
+  std::function<at::Tensor()> load;
+  /// After what load() returned was written to. Blocks.
+  std::function<void(const at::Tensor&)> store;
+};
+
 /// A stretch of a parameter, or of a state that has its shape.
 struct SubjectPiece {
   std::string parameter;
   std::string state;
   int64_t offset = 0; ///< in the parameter's memory
-  at::Tensor values; ///< [n], the engine's own: writing to it loads it
+  int64_t numel = 0;
+  size_t tensor = 0; ///< which of SubjectTensors::tensors it is part of
+  int64_t tensor_offset = 0;
 };
 
 /// A tensor that belongs to a parameter and is the same on all ranks.
@@ -37,13 +49,33 @@ struct SubjectOpaque {
 };
 
 struct SubjectTensors {
-  std::vector<SubjectPiece> pieces;
+  std::vector<SubjectTensor> tensors;
+  std::vector<SubjectPiece> pieces; ///< those of one tensor together
   std::vector<SubjectWhole> wholes;
   std::vector<SubjectOpaque> opaques;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };
 
 SubjectTensors tensors_of(const CheckpointSubject& subject);
+
+/// The values of one piece after the other, holding one tensor at a time.
+class PieceReader {
+ public:
+  /// @param tensors outlives the reader.
+  explicit PieceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
+
+  /// [piece.numel], valid as long as pieces of the same tensor are asked for.
+  /// Blocks.
+  at::Tensor values(const SubjectPiece& piece);
+  /// What was written to the values of the last piece's tensor counts from here
+  /// on. Blocks.
+  void store();
+
+ private:
+  const SubjectTensors& tensors_;
+  std::optional<size_t> held_;
+  at::Tensor values_;
+};
 
 /// Calls `work`; when it throws on some rank, every rank throws. Collective.
 /// @param what heads the error on the ranks where `work` did not throw.

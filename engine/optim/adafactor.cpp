@@ -22,7 +22,7 @@ namespace {
 class AdafactorMethod : public UpdateMethod {
  public:
   AdafactorMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       const AdafactorOptions& options)
       : UpdateMethod(context, parameters, {}), options_(options) {
@@ -34,92 +34,106 @@ class AdafactorMethod : public UpdateMethod {
     }
   }
 
-  int64_t state_bytes() const override {
-    int64_t bytes = 0;
+  void add_state_bytes(TierBytes& bytes) const override {
+    const auto add = [&](const OptimizedParameter& parameter, int64_t numel) {
+      const ShardStore* store = context_.tiers.memory_store(parameter.group);
+      const at::ScalarType dtype = context_.access[parameter.group]->dtype();
+      const MemoryTier tier =
+          store != nullptr ? MemoryTier::kHost : MemoryTier::kDevice;
+      bytes[static_cast<size_t>(tier)]
+           [static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
+          store != nullptr
+              ? store->bytes_for(numel, dtype)
+              : numel * static_cast<int64_t>(c10::elementSize(dtype));
+    };
     for (const OptimizedParameter* parameter : order_) {
       const Entry& entry = entries_.at(parameter);
-      bytes +=
-          entry.shape ? entry.shape->state_numel() * item_bytes(*parameter) : 0;
+      if (entry.shape) {
+        add(*parameter, entry.shape->state_numel());
+      }
     }
     for_each_run([&](const ShardPart&, const ParameterRun& run) {
       if (!entries_.at(run.parameter).shape) {
-        bytes += run.numel * item_bytes(*run.parameter);
+        add(*run.parameter, run.numel);
       }
     });
-    return bytes;
   }
 
   void allocate(MemoryLedger& ledger) override {
     const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
       const ShardAccess& access = *context_.access[parameter.group];
-      return ledger.allocate_zeros(
-          MemoryPurpose::kOptimizerState,
-          numel,
-          access.dtype(),
-          access.device());
+      constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
+      ShardStore* store = context_.tiers.memory_store(parameter.group);
+      return store != nullptr
+                 ? StateTensor(store->reserve(
+                       "exp_avg_sq of '" + parameter.name() + "'",
+                       kPurpose,
+                       numel,
+                       access.dtype()))
+                 : StateTensor(ledger.allocate_zeros(
+                       kPurpose, numel, access.dtype(), access.device()));
     };
     for (OptimizedParameter* parameter : order_) {
       Entry& entry = entries_.at(parameter);
       if (entry.shape) {
-        entry.moments = make(*parameter, entry.shape->state_numel());
+        entry.moments.emplace(make(*parameter, entry.shape->state_numel()));
       }
     }
     for_each_run([&](const ShardPart&, const ParameterRun& run) {
       Entry& entry = entries_.at(run.parameter);
       if (!entry.shape) {
-        entry.moments = make(*run.parameter, run.numel);
+        entry.moments.emplace(make(*run.parameter, run.numel));
       }
     });
   }
 
   void step(const StepInput& input) override {
-    std::map<size_t, ShardTensors> shards;
-    const at::Tensor squares = sum_gradients(shards);
+    const std::vector<ShardPart*> parts = active_parts();
+    const at::Tensor squares = sum_gradients(parts);
     context_.pager.sum_over_shards(squares);
     forget_and_add(squares);
     const at::Tensor update_squares =
         at::zeros({static_cast<int64_t>(order_.size())}, at::kDouble);
     std::vector<at::Tensor> updates;
-    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
-      const Entry& entry = entries_.at(run.parameter);
-      at::Tensor update = gradient_of(run, shards.at(part.group));
-      if (entry.shape) {
-        entry.shape->divide_by_root(
-            update, run.parameter_offset, entry.moments);
-      } else {
-        update.div_(entry.moments.sqrt());
-      }
-      update_squares[row_of(run)] += update.square().sum(at::kDouble).cpu();
-      updates.push_back(std::move(update));
-    });
+    for_each_active_run(
+        parts,
+        {.weights = false},
+        [&](const ParameterRun& run, const ShardTensors& shard) {
+          const Entry& entry = entries_.at(run.parameter);
+          at::Tensor update = gradient_of(run, shard);
+          if (entry.shape) {
+            entry.shape->divide_by_root(
+                update, run.parameter_offset, entry.values());
+          } else {
+            update.div_(entry.values().sqrt());
+          }
+          update_squares[row_of(run)] += update.square().sum(at::kDouble).cpu();
+          updates.push_back(std::move(update));
+        });
     context_.pager.sum_over_shards(update_squares);
     size_t next = 0;
-    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
-      const double squares_of_update =
-          update_squares[row_of(run)].item<double>();
-      apply(
-          run,
-          shards.at(part.group),
-          updates[next++],
-          input.lr_of(*run.parameter),
-          squares_of_update);
-    });
-    for (const auto& [group, tensors] : shards) {
-      context_.access[group]->end();
-    }
+    for_each_active_run(
+        parts, {}, [&](const ParameterRun& run, const ShardTensors& shard) {
+          apply(
+              run,
+              shard,
+              updates[next++],
+              input.lr_of(*run.parameter),
+              update_squares[row_of(run)].item<double>());
+        });
   }
 
   void visit_state(StateVisitor& visitor) override {
     for (const OptimizedParameter* parameter : order_) {
       const Entry& entry = entries_.at(parameter);
       if (entry.shape) {
-        visitor.replicated(*parameter, "exp_avg_sq_factors", entry.moments);
+        visitor.replicated(*parameter, "exp_avg_sq_factors", entry.values());
       }
     }
     for_each_run([&](const ShardPart&, const ParameterRun& run) {
-      const Entry& entry = entries_.at(run.parameter);
+      Entry& entry = entries_.at(run.parameter);
       if (!entry.shape) {
-        visitor.elements(run, "exp_avg_sq", entry.moments);
+        visitor.elements(run, "exp_avg_sq", *entry.moments, 0);
       }
     });
   }
@@ -128,10 +142,15 @@ class AdafactorMethod : public UpdateMethod {
   struct Entry {
     std::optional<FactoredShape> shape; ///< nothing: a moment per element
     /// Of a factored parameter, whole: see FactoredShape; else [numel] of the
-    /// run, undefined where this rank has none.
-    at::Tensor moments;
+    /// run, nothing where this rank has none. They are few and stay in memory,
+    /// where updates happen.
+    std::optional<StateTensor> moments;
     double weight_squares = 0; ///< of the step in progress
     size_t row = 0; ///< of the step in progress, in sums
+
+    const at::Tensor& values() const {
+      return moments->tensor();
+    }
   };
 
   template <typename Body>
@@ -144,17 +163,18 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   template <typename Body>
-  void for_each_active_run(const Body& body) const {
-    for_each_run([&](const ShardPart& part, const ParameterRun& run) {
-      if (has_gradient(*run.parameter)) {
-        body(part, run);
-      }
-    });
-  }
-
-  int64_t item_bytes(const OptimizedParameter& parameter) const {
-    return static_cast<int64_t>(
-        c10::elementSize(context_.access[parameter.group]->dtype()));
+  void for_each_active_run(
+      const std::vector<ShardPart*>& parts,
+      const Writes& writes,
+      const Body& body) {
+    for_each_part(
+        parts, writes, [&](ShardPart& part, const ShardTensors& shard) {
+          for (const ParameterRun& run : part.runs) {
+            if (has_gradient(*run.parameter)) {
+              body(run, shard);
+            }
+          }
+        });
   }
 
   int64_t row_of(const ParameterRun& run) const {
@@ -177,7 +197,7 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   /// This rank's share of the first sum. Moments of elements are updated.
-  at::Tensor sum_gradients(std::map<size_t, ShardTensors>& shards) {
+  at::Tensor sum_gradients(const std::vector<ShardPart*>& parts) {
     std::map<const OptimizedParameter*, int64_t> offsets;
     int64_t numel = 0;
     for (const OptimizedParameter* parameter : order_) {
@@ -185,28 +205,29 @@ class AdafactorMethod : public UpdateMethod {
       numel += has_gradient(*parameter) ? sum_numel(entries_.at(parameter)) : 0;
     }
     const at::Tensor sums = at::zeros({numel}, at::kDouble);
-    for_each_active_run([&](const ShardPart& part, const ParameterRun& run) {
-      if (shards.find(part.group) == shards.end()) {
-        shards[part.group] = context_.access[part.group]->begin();
-      }
-      const ShardTensors& shard = shards[part.group];
-      const Entry& entry = entries_.at(run.parameter);
-      const at::Tensor own =
-          sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
-      own[0] += shard.master.narrow(0, run.shard_offset, run.numel)
-                    .to(at::kDouble)
-                    .square()
-                    .sum()
-                    .cpu();
-      const at::Tensor squares =
-          gradient_of(run, shard).square_().add_(options_.eps);
-      if (entry.shape) {
-        entry.shape->add_sums(
-            squares, run.parameter_offset, own.narrow(0, 1, own.numel() - 1));
-      } else {
-        entry.moments.lerp_(squares, 1 - beta2(*run.parameter));
-      }
-    });
+    for_each_active_run(
+        parts,
+        {.weights = false},
+        [&](const ParameterRun& run, const ShardTensors& shard) {
+          const Entry& entry = entries_.at(run.parameter);
+          const at::Tensor own =
+              sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
+          own[0] += shard.master.narrow(0, run.shard_offset, run.numel)
+                        .to(at::kDouble)
+                        .square()
+                        .sum()
+                        .cpu();
+          const at::Tensor squares =
+              gradient_of(run, shard).square_().add_(options_.eps);
+          if (entry.shape) {
+            entry.shape->add_sums(
+                squares,
+                run.parameter_offset,
+                own.narrow(0, 1, own.numel() - 1));
+          } else {
+            entry.values().lerp_(squares, 1 - beta2(*run.parameter));
+          }
+        });
     return sums;
   }
 
@@ -228,8 +249,9 @@ class AdafactorMethod : public UpdateMethod {
       if (entry.shape) {
         const at::Tensor means = entry.shape->means_of(
             sums.narrow(0, offset + 1, entry.shape->state_numel()));
-        entry.moments.lerp_(
-            means.to(entry.moments.device(), entry.moments.scalar_type()),
+        const at::Tensor& moments = entry.values();
+        moments.lerp_(
+            means.to(moments.device(), moments.scalar_type()),
             1 - beta2(*parameter));
       }
       offset += sum_numel(entry);
@@ -268,7 +290,7 @@ class AdafactorMethod : public UpdateMethod {
 } // namespace
 
 std::unique_ptr<UpdateMethod> make_adafactor(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdafactorOptions& options) {
   return std::make_unique<AdafactorMethod>(context, parameters, options);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -20,43 +21,54 @@ class ElementwiseMethod : public UpdateMethod {
       std::function<Step(const OptimizedParameter&, const StepInput&)>;
 
   ElementwiseMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      void (*kernel)(std::span<const Run>),
+      bool (*kernel)(std::span<const Run>),
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
         make_step_(std::move(make_step)) {}
 
   void step(const StepInput& input) override {
-    for (const ShardPart& part : parts_) {
-      const auto spans = active_spans(part, *context_.pager.bucket(part.group));
-      if (spans.empty()) {
-        continue;
-      }
-      ShardAccess& access = *context_.access[part.group];
-      const ShardTensors shard = access.begin();
-      std::vector<Run> runs;
-      for (const UpdateSpan& span : spans) {
-        runs.push_back(
-            {tensors_of(part, shard, span),
-             make_step_(*span.parameter, input)});
-      }
-      kernel_(runs);
-      access.end();
-    }
+    for_each_part(
+        active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
+          update(part, shard, input);
+        });
+  }
+
+  void update_group(size_t g, const StepInput& input) override {
+    std::vector<ShardPart*> parts = active_parts();
+    std::erase_if(
+        parts, [g](const ShardPart* part) { return part->group != g; });
+    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
+      update(part, shard, input);
+    });
   }
 
  private:
-  void (*kernel_)(std::span<const Run>);
+  void update(
+      const ShardPart& part,
+      const ShardTensors& shard,
+      const StepInput& input) {
+    std::vector<Run> runs;
+    for (const UpdateSpan& span :
+         active_spans(part, *context_.pager.bucket(part.group))) {
+      runs.push_back(
+          {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
+      runs.back().step.rounding = rounding_of(part, span);
+    }
+    kernel_(runs);
+  }
+
+  bool (*kernel_)(std::span<const Run>);
   MakeStep make_step_;
 };
 
 } // namespace
 
 std::unique_ptr<UpdateMethod> make_adam(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdamWOptions& options,
     bool decoupled_decay) {
@@ -81,7 +93,7 @@ std::unique_ptr<UpdateMethod> make_adam(
 }
 
 std::unique_ptr<UpdateMethod> make_sgd(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const SgdOptions& options) {
   std::vector<std::string> state;
@@ -107,7 +119,7 @@ std::unique_ptr<UpdateMethod> make_sgd(
 }
 
 std::unique_ptr<UpdateMethod> make_lion(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options) {
   return std::make_unique<ElementwiseMethod<LionRun>>(

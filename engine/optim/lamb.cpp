@@ -15,7 +15,7 @@ namespace {
 class LambMethod : public UpdateMethod {
  public:
   LambMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       const LambOptions& options)
       : UpdateMethod(context, parameters, {"exp_avg", "exp_avg_sq"}),
@@ -25,50 +25,46 @@ class LambMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     // The moments, and the squares of what is in this rank's shard; then the
     // norms of whole parameters; then the weights.
-    std::vector<Part> parts = begin_parts();
-    std::vector<LambRun> runs;
-    std::vector<double*> sums;
+    const std::vector<ShardPart*> parts = active_parts();
     const at::Tensor all =
         at::zeros({static_cast<int64_t>(parameters_.size()), 2}, at::kDouble);
-    for (const Part& part : parts) {
-      for (const UpdateSpan& span : part.spans) {
-        runs.push_back(run_of(part, span, input));
-        sums.push_back(all.mutable_data_ptr<double>() + 2 * row_of(span));
-      }
-    }
-    lamb_moments_(runs, sums);
+    auto* sums = all.mutable_data_ptr<double>();
+    for_each_part(
+        parts,
+        {.weights = false},
+        [&](ShardPart& part, const ShardTensors& shard) {
+          std::vector<LambRun> runs;
+          std::vector<double*> rows;
+          for (const UpdateSpan& span : spans_of(part)) {
+            runs.push_back(run_of(part, shard, span, input));
+            rows.push_back(sums + 2 * row_of(span));
+          }
+          lamb_moments_(runs, rows);
+        });
     context_.pager.sum_over_shards(all);
-    for (size_t i = 0; i < runs.size(); ++i) {
-      runs[i].step.lr *= trust_ratio(sums[i][0], sums[i][1]);
-    }
-    lamb_weights_(runs);
-    for (const Part& part : parts) {
-      context_.access[part.shard->group]->end();
-    }
+    for_each_part(
+        parts,
+        {.state = false},
+        [&](ShardPart& part, const ShardTensors& shard) {
+          std::vector<LambRun> runs;
+          for (const UpdateSpan& span : spans_of(part)) {
+            const double* row = sums + 2 * row_of(span);
+            runs.push_back(run_of(part, shard, span, input));
+            runs.back().step.lr *= trust_ratio(row[0], row[1]);
+          }
+          lamb_weights_(runs);
+        });
   }
 
  private:
-  struct Part {
-    const ShardPart* shard;
-    ShardTensors tensors;
-    std::vector<UpdateSpan> spans;
-  };
-
-  std::vector<Part> begin_parts() {
-    std::vector<Part> parts;
-    for (const ShardPart& part : parts_) {
-      auto spans = active_spans(
-          part, *context_.pager.bucket(part.group), /*join=*/false);
-      if (!spans.empty()) {
-        parts.push_back(
-            {&part, context_.access[part.group]->begin(), std::move(spans)});
-      }
-    }
-    return parts;
+  std::vector<UpdateSpan> spans_of(const ShardPart& part) const {
+    return active_spans(
+        part, *context_.pager.bucket(part.group), /*join=*/false);
   }
 
   LambRun run_of(
-      const Part& part,
+      const ShardPart& part,
+      const ShardTensors& shard,
       const UpdateSpan& span,
       const StepInput& input) const {
     const OptimizedParameter& parameter = *span.parameter;
@@ -80,7 +76,8 @@ class LambMethod : public UpdateMethod {
     step.weight_decay = parameter.settings.weight_decay;
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
-    return {tensors_of(*part.shard, part.tensors, span), step};
+    step.rounding = rounding_of(part, span);
+    return {tensors_of(part, shard, span), step};
   }
 
   int64_t row_of(const UpdateSpan& span) const {
@@ -103,7 +100,7 @@ class LambMethod : public UpdateMethod {
 } // namespace
 
 std::unique_ptr<UpdateMethod> make_lamb(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LambOptions& options) {
   return std::make_unique<LambMethod>(context, parameters, options);

@@ -16,7 +16,7 @@ namespace {
 class MuonMethod : public UpdateMethod {
  public:
   MuonMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       const MuonOptions& options)
       : UpdateMethod(context, parameters, {"momentum_buffer"}),
@@ -25,11 +25,15 @@ class MuonMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     // Every rank has a part of every group, even if none of its runs.
-    for (const ShardPart& part : parts_) {
+    std::vector<ShardPart*> parts;
+    for (ShardPart& part : parts_) {
       if (any_gradient(part.group)) {
-        step_group(part, input);
+        parts.push_back(&part);
       }
     }
+    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
+      update(part, shard, input);
+    });
   }
 
  private:
@@ -40,16 +44,16 @@ class MuonMethod : public UpdateMethod {
         });
   }
 
-  void step_group(const ShardPart& part, const StepInput& input) {
-    ShardAccess& access = *context_.access[part.group];
-    const ShardTensors shard = access.begin();
+  void update(
+      const ShardPart& part,
+      const ShardTensors& shard,
+      const StepInput& input) {
     const at::Tensor whole = gather(part, shard);
     for (const ParameterRun& run : part.runs) {
       if (has_gradient(*run.parameter)) {
         apply(run, shard, whole, input.lr_of(*run.parameter));
       }
     }
-    access.end();
   }
 
   at::ScalarType compute_dtype(const ShardTensors& shard) const {
@@ -126,7 +130,7 @@ class MuonMethod : public UpdateMethod {
 } // namespace
 
 std::unique_ptr<UpdateMethod> make_muon(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const MuonOptions& options) {
   return std::make_unique<MuonMethod>(context, parameters, options);

@@ -3,92 +3,141 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <utility>
+
 namespace tessera {
+
+namespace {
+
+bool is_narrow(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+} // namespace
 
 ShardAccess::ShardAccess(
     ParamGroup& group,
     const GradientBucket& bucket,
-    StatePlacement placement)
+    MemoryTier tier)
     : group_(group),
       bucket_(bucket),
       device_(
-          placement == StatePlacement::kHost ? at::Device(at::kCPU)
-                                             : group.master().device()) {
+          tier == MemoryTier::kDevice ? group.shard().device()
+                                      : at::Device(at::kCPU)) {
   TESSERA_CHECK(
-      at::isFloatingType(group.master().scalar_type()),
+      at::isFloatingType(group.dtype()),
       "optimizer: weights of type ",
-      group.master().scalar_type(),
+      group.dtype(),
       " in group '",
       group.name(),
       "' cannot be trained; freeze them (requires_grad_(false)) before wrap.");
 }
 
 at::ScalarType ShardAccess::dtype() const {
-  return group_.master().scalar_type() == at::kDouble ? at::kDouble
-                                                      : at::kFloat;
+  return group_.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-bool ShardAccess::mirrored() const {
-  return device_ != group_.master().device();
+/// Updates happen on another device than the parameters'.
+bool ShardAccess::is_remote() const {
+  return device_ != group_.shard().device();
 }
 
-int64_t ShardAccess::bytes() const {
-  return mirrored() ? group_.layout().shard_numel() *
-                          static_cast<int64_t>(c10::elementSize(dtype()))
-                    : 0;
+bool ShardAccess::stages_master() const {
+  StoredShard* stored = group_.stored_master();
+  return stored != nullptr ? !stored->in_place().defined() : is_remote();
 }
 
 bool ShardAccess::rounds_in_kernel() const {
-  const at::ScalarType type = group_.shard().scalar_type();
-  return group_.has_own_master() &&
-         (type == at::kBFloat16 || type == at::kHalf);
+  return group_.has_own_master() && is_narrow(group_.dtype());
 }
 
-void ShardAccess::allocate(MemoryLedger& ledger) {
-  if (mirrored()) {
-    mirror_.emplace(group_.master(), dtype(), ledger);
-    write_backs_ = group_.write_backs();
-  }
+at::ScalarType ShardAccess::gradient_dtype() const {
+  return is_narrow(bucket_.dtype()) ? bucket_.dtype() : dtype();
 }
 
-ShardTensors ShardAccess::begin() {
-  ShardTensors tensors;
-  const at::Tensor& master = group_.master();
-  if (mirrored()) {
-    if (write_backs_ != group_.write_backs()) {
-      mirror_->load();
-      write_backs_ = group_.write_backs();
+int64_t ShardAccess::stage_bytes() const {
+  const int64_t numel = group_.layout().shard_numel();
+  const auto bytes = [numel](bool staged, at::ScalarType type) {
+    return staged ? StateStage::Buffer::bytes_for(numel, type) : 0;
+  };
+  return bytes(stages_master(), dtype()) +
+         bytes(is_remote(), gradient_dtype()) +
+         bytes(is_remote() && rounds_in_kernel(), group_.dtype());
+}
+
+void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
+  group_.check_master();
+  const int64_t numel = group_.layout().shard_numel();
+  const auto fetch = [&](const at::Tensor& from, at::ScalarType type) {
+    const at::Tensor place = buffer->place(numel, type);
+    if (from.scalar_type() == type) {
+      arriving_.push_back(begin_copy(place, from));
+    } else {
+      place.copy_(from); // converts
     }
-    tensors.master = mirror_->tensor();
-  } else if (master.scalar_type() == dtype()) {
-    tensors.master = master;
+    return place;
+  };
+  StoredShard* stored = group_.stored_master();
+  if (stored != nullptr) {
+    open_.master = stored->in_place();
+    if (!open_.master.defined()) {
+      open_.master = buffer->place(numel, dtype());
+      arriving_.push_back(stored->read(open_.master));
+    }
+  } else if (is_remote()) {
+    open_.master = fetch(group_.master(), dtype());
+  } else {
+    open_.master = group_.master().to(dtype()); // itself, if it is that
+  }
+
+  if (is_remote()) {
+    open_.gradient = fetch(bucket_.shard(), gradient_dtype());
     if (rounds_in_kernel()) {
-      tensors.low_precision = group_.shard();
+      open_.low_precision = buffer->place(numel, group_.dtype());
     }
   } else {
-    tensors.master = master.to(dtype());
-    tensors.low_precision = master;
-  }
-  tensors.gradient = bucket_.shard();
-  const at::ScalarType type = tensors.gradient.scalar_type();
-  const bool narrow = type == at::kBFloat16 || type == at::kHalf;
-  tensors.gradient = tensors.gradient.to(
-      device_, narrow ? type : tensors.master.scalar_type());
-  return tensors;
-}
-
-void ShardAccess::end() {
-  if (mirrored() || !rounds_in_kernel()) {
-    master_was_written();
+    open_.gradient = bucket_.shard().to(gradient_dtype());
+    if (group_.dtype() != dtype()) {
+      open_.low_precision = group_.shard();
+    }
   }
 }
 
-void ShardAccess::master_was_written() {
-  if (mirrored()) {
-    mirror_->store();
+ShardTensors ShardAccess::tensors() {
+  for (PendingTransfer& transfer : arriving_) {
+    transfer.wait();
   }
-  group_.round_master();
-  write_backs_ = group_.write_backs();
+  arriving_.clear();
+  return open_;
+}
+
+std::vector<PendingTransfer> ShardAccess::begin_return(
+    const std::vector<FlatSpan>& written) {
+  std::vector<PendingTransfer> leaving;
+  const ShardTensors open = std::exchange(open_, {});
+  if (written.empty()) {
+    return leaving;
+  }
+  StoredShard* stored = group_.stored_master();
+  if (stored != nullptr && stages_master()) {
+    leaving.push_back(stored->write(open.master));
+  }
+  if (!is_remote()) {
+    return leaving;
+  }
+  // Only what was updated: the rest of the buffer means nothing.
+  const at::Tensor& from =
+      open.low_precision.defined() ? open.low_precision : open.master;
+  for (const FlatSpan& span : written) {
+    const at::Tensor into = group_.shard().narrow(0, span.begin, span.numel);
+    const at::Tensor values = from.narrow(0, span.begin, span.numel);
+    if (values.scalar_type() == into.scalar_type()) {
+      leaving.push_back(begin_copy(into, values));
+    } else {
+      into.copy_(values); // rounds
+    }
+  }
+  return leaving;
 }
 
 } // namespace tessera

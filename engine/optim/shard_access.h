@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an update reads and writes of one group, where the state rests.
+// What an update reads and writes of one group, wherever it rests.
 
-#include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/offload/host_mirror.h"
-#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/state_tiers.h"
+#include "tessera/runtime/memory/pending_transfer.h"
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/param_group.h"
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include <vector>
 
 namespace tessera {
 
@@ -23,50 +23,51 @@ struct ShardTensors {
   at::Tensor low_precision;
 };
 
-/// Hides where the master weights are: in the group, in a host copy for
-/// parameters of another device, or nowhere (training without master weights:
-/// then each update widens the shard and rounds it back).
+/// Hides where the master weights are: in the group, stored on another tier,
+/// or nowhere (training without master weights: then each update widens the
+/// shard and rounds it back). A group whose state is not on the parameters'
+/// device is updated by the CPU; what comes from elsewhere and goes back passes
+/// through a buffer of the stage.
 class ShardAccess {
  public:
-  /// @param group, bucket outlive this object.
+  /// @param group, bucket outlive this object. @param tier of the group's
+  /// state.
   /// @throws tessera::Error when the parameters are not floating-point.
-  ShardAccess(
-      ParamGroup& group,
-      const GradientBucket& bucket,
-      StatePlacement placement);
+  ShardAccess(ParamGroup& group, const GradientBucket& bucket, MemoryTier tier);
 
-  /// Where state rests.
+  /// Where updates happen.
   at::Device device() const {
     return device_;
   }
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
 
-  /// Bytes of the host copy.
-  int64_t bytes() const;
-  void allocate(MemoryLedger& ledger);
+  /// What begin_fetch() takes of a buffer.
+  int64_t stage_bytes() const;
 
-  /// The master weights where they rest: [shard_numel].
-  const at::Tensor& master() const {
-    return mirror_ ? mirror_->tensor() : group_.master();
-  }
-  /// After they were written from outside: the group gets them.
-  void master_was_written();
-
-  /// The tensors for an update. On a mirrored group it blocks.
-  ShardTensors begin();
-  /// After the update: what rests elsewhere goes back to the group.
-  void end();
+  /// Begins to bring in what is not on device().
+  /// @param buffer of stage_bytes(); may be null when that is 0.
+  void begin_fetch(StateStage::Buffer* buffer);
+  /// The tensors for an update, after begin_fetch(). Blocks until they are
+  /// there.
+  ShardTensors tensors();
+  /// After the update: begins to bring back what rests elsewhere. A buffer's
+  /// user has ended when the returned transfers have.
+  /// @param written the stretches that were updated.
+  std::vector<PendingTransfer> begin_return(
+      const std::vector<FlatSpan>& written);
 
  private:
-  bool mirrored() const;
+  bool is_remote() const;
+  bool stages_master() const;
   bool rounds_in_kernel() const;
+  at::ScalarType gradient_dtype() const;
 
   ParamGroup& group_;
   const GradientBucket& bucket_;
   at::Device device_;
-  std::optional<HostMirror> mirror_;
-  uint64_t write_backs_ = 0; ///< of the group, when the mirror was loaded
+  ShardTensors open_;
+  std::vector<PendingTransfer> arriving_;
 };
 
 } // namespace tessera

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/sharded_optimizer.h"
 
+#include "tessera/runtime/core/error.h"
+
 #include <c10/core/GradMode.h>
 
 #include <map>
@@ -32,7 +34,7 @@ bool is_hidden_matrix(
 
 /// Makes the methods of one rule.
 struct MethodMaker {
-  const UpdateContext& context;
+  UpdateContext& context;
   const Parameters& parameters;
   std::vector<std::unique_ptr<UpdateMethod>>& methods;
 
@@ -81,16 +83,18 @@ struct MethodMaker {
 
 ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
+    StateTiers& tiers,
     const OptimizerOptions& options)
-    : context_{pager, {}}, lr_(options.lr) {
+    : context_{pager, tiers, {}, {}, options.moment_dtype, options.stochastic_rounding},
+      lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
     if (!group.trainable()) {
       context_.access.push_back(nullptr);
       continue;
     }
-    context_.access.push_back(std::make_unique<ShardAccess>(
-        group, *pager.bucket(g), options.placement));
+    context_.access.push_back(
+        std::make_unique<ShardAccess>(group, *pager.bucket(g), tiers.tier(g)));
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       OptimizedParameter parameter;
       parameter.paged = &group.parameters()[i];
@@ -110,65 +114,105 @@ ShardedOptimizer::ShardedOptimizer(
         MethodMaker{context_, parameters, methods_},
         parameters.front()->settings.rule);
   }
+  for (const auto& method : methods_) {
+    method->announce_staging();
+  }
 }
 
 ShardedOptimizer::~ShardedOptimizer() = default;
 
-int64_t ShardedOptimizer::state_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& access : context_.access) {
-    bytes += access ? access->bytes() : 0;
+TierBytes ShardedOptimizer::planned_bytes() const {
+  TierBytes bytes{};
+  const auto add = [&](MemoryTier tier, MemoryPurpose purpose, int64_t count) {
+    bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] += count;
+  };
+  for (size_t g = 0; g < context_.access.size(); ++g) {
+    const ParamGroup& group = *context_.pager.groups()[g];
+    if (const StoredShard* master = group.stored_master()) {
+      add(context_.tiers.tier(g),
+          MemoryPurpose::kOptimizerState,
+          context_.tiers.store(g)->bytes_for(master->numel(), master->dtype()));
+    }
   }
   for (const auto& method : methods_) {
-    bytes += method->state_bytes();
+    method->add_state_bytes(bytes);
   }
+  add(MemoryTier::kHost,
+      MemoryPurpose::kStaging,
+      context_.stage.bytes() + context_.tiers.staging_bytes());
   return bytes;
 }
 
 void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
-  for (const auto& access : context_.access) {
-    if (access) {
-      access->allocate(ledger);
-    }
-  }
+  context_.stage.allocate(context_.tiers.host_memory());
   for (const auto& method : methods_) {
     method->allocate(ledger);
   }
 }
 
-void ShardedOptimizer::step(double grad_scale) {
+void ShardedOptimizer::check_whole() const {
+  TESSERA_CHECK(
+      damage_.empty(),
+      "the optimizer's state is no longer whole: an update failed (",
+      damage_,
+      "). Make a new engine and load the last checkpoint.");
+}
+
+void ShardedOptimizer::apply(const std::function<void(UpdateMethod&)>& update) {
+  try {
+    for (const auto& method : methods_) {
+      update(*method);
+    }
+  } catch (const std::exception& error) {
+    damage_ = error.what();
+    throw;
+  }
+}
+
+void ShardedOptimizer::begin_update(
+    OptimizedParameter& parameter,
+    double grad_scale) {
+  const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+  parameter.grad_scale = grad_scale * bucket.factor();
+  if (bucket.has_gradient(parameter.position)) {
+    ++parameter.steps;
+  }
+}
+
+void ShardedOptimizer::update_group(size_t g) {
   const c10::NoGradGuard no_grad;
+  check_whole();
   for (OptimizedParameter& parameter : parameters_) {
-    const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
-    parameter.grad_scale = grad_scale * bucket.factor();
-    if (bucket.has_gradient(parameter.position)) {
-      ++parameter.steps;
+    if (parameter.group == g) {
+      begin_update(parameter, /*grad_scale=*/1);
     }
   }
-  for (const auto& method : methods_) {
-    method->step({lr_});
+  apply([&](UpdateMethod& method) { method.update_group(g, {lr_}); });
+}
+
+void ShardedOptimizer::step(double grad_scale) {
+  const c10::NoGradGuard no_grad;
+  check_whole();
+  for (OptimizedParameter& parameter : parameters_) {
+    begin_update(parameter, grad_scale);
   }
+  apply([&](UpdateMethod& method) { method.step({lr_}); });
   ++steps_;
 }
 
-const at::Tensor& ShardedOptimizer::master(size_t g) const {
-  const auto& access = context_.access[g];
-  return access ? access->master() : context_.pager.groups()[g]->master();
+at::Tensor ShardedOptimizer::load_master(size_t g) const {
+  check_whole();
+  return context_.pager.groups()[g]->read_master();
 }
 
-void ShardedOptimizer::masters_were_written() {
-  for (size_t g = 0; g < context_.access.size(); ++g) {
-    if (context_.access[g]) {
-      context_.access[g]->master_was_written();
-    } else {
-      context_.pager.groups()[g]->round_master();
-    }
-  }
+void ShardedOptimizer::store_master(size_t g, const at::Tensor& values) {
+  context_.pager.groups()[g]->write_master(values);
 }
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   const c10::NoGradGuard no_grad;
+  check_whole();
   for (const auto& method : methods_) {
     method->visit_state(visitor);
   }

@@ -8,7 +8,9 @@
 #include "tessera/sharding/pager.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -19,20 +21,35 @@ namespace tessera {
 class ShardedOptimizer {
  public:
   /// Divides the parameters among the optimizers; allocates nothing.
-  /// @param pager outlives this object. @param options checked.
-  ShardedOptimizer(Pager& pager, const OptimizerOptions& options);
+  /// @param pager outlives this object; so does `tiers`, which has planned the
+  ///   pager's groups. @param options checked.
+  ShardedOptimizer(
+      Pager& pager,
+      StateTiers& tiers,
+      const OptimizerOptions& options);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// Bytes of state that this rank needs.
-  int64_t state_bytes() const;
+  /// Bytes that this rank needs: state, but for master weights on the
+  /// parameters' device, which are the pager's; and what it passes through.
+  TierBytes planned_bytes() const;
   /// Makes the state; before the first step().
   void allocate_state(MemoryLedger& ledger);
 
   /// One step with the settled gradients. Collective.
   /// @param grad_scale gradients are multiplied by it first.
+  /// @throws tessera::Error when state cannot be brought in or back. Some
+  ///   groups are updated then, others not: everything after it throws.
   void step(double grad_scale = 1);
+
+  /// The part of step() for one group, ahead of it and for no other: step()
+  /// then finds no gradient there. Not collective. Only for optimizers of which
+  /// updates_elements_alone() is true.
+  void update_group(size_t g);
+
+  /// @throws tessera::Error after an update that failed half-way.
+  void check_whole() const;
 
   /// The rate before the parameters' own factors.
   double learning_rate() const {
@@ -50,11 +67,11 @@ class ShardedOptimizer {
     steps_ = steps;
   }
 
-  /// The most precise values of group `g`'s shard: [shard_numel]. Trained or
-  /// not.
-  const at::Tensor& master(size_t g) const;
-  /// To be called after they were written from outside.
-  void masters_were_written();
+  /// The most precise values of group `g`'s shard in memory: [shard_numel].
+  /// Trained or not. What is written to them counts after store_master(). Both
+  /// block.
+  at::Tensor load_master(size_t g) const;
+  void store_master(size_t g, const at::Tensor& values);
 
   /// All trainable parameters, in the pager's order. Their step counts may be
   /// changed, to go on from saved state.
@@ -69,13 +86,16 @@ class ShardedOptimizer {
   void visit_state(StateVisitor& visitor);
 
  private:
-  void make_methods(const OptimizerOptions& options);
+  void begin_update(OptimizedParameter& parameter, double grad_scale);
+  /// Calls `update` for all methods; a failure is remembered.
+  void apply(const std::function<void(UpdateMethod&)>& update);
 
   UpdateContext context_;
   double lr_;
   int64_t steps_ = 0;
   std::vector<OptimizedParameter> parameters_;
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
+  std::string damage_; ///< of an update that failed half-way; empty: none
 };
 
 } // namespace tessera

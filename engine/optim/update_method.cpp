@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/counter_random.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -91,7 +94,7 @@ ShardPart make_shard_part(
 }
 
 UpdateMethod::UpdateMethod(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     std::vector<std::string> state_names)
     : context_(context), state_names_(std::move(state_names)) {
@@ -106,37 +109,157 @@ UpdateMethod::UpdateMethod(
   }
 }
 
-int64_t UpdateMethod::state_bytes() const {
-  int64_t bytes = 0;
+void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
-    bytes += part.state_numel * static_cast<int64_t>(state_names_.size()) *
-             static_cast<int64_t>(
-                 c10::elementSize(context_.access[part.group]->dtype()));
+    const at::ScalarType dtype = state_dtype(part.group);
+    const ShardStore* store = context_.tiers.store(part.group);
+    const int64_t each =
+        store != nullptr
+            ? store->bytes_for(part.state_numel, dtype)
+            : part.state_numel * static_cast<int64_t>(c10::elementSize(dtype));
+    bytes[static_cast<size_t>(context_.tiers.tier(part.group))]
+         [static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
+        each * static_cast<int64_t>(state_names_.size());
   }
-  return bytes;
 }
 
 void UpdateMethod::allocate(MemoryLedger& ledger) {
   for (ShardPart& part : parts_) {
     const ShardAccess& access = *context_.access[part.group];
-    for (size_t i = 0; i < state_names_.size(); ++i) {
-      part.state.push_back(ledger.allocate_zeros(
-          MemoryPurpose::kOptimizerState,
-          part.state_numel,
-          access.dtype(),
-          access.device()));
+    ShardStore* store = context_.tiers.store(part.group);
+    for (const std::string& name : state_names_) {
+      if (store == nullptr) {
+        part.stored.emplace_back(ledger.allocate_zeros(
+            MemoryPurpose::kOptimizerState,
+            part.state_numel,
+            state_dtype(part.group),
+            access.device()));
+      } else {
+        part.stored.emplace_back(store->reserve(
+            name + " of '" + context_.pager.groups()[part.group]->name() + "'",
+            MemoryPurpose::kOptimizerState,
+            part.state_numel,
+            state_dtype(part.group)));
+      }
+    }
+    part.state.resize(part.stored.size());
+  }
+}
+
+void UpdateMethod::announce_staging() {
+  for (const ShardPart& part : parts_) {
+    context_.stage.need(stage_bytes(part));
+  }
+}
+
+/// What a part takes of a buffer.
+int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
+  const ShardAccess& access = *context_.access[part.group];
+  const int64_t each = context_.tiers.tier(part.group) == MemoryTier::kNvme
+                           ? StateStage::Buffer::bytes_for(
+                                 part.state_numel, state_dtype(part.group))
+                           : 0;
+  return access.stage_bytes() +
+         each * static_cast<int64_t>(state_names_.size());
+}
+
+void UpdateMethod::begin_fetch(ShardPart& part) {
+  if (part.fetched) {
+    return;
+  }
+  part.fetched = true;
+  if (const int64_t bytes = stage_bytes(part); bytes > 0) {
+    const TransferWaits::Scope waits(context_.pager.transfer_waits());
+    part.buffer = context_.stage.take(bytes);
+  }
+  context_.access[part.group]->begin_fetch(part.buffer.get());
+  for (size_t i = 0; i < part.stored.size(); ++i) {
+    StateTensor& stored = part.stored[i];
+    if (stored.in_memory()) {
+      part.state[i] = stored.tensor();
+    } else {
+      part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
+      part.arriving.push_back(stored.shard().read(part.state[i]));
     }
   }
 }
 
+ShardTensors UpdateMethod::open(ShardPart& part) {
+  begin_fetch(part);
+  const TransferWaits::Scope waits(context_.pager.transfer_waits());
+  ShardTensors tensors = context_.access[part.group]->tensors();
+  for (PendingTransfer& transfer : part.arriving) {
+    transfer.wait();
+  }
+  part.arriving.clear();
+  return tensors;
+}
+
+void UpdateMethod::close(ShardPart& part, const Writes& writes) {
+  std::vector<FlatSpan> written;
+  if (writes.weights) {
+    for (const UpdateSpan& span :
+         active_spans(part, *context_.pager.bucket(part.group))) {
+      written.push_back({span.shard_offset, span.numel});
+    }
+  }
+  std::vector<PendingTransfer> leaving =
+      context_.access[part.group]->begin_return(written);
+  for (size_t i = 0; i < part.stored.size(); ++i) {
+    StateTensor& stored = part.stored[i];
+    if (writes.state && !stored.in_memory()) {
+      leaving.push_back(stored.shard().write(part.state[i]));
+    }
+    part.state[i] = at::Tensor();
+  }
+  if (part.buffer != nullptr) {
+    context_.stage.give_back(std::move(part.buffer), std::move(leaving));
+  }
+  part.fetched = false;
+}
+
+void UpdateMethod::for_each_part(
+    const std::vector<ShardPart*>& parts,
+    const Writes& writes,
+    const std::function<void(ShardPart&, const ShardTensors&)>& work) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ShardTensors tensors = open(*parts[i]);
+    if (i + 1 < parts.size()) {
+      begin_fetch(*parts[i + 1]);
+    }
+    work(*parts[i], tensors);
+    close(*parts[i], writes);
+  }
+}
+
+std::vector<ShardPart*> UpdateMethod::active_parts() {
+  std::vector<ShardPart*> active;
+  for (ShardPart& part : parts_) {
+    if (std::any_of(
+            part.runs.begin(), part.runs.end(), [this](const auto& run) {
+              return has_gradient(*run.parameter);
+            })) {
+      active.push_back(&part);
+    }
+  }
+  return active;
+}
+
+void UpdateMethod::update_group(size_t g, const StepInput& /*input*/) {
+  TESSERA_FAIL(
+      "group '",
+      context_.pager.groups()[g]->name(),
+      "' cannot be updated by itself: its optimizer looks at more than one "
+      "element at a time.");
+}
+
 void UpdateMethod::visit_state(StateVisitor& visitor) {
-  for (const ShardPart& part : parts_) {
-    for (const ParameterRun& run : part.runs) {
-      for (size_t i = 0; i < state_names_.size(); ++i) {
+  for (ShardPart& part : parts_) {
+    // All of one tensor together: it may have to come from a disk.
+    for (size_t i = 0; i < state_names_.size(); ++i) {
+      for (const ParameterRun& run : part.runs) {
         visitor.elements(
-            run,
-            state_names_[i],
-            part.state[i].narrow(0, run.state_offset, run.numel));
+            run, state_names_[i], part.stored[i], run.state_offset);
       }
     }
   }
@@ -145,6 +268,24 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
 bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
   return context_.pager.bucket(parameter.group)
       ->has_gradient(parameter.position);
+}
+
+at::ScalarType UpdateMethod::state_dtype(size_t group) const {
+  return context_.moment_dtype.value_or(context_.access[group]->dtype());
+}
+
+StochasticRounding UpdateMethod::rounding_of(
+    const ShardPart& part,
+    const UpdateSpan& span) const {
+  const ParamGroup& group = *context_.pager.groups()[part.group];
+  const FlatSpan shard = group.layout().shard(context_.pager.mesh().shard_rank);
+  StochasticRounding rounding;
+  rounding.enabled = context_.stochastic_rounding;
+  rounding.seed =
+      stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
+  rounding.first_element =
+      static_cast<uint64_t>(shard.begin + span.shard_offset);
+  return rounding;
 }
 
 std::vector<UpdateSpan> active_spans(

@@ -5,6 +5,9 @@
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
+#include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/state_tensor.h"
+#include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/sharding/pager.h"
 
@@ -12,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,7 +55,12 @@ struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<at::Tensor> state; ///< [state_numel] each
+  std::vector<StateTensor> stored; ///< the state where it rests
+  /// [state_numel] each: the state while a step has it in reach.
+  std::vector<at::Tensor> state;
+  bool fetched = false; ///< it is on its way, or there
+  std::shared_ptr<StateStage::Buffer> buffer; ///< that it passes through
+  std::vector<PendingTransfer> arriving;
 };
 
 /// The part of one group that belongs to `parameters` (all of that group).
@@ -78,11 +87,13 @@ class StateVisitor {
   virtual ~StateVisitor() = default;
 
   /// One value per element of a parameter.
-  /// @param values [run.numel], a view of the state itself.
+  /// @param state elements [offset, offset + run.numel) of it; outlives the
+  ///   visitor.
   virtual void elements(
       const ParameterRun& run,
       const std::string& name,
-      const at::Tensor& values) = 0;
+      StateTensor& state,
+      int64_t offset) = 0;
 
   /// A tensor that is the same on all ranks.
   virtual void replicated(
@@ -101,39 +112,12 @@ class StateVisitor {
 /// What a method needs of the outside.
 struct UpdateContext {
   Pager& pager;
+  StateTiers& tiers;
+  StateStage stage;
   std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
-};
-
-/// The updates of one optimizer for the parameters that it was given. Step
-/// counts are kept by ShardedOptimizer.
-class UpdateMethod {
- public:
-  /// @param state_names one flat state tensor per name and group; none for
-  ///   methods that keep theirs otherwise.
-  UpdateMethod(
-      const UpdateContext& context,
-      const std::vector<OptimizedParameter*>& parameters,
-      std::vector<std::string> state_names);
-  virtual ~UpdateMethod() = default;
-  UpdateMethod(const UpdateMethod&) = delete;
-  UpdateMethod& operator=(const UpdateMethod&) = delete;
-
-  /// Bytes of state on this rank, before and after allocate().
-  virtual int64_t state_bytes() const;
-  virtual void allocate(MemoryLedger& ledger);
-
-  /// Updates the parameters that have a gradient. Collective where the method
-  /// needs sums or whole matrices.
-  virtual void step(const StepInput& input) = 0;
-
-  virtual void visit_state(StateVisitor& visitor);
-
- protected:
-  bool has_gradient(const OptimizedParameter& parameter) const;
-
-  const UpdateContext& context_;
-  std::vector<ShardPart> parts_; ///< one per group that has parameters
-  std::vector<std::string> state_names_;
+  /// As in OptimizerOptions.
+  std::optional<at::ScalarType> moment_dtype;
+  bool stochastic_rounding = false;
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs
@@ -143,6 +127,73 @@ struct UpdateSpan {
   int64_t shard_offset;
   int64_t state_offset;
   int64_t numel;
+};
+
+/// The updates of one optimizer for the parameters that it was given. Step
+/// counts are kept by ShardedOptimizer.
+class UpdateMethod {
+ public:
+  /// @param state_names one flat state tensor per name and group; none for
+  ///   methods that keep theirs otherwise.
+  UpdateMethod(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      std::vector<std::string> state_names);
+  virtual ~UpdateMethod() = default;
+  UpdateMethod(const UpdateMethod&) = delete;
+  UpdateMethod& operator=(const UpdateMethod&) = delete;
+
+  /// Adds the bytes of state on this rank, before and after allocate().
+  virtual void add_state_bytes(TierBytes& bytes) const;
+  /// Tells the stage what passes through it, before it is allocated.
+  void announce_staging();
+  virtual void allocate(MemoryLedger& ledger);
+
+  /// Updates the parameters that have a gradient. Collective where the method
+  /// needs sums or whole matrices.
+  virtual void step(const StepInput& input) = 0;
+
+  /// The part of step() for group `g`; of methods that update elements alone.
+  virtual void update_group(size_t g, const StepInput& input);
+
+  virtual void visit_state(StateVisitor& visitor);
+
+ protected:
+  bool has_gradient(const OptimizedParameter& parameter) const;
+  /// What flat state of a group is kept in.
+  at::ScalarType state_dtype(size_t group) const;
+  /// How the update of `span` in its current step rounds.
+  StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
+      const;
+
+  /// What a pass over a part changes of it.
+  struct Writes {
+    bool weights = true;
+    bool state = true;
+  };
+
+  /// Calls `work` for each of the parts, its tensors in reach; meanwhile the
+  /// next one's are on their way, and the last one's on their way back.
+  void for_each_part(
+      const std::vector<ShardPart*>& parts,
+      const Writes& writes,
+      const std::function<void(ShardPart&, const ShardTensors&)>& work);
+
+  /// Begins to bring a part's tensors into reach, if that has not begun.
+  void begin_fetch(ShardPart& part);
+  /// Ends it. Blocks until they are there.
+  ShardTensors open(ShardPart& part);
+  /// Brings what was written back to where it rests, in the background.
+  void close(ShardPart& part, const Writes& writes);
+
+  /// The parts of which some run has a gradient.
+  std::vector<ShardPart*> active_parts();
+
+  int64_t stage_bytes(const ShardPart& part) const;
+
+  UpdateContext& context_;
+  std::vector<ShardPart> parts_; ///< one per group that has parameters
+  std::vector<std::string> state_names_;
 };
 
 /// The stretches of `part` whose parameters have a gradient.
@@ -160,33 +211,33 @@ UpdateTensors tensors_of(
 
 // The methods. Each is for parameters of one rule.
 std::unique_ptr<UpdateMethod> make_adam(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdamWOptions& options,
     bool decoupled_decay);
 std::unique_ptr<UpdateMethod> make_sgd(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const SgdOptions& options);
 std::unique_ptr<UpdateMethod> make_lion(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options);
 std::unique_ptr<UpdateMethod> make_lamb(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LambOptions& options);
 std::unique_ptr<UpdateMethod> make_adafactor(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const AdafactorOptions& options);
 /// @param parameters matrices only.
 std::unique_ptr<UpdateMethod> make_muon(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const MuonOptions& options);
 std::unique_ptr<UpdateMethod> make_user_method(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const UserOptimizerOptions& options);
 

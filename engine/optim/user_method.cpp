@@ -21,15 +21,13 @@ using RateKey = std::pair<double, int64_t>;
 class UserMethod : public UpdateMethod {
  public:
   UserMethod(
-      const UpdateContext& context,
+      UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       const UserOptimizerOptions& options)
       : UpdateMethod(context, parameters, {}), options_(options) {}
 
   // What the optimizer allocates in its first step is its own affair.
-  int64_t state_bytes() const override {
-    return 0;
-  }
+  void add_state_bytes(TierBytes&) const override {}
 
   void allocate(MemoryLedger&) override {
     std::map<RateKey, std::vector<at::Tensor>> leaves;
@@ -50,7 +48,10 @@ class UserMethod : public UpdateMethod {
     if (leaves.empty()) {
       return; // this rank has no part of these parameters
     }
-    bind(begin_all());
+    bind(open_all());
+    for (ShardPart& part : parts_) {
+      close(part, {.weights = false, .state = false});
+    }
     std::vector<torch::optim::OptimizerParamGroup> groups;
     for (auto& [key, tensors] : leaves) {
       groups.emplace_back(tensors);
@@ -68,7 +69,7 @@ class UserMethod : public UpdateMethod {
     if (optimizer_ == nullptr) {
       return;
     }
-    const auto shards = begin_all();
+    const auto shards = open_all();
     bind(shards);
     bool any = false;
     for (Leaf& leaf : leaves_) {
@@ -87,8 +88,9 @@ class UserMethod : public UpdateMethod {
       set_rates(input);
       optimizer_->step();
     }
-    for (const auto& [group, shard] : shards) {
-      finish(group, shard);
+    for (ShardPart& part : parts_) {
+      round(part, shards.at(part.group));
+      close(part, {});
     }
   }
 
@@ -109,10 +111,11 @@ class UserMethod : public UpdateMethod {
     at::Tensor tensor; ///< what the optimizer knows the run by
   };
 
-  std::map<size_t, ShardTensors> begin_all() {
+  /// A user's optimizer updates everything at once.
+  std::map<size_t, ShardTensors> open_all() {
     std::map<size_t, ShardTensors> shards;
-    for (const ShardPart& part : parts_) {
-      shards[part.group] = context_.access[part.group]->begin();
+    for (ShardPart& part : parts_) {
+      shards[part.group] = open(part);
     }
     return shards;
   }
@@ -138,16 +141,15 @@ class UserMethod : public UpdateMethod {
     ++steps_;
   }
 
-  void finish(size_t group, const ShardTensors& shard) {
+  void round(const ShardPart& part, const ShardTensors& shard) {
     if (shard.low_precision.defined()) {
       for (const Leaf& leaf : leaves_) {
-        if (leaf.group == group) {
+        if (leaf.group == part.group) {
           shard.low_precision.narrow(0, leaf.run->shard_offset, leaf.run->numel)
               .copy_(leaf.tensor);
         }
       }
     }
-    context_.access[group]->end();
   }
 
   at::Tensor save() const {
@@ -184,7 +186,7 @@ class UserMethod : public UpdateMethod {
 } // namespace
 
 std::unique_ptr<UpdateMethod> make_user_method(
-    const UpdateContext& context,
+    UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const UserOptimizerOptions& options) {
   return std::make_unique<UserMethod>(context, parameters, options);

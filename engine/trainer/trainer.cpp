@@ -3,58 +3,29 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
-#include "tessera/engine/trainer/training_log.h"
+#include "tessera/engine/trainer/run_monitor.h"
+#include "tessera/engine/trainer/run_position.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 
-#include <ATen/ops/tensor.h>
-
-#include <chrono>
-#include <cmath>
-#include <memory>
-#include <optional>
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <vector>
 
 namespace tessera {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+/// Steps of a run that has come so far, under the batches it has now.
+int64_t total_steps_from(
+    const RunPosition& position,
+    const TrainerOptions& options,
+    int64_t batches_per_epoch) {
+  const int64_t left = options.epochs * batches_per_epoch - position.batch;
+  const int64_t all = position.steps + left / options.accumulate;
+  return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
 }
-
-/// What all ranks did in one step.
-struct StepTotals {
-  double loss = 0; ///< mean over ranks and micro-batches
-  double tokens = 0;
-};
-
-StepTotals sum_over_ranks(Engine& engine, double loss, double tokens) {
-  const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
-  engine.sum_over_ranks(sums);
-  const auto* values = sums.const_data_ptr<double>();
-  return {values[0], values[1]};
-}
-
-/// How far a run has come.
-class RunPosition : public Checkpointable {
- public:
-  int64_t steps = 0;
-  int64_t batch = 0; ///< since the start of the run
-
-  std::string name() const override {
-    return "trainer";
-  }
-  CheckpointState save_state() const override {
-    return {{{"steps", steps}, {"batch", batch}}, {}};
-  }
-  void load_state(const CheckpointState& state) override {
-    steps = state.values.at("steps");
-    batch = state.values.at("batch");
-  }
-};
 
 std::filesystem::path checkpoints_of(const TrainerOptions& options) {
   return options.run_folder / "checkpoints";
@@ -65,9 +36,8 @@ std::filesystem::path checkpoints_of(const TrainerOptions& options) {
 int64_t total_steps_of(
     const TrainerOptions& options,
     const TrainingTask& task) {
-  const int64_t all =
-      options.epochs * task.batches_per_epoch() / options.accumulate;
-  return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
+  return total_steps_from(
+      {task.batches_per_epoch(), 1}, options, task.batches_per_epoch());
 }
 
 TrainingSummary train(
@@ -76,7 +46,7 @@ TrainingSummary train(
     TrainingTask& task,
     const TrainerOptions& options) {
   const int64_t batches = task.batches_per_epoch();
-  const int64_t total_steps = total_steps_of(options, task);
+  int64_t total_steps = total_steps_of(options, task);
   TESSERA_CHECK(
       total_steps > 0,
       "training: ",
@@ -89,7 +59,7 @@ TrainingSummary train(
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
-  RunPosition progress;
+  RunPosition progress(batches, task.batch_size() * world.size());
   const std::vector<Checkpointable*> states{&scheduler, &progress};
   const bool has_checkpoints =
       !list_checkpoints(checkpoints_of(options)).empty();
@@ -101,78 +71,75 @@ TrainingSummary train(
       "training.resume=true, give another output.folder, or remove that one.");
   if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
-    log_info("going on from step ", progress.steps);
+    // Other ranks or batches make other steps of what is left.
+    total_steps = total_steps_from(progress, options, batches);
+    scheduler.set_total_steps(total_steps);
+    if (world.rank() == 0) {
+      log_info("going on from step ", progress.steps, " of ", total_steps);
+      if (progress.repeated_samples() > 0) {
+        log_info(
+            progress.repeated_samples(),
+            " samples are seen again: the checkpoint lies within a batch of "
+            "the present size");
+      }
+    }
     if (progress.batch % batches != 0) {
       task.begin_epoch(progress.batch / batches);
     }
   }
-  std::unique_ptr<TrainingLog> log;
-  if (world.rank() == 0) {
-    log = std::make_unique<TrainingLog>(
-        options.run_folder, total_steps, progress.steps);
-  }
 
-  TrainingSummary summary;
-  summary.steps = progress.steps;
-  double all_tokens = 0;
-  const auto start = Clock::now();
+  RunMonitor monitor(world, engine, options, total_steps, progress.steps);
   int64_t& batch = progress.batch;
-  while (summary.steps < total_steps) {
-    const auto step_start = Clock::now();
-    double loss = 0;
-    double tokens = 0;
+  while (progress.steps < total_steps) {
     for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
+      monitor.begin(StepPhase::kData);
       if (batch % batches == 0) {
         task.begin_epoch(batch / batches);
       }
+      task.load(batch % batches);
+      monitor.begin(StepPhase::kForward);
       const MicroBatch done = task.forward(batch % batches);
-      const auto parts = static_cast<double>(options.accumulate);
-      engine.backward(options.accumulate == 1 ? done.loss : done.loss / parts);
-      loss += done.loss.item<double>() / parts;
-      tokens += static_cast<double>(done.tokens);
+      monitor.add(done);
+      monitor.begin(StepPhase::kBackward);
+      engine.backward(
+          options.accumulate == 1
+              ? done.loss
+              : done.loss / static_cast<double>(options.accumulate));
     }
-    const StepTotals totals =
-        sum_over_ranks(engine, loss / world.size(), tokens);
-    TESSERA_CHECK(
-        std::isfinite(totals.loss),
-        "training: the loss of step ",
-        summary.steps + 1,
-        " is ",
-        totals.loss,
-        ". Lower the learning rate, clip the gradients "
-        "(training.clip_grad_norm), or look at the data of this step.");
-    StepMetrics metrics;
+    const int64_t step = progress.steps + 1;
+    const bool reports = monitor.reports(step);
+    monitor.end();
+    if (reports) {
+      // Before the step, so that a loss that is no number reaches no weight.
+      monitor.read_losses(step);
+    }
+    monitor.begin(StepPhase::kOptimizer);
     scheduler.step(engine);
-    metrics.lr = engine.learning_rate();
-    if (options.clip_grad_norm > 0) {
-      metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
-    }
-    engine.step();
+    const double grad_norm = options.clip_grad_norm > 0
+                                 ? engine.clip_grad_norm(options.clip_grad_norm)
+                                 : 0;
+    const bool is_skipped = !engine.step();
+    monitor.end();
 
-    ++summary.steps;
-    progress.steps = summary.steps;
-    summary.last_loss = totals.loss;
-    all_tokens += totals.tokens;
-    if (log) {
-      metrics.step = summary.steps;
-      metrics.epoch = static_cast<double>(batch) / static_cast<double>(batches);
-      metrics.loss = totals.loss;
-      metrics.tokens_per_s = totals.tokens / seconds_since(step_start);
-      metrics.memory_bytes = cpu_bytes_peak();
-      log->add(metrics);
+    progress.steps = step;
+    if (is_skipped) {
+      monitor.tell_skipped(step);
     }
-    if (options.save_every > 0 && summary.steps % options.save_every == 0) {
+    if (reports) {
+      monitor.write(
+          step,
+          static_cast<double>(batch) / static_cast<double>(batches),
+          engine.learning_rate(),
+          is_skipped ? std::numeric_limits<double>::infinity() : grad_norm);
+    }
+    if (options.save_every > 0 && step % options.save_every == 0) {
       engine.save(checkpoints_of(options), states, options.keep_last);
+      monitor.restart_clock(); // saving is no part of a step
     }
   }
   // As it was found, for whoever trains on.
   engine.set_learning_rate(scheduler.peak_learning_rate());
-  summary.seconds = seconds_since(start);
-  summary.tokens_per_s = all_tokens / summary.seconds;
-  if (log) {
-    log->finish();
-  }
-  return summary;
+  return monitor.finish(progress.steps);
 }
 
 } // namespace tessera

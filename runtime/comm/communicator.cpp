@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -47,6 +48,33 @@ PendingCollective copied_back(
 
 at::Tensor empty_on_host(const at::Tensor& like) {
   return at::empty(like.sizes(), like.options().device(at::kCPU));
+}
+
+/// @param whole made of as many parts like `part` as there are ranks.
+void check_parts(
+    const char* collective,
+    const at::Tensor& whole,
+    const at::Tensor& part,
+    int ranks,
+    const std::string& what) {
+  TESSERA_CHECK(
+      whole.numel() == part.numel() * ranks,
+      what,
+      ": ",
+      collective,
+      " between the whole, ",
+      whole.numel(),
+      " elements, and a part for each of ",
+      ranks,
+      " ranks, ",
+      part.numel());
+}
+
+/// What a collective is where there is one rank.
+void copy_alone(const at::Tensor& output, const at::Tensor& input) {
+  if (!output.is_alias_of(input)) {
+    output.copy_(input);
+  }
 }
 
 void look_around(const WaitCheck& check) {
@@ -108,6 +136,7 @@ void PendingCollective::wait(const WaitCheck& check) {
       if (on_stream_ || work->isCompleted()) {
         // A peer that has left with an error may have said why.
         look_around(check);
+        blame_peer();
         TESSERA_FAIL(
             what_,
             " failed: ",
@@ -195,19 +224,9 @@ PendingCollective Communicator::all_gather(
     const at::Tensor& output,
     const at::Tensor& input,
     std::string what) {
-  TESSERA_CHECK(
-      output.numel() == input.numel() * size_,
-      what,
-      ": all_gather of ",
-      input.numel(),
-      " elements over ",
-      size_,
-      " ranks into ",
-      output.numel());
+  check_parts("all_gather", output, input, size_, what);
   if (!backend_) {
-    if (!output.is_alias_of(input)) {
-      output.copy_(input);
-    }
+    copy_alone(output, input);
     return {};
   }
   if (is_staged(output)) {
@@ -215,9 +234,11 @@ PendingCollective Communicator::all_gather(
     return copied_back(
         all_gather(host, input.to(at::kCPU), std::move(what)), output, host);
   }
-  // c10d takes its tensors by mutable reference.
-  at::Tensor out = output;
-  at::Tensor in = input;
+  // c10d takes its tensors by mutable reference. Not every backend knows every
+  // integer type.
+  const bool as_bytes = !at::isFloatingType(output.scalar_type());
+  at::Tensor out = as_bytes ? output.view(at::kByte) : output;
+  at::Tensor in = as_bytes ? input.view(at::kByte) : input;
   return pending(
       backend_->_allgather_base(
           out, in, on_current_stream<c10d::AllgatherOptions>(on_stream_)),
@@ -228,19 +249,9 @@ PendingCollective Communicator::reduce_scatter_sum(
     const at::Tensor& output,
     const at::Tensor& input,
     std::string what) {
-  TESSERA_CHECK(
-      input.numel() == output.numel() * size_,
-      what,
-      ": reduce_scatter of ",
-      input.numel(),
-      " elements over ",
-      size_,
-      " ranks into ",
-      output.numel());
+  check_parts("reduce_scatter", input, output, size_, what);
   if (!backend_) {
-    if (!output.is_alias_of(input)) {
-      output.copy_(input);
-    }
+    copy_alone(output, input);
     return {};
   }
   if (is_staged(output)) {

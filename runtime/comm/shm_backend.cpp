@@ -147,6 +147,30 @@ ReduceKind kind_of(const c10d::ReduceOp& op) {
   return ReduceKind::kMax;
 }
 
+/// @param whole made of as many parts like `part` as there are ranks.
+void check_parts(
+    const char* collective,
+    const at::Tensor& whole,
+    const at::Tensor& part,
+    int ranks) {
+  check_tensor(whole, collective);
+  check_tensor(part, collective);
+  TESSERA_CHECK(
+      whole.numel() == part.numel() * ranks &&
+          whole.scalar_type() == part.scalar_type(),
+      collective,
+      " between the whole, ",
+      whole.numel(),
+      " elements of ",
+      whole.scalar_type(),
+      ", and a part for each of ",
+      ranks,
+      " ranks, ",
+      part.numel(),
+      " of ",
+      part.scalar_type());
+}
+
 std::vector<ByteSpan> equal_spans(int64_t bytes, int ranks) {
   std::vector<ByteSpan> spans;
   for (int r = 0; r < ranks; ++r) {
@@ -192,21 +216,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::_allgather_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::AllgatherOptions& /*options*/) {
-  check_tensor(output, "all_gather");
-  check_tensor(input, "all_gather");
-  TESSERA_CHECK(
-      output.numel() == input.numel() * getSize() &&
-          output.scalar_type() == input.scalar_type(),
-      "all_gather of ",
-      input.numel(),
-      " elements of ",
-      input.scalar_type(),
-      " over ",
-      getSize(),
-      " ranks into ",
-      output.numel(),
-      " of ",
-      output.scalar_type());
+  check_parts("all_gather", output, input, getSize());
   return push(
       queue_,
       std::make_unique<ShmGather>(
@@ -220,21 +230,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::_reduce_scatter_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  check_tensor(output, "reduce_scatter");
-  check_tensor(input, "reduce_scatter");
-  TESSERA_CHECK(
-      input.numel() == output.numel() * getSize() &&
-          output.scalar_type() == input.scalar_type(),
-      "reduce_scatter of ",
-      input.numel(),
-      " elements of ",
-      input.scalar_type(),
-      " over ",
-      getSize(),
-      " ranks into ",
-      output.numel(),
-      " of ",
-      output.scalar_type());
+  check_parts("reduce_scatter", input, output, getSize());
   return push(
       queue_,
       std::make_unique<ShmReduce>(

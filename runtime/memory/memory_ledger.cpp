@@ -6,10 +6,25 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 namespace tessera {
+
+const char* name_of(MemoryTier tier) {
+  switch (tier) {
+    case MemoryTier::kDevice:
+      return "device";
+    case MemoryTier::kHost:
+      return "host";
+    case MemoryTier::kNvme:
+      return "nvme";
+  }
+  return "unknown";
+}
 
 const char* name_of(MemoryPurpose purpose) {
   switch (purpose) {
@@ -23,6 +38,8 @@ const char* name_of(MemoryPurpose purpose) {
       return "gather slots";
     case MemoryPurpose::kReduceSlots:
       return "reduce slots";
+    case MemoryPurpose::kStaging:
+      return "staging";
   }
   return "unknown";
 }
@@ -31,23 +48,61 @@ int64_t total_bytes(const MemoryBytes& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
-std::string memory_table(const std::string& title, const MemoryBytes& bytes) {
+namespace {
+
+/// A row per purpose and their sum; a column for each of `columns`.
+void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
   constexpr double kMiB = 1024.0 * 1024.0;
-  std::string table = title;
-  const auto add_row = [&table](const char* name, int64_t count) {
-    char row[80];
-    std::snprintf(
-        row,
-        sizeof(row),
-        "\n  %-16s %12.2f MiB",
-        name,
-        static_cast<double>(count) / kMiB);
-    table += row;
+  const auto add_row = [&](const char* name, const auto& bytes_of) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "\n  %-16s", name);
+    table += text;
+    for (const MemoryBytes& column : columns) {
+      std::snprintf(
+          text,
+          sizeof(text),
+          " %12.2f MiB",
+          static_cast<double>(bytes_of(column)) / kMiB);
+      table += text;
+    }
   };
   for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
-    add_row(name_of(static_cast<MemoryPurpose>(i)), bytes[i]);
+    // What only some runs have is no row in the others.
+    const auto purpose = static_cast<MemoryPurpose>(i);
+    const bool is_used =
+        std::any_of(columns.begin(), columns.end(), [i](const auto& column) {
+          return column[i] != 0;
+        });
+    if (is_used || purpose != MemoryPurpose::kStaging) {
+      add_row(name_of(purpose), [i](const auto& column) { return column[i]; });
+    }
   }
-  add_row("total", total_bytes(bytes));
+  add_row("total", [](const auto& column) { return total_bytes(column); });
+}
+
+} // namespace
+
+std::string memory_table(const std::string& title, const MemoryBytes& bytes) {
+  std::string table = title;
+  append_rows(table, {bytes});
+  return table;
+}
+
+std::string memory_table(const std::string& title, const TierBytes& bytes) {
+  const auto is_used = [](const MemoryBytes& column) {
+    return total_bytes(column) != 0;
+  };
+  if (std::none_of(bytes.begin() + 1, bytes.end(), is_used)) {
+    return memory_table(title, bytes.front());
+  }
+  std::string table = title + "\n" + std::string(18, ' ');
+  for (size_t t = 0; t < kMemoryTierCount; ++t) {
+    char text[32];
+    std::snprintf(
+        text, sizeof(text), " %16s", name_of(static_cast<MemoryTier>(t)));
+    table += text;
+  }
+  append_rows(table, {bytes.begin(), bytes.end()});
   return table;
 }
 
@@ -57,35 +112,46 @@ at::Tensor MemoryLedger::allocate(
     MemoryPurpose purpose,
     int64_t numel,
     at::ScalarType dtype,
-    at::Device device) {
+    at::Device device,
+    MemoryTier tier) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   const at::Tensor owner = at::empty({numel}, options);
   const auto bytes = static_cast<int64_t>(owner.nbytes());
   if (device.is_cpu() && bytes > 0) {
     prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());
   }
-  auto& live = counters_->live[static_cast<size_t>(purpose)];
-  live += bytes;
   // The deleter holds the counters, so that a buffer may outlive the ledger.
   return at::from_blob(
       owner.data_ptr(),
       {numel},
-      [owner, counters = counters_, &live, bytes](void*) { live -= bytes; },
+      [owner, counted = count(purpose, tier, bytes)](void*) {},
       options);
+}
+
+std::shared_ptr<void> MemoryLedger::count(
+    MemoryPurpose purpose,
+    MemoryTier tier,
+    int64_t bytes) {
+  auto& live =
+      counters_->live[static_cast<size_t>(tier)][static_cast<size_t>(purpose)];
+  live += bytes;
+  return {
+      nullptr, [counters = counters_, &live, bytes](void*) { live -= bytes; }};
 }
 
 at::Tensor MemoryLedger::allocate_zeros(
     MemoryPurpose purpose,
     int64_t numel,
     at::ScalarType dtype,
-    at::Device device) {
-  return allocate(purpose, numel, dtype, device).zero_();
+    at::Device device,
+    MemoryTier tier) {
+  return allocate(purpose, numel, dtype, device, tier).zero_();
 }
 
-MemoryBytes MemoryLedger::live_bytes() const {
+MemoryBytes MemoryLedger::live_bytes(MemoryTier tier) const {
   MemoryBytes bytes{};
   for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
-    bytes[i] = counters_->live[i];
+    bytes[i] = counters_->live[static_cast<size_t>(tier)][i];
   }
   return bytes;
 }

@@ -160,6 +160,44 @@ TEST(ResidencyPlan, ReducesAtTheFirstTouchAfterTheLastArrival) {
   EXPECT_EQ(plan->entries.back().after, both);
 }
 
+TEST(ResidencyPlan, GradientsAreFinalWhereNothingFollows) {
+  const auto touch = [](int group) {
+    return PlanEvent{Kind::kTouch, {group}, true};
+  };
+  const auto arrival = [](int group) {
+    return PlanEvent{Kind::kArrival, {group}, true};
+  };
+  const PlanEvent end{Kind::kBackwardEnd, {}, true};
+  PlanLimits limits;
+  limits.group_bytes = {64, 64, 64, 64};
+  limits.capacity_bytes = 4096;
+  // 2 is used again where its reduction begins, 1 later on, 0 never again.
+  const auto plan = compile_plan(
+      {touch(1),
+       arrival(1),
+       touch(0),
+       arrival(0),
+       touch(2),
+       arrival(2),
+       touch(2),
+       touch(1),
+       touch(3),
+       arrival(3),
+       end},
+      limits);
+  ASSERT_TRUE(plan);
+  const auto final = final_reductions(*plan);
+  ASSERT_EQ(final.size(), 4U);
+  EXPECT_EQ(final[0], 2U);
+  EXPECT_FALSE(final[1]);
+  EXPECT_FALSE(final[2]);
+  EXPECT_EQ(final[3], 6U) << "the end of backward";
+  // Of several backward passes the last one counts.
+  const auto twice = compile_plan(
+      {touch(0), arrival(0), end, touch(0), arrival(0), end}, limits);
+  EXPECT_EQ(final_reductions(*twice)[0], 3U);
+}
+
 TEST(ResidencyPlan, SaysWhenAnOperatorsGroupsDoNotFitTogether) {
   const std::vector<PlanEvent> events{{Kind::kTouch, {0, 1}, false}};
   EXPECT_FALSE(compile_plan(events, {{128, 128}, 192, 1}).has_value());

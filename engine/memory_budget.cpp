@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/memory_budget.h"
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+namespace {
+
+void check_at_least_0(const char* name, std::optional<int64_t> bytes) {
+  TESSERA_CHECK(
+      bytes.value_or(0) >= 0,
+      "memory.",
+      name,
+      " is ",
+      bytes.value_or(0),
+      "; it must be at least 0.");
+}
+
+} // namespace
+
+void check(const MemoryBudget& memory) {
+  check_at_least_0("activation_bytes", memory.activation_bytes);
+  check_at_least_0("host_bytes", memory.host_bytes);
+  check_at_least_0("nvme_bytes", memory.nvme_bytes);
+  TESSERA_CHECK(
+      !memory.nvme_bytes || !memory.nvme_path.empty(),
+      "memory.nvme_bytes is ",
+      memory.nvme_bytes.value_or(0),
+      ", and memory.nvme_path is not set; name the folder of the disk.");
+  TESSERA_CHECK(
+      memory.nvme_path.empty() ||
+          std::filesystem::is_directory(memory.nvme_path),
+      "memory.nvme_path: '",
+      memory.nvme_path.string(),
+      "' is not a folder; make it, or name another one.");
+}
+
+} // namespace tessera

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How much memory of each tier the engine may take.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace tessera {
+
+/// All of it is of one rank.
+struct MemoryBudget {
+  /// On the parameters' device: shards, gradients, optimizer state where it
+  /// rests there, and slots. What is left over keeps groups unsharded, in place
+  /// of PagerOptions::zero_stage.
+  std::optional<int64_t> device_bytes;
+  /// The part of device_bytes that stays free for activations.
+  int64_t activation_bytes = 0;
+  /// Memory of the host beside the device, a hard limit: optimizer state that
+  /// rests there, and what passes through. With device_bytes, state that does
+  /// not fit on the device goes there.
+  std::optional<int64_t> host_bytes;
+  /// A folder on a local disk, for state that does not fit elsewhere. Empty:
+  /// none.
+  std::filesystem::path nvme_path;
+  /// What may be taken there, a hard limit. Nothing: what the disk has free.
+  std::optional<int64_t> nvme_bytes;
+};
+
+/// @throws tessera::Error naming the option, its value and what it may be.
+void check(const MemoryBudget& memory);
+
+} // namespace tessera

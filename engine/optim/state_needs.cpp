@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/state_needs.h"
+
+#include "tessera/offload/host_memory.h"
+#include "tessera/sharding/param_group.h"
+#include "tessera/sharding/precision.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+// State begins at a multiple of so many elements for every parameter.
+constexpr int64_t kAlignment = 16;
+
+int64_t size_of(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// Moments per element, at most.
+struct MomentCount {
+  int64_t operator()(const SgdOptions& options) const {
+    return options.momentum != 0 ? 1 : 0;
+  }
+  int64_t operator()(const LionOptions&) const {
+    return 1;
+  }
+  int64_t operator()(const AdafactorOptions&) const {
+    return 1;
+  }
+  template <typename Options>
+  int64_t operator()(const Options&) const {
+    return 2; // the Adam family, and Muon's AdamW
+  }
+};
+
+bool is_trainable(const GroupSpec& group) {
+  return std::any_of(
+      group.parameters.begin(), group.parameters.end(), [](const auto& record) {
+        return record.tensor.requires_grad();
+      });
+}
+
+bool has_own_master(const GroupSpec& group, const PrecisionPolicy& precision) {
+  const at::ScalarType dtype = group.parameters.front().dtype;
+  return is_trainable(group) && precision.master_weights &&
+         (dtype == at::kHalf || dtype == at::kBFloat16);
+}
+
+at::ScalarType state_dtype(const GroupSpec& group) {
+  return group.parameters.front().dtype == at::kDouble ? at::kDouble
+                                                       : at::kFloat;
+}
+
+/// The two largest at once, and as many more as are gathered ahead.
+int64_t slots_for(std::vector<int64_t> sizes, int count) {
+  std::sort(sizes.rbegin(), sizes.rend());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < sizes.size() && static_cast<int>(i) < count; ++i) {
+    bytes += sizes[i] + OffsetAllocator::kAlignment;
+  }
+  return bytes;
+}
+
+} // namespace
+
+StateNeeds state_needs(
+    const GroupSpec& group,
+    const OptimizerOptions& optimizer,
+    const PagerOptions& sharding,
+    const ShardMesh& mesh) {
+  StateNeeds needs;
+  if (!is_trainable(group)) {
+    return needs;
+  }
+  const int64_t numel = flat_layout_of(group, mesh.shard_size).shard_numel();
+  const at::ScalarType dtype = group.parameters.front().dtype;
+  const int64_t item = size_of(state_dtype(group));
+  int64_t moments = 0;
+  for (const ParameterRecord& record : group.parameters) {
+    const UpdateRule rule = settings_for(optimizer, record.names).rule;
+    moments = std::max(moments, std::visit(MomentCount{}, rule));
+    needs.may_rest_in_files =
+        needs.may_rest_in_files &&
+        !std::holds_alternative<UserOptimizerOptions>(rule);
+  }
+  const auto count = static_cast<int64_t>(group.parameters.size());
+  const int64_t own_master = has_own_master(group, sharding.precision)
+                                 ? HostMemory::rounded(4 * numel)
+                                 : 0;
+  const int64_t moment = HostMemory::rounded(
+      (numel + kAlignment * count) *
+      (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
+  needs.state = own_master + moments * moment;
+  needs.staged_state = needs.state;
+  if (!group.parameters.front().tensor.device().is_cpu()) {
+    needs.staged_shards =
+        HostMemory::rounded(
+            numel * size_of(gradient_dtype(sharding.precision, dtype))) +
+        HostMemory::rounded(numel * (own_master > 0 ? size_of(dtype) : item));
+  }
+  return needs;
+}
+
+int64_t device_needs(
+    const std::vector<GroupSpec>& groups,
+    const PagerOptions& sharding,
+    const ShardMesh& mesh) {
+  int64_t bytes = 0;
+  std::vector<int64_t> wholes;
+  std::vector<int64_t> gradients;
+  for (const GroupSpec& group : groups) {
+    const FlatLayout layout = flat_layout_of(group, mesh.shard_size);
+    const at::ScalarType dtype = group.parameters.front().dtype;
+    bytes += layout.shard_numel() * size_of(dtype);
+    wholes.push_back(layout.padded_numel() * size_of(dtype));
+    if (is_trainable(group)) {
+      const int64_t gradient =
+          size_of(gradient_dtype(sharding.precision, dtype));
+      bytes += layout.shard_numel() * gradient;
+      gradients.push_back(layout.padded_numel() * gradient);
+    }
+  }
+  if (mesh.shard_size > 1) {
+    bytes += slots_for(wholes, 2 + sharding.prefetch_depth);
+  }
+  const bool keeps = sharding.accumulation.value_or(
+                         sharding.zero_stage == 1
+                             ? GradientAccumulation::kKeepWhole
+                             : GradientAccumulation::kReduceEachBackward) ==
+                     GradientAccumulation::kKeepWhole;
+  if (mesh.shard_size > 1 || mesh.replicas > 1) {
+    bytes +=
+        slots_for(gradients, keeps ? static_cast<int>(gradients.size()) : 2);
+  }
+  return bytes;
+}
+
+} // namespace tessera

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How much memory training takes, as far as it can be told before a model is
+// divided. Bounds from above, the same on every rank.
+
+#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/pager_options.h"
+#include "tessera/sharding/shard_mesh.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+/// Of one group on one rank, in bytes.
+struct StateNeeds {
+  int64_t state = 0; ///< its own master weights and moments
+  /// What passes through the host when a step updates it there: its state from
+  /// a file, and weights and gradients from a device that is not the CPU.
+  int64_t staged_state = 0;
+  int64_t staged_shards = 0;
+  /// False where the optimizer keeps state of its own kind in memory.
+  bool may_rest_in_files = true;
+};
+
+StateNeeds state_needs(
+    const GroupSpec& group,
+    const OptimizerOptions& optimizer,
+    const PagerOptions& sharding,
+    const ShardMesh& mesh);
+
+/// Bytes on the device beside optimizer state: shards of parameters and
+/// gradients, and the least of slots.
+int64_t device_needs(
+    const std::vector<GroupSpec>& groups,
+    const PagerOptions& sharding,
+    const ShardMesh& mesh);
+
+} // namespace tessera

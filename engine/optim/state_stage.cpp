@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/state_stage.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* kName = "optimizer state that is being updated";
+
+} // namespace
+
+int64_t StateStage::Buffer::bytes_for(int64_t numel, at::ScalarType dtype) {
+  return HostMemory::rounded(
+      numel * static_cast<int64_t>(c10::elementSize(dtype)));
+}
+
+at::Tensor StateStage::Buffer::place(int64_t numel, at::ScalarType dtype) {
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  const at::Tensor place = memory_.narrow(0, used_, bytes).view(dtype);
+  used_ += bytes_for(numel, dtype);
+  return place;
+}
+
+void StateStage::need(int64_t bytes) {
+  buffer_bytes_ = std::max(buffer_bytes_, HostMemory::rounded(bytes));
+  users_ += bytes > 0 ? 1 : 0;
+}
+
+int64_t StateStage::bytes() const {
+  return std::min(users_, kBuffers) * buffer_bytes_;
+}
+
+void StateStage::allocate(HostMemory& memory) {
+  memory_ = &memory;
+  for (int64_t i = 0; i < std::min(users_, kBuffers); ++i) {
+    auto buffer = std::make_shared<Buffer>();
+    buffer->memory_ =
+        memory.allocate(kName, MemoryPurpose::kStaging, buffer_bytes_);
+    idle_.push_back(std::move(buffer));
+  }
+}
+
+std::shared_ptr<StateStage::Buffer> StateStage::take(int64_t bytes) {
+  std::shared_ptr<Buffer> buffer;
+  if (idle_.empty()) {
+    buffer = std::make_shared<Buffer>();
+    buffer->memory_ = memory_->allocate(kName, MemoryPurpose::kStaging, bytes);
+    buffer->is_extra_ = true;
+    return buffer;
+  }
+  buffer = std::move(idle_.front());
+  idle_.pop_front();
+  for (PendingTransfer& transfer : buffer->leaving_) {
+    transfer.wait();
+  }
+  buffer->leaving_.clear();
+  buffer->used_ = 0;
+  return buffer;
+}
+
+void StateStage::give_back(
+    std::shared_ptr<Buffer> buffer,
+    std::vector<PendingTransfer> leaving) {
+  buffer->leaving_ = std::move(leaving);
+  if (!buffer->is_extra_) {
+    idle_.push_back(std::move(buffer));
+  }
+}
+
+} // namespace tessera

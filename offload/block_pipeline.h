@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Moves tensors from and to the blocks of a file, many at the same time, and
+// looks at every byte that comes back.
+
+#include "tessera/offload/host_memory.h"
+#include "tessera/offload/io_queue.h"
+#include "tessera/offload/scratch_file.h"
+#include "tessera/runtime/memory/pending_transfer.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera {
+
+/// A stretch of the file that holds one tensor. Only the pipeline's thread
+/// touches what is not constant.
+struct FileExtent {
+  std::string name;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  /// Of every block as it was last written; nothing: never, it is zeros.
+  std::vector<std::optional<uint64_t>> checksums;
+  int under_way = 0; ///< blocks
+  std::string failure; ///< why the contents are lost; empty: they are not
+};
+
+/// [Note: checksums of blocks] The memory of this process keeps 8 bytes for
+/// every block of 1 MiB: the XXH3 of what was last written there. A block that
+/// comes back as anything else (damaged, truncated and grown again, of an
+/// older write) is an error. The cost is one pass over the bytes on the
+/// pipeline's thread, which is faster than any disk.
+///
+/// A thread takes transfers in the order in which they were begun and keeps up
+/// to kDepth blocks under way. CPU tensors aligned to ScratchFile::kAlignment
+/// are read and written where they are; all others, and those on a device,
+/// block by block through memory of the pipeline's own.
+class BlockPipeline {
+ public:
+  static constexpr int64_t kBlockBytes = int64_t{1} << 20;
+  static constexpr int64_t kDepth = 16;
+
+  /// All arguments outlive the pipeline. Where io_uring is forbidden threads
+  /// take its place, which is logged.
+  BlockPipeline(ScratchFile& file, HostMemory& memory, const IoCalls& calls);
+  /// Ends what was begun.
+  ~BlockPipeline();
+  BlockPipeline(const BlockPipeline&) = delete;
+  BlockPipeline& operator=(const BlockPipeline&) = delete;
+
+  /// Begins to move all of `tensor` (extent->bytes, contiguous).
+  PendingTransfer begin(
+      std::shared_ptr<FileExtent> extent,
+      const at::Tensor& tensor,
+      bool is_write);
+
+  /// Bytes of its own memory.
+  static constexpr int64_t staging_bytes() {
+    return kBlockBytes * kDepth;
+  }
+
+ private:
+  class Transfer;
+  /// Where a block is while it is under way.
+  struct Place {
+    std::shared_ptr<Transfer> transfer;
+    at::Tensor buffer; ///< [kBlockBytes] uint8
+    std::optional<c10::Event> delivered; ///< behind the copy to a device
+    int64_t block = 0;
+    IoOperation operation; ///< of what is still missing
+    std::byte* data = nullptr;
+    int64_t payload = 0; ///< bytes of the tensor
+    int attempts = 0;
+    bool free = true;
+  };
+
+  void run() noexcept;
+  bool submit_next();
+  std::shared_ptr<Transfer> next_transfer();
+  void start_block(Place& place);
+  void submit(const Place& place);
+  void finish_block(Place& place, int64_t result);
+  void deliver(Place& place);
+  void end_block(Place& place);
+  void end_if_done(const std::shared_ptr<Transfer>& transfer);
+  std::string describe(const Place& place, const std::string& what) const;
+
+  ScratchFile& file_;
+  const IoCalls& calls_;
+  std::unique_ptr<IoQueue> queue_;
+  std::vector<Place> places_;
+  int under_way_ = 0;
+  std::shared_ptr<Transfer> current_; ///< some of its blocks are not begun
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Transfer>> waiting_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+} // namespace tessera

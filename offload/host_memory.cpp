@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/host_memory.h"
+
+#include "tessera/offload/near_memory.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/memory/host_heap.h"
+#include "tessera/runtime/memory/host_pinning.h"
+
+#include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <limits>
+
+namespace tessera {
+
+HostMemory::HostMemory(const HostMemoryOptions& options, MemoryLedger& ledger)
+    : options_(options),
+      ledger_(ledger),
+      used_(std::make_shared<std::atomic<int64_t>>(0)),
+      pins_(options.device.is_cuda()) {}
+
+int64_t HostMemory::free_bytes() const {
+  return options_.limit_bytes ? *options_.limit_bytes - *used_
+                              : std::numeric_limits<int64_t>::max();
+}
+
+bool HostMemory::pin(void* data, int64_t bytes) {
+  if (!pins_) {
+    return false;
+  }
+  const HostPinning& pinning = host_pinning();
+  const std::string refusal =
+      pinning.pin == nullptr ? "the CUDA backend is not loaded"
+                             : pinning.pin(data, static_cast<size_t>(bytes));
+  if (!refusal.empty()) {
+    log_warning(
+        "host memory cannot be pinned (",
+        refusal,
+        "); copies between it and the device will be slower. Raise the limit "
+        "of locked memory (ulimit -l) or take less with memory.host_bytes.");
+    pins_ = false;
+  }
+  return refusal.empty();
+}
+
+at::Tensor HostMemory::allocate(
+    const std::string& name,
+    MemoryPurpose purpose,
+    int64_t bytes) {
+  const int64_t size = rounded(bytes);
+  TESSERA_CHECK(
+      size <= free_bytes(),
+      "host memory for ",
+      name,
+      ": ",
+      size,
+      " bytes are needed, and of memory.host_bytes (",
+      options_.limit_bytes.value_or(0),
+      ") ",
+      free_bytes(),
+      " are left. Raise memory.host_bytes, give memory.nvme_path, or use more "
+      "ranks.");
+  const auto options = at::TensorOptions().dtype(at::kByte);
+  if (size == 0) {
+    return at::from_blob(nullptr, {0}, options);
+  }
+  void* data = ::mmap(
+      nullptr,
+      static_cast<size_t>(size),
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS,
+      -1,
+      0);
+  TESSERA_CHECK(
+      data != MAP_FAILED,
+      "host memory for ",
+      name,
+      ": the system refused ",
+      size,
+      " bytes: ",
+      detail::errno_text(errno),
+      ". Set memory.host_bytes to what the machine has free, and "
+      "memory.nvme_path for the rest.");
+  prefer_huge_pages(data, static_cast<size_t>(size));
+  prefer_near_memory(data, static_cast<size_t>(size), options_.device);
+  const bool is_pinned = pin(data, size);
+  *used_ += size;
+  auto counted = ledger_.count(purpose, MemoryTier::kHost, size);
+  return at::from_blob(
+      data,
+      {bytes},
+      [size, is_pinned, used = used_, counted](void* mapped) {
+        if (is_pinned) {
+          host_pinning().unpin(mapped);
+        }
+        ::munmap(mapped, static_cast<size_t>(size));
+        *used -= size;
+      },
+      options);
+}
+
+} // namespace tessera

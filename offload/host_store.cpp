@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/host_store.h"
+
+#include "tessera/offload/shard_checks.h"
+#include "tessera/runtime/memory/stream_marks.h"
+
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+class HostShard : public StoredShard {
+ public:
+  HostShard(std::string name, at::Tensor tensor)
+      : name_(std::move(name)), tensor_(std::move(tensor)) {}
+  ~HostShard() override {
+    settle();
+  }
+
+  MemoryTier tier() const override {
+    return MemoryTier::kHost;
+  }
+  int64_t numel() const override {
+    return tensor_.numel();
+  }
+  at::ScalarType dtype() const override {
+    return tensor_.scalar_type();
+  }
+
+  at::Tensor in_place() override {
+    settle();
+    return tensor_;
+  }
+
+  PendingTransfer read(const at::Tensor& into) override {
+    check_shard_transfer(name_, *this, into);
+    return copy(into, tensor_);
+  }
+  PendingTransfer write(const at::Tensor& from) override {
+    check_shard_transfer(name_, *this, from);
+    return copy(tensor_, from);
+  }
+
+ private:
+  PendingTransfer copy(const at::Tensor& into, const at::Tensor& from) {
+    const at::Device device = into.is_cpu() ? from.device() : into.device();
+    if (device.is_cpu()) {
+      settle();
+      return begin_copy(into, from);
+    }
+    const c10::Stream stream = *current_stream(device);
+    // Another stream may be at this memory.
+    for (const c10::Event& event : copies_) {
+      event.block(stream);
+    }
+    PendingTransfer transfer = begin_copy(into, from);
+    copies_.clear();
+    copies_.emplace_back(device.type());
+    copies_.back().record(stream);
+    return transfer;
+  }
+
+  /// Blocks until devices have left this memory alone.
+  void settle() {
+    for (const c10::Event& event : copies_) {
+      event.synchronize();
+    }
+    copies_.clear();
+  }
+
+  std::string name_;
+  at::Tensor tensor_;
+  std::vector<c10::Event> copies_; ///< behind the last copy of a device
+};
+
+} // namespace
+
+std::unique_ptr<StoredShard> HostStore::reserve(
+    const std::string& name,
+    MemoryPurpose purpose,
+    int64_t numel,
+    at::ScalarType dtype) {
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  return std::make_unique<HostShard>(
+      name, memory_.allocate("'" + name + "'", purpose, bytes).view(dtype));
+}
+
+int64_t HostStore::bytes_for(int64_t numel, at::ScalarType dtype) const {
+  return HostMemory::rounded(
+      numel * static_cast<int64_t>(c10::elementSize(dtype)));
+}
+
+} // namespace tessera

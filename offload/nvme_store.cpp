@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/nvme_store.h"
+
+#include "tessera/offload/shard_checks.h"
+#include "tessera/runtime/core/error.h"
+
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+class NvmeShard : public StoredShard {
+ public:
+  NvmeShard(
+      BlockPipeline& pipeline,
+      std::shared_ptr<FileExtent> extent,
+      int64_t numel,
+      at::ScalarType dtype,
+      std::shared_ptr<void> counted)
+      : pipeline_(pipeline),
+        extent_(std::move(extent)),
+        numel_(numel),
+        dtype_(dtype),
+        counted_(std::move(counted)) {}
+
+  MemoryTier tier() const override {
+    return MemoryTier::kNvme;
+  }
+  int64_t numel() const override {
+    return numel_;
+  }
+  at::ScalarType dtype() const override {
+    return dtype_;
+  }
+  at::Tensor in_place() override {
+    return {};
+  }
+  PendingTransfer read(const at::Tensor& into) override {
+    check_shard_transfer(extent_->name, *this, into);
+    return pipeline_.begin(extent_, into, /*is_write=*/false);
+  }
+  PendingTransfer write(const at::Tensor& from) override {
+    check_shard_transfer(extent_->name, *this, from);
+    return pipeline_.begin(extent_, from, /*is_write=*/true);
+  }
+
+ private:
+  BlockPipeline& pipeline_;
+  std::shared_ptr<FileExtent> extent_;
+  int64_t numel_;
+  at::ScalarType dtype_;
+  std::shared_ptr<void> counted_;
+};
+
+} // namespace
+
+NvmeStore::NvmeStore(
+    const NvmeOptions& options,
+    HostMemory& memory,
+    MemoryLedger& ledger,
+    const IoCalls& calls)
+    : options_(options),
+      ledger_(ledger),
+      file_(options.folder, calls),
+      pipeline_(file_, memory, calls) {}
+
+int64_t NvmeStore::bytes_for(int64_t numel, at::ScalarType dtype) const {
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  return (bytes + ScratchFile::kAlignment - 1) / ScratchFile::kAlignment *
+         ScratchFile::kAlignment;
+}
+
+std::unique_ptr<StoredShard> NvmeStore::reserve(
+    const std::string& name,
+    MemoryPurpose purpose,
+    int64_t numel,
+    at::ScalarType dtype) {
+  const int64_t needed = bytes_for(numel, dtype);
+  TESSERA_CHECK(
+      !options_.limit_bytes || file_.bytes() + needed <= *options_.limit_bytes,
+      "memory.nvme_bytes: '",
+      name,
+      "' needs ",
+      needed,
+      " bytes, and of the limit (",
+      options_.limit_bytes.value_or(0),
+      ") ",
+      options_.limit_bytes.value_or(0) - file_.bytes(),
+      " are left. Raise memory.nvme_bytes or use more ranks.");
+  auto extent = std::make_shared<FileExtent>();
+  extent->name = name;
+  extent->bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  extent->offset = file_.extend(name, extent->bytes);
+  extent->checksums.resize(static_cast<size_t>(
+      (extent->bytes + BlockPipeline::kBlockBytes - 1) /
+      BlockPipeline::kBlockBytes));
+  return std::make_unique<NvmeShard>(
+      pipeline_,
+      std::move(extent),
+      numel,
+      dtype,
+      ledger_.count(purpose, MemoryTier::kNvme, needed));
+}
+
+} // namespace tessera

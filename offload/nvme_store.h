@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Flat tensors at rest in a file.
+
+#include "tessera/offload/block_pipeline.h"
+#include "tessera/offload/host_memory.h"
+#include "tessera/offload/scratch_file.h"
+#include "tessera/runtime/memory/shard_store.h"
+
+#include <filesystem>
+#include <optional>
+
+namespace tessera {
+
+struct NvmeOptions {
+  /// An existing folder on a local disk.
+  std::filesystem::path folder;
+  /// All that may be reserved on this rank; nothing: what the disk has free.
+  std::optional<int64_t> limit_bytes;
+};
+
+/// The tier of files: one per rank (see ScratchFile, BlockPipeline).
+class NvmeStore : public ShardStore {
+ public:
+  /// @param memory for blocks on their way; @param ledger counts reserved
+  ///   bytes; @param calls: all outlive the store.
+  /// @throws tessera::Error when the file cannot be made.
+  NvmeStore(
+      const NvmeOptions& options,
+      HostMemory& memory,
+      MemoryLedger& ledger,
+      const IoCalls& calls = system_io_calls());
+
+  MemoryTier tier() const override {
+    return MemoryTier::kNvme;
+  }
+  std::unique_ptr<StoredShard> reserve(
+      const std::string& name,
+      MemoryPurpose purpose,
+      int64_t numel,
+      at::ScalarType dtype) override;
+  int64_t bytes_for(int64_t numel, at::ScalarType dtype) const override;
+
+  const ScratchFile& file() const {
+    return file_;
+  }
+
+ private:
+  NvmeOptions options_;
+  MemoryLedger& ledger_;
+  ScratchFile file_;
+  BlockPipeline pipeline_;
+};
+
+} // namespace tessera

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/scratch_file.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/io/posix_error.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Another name for every file of every process on this host.
+std::string new_name() {
+  static std::atomic<int> count{0};
+  return "tessera-" + std::to_string(::getpid()) + "-" +
+         std::to_string(count++) + ".tmp";
+}
+
+} // namespace
+
+ScratchFile::ScratchFile(const fs::path& folder, const IoCalls& calls)
+    : calls_(calls) {
+  int fd = -EEXIST; // of another host that shares the folder, or left over
+  for (int attempt = 0; fd == -EEXIST && attempt < 1000; ++attempt) {
+    path_ = (folder / new_name()).string();
+    fd = calls_.create(path_.c_str());
+  }
+  TESSERA_CHECK(
+      fd >= 0,
+      "memory.nvme_path: cannot make the file '",
+      path_,
+      "': ",
+      detail::errno_text(-fd),
+      "; ",
+      detail::errno_remedy(-fd),
+      ", or set memory.nvme_path to another folder.");
+  fd_.reset(fd);
+  std::error_code ignored; // it may have been removed already
+  fs::remove(path_, ignored);
+  if (const int code = calls_.set_direct(fd, true)) {
+    use_buffers(code);
+  }
+}
+
+void ScratchFile::use_buffers(int why) {
+  if (!direct_) {
+    return;
+  }
+  direct_ = false;
+  log_info(
+      "memory.nvme_path: the file system of '",
+      path_,
+      "' refuses O_DIRECT (",
+      detail::errno_text(why),
+      "); its data passes through the system's page cache.");
+  (void)calls_.set_direct(fd(), false);
+}
+
+int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
+  const int64_t begin = bytes_;
+  const int64_t end =
+      begin + (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (end == begin) {
+    return begin;
+  }
+  if (const int code = calls_.allocate(fd(), end)) {
+    std::error_code unknown;
+    const auto space = fs::space(fs::path(path_).parent_path(), unknown);
+    TESSERA_FAIL(
+        "memory.nvme_path: '",
+        path_,
+        "' cannot take ",
+        end - begin,
+        " bytes for '",
+        name,
+        "' behind ",
+        begin,
+        " bytes: ",
+        detail::errno_text(code),
+        unknown ? std::string()
+                : ", " + std::to_string(space.available) + " bytes are free",
+        "; ",
+        detail::errno_remedy(code),
+        ".");
+  }
+  bytes_ = end;
+  return begin;
+}
+
+void ScratchFile::check_size() const {
+  const int64_t size = calls_.size_of(fd());
+  TESSERA_CHECK(
+      size >= bytes_,
+      "memory.nvme_path: '",
+      path_,
+      size < 0 ? "' cannot be looked at: " +
+                     detail::errno_text(static_cast<int>(-size))
+               : "' has been truncated to " + std::to_string(size) +
+                     " of its " + std::to_string(bytes_) + " bytes",
+      ". What was in it is lost: go on from the last checkpoint, in a folder "
+      "that nothing else works on.");
+}
+
+} // namespace tessera

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What every tier asks of the tensors it is given.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/shard_store.h"
+
+#include <string>
+
+namespace tessera {
+
+/// @throws tessera::Error unless `tensor` can be read from or written to
+///   `shard`.
+inline void check_shard_transfer(
+    const std::string& name,
+    const StoredShard& shard,
+    const at::Tensor& tensor) {
+  TESSERA_CHECK(
+      tensor.defined() && tensor.is_contiguous() &&
+          tensor.numel() == shard.numel() &&
+          tensor.scalar_type() == shard.dtype(),
+      "'",
+      name,
+      "' rests as ",
+      shard.numel(),
+      " contiguous elements of ",
+      shard.dtype(),
+      "; it cannot be copied from or to a tensor of shape ",
+      tensor.defined() ? tensor.sizes() : c10::IntArrayRef{},
+      " and type ",
+      tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined,
+      ".");
+}
+
+} // namespace tessera

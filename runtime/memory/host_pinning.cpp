@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/host_pinning.h"
+
+namespace tessera {
+
+namespace {
+
+// One plugin serves the process; it registers before any memory is pinned.
+HostPinning registered;
+
+} // namespace
+
+void register_host_pinning(const HostPinning& functions) {
+  registered = functions;
+}
+
+const HostPinning& host_pinning() {
+  return registered;
+}
+
+} // namespace tessera

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A training run whose numbers must not depend on where state rests.
+
+#include "engine/twin.h"
+#include "support/temporary_folder.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+/// Layers of one size with something odd at both ends; a norm, a layer that is
+/// frozen, and one that gets a gradient in every other step only.
+struct RestingNetImpl : torch::nn::Module {
+  static constexpr int64_t kWide = 45;
+
+  RestingNetImpl()
+      : first(register_module("first", torch::nn::Linear(7, kWide))),
+        norm(register_module(
+            "norm",
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWide})))),
+        frozen(register_module("frozen", torch::nn::Linear(kWide, kWide))),
+        seldom(register_module("seldom", torch::nn::Linear(kWide, kWide))),
+        last(register_module("last", torch::nn::Linear(kWide, 3))) {
+    for (int i = 0; i < 4; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(kWide, kWide)));
+    }
+    frozen->weight.requires_grad_(false);
+    frozen->bias.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& in, bool all) {
+    at::Tensor x = norm(first(in));
+    for (auto& layer : layers) {
+      x = x + torch::tanh(layer(x));
+    }
+    x = x + frozen(x);
+    return last(all ? x + seldom(x) : x);
+  }
+
+  torch::nn::Linear first;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear frozen;
+  torch::nn::Linear seldom;
+  torch::nn::Linear last;
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(RestingNet);
+
+inline RestingNet make_resting_net() {
+  torch::manual_seed(3);
+  return RestingNet();
+}
+
+/// Options with small groups and nothing in the log.
+inline EngineOptions resting_options(
+    std::optional<at::ScalarType> precision,
+    const UpdateRule& rule = AdamWOptions{}) {
+  EngineOptions options = group_per_layer();
+  options.sharding.precision.parameters = precision;
+  options.sharding.prefetch_depth = 0;
+  options.optimizer.rule = rule;
+  options.optimizer.parameters = {
+      {.pattern = ".*bias", .lr_scale = 0.5, .weight_decay = 0.0}};
+  options.loss_scale.initial = 1024;
+  options.loss_scale.growth_interval = 2;
+  return options;
+}
+
+/// Steps of two micro-batches with clipping; the third overflows where losses
+/// are scaled. Every rank has batches of its own. @return what can be seen.
+inline std::vector<at::Tensor> train_resting(
+    Engine& engine,
+    RestingNet& net,
+    int first_step,
+    int steps,
+    int rank) {
+  std::vector<at::Tensor> seen;
+  for (int step = first_step; step < first_step + steps; ++step) {
+    for (int micro = 0; micro < 2; ++micro) {
+      torch::manual_seed(100 * step + 10 * micro + rank);
+      at::Tensor loss =
+          net->forward(torch::randn({5, 7}), step % 2 == 0).square().mean();
+      seen.push_back(loss.detach().to(torch::kDouble));
+      if (step == 2 && engine.loss_scale() != 1) {
+        loss = loss * std::numeric_limits<float>::infinity();
+      }
+      engine.backward(loss);
+    }
+    seen.push_back(torch::tensor(engine.clip_grad_norm(0.1), torch::kDouble));
+    engine.step();
+    seen.push_back(torch::tensor(engine.loss_scale(), torch::kDouble));
+  }
+  return seen;
+}
+
+/// Collective. All parameters.
+inline std::map<std::string, at::Tensor> parameters_of(Engine& engine) {
+  std::map<std::string, at::Tensor> values;
+  engine.for_each_parameter([&](const std::string& name, const at::Tensor& v) {
+    values[name] = v.clone();
+  });
+  return values;
+}
+
+inline void expect_same_bits(
+    const std::vector<at::Tensor>& got,
+    const std::vector<at::Tensor>& want,
+    const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(
+        torch::equal(got[i], want[i]) || (got[i].isnan().all().item<bool>() &&
+                                          want[i].isnan().all().item<bool>()))
+        << what << ", number " << i << ": " << got[i].item<double>() << " and "
+        << want[i].item<double>();
+  }
+}
+
+inline void expect_same_bits(
+    const std::map<std::string, at::Tensor>& got,
+    const std::map<std::string, at::Tensor>& want,
+    const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, value] : want) {
+    ASSERT_TRUE(value.isfinite().all().item<bool>()) << what << ": " << name;
+    EXPECT_TRUE(torch::equal(got.at(name), value))
+        << what << ": " << name << " is off by "
+        << (got.at(name) - value).abs().max().item<double>();
+  }
+}
+
+inline int64_t state_bytes(const Engine& engine, MemoryTier tier) {
+  return engine.measured_memory(
+      tier)[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
+}
+
+/// What was planned is what is there, on every tier. (Slots may grow when the
+/// real order of use is known.)
+inline void expect_planned(const Engine& engine, const std::string& what) {
+  for (const MemoryTier tier :
+       {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
+    for (const MemoryPurpose purpose :
+         {MemoryPurpose::kParameters,
+          MemoryPurpose::kGradients,
+          MemoryPurpose::kOptimizerState,
+          MemoryPurpose::kStaging}) {
+      const auto i = static_cast<size_t>(purpose);
+      EXPECT_EQ(engine.measured_memory(tier)[i], engine.planned_memory(tier)[i])
+          << what << ": " << name_of(tier) << " " << name_of(purpose);
+    }
+  }
+}
+
+} // namespace tessera::testing

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiers that are missing, too small, or fail in mid-run: every rank gets an
+// error that says what to do, and nothing goes on with half an update.
+#include "engine/offload/placement.h"
+
+#include "support/ranks.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+/// The descriptor of this process's file of the NVMe tier.
+int nvme_file() {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const auto target = std::filesystem::read_symlink(entry.path(), ignored);
+    if (target.filename().string().rfind("tessera-", 0) == 0 &&
+        target.extension() != ".shm" &&
+        target.string().find("tessera-test-") != std::string::npos) {
+      return std::stoi(entry.path().filename().string());
+    }
+  }
+  return -1;
+}
+
+std::string error_of_wrap(const EngineOptions& options) {
+  RestingNet net = make_resting_net();
+  return message_of([&] { wrap(net, options); });
+}
+
+void expect_parts(
+    const std::string& message,
+    std::initializer_list<const char*> parts) {
+  for (const char* part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos)
+        << "expected: " << part << "\nfound: " << message;
+  }
+}
+
+} // namespace
+
+TEST(PlacementFaults, OptionsThatDoNotGoTogether) {
+  run_ranks(1, [](World&) {
+    EngineOptions options = resting_options(std::nullopt);
+    options.optimizer.placement = StatePlacement::kNvme;
+    expect_parts(
+        error_of_wrap(options), {"placement is nvme", "memory.nvme_path"});
+    options.memory.nvme_path = "/absent/folder";
+    expect_parts(error_of_wrap(options), {"/absent/folder", "is not a folder"});
+    options = resting_options(std::nullopt);
+    options.memory.nvme_bytes = 1 << 20;
+    expect_parts(
+        error_of_wrap(options), {"memory.nvme_bytes", "memory.nvme_path"});
+    options = resting_options(std::nullopt);
+    options.memory.host_bytes = -1;
+    expect_parts(error_of_wrap(options), {"memory.host_bytes is -1"});
+  });
+}
+
+TEST(PlacementFaults, TiersThatAreTooSmall) {
+  run_ranks(1, [](World&) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(std::nullopt);
+    options.optimizer.placement = StatePlacement::kHost;
+    options.memory.host_bytes = 8 << 10;
+    expect_parts(
+        error_of_wrap(options),
+        {"host memory for 'exp_avg", "memory.host_bytes (8192)", "Raise"});
+    options.optimizer.placement = StatePlacement::kNvme;
+    options.memory.nvme_path = folder.path();
+    expect_parts(
+        error_of_wrap(options), {"on their way", "memory.host_bytes (8192)"});
+    options.memory.host_bytes.reset();
+    options.memory.nvme_bytes = 8 << 10;
+    expect_parts(
+        error_of_wrap(options),
+        {"memory.nvme_bytes: 'exp_avg", "of the limit (8192)", "Raise"});
+    options = resting_options(std::nullopt);
+    options.memory.device_bytes = 80 << 10;
+    expect_parts(
+        error_of_wrap(options),
+        {"the memory budget is", "memory.host_bytes", "memory.nvme_path"});
+  });
+}
+
+TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
+  const auto results = run_ranks_expecting(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(at::kBFloat16);
+    options.optimizer.placement = StatePlacement::kNvme;
+    options.memory.nvme_path = folder.path();
+    RestingNet net = make_resting_net();
+    auto engine = wrap(net, options);
+    train_resting(engine, net, 0, 2, world.rank());
+    if (world.rank() == 1) {
+      const int file = nvme_file();
+      ASSERT_GE(file, 0);
+      ASSERT_EQ(::ftruncate(file, 4096), 0);
+    }
+    const std::string message =
+        message_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
+    // What was on its way to the file may have made it longer again; then it
+    // has zeros where there was something else.
+    EXPECT_TRUE(
+        message.find("truncated to 4096") != std::string::npos ||
+        message.find("checksum differs") != std::string::npos)
+        << message;
+    expect_parts(message, {"go on from the last checkpoint"});
+    if (world.rank() == 1) {
+      // And nothing of it can be used by mistake.
+      expect_throws(
+          [&] { engine.step(); }, {"no longer whole", "load the last"});
+      expect_throws([&] { engine.save(folder / "c"); }, {"no longer whole"});
+      expect_throws([&] { parameters_of(engine); }, {"no longer whole"});
+    }
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST(PlacementFaults, ACheckpointOfDamagedStateIsNotWritten) {
+  run_ranks(1, [](World&) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(at::kBFloat16);
+    options.optimizer.placement = StatePlacement::kNvme;
+    options.memory.nvme_path = folder.path();
+    RestingNet net = make_resting_net();
+    auto engine = wrap(net, options);
+    train_resting(engine, net, 0, 2, 0);
+    engine.save(folder / "checkpoints");
+    const int file = nvme_file();
+    // Zeros, as a file that was truncated and grown again has them.
+    const auto size =
+        std::filesystem::file_size("/proc/self/fd/" + std::to_string(file));
+    ASSERT_EQ(::ftruncate(file, 0), 0);
+    ASSERT_EQ(::ftruncate(file, static_cast<off_t>(size)), 0);
+    expect_throws(
+        [&] { engine.save(folder / "checkpoints"); }, {"checksum differs"});
+    // The one from before is still there.
+    RestingNet other = make_resting_net();
+    auto resumed = wrap(other, options);
+    EXPECT_EQ(resumed.load(folder / "checkpoints"), 2);
+  });
+}
+
+} // namespace tessera

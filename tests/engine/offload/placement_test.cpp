@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same training run, bit for bit, wherever optimizer state rests: on the
+// device, on the host, in files, on all of them; with clipping, accumulation,
+// bfloat16, and float16 with loss scaling. Memory is what was planned.
+#include "engine/offload/placement.h"
+
+#include "support/ranks.h"
+#include "tessera/engine/optim/state_needs.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+/// What one training run shows.
+struct Outcome {
+  std::vector<at::Tensor> seen;
+  std::map<std::string, at::Tensor> parameters;
+  std::map<std::string, at::Tensor> unwrapped;
+};
+
+Outcome train(
+    World& world,
+    const EngineOptions& options,
+    const std::string& what,
+    const std::function<void(const Engine&)>& look = {}) {
+  RestingNet net = make_resting_net();
+  auto engine = wrap(net, options);
+  expect_planned(engine, what + ", before");
+  Outcome run;
+  run.seen = train_resting(engine, net, 0, 5, world.rank());
+  expect_planned(engine, what + ", behind");
+  if (look) {
+    look(engine);
+  }
+  run.parameters = parameters_of(engine);
+  engine.unwrap();
+  for (const auto& item : net->named_parameters()) {
+    run.unwrapped[item.key()] = item.value().detach().clone();
+  }
+  return run;
+}
+
+void expect_same_run(
+    const Outcome& got,
+    const Outcome& want,
+    const std::string& what) {
+  expect_same_bits(got.seen, want.seen, what);
+  expect_same_bits(got.parameters, want.parameters, what);
+  expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
+}
+
+const std::vector<std::optional<at::ScalarType>> kPrecisions = {
+    std::nullopt,
+    at::kBFloat16,
+    at::kHalf};
+
+/// Room for the state of two groups on the device and on the host.
+MemoryBudget budget_for_two_groups_each(
+    const World& world,
+    const EngineOptions& options) {
+  RestingNet net = make_resting_net();
+  auto census = take_parameter_census(*net, {});
+  choose_dtypes(*net, options.sharding.precision, census);
+  const auto groups = make_groups(*net, census, options.sharding.groups);
+  const ShardMesh mesh(world.rank(), world.size(), 0);
+  std::vector<int64_t> states;
+  int64_t staged = 0;
+  for (const GroupSpec& group : groups) {
+    const StateNeeds needs =
+        state_needs(group, options.optimizer, options.sharding, mesh);
+    if (needs.state > 0) {
+      states.push_back(needs.state);
+      staged = std::max(staged, needs.staged_state);
+    }
+  }
+  EXPECT_GE(states.size(), 6u);
+  MemoryBudget memory;
+  memory.device_bytes =
+      device_needs(groups, options.sharding, mesh) + states[0] + states[1];
+  memory.host_bytes = BlockPipeline::staging_bytes() +
+                      StateStage::kBuffers * staged + states[2] + states[3];
+  return memory;
+}
+
+std::string text_of(std::optional<at::ScalarType> precision) {
+  return precision ? c10::toString(*precision) : "float32";
+}
+
+} // namespace
+
+class Placement : public ::testing::TestWithParam<int> {};
+
+TEST_P(Placement, OfAdamWStateChangesNoBit) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    for (const auto precision : kPrecisions) {
+      EngineOptions options = resting_options(precision);
+      const Outcome expected = train(world, options, "device");
+      for (const StatePlacement placement :
+           {StatePlacement::kHost, StatePlacement::kNvme}) {
+        const bool in_files = placement == StatePlacement::kNvme;
+        options.optimizer.placement = placement;
+        options.memory.nvme_path = in_files ? folder.path() : "";
+        const std::string what =
+            text_of(precision) + (in_files ? " in files" : " on the host");
+        const Outcome got =
+            train(world, options, what, [&](const Engine& engine) {
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
+            });
+        expect_same_run(got, expected, what);
+      }
+      EXPECT_EQ(folder.count(), 0u); // files have no names
+    }
+  });
+}
+
+TEST_P(Placement, IsChosenByTheBudget) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    for (const auto precision : kPrecisions) {
+      EngineOptions options = resting_options(precision);
+      const Outcome expected = train(world, options, "device");
+      options.memory = budget_for_two_groups_each(world, options);
+      options.memory.nvme_path = folder.path();
+      const std::string what = text_of(precision) + " mixed";
+      const Outcome got =
+          train(world, options, what, [&](const Engine& engine) {
+            for (const MemoryTier tier :
+                 {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
+              EXPECT_GT(state_bytes(engine, tier), 0)
+                  << what << ": " << name_of(tier);
+            }
+            EXPECT_LE(
+                total_bytes(engine.measured_memory()),
+                *options.memory.device_bytes);
+            EXPECT_LE(
+                total_bytes(engine.measured_memory(MemoryTier::kHost)),
+                *options.memory.host_bytes);
+          });
+      expect_same_run(got, expected, what);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Placement, ::testing::Range(1, 4));
+
+TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    const UpdateRule rules[] = {
+        AdamOptions{},
+        SgdOptions{},
+        SgdOptions{.momentum = 0.9},
+        LionOptions{},
+        LambOptions{},
+        AdafactorOptions{},
+        MuonOptions{}};
+    for (const UpdateRule& rule : rules) {
+      for (const auto precision :
+           {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
+        EngineOptions options = resting_options(precision, rule);
+        const std::string what =
+            std::string(name_of(rule)) + ", " + text_of(precision);
+        const Outcome expected = train(world, options, what);
+        options.optimizer.placement = StatePlacement::kHost;
+        expect_same_run(
+            train(world, options, what + ", host"), expected, what + ", host");
+        options.optimizer.placement = StatePlacement::kNvme;
+        options.memory.nvme_path = folder.path();
+        expect_same_run(
+            train(world, options, what + ", nvme"), expected, what + ", nvme");
+      }
+    }
+  });
+}
+
+TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    UserOptimizerOptions rule;
+    rule.make = [](std::vector<torch::optim::OptimizerParamGroup> groups) {
+      return std::make_unique<torch::optim::Adam>(
+          std::move(groups), torch::optim::AdamOptions(1e-2));
+    };
+    EngineOptions options = resting_options(at::kBFloat16, rule);
+    options.optimizer.parameters.clear();
+    const Outcome expected = train(world, options, "user's");
+    options.optimizer.placement = StatePlacement::kHost;
+    expect_same_run(
+        train(world, options, "user's on host"), expected, "user's on host");
+    options.optimizer.placement = StatePlacement::kNvme;
+    options.memory.nvme_path = folder.path();
+    RestingNet net = make_resting_net();
+    expect_throws(
+        [&] { wrap(net, options); },
+        {"optimizer.placement is nvme", "user's optimizer", "host"});
+  });
+}
+
+TEST(PlacementOfParts, ThatAreUpdatedInBackward) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    std::map<std::string, at::Tensor> expected;
+    for (const StatePlacement placement :
+         {StatePlacement::kWithParameters,
+          StatePlacement::kHost,
+          StatePlacement::kNvme}) {
+      EngineOptions options = resting_options(at::kBFloat16);
+      options.update_in_backward = true;
+      options.optimizer.placement = placement;
+      options.memory.nvme_path = folder.path();
+      RestingNet net = make_resting_net();
+      auto engine = wrap(net, options);
+      for (int step = 0; step < 5; ++step) {
+        torch::manual_seed(10 * step + world.rank());
+        engine.backward(
+            net->forward(torch::randn({5, 7}), true).square().mean());
+        engine.step();
+      }
+      const auto values = parameters_of(engine);
+      if (placement == StatePlacement::kWithParameters) {
+        expected = values;
+      }
+      expect_same_bits(
+          values, expected, std::to_string(static_cast<int>(placement)));
+    }
+  });
+}
+
+TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(at::kBFloat16);
+    options.optimizer.parameters = {
+        {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
+    const Outcome expected = train(world, options, "two");
+    options.optimizer.placement = StatePlacement::kNvme;
+    options.memory.nvme_path = folder.path();
+    expect_same_run(train(world, options, "two, nvme"), expected, "two, nvme");
+  });
+}
+
+} // namespace tessera

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups that are updated during backward: the same bits as with an update by
+// step(), whatever the model does, and an error where that can not be.
+#include "engine/matrix/matrix_net.h"
+#include "engine/twin.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+
+#include <functional>
+
+namespace tessera::testing {
+
+namespace {
+
+struct Case {
+  const char* name;
+  EngineOptions options = group_per_layer();
+  MatrixOptions net = {};
+  /// Backward passes of step `step`.
+  std::function<int(int step)> backwards = [](int) { return 1; };
+};
+
+at::Tensor tokens_of(int step, int backward, int rank) {
+  torch::manual_seed(100 * step + 10 * backward + rank);
+  return torch::randint(kVocabulary, {2, 5}, torch::kLong);
+}
+
+at::Tensor loss_of(MatrixNetImpl& net, const at::Tensor& tokens) {
+  return torch::nn::functional::cross_entropy(
+      net.forward(tokens), tokens.reshape(-1));
+}
+
+std::vector<at::Tensor> values_of(Engine& engine) {
+  std::vector<at::Tensor> values;
+  engine.for_each_parameter(
+      [&](const std::string& /*name*/, const at::Tensor& value) {
+        values.push_back(value.clone());
+      });
+  return values;
+}
+
+/// The parameters after every step of a run.
+std::vector<std::vector<at::Tensor>> run(const Case& test, bool in_backward) {
+  torch::manual_seed(5);
+  auto net = std::make_shared<MatrixNetImpl>(test.net);
+  EngineOptions options = test.options;
+  options.update_in_backward = in_backward;
+  Engine engine = wrap(net, options);
+  std::vector<std::vector<at::Tensor>> history;
+  for (int step = 0; step < 5; ++step) {
+    for (int b = 0; b < test.backwards(step); ++b) {
+      engine.backward(loss_of(*net, tokens_of(step, b, world().rank())));
+    }
+    // A plan is followed from the second step on, unless a step is shorter.
+    EXPECT_EQ(
+        engine.pager().updated_in_backward(),
+        in_backward && step > 0 && test.backwards(step) == test.backwards(0))
+        << "step " << step;
+    EXPECT_TRUE(engine.step());
+    history.push_back(values_of(engine));
+  }
+  return history;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  all.push_back({"plain"});
+  all.push_back({"tied", group_per_layer(), {.variant = "tied"}});
+  all.push_back({"frozen", group_per_layer(), {.variant = "frozen"}});
+  all.push_back({"low_rank", group_per_layer(), {.variant = "low-rank"}});
+  all.push_back({"unused", group_per_layer(), {.variant = "unused"}});
+  all.push_back({"checkpointed", group_per_layer(), {.checkpointed = true}});
+  all.push_back(
+      {"checkpointed_and_tied",
+       group_per_layer(),
+       {.variant = "tied", .checkpointed = true}});
+  all.push_back({"accumulated", group_per_layer(), {}, [](int) { return 3; }});
+  all.push_back({"fewer_at_times", group_per_layer(), {}, [](int step) {
+                   return step == 2 ? 1 : 2;
+                 }});
+  Case bfloat16{"bfloat16"};
+  bfloat16.options.sharding.precision.parameters = at::kBFloat16;
+  all.push_back(bfloat16);
+  Case no_masters{"no_masters"};
+  no_masters.options.sharding.precision.parameters = at::kBFloat16;
+  no_masters.options.sharding.precision.master_weights = false;
+  all.push_back(no_masters);
+  Case stage2{"stage2"};
+  stage2.options.sharding.zero_stage = 2;
+  all.push_back(stage2);
+  Case one_group{"one_group"};
+  one_group.options.sharding.groups.min_group_numel = 1 << 20;
+  all.push_back(one_group);
+  Case hybrid{"hybrid"};
+  hybrid.options.sharding.shard_ranks = 2;
+  all.push_back(hybrid);
+  Case sgd{"sgd"};
+  sgd.options.optimizer.rule = SgdOptions{.momentum = 0.9};
+  all.push_back(sgd);
+  Case lion{"lion"};
+  lion.options.optimizer.rule = LionOptions{};
+  all.push_back(lion);
+  return all;
+}
+
+/// A trained engine whose plan is known.
+struct Trained {
+  explicit Trained(EngineOptions options = group_per_layer())
+      : twin([&options] {
+          options.update_in_backward = true;
+          return options;
+        }()) {
+    twin.train(0);
+    twin.train(1);
+  }
+  void backward(int step) {
+    twin.wrapped_backward(step, [](StackImpl& net, const at::Tensor& x) {
+      return net.forward(x).square().mean();
+    });
+  }
+  Twin<StackImpl> twin;
+};
+
+} // namespace
+
+class UpdateInBackward : public ::testing::TestWithParam<int> {};
+
+TEST_P(UpdateInBackward, GivesTheSameBits) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const Case& test : cases()) {
+      SCOPED_TRACE(test.name);
+      const int copies = test.options.sharding.shard_ranks;
+      if (copies > 0 && world.size() % copies != 0) {
+        continue;
+      }
+      const auto expected = run(test, /*in_backward=*/false);
+      const auto got = run(test, /*in_backward=*/true);
+      for (size_t step = 0; step < expected.size(); ++step) {
+        for (size_t i = 0; i < expected[step].size(); ++i) {
+          EXPECT_TRUE(got[step][i].equal(expected[step][i]))
+              << "parameter " << i << " after step " << step;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(UpdateInBackward, AgreesWithPlainLibTorch) {
+  run_ranks(GetParam(), [](World&) {
+    EngineOptions options = group_per_layer();
+    options.update_in_backward = true;
+    Twin<StackImpl> twin(options);
+    for (int step = 0; step < 4; ++step) {
+      twin.train(step);
+      twin.expect_same_parameters("after step " + std::to_string(step));
+    }
+  });
+}
+
+// What one rank has no gradient for, another one has: the step applies it where
+// it was missed.
+TEST_P(UpdateInBackward, RanksMayMissGradients) {
+  run_ranks(GetParam(), [](World& world) {
+    EngineOptions options = group_per_layer();
+    options.update_in_backward = true;
+    Twin<StackImpl> twin(options);
+    const auto loss = [](StackImpl& net, int step, int rank) {
+      at::Tensor x = net.first(batch_of(step, rank));
+      for (auto& block : net.blocks) {
+        x = block(x);
+      }
+      // The same reads on all ranks, but not the same gradients.
+      const at::Tensor bias =
+          (step + rank) % 2 == 1 ? net.last->bias.detach() : net.last->bias;
+      return torch::linear(x, net.last->weight, bias).square().mean();
+    };
+    for (int step = 0; step < 5; ++step) {
+      for (int r = 0; r < world.size(); ++r) {
+        (loss(*twin.plain, step, r) / world.size()).backward();
+      }
+      twin.engine.backward(loss(*twin.wrapped, step, twin.rank()));
+      twin.step();
+      twin.expect_same_parameters("after step " + std::to_string(step));
+    }
+  });
+}
+
+TEST_P(UpdateInBackward, GradientsNeedNoMemoryFromTheSecondStepOn) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    Engine& engine = trained.twin.engine;
+    const auto gradients = [&] {
+      return engine
+          .measured_memory()[static_cast<size_t>(MemoryPurpose::kGradients)];
+    };
+    const auto planned = engine.planned_memory();
+    EXPECT_EQ(planned[static_cast<size_t>(MemoryPurpose::kGradients)], 0);
+    EXPECT_EQ(gradients(), 0);
+    trained.backward(2);
+    EXPECT_EQ(gradients(), 0);
+    EXPECT_EQ(total_bytes(engine.measured_memory()), total_bytes(planned));
+    engine.step();
+  });
+}
+
+TEST_P(UpdateInBackward, WhatComesTooLateIsAnError) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    Engine& engine = trained.twin.engine;
+    trained.backward(2);
+    expect_error(
+        [&] { trained.backward(3); },
+        {"group '", "after it was updated in backward", "Engine::step()"});
+  });
+}
+
+TEST_P(UpdateInBackward, ZeroGradStartsAnew) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    Engine& engine = trained.twin.engine;
+    trained.backward(2); // is in the weights already
+    engine.zero_grad();
+    trained.backward(3);
+    EXPECT_TRUE(engine.step());
+    const auto& twin = trained.twin;
+    EXPECT_EQ(twin.engine.pager().statistics().steps, 3);
+  });
+}
+
+TEST_P(UpdateInBackward, CallsThatNeedGradientsAreRefused) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    Engine& engine = trained.twin.engine;
+    const at::Tensor& weight = trained.twin.wrapped->last->weight;
+    trained.backward(2);
+    for (const std::function<void()>& call : std::vector<std::function<void()>>{
+             [&] { engine.clip_grad_norm(1.0); },
+             [&] { engine.clip_grad_value(1.0); },
+             [&] { engine.grad(weight); },
+             [&] {
+               engine.reduce(weight, at::zeros({2, kWidth}));
+             }}) {
+      expect_error(call, {"Engine::", "update_in_backward", "false"});
+    }
+    expect_error([&] { engine.save("nowhere"); }, {"Engine::save", "step()"});
+    engine.step();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Worlds,
+    UpdateInBackward,
+    ::testing::Values(1, 2, 3, 4));
+
+TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
+  run_ranks(1, [](World&) {
+    const auto refused = [](const std::function<void(EngineOptions&)>& change,
+                            const char* what) {
+      EngineOptions options = group_per_layer();
+      options.update_in_backward = true;
+      change(options);
+      expect_error(
+          [&] { wrap(make_net<StackImpl>(), options); },
+          {"update_in_backward does not go with", what});
+    };
+    refused(
+        [](auto& options) { options.optimizer.rule = LambOptions{}; },
+        "use AdamW, Adam, SGD or Lion");
+    refused(
+        [](auto& options) { options.sharding.zero_stage = 1; }, "zero_stage 2");
+    refused(
+        [](auto& options) {
+          options.sharding.precision.parameters = at::kHalf;
+        },
+        "loss scaling");
+  });
+}
+
+} // namespace tessera::testing
