@@ -106,6 +106,19 @@ void read_parameter_rules(
   }
 }
 
+std::optional<at::ScalarType> read_dtype(
+    const ConfigReader& reader,
+    const std::string& key) {
+  if (!reader.contains(key)) {
+    return std::nullopt;
+  }
+  return reader.get_enum<at::ScalarType>(
+      key,
+      {{"float32", at::kFloat},
+       {"bfloat16", at::kBFloat16},
+       {"float16", at::kHalf}});
+}
+
 void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.rule = read_rule(reader);
   optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
@@ -113,6 +126,12 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.weight_decay = reader.get_double(
       "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
+  optimizer.moment_dtype = read_dtype(reader, "moment_dtype");
+  if (optimizer.moment_dtype == at::kFloat) {
+    optimizer.moment_dtype.reset();
+  }
+  optimizer.stochastic_rounding =
+      reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);
   optimizer.placement = reader.get_enum<StatePlacement>(
       "placement",
       {{"auto", StatePlacement::kAutomatic},
@@ -143,19 +162,6 @@ void read_sharding(const ConfigReader& reader, PagerOptions& sharding) {
       reader.get_int("max_group_numel", {.min = 0}, groups.max_group_numel);
   groups.block_types = reader.get_strings("block_types", groups.block_types);
   groups.block_paths = reader.get_strings("block_paths", groups.block_paths);
-}
-
-std::optional<at::ScalarType> read_dtype(
-    const ConfigReader& reader,
-    const std::string& key) {
-  if (!reader.contains(key)) {
-    return std::nullopt;
-  }
-  return reader.get_enum<at::ScalarType>(
-      key,
-      {{"float32", at::kFloat},
-       {"bfloat16", at::kBFloat16},
-       {"float16", at::kHalf}});
 }
 
 void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {

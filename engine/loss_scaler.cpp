@@ -60,14 +60,15 @@ void LossScaler::update(bool overflow) {
     scale_ = std::max(scale_ * options_.backoff_factor, options_.minimum);
     return;
   }
-  if (!options_.fixed && ++good_steps_ == options_.growth_interval) {
+  // What is not scaled stays so, however long it goes well.
+  if (active_ && !options_.fixed && ++good_steps_ == options_.growth_interval) {
     good_steps_ = 0;
     scale_ *= options_.growth_factor;
   }
 }
 
 void LossScaler::restore(const State& state) {
-  scale_ = state.scale;
+  scale_ = active_ ? state.scale : 1; // the run that was saved may have scaled
   good_steps_ = state.good_steps;
   skipped_steps_ = state.skipped_steps;
 }

@@ -265,8 +265,7 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
 
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
-  if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !pages_) {
+  if (group.residency() == Residency::kSharded || group.pins > 0 || !pages_) {
     return;
   }
   group.touched_epoch = 0;

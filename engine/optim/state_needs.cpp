@@ -89,8 +89,9 @@ StateNeeds state_needs(
   const int64_t own_master = has_own_master(group, sharding.precision)
                                  ? HostMemory::rounded(4 * numel)
                                  : 0;
-  const int64_t moment =
-      HostMemory::rounded((numel + kAlignment * count) * item);
+  const int64_t moment = HostMemory::rounded(
+      (numel + kAlignment * count) *
+      (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;
   if (!group.parameters.front().tensor.device().is_cpu()) {

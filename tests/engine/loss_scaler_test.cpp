@@ -16,6 +16,15 @@ TEST(LossScaler, OnlyFloat16NeedsOne) {
   EXPECT_EQ(dynamic.scale(), 65536);
 }
 
+TEST(LossScaler, WithoutOneTheScaleStays1) {
+  LossScaler none({.growth_interval = 1}, /*low_range=*/false);
+  none.update(false);
+  none.update(false);
+  EXPECT_EQ(none.scale(), 1);
+  none.restore({.scale = 1024, .good_steps = 0, .skipped_steps = 0});
+  EXPECT_EQ(none.scale(), 1);
+}
+
 TEST(LossScaler, ShrinksAfterAnOverflowAndGrowsAfterGoodSteps) {
   LossScaler scaler({.initial = 8, .growth_interval = 3}, true);
   scaler.update(true);

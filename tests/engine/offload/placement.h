@@ -125,7 +125,10 @@ inline void expect_same_bits(
     const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [name, value] : want) {
-    EXPECT_TRUE(torch::equal(got.at(name), value)) << what << ": " << name;
+    ASSERT_TRUE(value.isfinite().all().item<bool>()) << what << ": " << name;
+    EXPECT_TRUE(torch::equal(got.at(name), value))
+        << what << ": " << name << " is off by "
+        << (got.at(name) - value).abs().max().item<double>();
   }
 }
 

@@ -106,7 +106,13 @@ TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
     }
     const std::string message =
         message_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
-    expect_parts(message, {"truncated to 4096", "last checkpoint"});
+    // What was on its way to the file may have made it longer again; then it
+    // has zeros where there was something else.
+    EXPECT_TRUE(
+        message.find("truncated to 4096") != std::string::npos ||
+        message.find("checksum differs") != std::string::npos)
+        << message;
+    expect_parts(message, {"go on from the last checkpoint"});
     if (world.rank() == 1) {
       // And nothing of it can be used by mistake.
       expect_throws(

@@ -5,6 +5,7 @@
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"
+#include "tessera/engine/optim/state_needs.h"
 
 #include <algorithm>
 
@@ -14,13 +15,14 @@ namespace {
 
 using namespace testing;
 
-struct Run {
+/// What one training run shows.
+struct Outcome {
   std::vector<at::Tensor> seen;
   std::map<std::string, at::Tensor> parameters;
   std::map<std::string, at::Tensor> unwrapped;
 };
 
-Run train(
+Outcome train(
     World& world,
     const EngineOptions& options,
     const std::string& what,
@@ -28,7 +30,7 @@ Run train(
   RestingNet net = make_resting_net();
   auto engine = wrap(net, options);
   expect_planned(engine, what + ", before");
-  Run run;
+  Outcome run;
   run.seen = train_resting(engine, net, 0, 5, world.rank());
   expect_planned(engine, what + ", behind");
   if (look) {
@@ -42,7 +44,10 @@ Run train(
   return run;
 }
 
-void expect_same_run(const Run& got, const Run& want, const std::string& what) {
+void expect_same_run(
+    const Outcome& got,
+    const Outcome& want,
+    const std::string& what) {
   expect_same_bits(got.seen, want.seen, what);
   expect_same_bits(got.parameters, want.parameters, what);
   expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
@@ -52,6 +57,34 @@ const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     std::nullopt,
     at::kBFloat16,
     at::kHalf};
+
+/// Room for the state of two groups on the device and on the host.
+MemoryBudget budget_for_two_groups_each(
+    const World& world,
+    const EngineOptions& options) {
+  RestingNet net = make_resting_net();
+  auto census = take_parameter_census(*net, {});
+  choose_dtypes(*net, options.sharding.precision, census);
+  const auto groups = make_groups(*net, census, options.sharding.groups);
+  const ShardMesh mesh(world.rank(), world.size(), 0);
+  std::vector<int64_t> states;
+  int64_t staged = 0;
+  for (const GroupSpec& group : groups) {
+    const StateNeeds needs =
+        state_needs(group, options.optimizer, options.sharding, mesh);
+    if (needs.state > 0) {
+      states.push_back(needs.state);
+      staged = std::max(staged, needs.staged_state);
+    }
+  }
+  EXPECT_GE(states.size(), 6u);
+  MemoryBudget memory;
+  memory.device_bytes =
+      device_needs(groups, options.sharding, mesh) + states[0] + states[1];
+  memory.host_bytes = BlockPipeline::staging_bytes() +
+                      StateStage::kBuffers * staged + states[2] + states[3];
+  return memory;
+}
 
 std::string text_of(std::optional<at::ScalarType> precision) {
   return precision ? c10::toString(*precision) : "float32";
@@ -66,7 +99,7 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
     const TemporaryFolder folder;
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
-      const Run expected = train(world, options, "device");
+      const Outcome expected = train(world, options, "device");
       for (const StatePlacement placement :
            {StatePlacement::kHost, StatePlacement::kNvme}) {
         const bool in_files = placement == StatePlacement::kNvme;
@@ -74,11 +107,12 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
         options.memory.nvme_path = in_files ? folder.path() : "";
         const std::string what =
             text_of(precision) + (in_files ? " in files" : " on the host");
-        const Run got = train(world, options, what, [&](const Engine& engine) {
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
-          EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
-        });
+        const Outcome got =
+            train(world, options, what, [&](const Engine& engine) {
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
+            });
         expect_same_run(got, expected, what);
       }
       EXPECT_EQ(folder.count(), 0u); // files have no names
@@ -91,36 +125,24 @@ TEST_P(Placement, IsChosenByTheBudget) {
     const TemporaryFolder folder;
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
-      int64_t device_bytes = 0;
-      int64_t state = 0;
-      const Run expected =
-          train(world, options, "device", [&](const Engine& engine) {
-            device_bytes = total_bytes(engine.measured_memory());
-            state = state_bytes(engine, MemoryTier::kDevice);
-          });
-      // Room for some of the state; more of it on a budget that is larger.
-      // Slots are planned for from above, hence the margin.
-      const int64_t margin = world.size() == 1
-                                 ? 4096
-                                 : int64_t{8} * 4 * RestingNetImpl::kWide * 46;
-      options.memory.device_bytes = device_bytes - state / 2 + margin;
-      options.memory.host_bytes = BlockPipeline::staging_bytes() +
-                                  60 / world.size() * HostMemory::kPage;
+      const Outcome expected = train(world, options, "device");
+      options.memory = budget_for_two_groups_each(world, options);
       options.memory.nvme_path = folder.path();
       const std::string what = text_of(precision) + " mixed";
-      const Run got = train(world, options, what, [&](const Engine& engine) {
-        for (const MemoryTier tier :
-             {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
-          EXPECT_GT(state_bytes(engine, tier), 0)
-              << what << ": " << name_of(tier);
-        }
-        EXPECT_LE(
-            total_bytes(engine.measured_memory()),
-            *options.memory.device_bytes);
-        EXPECT_LE(
-            total_bytes(engine.measured_memory(MemoryTier::kHost)),
-            *options.memory.host_bytes);
-      });
+      const Outcome got =
+          train(world, options, what, [&](const Engine& engine) {
+            for (const MemoryTier tier :
+                 {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
+              EXPECT_GT(state_bytes(engine, tier), 0)
+                  << what << ": " << name_of(tier);
+            }
+            EXPECT_LE(
+                total_bytes(engine.measured_memory()),
+                *options.memory.device_bytes);
+            EXPECT_LE(
+                total_bytes(engine.measured_memory(MemoryTier::kHost)),
+                *options.memory.host_bytes);
+          });
       expect_same_run(got, expected, what);
     }
   });
@@ -145,7 +167,7 @@ TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
         EngineOptions options = resting_options(precision, rule);
         const std::string what =
             std::string(name_of(rule)) + ", " + text_of(precision);
-        const Run expected = train(world, options, what);
+        const Outcome expected = train(world, options, what);
         options.optimizer.placement = StatePlacement::kHost;
         expect_same_run(
             train(world, options, what + ", host"), expected, what + ", host");
@@ -168,7 +190,7 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
     };
     EngineOptions options = resting_options(at::kBFloat16, rule);
     options.optimizer.parameters.clear();
-    const Run expected = train(world, options, "user's");
+    const Outcome expected = train(world, options, "user's");
     options.optimizer.placement = StatePlacement::kHost;
     expect_same_run(
         train(world, options, "user's on host"), expected, "user's on host");
@@ -181,13 +203,43 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
   });
 }
 
+TEST(PlacementOfParts, ThatAreUpdatedInBackward) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    std::map<std::string, at::Tensor> expected;
+    for (const StatePlacement placement :
+         {StatePlacement::kWithParameters,
+          StatePlacement::kHost,
+          StatePlacement::kNvme}) {
+      EngineOptions options = resting_options(at::kBFloat16);
+      options.update_in_backward = true;
+      options.optimizer.placement = placement;
+      options.memory.nvme_path = folder.path();
+      RestingNet net = make_resting_net();
+      auto engine = wrap(net, options);
+      for (int step = 0; step < 5; ++step) {
+        torch::manual_seed(10 * step + world.rank());
+        engine.backward(
+            net->forward(torch::randn({5, 7}), true).square().mean());
+        engine.step();
+      }
+      const auto values = parameters_of(engine);
+      if (placement == StatePlacement::kWithParameters) {
+        expected = values;
+      }
+      expect_same_bits(
+          values, expected, std::to_string(static_cast<int>(placement)));
+    }
+  });
+}
+
 TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
   run_ranks(2, [](World& world) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(at::kBFloat16);
     options.optimizer.parameters = {
         {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
-    const Run expected = train(world, options, "two");
+    const Outcome expected = train(world, options, "two");
     options.optimizer.placement = StatePlacement::kNvme;
     options.memory.nvme_path = folder.path();
     expect_same_run(train(world, options, "two, nvme"), expected, "two, nvme");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer state of CUDA parameters: on the device and on the host, in
-// float32 and with master weights, the same bits; both are saved and loaded.
+// Optimizer state of CUDA parameters: on the device, on the host, in files, and
+// divided among them, in float32 and with master weights: the same bits; all
+// are saved and loaded.
 #include "engine/checkpoint/checkpoint_support.h"
 
 #include "support/cuda_devices.h"
@@ -16,6 +17,7 @@ using namespace testing;
 std::map<std::string, at::Tensor> train_on_cuda(
     const OptimizerOptions& optimizer,
     std::optional<at::ScalarType> precision,
+    const MemoryBudget& memory,
     const std::filesystem::path& folder) {
   torch::manual_seed(1);
   auto net = torch::nn::Sequential(
@@ -24,6 +26,7 @@ std::map<std::string, at::Tensor> train_on_cuda(
   auto options = group_per_layer();
   options.optimizer = optimizer;
   options.sharding.precision.parameters = precision;
+  options.memory = memory;
   auto engine = wrap(net, options);
   const auto train = [&](int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -59,11 +62,21 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
         OptimizerOptions optimizer;
         optimizer.rule = rule;
-        const auto device =
-            train_on_cuda(optimizer, precision, folder / "device");
+        const auto train = [&](const char* where, const MemoryBudget& memory) {
+          return train_on_cuda(optimizer, precision, memory, folder / where);
+        };
+        const auto device = train("device", {});
+        MemoryBudget memory;
+        memory.nvme_path = folder.path();
+        memory.host_bytes = 64 << 20;
         optimizer.placement = StatePlacement::kHost;
-        const auto host = train_on_cuda(optimizer, precision, folder / "host");
-        expect_equal(host, device, name_of(rule));
+        expect_equal(train("host", memory), device, name_of(rule));
+        optimizer.placement = StatePlacement::kNvme;
+        expect_equal(train("nvme", memory), device, name_of(rule));
+        // Parameters, gradients and the state of the last layer.
+        optimizer.placement = StatePlacement::kAutomatic;
+        memory.device_bytes = 2500;
+        expect_equal(train("mixed", memory), device, name_of(rule));
       }
     }
   });
