@@ -65,15 +65,17 @@ std::int64_t bert_activation_bytes(
   const std::int64_t layer = layer_bytes_per_token(config, shape);
   const std::int64_t again = std::clamp<std::int64_t>(
       checkpointed_layers, 0, config.num_hidden_layers);
+  // Backward begins with the last layers. One that is computed again is there
+  // whole as well, but only when the last ones are gone.
+  const std::int64_t whole = std::max<std::int64_t>(
+      config.num_hidden_layers - again, std::min<std::int64_t>(again, 1));
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
-                            (config.num_hidden_layers - again) * layer +
+                            whole * layer +
                             again * config.hidden_size * shape.element_bytes;
-  // A layer that is computed again is there whole for its backward, and so are
-  // gradients of what is widest.
-  const std::int64_t working =
-      (again > 0 ? layer : 0) +
+  // Gradients of what is widest.
+  const std::int64_t gradients =
       2 * config.intermediate_size * shape.element_bytes;
-  return shape.rows * shape.length * (kept + working);
+  return shape.rows * shape.length * (kept + gradients);
 }
 
 std::optional<std::int64_t> fewest_checkpointed_layers(

@@ -39,7 +39,8 @@ std::int64_t bert_activation_bytes(
     std::int64_t checkpointed_layers);
 
 /// The fewest layers to compute again so that activations take at most
-/// `room_bytes`; nothing when they do not fit even with all layers.
+/// `room_bytes`; nothing when no number of layers does. All but one layer is
+/// the least: the last one is whole when backward begins.
 std::optional<std::int64_t> fewest_checkpointed_layers(
     const BertConfig& config,
     const BertBatchShape& shape,

@@ -10,6 +10,7 @@
 
 #include "memory_plan.h"
 
+#include "tessera/engine/report/progress_line.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
@@ -92,13 +93,13 @@ int run(
       config.model_folder);
   if (world.rank() == 0) {
     std::printf(
-        "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %.2f GiB\n"
+        "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"
         "held-out accuracy %.1f %% of %lld texts; %s holds the log, "
         "report.html and model/\n",
         static_cast<long long>(summary.steps),
         summary.tokens_per_s,
         summary.last_loss,
-        static_cast<double>(peak) / (1 << 30),
+        format_bytes(peak).c_str(),
         100 * score.accuracy,
         static_cast<long long>(score.examples),
         config.trainer.run_folder.c_str());

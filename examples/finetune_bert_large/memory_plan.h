@@ -29,10 +29,11 @@ class MemoryPlan {
             config.engine.sharding.precision),
         reserve_(device.is_cuda() ? kCudaReserve : 0) {}
 
-  /// With the layers of the configuration computed again, or with all.
+  /// With the layers of the configuration computed again, or with as many as
+  /// save memory.
   int64_t least_activation_bytes() const {
     const int64_t layers =
-        config_.checkpoint_layers.value_or(model_.num_hidden_layers);
+        config_.checkpoint_layers.value_or(model_.num_hidden_layers - 1);
     return activation_bytes(layers) + reserve_;
   }
 
@@ -44,9 +45,9 @@ class MemoryPlan {
     }
     const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
                          tessera::total_bytes(engine.planned_memory());
-    // The engine has left room for the case that all are.
+    // The engine has left room for this case.
     return tessera::fewest_checkpointed_layers(model_, shape_, room)
-        .value_or(model_.num_hidden_layers);
+        .value_or(model_.num_hidden_layers - 1);
   }
 
   /// What is predicted, in a few lines.

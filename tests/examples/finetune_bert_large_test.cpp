@@ -111,7 +111,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
   expect_in(result.output, "memory of rank 0 of 1");
   expect_in(result.output, "0 of 3 layers computed again");
   expect_in(result.output, "predicted peak: ");
-  expect_in(result.output, "the budget is 11.00 GiB");
+  expect_in(result.output, "the budget is 11.0 GiB");
   expect_in(result.output, "3 steps, ");
   for (const char* file :
        {"metrics.jsonl", "loss.svg", "report.html", "model/config.json"}) {
@@ -145,7 +145,7 @@ TEST_F(
   const auto least =
       run({"memory.device_bytes=" + needed[1].str(), "training.max_steps=1"});
   EXPECT_EQ(least.exit_code, 0) << least.output;
-  expect_in(least.output, "3 of 3 layers computed again");
+  expect_in(least.output, "2 of 3 layers computed again");
 }
 
 TEST_F(FinetuneBertLarge, SaysHowToGetAModel) {
