@@ -17,7 +17,7 @@ setup: ## install what is missing: Debian packages, .venv, LibTorch, the model
 build: ## set up, configure and build everything
 	@scripts/setup.sh build
 
-demo: ## fine-tune a BERT over two sharded ranks (two to five minutes)
+demo: ## build, then fine-tune a BERT over two sharded ranks (the build aside, two to five minutes)
 	@scripts/setup.sh build tessera
 	$(tessera) launch --nproc 2 -- $(tessera) train configs/finetune_minilm.json
 

@@ -4,6 +4,7 @@
 //
 //   train_gpt2 mode=plain steps=10
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
+//   train_gpt2 matmul=onednn update_in_backward=1 clip=0 helpers=1
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
 //
 // On CUDA benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera
@@ -13,6 +14,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -53,7 +55,9 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
       {"warmup", "3"},
       {"threads", "1"},
       {"clip", "1"},
-      {"helpers", "0"}};
+      {"helpers", "0"},
+      {"update_in_backward", "0"},
+      {"matmul", "libtorch"}};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
@@ -127,8 +131,11 @@ class PlainStepper : public Stepper {
 
 class TesseraStepper : public Stepper {
  public:
-  TesseraStepper(torch::nn::Module& module, bool bfloat16)
-      : engine_(wrap(module, options(bfloat16))) {}
+  TesseraStepper(
+      torch::nn::Module& module,
+      bool bfloat16,
+      bool update_in_backward)
+      : engine_(wrap(module, options(bfloat16, update_in_backward))) {}
 
   void step(const at::Tensor& loss, bool clip) override {
     engine_.backward(loss);
@@ -139,8 +146,9 @@ class TesseraStepper : public Stepper {
   }
 
  private:
-  static EngineOptions options(bool bfloat16) {
+  static EngineOptions options(bool bfloat16, bool update_in_backward) {
     EngineOptions options;
+    options.update_in_backward = update_in_backward;
     if (bfloat16) {
       options.sharding.precision.parameters = at::kBFloat16;
     }
@@ -188,6 +196,11 @@ double median(std::vector<double> values) {
 
 void run(std::map<std::string, std::string> settings) {
   at::set_num_threads(std::stoi(settings["threads"]));
+  if (settings["matmul"] != "libtorch") {
+    const CpuMatmul in_use = set_cpu_matmul(
+        settings["matmul"] == "auto" ? CpuMatmul::kAuto : CpuMatmul::kOneDnn);
+    std::cerr << "matmul: " << name_of(in_use) << std::endl;
+  }
   const bool plain = settings["mode"] == "plain";
   const int steps = std::stoi(settings["steps"]);
   const int warmup = std::stoi(settings["warmup"]);
@@ -222,7 +235,8 @@ void run(std::map<std::string, std::string> settings) {
   if (plain) {
     stepper = std::make_unique<PlainStepper>(*model);
   } else {
-    stepper = std::make_unique<TesseraStepper>(*model, bfloat16);
+    stepper = std::make_unique<TesseraStepper>(
+        *model, bfloat16, settings["update_in_backward"] == "1");
   }
   torch::manual_seed(1000 + rank);
   const at::Tensor ids =

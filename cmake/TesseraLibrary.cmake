@@ -28,12 +28,15 @@ function(tessera_library name)
   # No <target>_EXPORTS macro: it would make the shared header unusable.
   set_target_properties(tessera_${name} PROPERTIES DEFINE_SYMBOL "")
   target_include_directories(tessera_${name} PUBLIC
-    $<BUILD_INTERFACE:${TESSERA_INCLUDE_DIR}>)
+    $<BUILD_INTERFACE:${TESSERA_INCLUDE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(tessera_${name} PUBLIC cxx_std_20)
   target_link_libraries(tessera_${name}
     PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   if(NOT ARG_NO_TORCH)
     tessera_use_torch(tessera_${name})
   endif()
+  tessera_install_library(${name})
 endfunction()
 
 function(tessera_executable name)

@@ -5,7 +5,14 @@
 # TorchConfig.cmake is not used on purpose: the one in the CUDA wheel refuses to
 # configure on a machine without a CUDA toolkit, and it overrides the CUDA
 # architectures. A program needs only the headers and three libraries.
-set(TESSERA_TORCH "$ENV{TESSERA_TORCH}" CACHE PATH
+#
+# An installed Tessera includes this file too, with TESSERA_BUILT_WITH_TORCH, the
+# LibTorch that it was built with, which is taken unless another one is given.
+set(_torch "$ENV{TESSERA_TORCH}")
+if(NOT _torch)
+  set(_torch "${TESSERA_BUILT_WITH_TORCH}")
+endif()
+set(TESSERA_TORCH "${_torch}" CACHE PATH
     "LibTorch: an unpacked libtorch, or the torch package of a Python environment")
 if(NOT TESSERA_TORCH)
   foreach(_python "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
@@ -23,8 +30,9 @@ endif()
 if(NOT EXISTS "${TESSERA_TORCH}/lib/libtorch_cpu.so")
   message(FATAL_ERROR
     "LibTorch was not found: '${TESSERA_TORCH}/lib/libtorch_cpu.so' does not "
-    "exist. Run 'make setup', or set TESSERA_TORCH to a libtorch folder or to "
-    "the torch package of a Python environment (2.11 or newer).")
+    "exist. Run 'make setup' in a clone of Tessera, or set TESSERA_TORCH to a "
+    "libtorch folder or to the torch package of a Python environment (2.11 or "
+    "newer).")
 endif()
 get_filename_component(TESSERA_TORCH "${TESSERA_TORCH}" REALPATH)
 
@@ -39,14 +47,14 @@ if(TESSERA_TORCH_VERSION VERSION_LESS 2.11)
 endif()
 message(STATUS "LibTorch ${TESSERA_TORCH_VERSION}: ${TESSERA_TORCH}")
 
-add_library(tessera_torch INTERFACE)
-add_library(tessera::torch ALIAS tessera_torch)
-target_include_directories(tessera_torch SYSTEM INTERFACE
+# Imported, so that installed targets name it without bringing it.
+add_library(tessera::torch INTERFACE IMPORTED GLOBAL)
+target_include_directories(tessera::torch SYSTEM INTERFACE
   "${TESSERA_TORCH}/include" "${TESSERA_TORCH}/include/torch/csrc/api/include")
-target_compile_definitions(tessera_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-target_link_options(tessera_torch INTERFACE
+target_compile_definitions(tessera::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+target_link_options(tessera::torch INTERFACE
   "-Wl,-rpath,${TESSERA_TORCH}/lib" "-Wl,-rpath-link,${TESSERA_TORCH}/lib")
-target_link_libraries(tessera_torch INTERFACE
+target_link_libraries(tessera::torch INTERFACE
   "${TESSERA_TORCH}/lib/libtorch_cpu.so" "${TESSERA_TORCH}/lib/libc10.so")
 
 if(TESSERA_WITH_CUDA)

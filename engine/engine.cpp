@@ -2,6 +2,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -76,6 +77,7 @@ Engine::Engine(
   // Before the module is divided: from there on an error would cost it.
   check(options.optimizer, *module_);
   check(options.memory);
+  check(options.offload, options.memory.activation_bytes);
   PagerOptions sharding = options.sharding;
   sharding.update_in_backward = options.update_in_backward;
   if (options.update_in_backward) {
@@ -126,6 +128,10 @@ Engine::Engine(
   // step one of the weights before it.
   at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
+  if (options.offload.activations != OffloadActivations::kOff) {
+    activations_ = std::make_unique<ActivationOffload>(
+        *module_, options.offload, options.memory.activation_bytes);
+  }
 }
 
 Engine::~Engine() = default;
@@ -357,6 +363,11 @@ LoadWeightsReport Engine::load_weights(
   return load_sharded_weights(*pager_, *module_, path, options);
 }
 
+void Engine::save_weights(const std::filesystem::path& path) {
+  check_usable("save_weights");
+  save_sharded_weights(*pager_, *module_, path);
+}
+
 void Engine::unwrap() {
   check_usable("unwrap");
   pager_->unwrap();
@@ -406,6 +417,15 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
 
 const PagerStatistics& Engine::statistics() const {
   return pager_->statistics();
+}
+
+ActivationStatistics Engine::activation_statistics() const {
+  return activations_ ? activations_->statistics() : ActivationStatistics{};
+}
+
+std::vector<SavedByProducer> Engine::saved_activations() const {
+  return activations_ ? activations_->saved_by_producer()
+                      : std::vector<SavedByProducer>{};
 }
 
 Engine wrap(torch::nn::Module& module, const EngineOptions& options) {

@@ -3,6 +3,7 @@
 // What a user holds: an unmodified module, trained with its parameters,
 // gradients and optimizer state divided over all ranks.
 
+#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/memory_budget.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
   PagerOptions sharding;
   MemoryBudget memory;
+  OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
   /// Every group is updated during backward, as soon as its gradients are final
@@ -135,6 +137,11 @@ class Engine {
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
 
+  /// Writes all parameters and buffers to a safetensors file, or a folder's
+  /// model.safetensors, one group at a time; see save_sharded_weights().
+  /// Collective; blocks on the disk.
+  void save_weights(const std::filesystem::path& path);
+
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();
@@ -180,6 +187,12 @@ class Engine {
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
+  /// Saved tensors, on the device and on the host; zeros with
+  /// OffloadActivations::kOff.
+  ActivationStatistics activation_statistics() const;
+  /// Which operators made what the last forward saved, largest first; empty
+  /// with OffloadActivations::kOff. See saved_activations_table().
+  std::vector<SavedByProducer> saved_activations() const;
   const Pager& pager() const {
     return *pager_;
   }
@@ -207,6 +220,7 @@ class Engine {
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
+  std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
   TierBytes planned_memory_{};
 };
 

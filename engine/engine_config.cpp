@@ -106,6 +106,19 @@ void read_parameter_rules(
   }
 }
 
+std::optional<at::ScalarType> read_dtype(
+    const ConfigReader& reader,
+    const std::string& key) {
+  if (!reader.contains(key)) {
+    return std::nullopt;
+  }
+  return reader.get_enum<at::ScalarType>(
+      key,
+      {{"float32", at::kFloat},
+       {"bfloat16", at::kBFloat16},
+       {"float16", at::kHalf}});
+}
+
 void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.rule = read_rule(reader);
   optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
@@ -120,6 +133,12 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
        {"host", StatePlacement::kHost},
        {"nvme", StatePlacement::kNvme}},
       optimizer.placement);
+  optimizer.moment_dtype = read_dtype(reader, "moment_dtype");
+  if (optimizer.moment_dtype == at::kFloat) {
+    optimizer.moment_dtype.reset();
+  }
+  optimizer.stochastic_rounding =
+      reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);
   read_parameter_rules(reader, optimizer);
 }
 
@@ -143,19 +162,6 @@ void read_sharding(const ConfigReader& reader, PagerOptions& sharding) {
       reader.get_int("max_group_numel", {.min = 0}, groups.max_group_numel);
   groups.block_types = reader.get_strings("block_types", groups.block_types);
   groups.block_paths = reader.get_strings("block_paths", groups.block_paths);
-}
-
-std::optional<at::ScalarType> read_dtype(
-    const ConfigReader& reader,
-    const std::string& key) {
-  if (!reader.contains(key)) {
-    return std::nullopt;
-  }
-  return reader.get_enum<at::ScalarType>(
-      key,
-      {{"float32", at::kFloat},
-       {"bfloat16", at::kBFloat16},
-       {"float16", at::kHalf}});
 }
 
 void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
@@ -201,6 +207,24 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   }
 }
 
+void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
+  offload.activations = reader.get_enum<OffloadActivations>(
+      "activations",
+      {{"off", OffloadActivations::kOff},
+       {"blocks", OffloadActivations::kBlocks},
+       {"auto", OffloadActivations::kAuto},
+       {"all", OffloadActivations::kAll}},
+      offload.activations);
+  offload.min_tensor_bytes =
+      reader.get_int("min_tensor_bytes", {.min = 0}, offload.min_tensor_bytes);
+  offload.prefetch_bytes =
+      reader.get_int("prefetch_bytes", {.min = 0}, offload.prefetch_bytes);
+  if (reader.contains("activation_host_bytes")) {
+    offload.activation_host_bytes =
+        reader.get_int("activation_host_bytes", {.min = 1});
+  }
+}
+
 } // namespace
 
 EngineOptions read_engine_options(const ConfigReader& reader) {
@@ -210,6 +234,7 @@ EngineOptions read_engine_options(const ConfigReader& reader) {
   read_precision(reader.get_object("precision"), options.sharding.precision);
   read_loss_scale(reader.get_object("loss_scale"), options.loss_scale);
   read_memory(reader.get_object("memory"), options.memory);
+  read_offload(reader.get_object("offload"), options.offload);
   options.update_in_backward =
       reader.get_bool("update_in_backward", options.update_in_backward);
   return options;

@@ -218,7 +218,8 @@ venv_home() {
     return
   fi
   local key
-  key=$({ "$1" --version && cat "$requirements"/*.txt; } | sha256sum)
+  key=$({ "$1" --version &&
+    cat "$requirements"/{model,tools,torch-cuda,torch}.txt; } | sha256sum)
   printf '%s/venv-%s\n' "$TESSERA_CACHE" "${key:0:12}"
 }
 
@@ -350,6 +351,7 @@ setup_torch() {
   if [[ $1 == ON ]]; then
     install_requirements torch-cuda 6 \
       "installing the CUDA libraries of LibTorch (about 1.7 GB)"
+    install_requirements torchrun 1 "installing what torchrun needs"
   fi
 }
 

@@ -2,6 +2,7 @@
 #include "tessera/sharding/checkpoint.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/execution_state.h"
 #include "tessera/sharding/recompute_scope.h"
 #include "tessera/sharding/tensor_recorder.h"
@@ -61,6 +62,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     variable_list outputs;
     {
       const CheckpointedForward scope;
+      const SaveToHostScope inside(false); // only for the arguments
       const NoAutocastCache no_cache;
       outputs = (*call->first)(inputs);
     }

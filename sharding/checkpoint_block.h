@@ -2,6 +2,7 @@
 #pragma once
 // A module whose inside is not kept for backward but computed again.
 
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpoint.h"
 #include "tessera/sharding/residency_hints.h"
 
@@ -22,6 +23,10 @@ struct CheckpointOptions {
   bool use_checkpoint = true;
   /// 1, 2 or 3 for this block's parameters; none: as the engine does.
   std::optional<int> zero_stage;
+  /// The arguments rest on the host until backward, those of the last such
+  /// block excepted, which is the first to need them. Takes effect while an
+  /// engine lives whose OffloadOptions::activations is not kOff.
+  bool inputs_on_host = false;
 };
 
 /// A `Contained` that recomputes its forward in backward ([Note:
@@ -40,7 +45,9 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
   explicit CheckpointBlockImpl(
       const torch::nn::ModuleHolder<Contained>& module,
       const CheckpointOptions& options = {})
-      : Contained(*module), use_checkpoint(options.use_checkpoint) {
+      : Contained(*module),
+        use_checkpoint(options.use_checkpoint),
+        inputs_on_host(options.inputs_on_host) {
     zero_stage = options.zero_stage;
   }
 
@@ -52,6 +59,7 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
     // Owns the module: the graph may outlive it.
     auto self =
         std::static_pointer_cast<CheckpointBlockImpl>(this->shared_from_this());
+    const SaveToHostScope to_host(inputs_on_host);
     return checkpoint(
         trains(),
         [self](const auto&... copies) {
@@ -75,8 +83,9 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         });
   }
 
-  /// May be changed at any time.
+  /// May be changed at any time, both.
   bool use_checkpoint;
+  bool inputs_on_host;
 };
 
 /// The holder: CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});

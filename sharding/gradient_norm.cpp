@@ -71,7 +71,8 @@ double gradient_norm(Pager& pager, double p) {
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
   pager.sum_over_shards(total);
-  return std::pow(total.item<double>(), 1 / p);
+  // abs: the NaN of inf - inf has a sign, which would be printed.
+  return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
 bool gradients_are_finite(Pager& pager) {

@@ -230,6 +230,8 @@ class SmallParts {
     GroupSpec& group = out_[found->second];
     group.parameters.insert(
         group.parameters.end(), part.parameters.begin(), part.parameters.end());
+    group.blocks.insert(
+        group.blocks.end(), part.blocks.begin(), part.blocks.end());
     group.scattered = true;
     if (numel_of(group) >= min_numel_) {
       open_.erase(found);
@@ -299,8 +301,9 @@ std::vector<GroupSpec> make_groups(
   }
   std::vector<GroupSpec> result;
   SmallParts small(policy.min_group_numel, result);
-  for (const auto& group :
-       collect_small(std::move(groups), policy.min_group_numel)) {
+  int block = 0;
+  for (auto& group : collect_small(std::move(groups), policy.min_group_numel)) {
+    group.blocks = {block++};
     split_by_kind(group, small, result);
   }
   return result;

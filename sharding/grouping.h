@@ -21,6 +21,10 @@ struct GroupSpec {
   /// The parameters come from several places of the model, so that their
   /// gradients do not arrive together.
   bool scattered = false;
+  /// Numbers, in registration order, of the blocks that the parameters come
+  /// from. Groups that share one are used together: parts of one block that
+  /// differ in dtype or requires_grad.
+  std::vector<int> blocks = {};
   /// Whether the group is dropped between forward and backward; nothing where
   /// no rule says so.
   std::optional<bool> reshard_after_forward = {};

@@ -55,6 +55,7 @@ Pager::Pager(
     ShardPlacement* placement)
     : options_(options),
       mesh_(world.rank(), world.size(), options.shard_ranks),
+      pages_(mesh_.shard_size > 1),
       agreement_(
           world,
           "engine",
@@ -125,11 +126,11 @@ Pager::Pager(
   arrivals_.resize(groups_.size());
   expected_arrivals_.resize(groups_.size());
   install_hooks();
-  if (!is_divided()) {
+  if (!pages_) {
     for (const auto& group : groups_) {
       group->attach_shard();
       // Alone, nothing has to be noticed.
-      group->touched_epoch = world_size() == 1 ? epoch_ : 0;
+      group->touched_epoch = is_alone() ? epoch_ : 0;
     }
   }
 }

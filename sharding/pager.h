@@ -93,6 +93,10 @@ class Pager : public PageFaultHandler {
   bool is_divided() const {
     return mesh_.shard_size > 1;
   }
+  /// Nothing comes, goes or is agreed on: one rank that holds everything.
+  bool is_alone() const {
+    return world_size() == 1 && !pages_;
+  }
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
     return groups_;
@@ -315,6 +319,7 @@ class Pager : public PageFaultHandler {
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
+  bool pages_; ///< groups come and go, in slots
   RankAgreement agreement_;
   StreamLane gather_lane_;
   StreamLane reduce_lane_;

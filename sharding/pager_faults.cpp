@@ -59,7 +59,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
   for (const int g : groups) {
     check_not_updated(static_cast<size_t>(g), "is used");
   }
-  if (world_size() == 1) {
+  if (is_alone()) {
     for (const int g : groups) {
       groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
     }
@@ -118,7 +118,7 @@ void Pager::enter_phase(PlanPhase phase) {
 }
 
 void Pager::leave_phase() {
-  if (world_size() == 1) {
+  if (is_alone()) {
     return;
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -265,7 +265,7 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !is_divided()) {
+      !pages_) {
     return;
   }
   group.touched_epoch = 0;

@@ -51,7 +51,7 @@ void Pager::open_bucket(size_t g) {
     return;
   }
   check_not_updated(g, "gets a gradient");
-  if (world_size() == 1 && expected_arrivals_[g] == 0) {
+  if (is_alone() && expected_arrivals_[g] == 0) {
     bucket.open({});
     return;
   }
@@ -86,7 +86,7 @@ void Pager::open_bucket(size_t g) {
 void Pager::note_arrival(size_t parameter) {
   const size_t g = places_[parameter].group;
   ++arrivals_[g];
-  if (world_size() > 1) {
+  if (!is_alone()) {
     enter_phase(PlanPhase::kTrain);
     cursor().record(
         {PlanEvent::Kind::kArrival,
@@ -102,14 +102,14 @@ void Pager::note_arrival(size_t parameter) {
       on_backward_end();
     });
   }
-  if (world_size() == 1 && arrivals_[g] == expected_arrivals_[g] &&
+  if (is_alone() && arrivals_[g] == expected_arrivals_[g] &&
       buckets_[g]->is_open()) {
     begin_reduce(g, /*is_final=*/true);
     finish_reductions();
   }
   // Without a plan a group is reduced as soon as it is complete. What arrives
   // later is reduced again and added.
-  if (world_size() > 1 && !keeps_whole_gradients(g) && !cursor().following() &&
+  if (!is_alone() && !keeps_whole_gradients(g) && !cursor().following() &&
       buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
@@ -194,7 +194,7 @@ void Pager::check_not_updated(size_t g, const char* what) const {
 }
 
 void Pager::on_backward_end() {
-  if (world_size() == 1) {
+  if (is_alone()) {
     reduce_leftovers(/*all=*/false);
     return;
   }

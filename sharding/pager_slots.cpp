@@ -6,38 +6,24 @@
 #include "tessera/runtime/core/log.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera {
 
 bool Pager::keeps_whole_gradients(size_t g) const {
-  const int stage = zero_stages_[g].value_or(options_.zero_stage);
-  return options_.accumulation.value_or(
-             stage == 1 ? GradientAccumulation::kKeepWhole
-                        : GradientAccumulation::kReduceEachBackward) ==
-         GradientAccumulation::kKeepWhole;
+  return tessera::keeps_whole_gradients(options_, zero_stages_[g]);
 }
 
 std::vector<PlanEvent> Pager::expected_events() const {
+  std::vector<std::vector<int>> blocks;
   std::vector<bool> trainable;
   std::vector<bool> scattered;
   for (const auto& group : groups_) {
+    blocks.emplace_back(group->blocks().begin(), group->blocks().end());
     trainable.push_back(group->trainable());
     scattered.push_back(group->scattered());
   }
-  auto events = registration_order_events(trainable, scattered);
-  // A head that shares its weight with the embedding brings it in again where
-  // forward ends.
-  const auto backward =
-      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
-        return event.in_backward;
-      });
-  std::vector<PlanEvent> again;
-  for (const int group : tied_groups_) {
-    again.push_back({PlanEvent::Kind::kTouch, {group}, false});
-    again.push_back({PlanEvent::Kind::kTouch, {group}, true});
-  }
-  events.insert(backward, again.begin(), again.end());
-  return events;
+  return registration_order_events(blocks, trainable, scattered, tied_groups_);
 }
 
 PlanLimits Pager::plan_limits() const {
@@ -46,7 +32,7 @@ PlanLimits Pager::plan_limits() const {
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
     limits.group_bytes.push_back(groups_[g]->padded_bytes());
-    if (!is_divided()) {
+    if (!pages_) {
       limits.capacity_bytes +=
           groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
     }
@@ -72,12 +58,12 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
 
 void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_lane_.follow_current(); // the shards were just filled
-  if (world_size() == 1 && !options_.update_in_backward) {
+  if (is_alone() && !options_.update_in_backward) {
     return;
   }
   const auto events = expected_events();
   reduce_arena_.resize(reduce_slot_bytes(events));
-  if (!is_divided()) {
+  if (!pages_) {
     return;
   }
   std::optional<int64_t> gather_bytes = options_.gather_bytes;

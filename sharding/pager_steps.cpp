@@ -45,7 +45,7 @@ void Pager::start_plan() {
 void Pager::invalidate() {
   drop_values("load");
   // A step under way goes on by page faults.
-  if (world_size() > 1 && cursor().at_beginning()) {
+  if (!is_alone() && cursor().at_beginning()) {
     start_plan();
   }
 }
@@ -54,7 +54,7 @@ void Pager::begin_next_step() {
   drop_values("step");
   ++statistics_.steps;
   count_arrivals();
-  if (world_size() == 1) {
+  if (is_alone()) {
     return;
   }
   adopt_plans();
@@ -64,7 +64,7 @@ void Pager::begin_next_step() {
 
 void Pager::count_arrivals() {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (world_size() == 1 && gradient_sink_) {
+    if (is_alone() && gradient_sink_) {
       expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
       groups_[g]->touched_epoch = epoch_; // alone, nothing is faulted in
     }

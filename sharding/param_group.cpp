@@ -101,6 +101,7 @@ ParamGroup::ParamGroup(
     ShardStore* master_store)
     : name_(spec.name),
       scattered_(spec.scattered),
+      blocks_(spec.blocks),
       trainable_(any_requires_grad(spec)),
       dtype_(spec.parameters.front().dtype),
       original_dtype_(spec.parameters.front().tensor.scalar_type()),

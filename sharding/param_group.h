@@ -64,6 +64,10 @@ class ParamGroup {
   bool scattered() const {
     return scattered_;
   }
+  /// See GroupSpec::blocks.
+  const std::vector<int>& blocks() const {
+    return blocks_;
+  }
   at::ScalarType dtype() const {
     return dtype_;
   }
@@ -201,6 +205,7 @@ class ParamGroup {
 
   std::string name_;
   bool scattered_;
+  std::vector<int> blocks_;
   bool trainable_;
   at::ScalarType dtype_;
   at::ScalarType original_dtype_;

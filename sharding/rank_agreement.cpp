@@ -2,6 +2,7 @@
 #include "tessera/sharding/rank_agreement.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -115,6 +116,7 @@ WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
 void RankAgreement::throw_if_failed() {
   const std::string failed = key("failed");
   if (store_->check({failed})) {
+    blame_peer();
     throw Error(to_text(store_->get(failed)));
   }
 }

@@ -380,32 +380,62 @@ int64_t peak_reduce_bytes(
 }
 
 std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks,
     const std::vector<bool>& trainable,
     const std::vector<bool>& scattered) {
-  const int count = static_cast<int>(trainable.size());
   std::vector<PlanEvent> events;
-  for (int g = 0; g < count; ++g) {
-    events.push_back({Kind::kTouch, {g}, false});
-  }
-  for (int g = count - 1; g >= 0; --g) {
-    events.push_back({Kind::kTouch, {g}, true});
-    if (g == count - 1) {
-      for (int s = 0; s < count; ++s) {
-        if (trainable[s] && scattered[s]) {
-          events.push_back({Kind::kArrival, {s}, true});
-        }
+  const auto add_scattered_arrivals = [&] {
+    for (int g = 0; g < static_cast<int>(trainable.size()); ++g) {
+      if (trainable[g] && scattered[g]) {
+        events.push_back({Kind::kArrival, {g}, true});
       }
     }
-    if (trainable[g] && !scattered[g]) {
-      events.push_back({Kind::kArrival, {g}, true});
+  };
+  for (const auto& block : blocks) {
+    events.push_back({Kind::kTouch, block, false});
+  }
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    events.push_back({Kind::kTouch, *block, true});
+    if (block == blocks.rbegin()) {
+      add_scattered_arrivals();
+    }
+    for (const int g : *block) {
+      if (trainable[g] && !scattered[g]) {
+        events.push_back({Kind::kArrival, {g}, true});
+      }
     }
   }
-  for (int s = 0; s < count; ++s) {
-    if (trainable[s] && scattered[s]) {
-      events.push_back({Kind::kArrival, {s}, true});
-    }
-  }
+  add_scattered_arrivals();
   events.push_back({Kind::kBackwardEnd, {}, true});
+  return events;
+}
+
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks_of_group,
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered,
+    const std::vector<int>& tied) {
+  std::map<int, std::vector<int>> groups_of_block;
+  for (size_t g = 0; g < blocks_of_group.size(); ++g) {
+    for (const int block : blocks_of_group[g]) {
+      groups_of_block[block].push_back(static_cast<int>(g));
+    }
+  }
+  std::vector<std::vector<int>> blocks;
+  for (auto& [block, groups] : groups_of_block) {
+    blocks.push_back(std::move(groups));
+  }
+  auto events = registration_order_events(blocks, trainable, scattered);
+  const auto backward =
+      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
+        return event.in_backward;
+      });
+  std::vector<PlanEvent> again;
+  for (const int group : tied) {
+    again.push_back({Kind::kTouch, {group}, false});
+    again.push_back({Kind::kTouch, {group}, true});
+  }
+  events.insert(backward, again.begin(), again.end());
   return events;
 }
 

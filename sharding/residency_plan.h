@@ -106,11 +106,22 @@ int64_t peak_reduce_bytes(
 
 /// The step one expects of a feed-forward model before the first is recorded:
 /// forward in registration order, backward in reverse.
+/// @param blocks the groups that each block of the model uses, sorted.
 /// @param trainable per group; @param scattered groups whose gradients arrive
 ///   all over backward.
 std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks,
     const std::vector<bool>& trainable,
     const std::vector<bool>& scattered);
+
+/// The same from the blocks that each group is used by. Tied groups, of weights
+/// with two names, are brought in again where forward ends: a head that shares
+/// its weight with the embedding.
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks_of_group,
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered,
+    const std::vector<int>& tied);
 
 /// The same for equal events, different for different ones (64-bit FNV-1a).
 uint64_t hash_of(const std::vector<PlanEvent>& events);

@@ -239,6 +239,7 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
         std::any_of(segment.begin(), segment.end(), [](const auto& block) {
           return block->trains();
         });
+    const SaveToHostScope to_host(segment.front()->inputs_on_host);
     return checkpoint(
         trains,
         [segment = std::move(segment)](

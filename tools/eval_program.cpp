@@ -30,6 +30,7 @@ int run_eval(int argc, char** argv) {
       ->required();
   app.add_option(
       "overrides", overrides, "key.path=value, in place of the file's value");
+  app.footer("Keys and their defaults: configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

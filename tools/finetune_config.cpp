@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune_config.h"
+#include "foreign_keys.h"
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
@@ -70,11 +71,10 @@ FinetuneConfig read_finetune_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  auto json = parse_json(read_text_file(file), file.string());
-  for (const std::string& text : overrides) {
-    apply_override(json, text);
-  }
-  const ConfigReader reader(std::move(json), file.string());
+  const ConfigReader reader(
+      parse_json(read_text_file(file), file.string()),
+      file.string(),
+      overrides);
   FinetuneConfig config;
   reader.get_enum<int>("task", {{"text_classification", 0}});
   const auto model = reader.get_object("model");
@@ -89,7 +89,7 @@ FinetuneConfig read_finetune_config(
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   config.trainer.run_folder = reader.get_object("output").get_string("folder");
-  reader.finish();
+  reader.finish(foreign_keys());
   if (resolved != nullptr) {
     *resolved = reader.resolved();
   }

@@ -50,8 +50,15 @@ Command add_launch_command(
       "--no-prefix",
       arguments->bare_lines,
       "Pass lines on without '[rank N] ' before them");
+  parser->allow_extras(); // for an error that tells where they belong
 
-  const auto run = [arguments, &program]() {
+  const auto run = [arguments, parser, &program]() {
+    if (const auto extras = parser->remaining(); !extras.empty()) {
+      throw CLI::ParseError(
+          "launch: '" + extras.front() +
+              "' is no option; the program to start comes behind '--'",
+          CLI::ExitCodes::ExtrasError);
+    }
     if (program.empty()) {
       throw CLI::RequiredError("launch: PROGRAM after '--'");
     }

@@ -2,6 +2,7 @@
 // The tessera program: subcommands, each in a file of its own.
 
 #include "command.h"
+#include "usage_error.h"
 
 #include "tessera/runtime/core/log.h"
 
@@ -14,7 +15,16 @@ namespace tessera {
 namespace {
 
 constexpr int kFailure = 1;
-constexpr int kUsageError = 2;
+
+/// `tessera help [COMMAND]` as `tessera [COMMAND] --help`.
+std::vector<std::string> without_help_command(
+    std::vector<std::string> arguments) {
+  if (!arguments.empty() && arguments.front() == "help") {
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  }
+  return arguments;
+}
 
 int run_program(int argc, char** argv) {
   // What follows "--" belongs to the program that is launched.
@@ -22,10 +32,12 @@ int run_program(int argc, char** argv) {
   char** const mark = std::find_if(
       argv, end, [](const char* text) { return std::string(text) == "--"; });
   const std::vector<std::string> program(std::min(mark + 1, end), end);
+  const auto arguments = without_help_command({argv + 1, mark});
 
   CLI::App app("Tessera: memory-sharding training for LibTorch", "tessera");
   app.set_version_flag("--version", "tessera " TESSERA_VERSION);
   app.require_subcommand(1);
+  app.footer("`tessera help COMMAND` shows the options of a command.");
   const std::vector<Command> commands{
       add_launch_command(app, program),
       add_program_command(app, "train", "Fine-tune a classifier"),
@@ -33,15 +45,16 @@ int run_program(int argc, char** argv) {
   };
 
   try {
-    app.parse(static_cast<int>(mark - argv), argv);
+    // CLI11 takes them from the back.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     const auto chosen = std::find_if(
         commands.begin(), commands.end(), [](const Command& command) {
           return command.parser->parsed();
         });
     return chosen->run();
   } catch (const CLI::ParseError& error) {
-    // Prints help and the version too, which are no errors.
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    // Help and the version come this way too.
+    return report_usage(app, error, arguments);
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program_main.h"
+#include "usage_error.h"
 
 #include "tessera/runtime/core/log.h"
 
@@ -11,8 +12,7 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    constexpr int kUsageError = 2;
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    return report_usage(app, error, {argv + 1, argv + argc});
   }
   return std::nullopt;
 }

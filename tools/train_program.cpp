@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <memory>
+#include <optional>
 
 namespace tessera {
 
@@ -48,20 +48,16 @@ void export_model(
     Engine& engine,
     const BertForSequenceClassification& model,
     const FinetuneConfig& config) {
-  std::unique_ptr<HfFolderWriter> writer;
+  std::optional<HfFolderWriter> writer;
   if (world.rank() == 0) {
-    writer = std::make_unique<HfFolderWriter>(
+    writer.emplace(
         config.trainer.run_folder / "model",
         model->config().to_json(),
-        safetensors_specs(*model),
         config.model_folder);
   }
-  engine.for_each_parameter(
-      [&](const std::string& name, const at::Tensor& value) {
-        if (writer) {
-          writer->write(name, value);
-        }
-      });
+  // The other ranks write nothing.
+  engine.save_weights(
+      writer ? writer->weights_path() : std::filesystem::path());
   if (writer) {
     writer->commit();
   }
@@ -106,6 +102,7 @@ int run_train(int argc, char** argv) {
   app.add_option("config", file, "Configuration file (JSON)")->required();
   app.add_option(
       "overrides", overrides, "key.path=value, in place of the file's value");
+  app.footer("Keys and their defaults: configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

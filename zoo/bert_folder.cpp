@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/bert_folder.h"
 
+#include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/load_weights.h"
@@ -108,14 +109,8 @@ void save_bert(
     const BertForSequenceClassification& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
-  HfFolderWriter writer(
-      folder,
-      model->config().to_json(),
-      safetensors_specs(*model),
-      tokenizer_folder);
-  for (const auto& item : model->named_parameters()) {
-    writer.write(item.key(), item.value());
-  }
+  HfFolderWriter writer(folder, model->config().to_json(), tokenizer_folder);
+  save_weights(*model, writer.weights_path());
   writer.commit();
 }
 

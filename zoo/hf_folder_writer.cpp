@@ -2,12 +2,13 @@
 #include "tessera/zoo/hf_folder_writer.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tensor_bytes.h"
+#include "tessera/runtime/io/atomic_file.h"
 
-#include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
 #include <iterator>
+#include <set>
+#include <string>
 
 namespace tessera {
 namespace {
@@ -28,29 +29,13 @@ std::set<std::string> own_names() {
   return names;
 }
 
-std::map<std::string, SafetensorsSpec, std::less<>> by_name(
-    const std::vector<SafetensorsSpec>& specs) {
-  std::map<std::string, SafetensorsSpec, std::less<>> result;
-  for (const SafetensorsSpec& spec : specs) {
-    result.emplace(spec.name, spec);
-  }
-  return result;
-}
-
 } // namespace
 
 HfFolderWriter::HfFolderWriter(
     const fs::path& folder,
     const nlohmann::json& config,
-    const std::vector<SafetensorsSpec>& specs,
     const fs::path& tokenizer_folder)
-    : specs_(by_name(specs)),
-      folder_(folder, own_names()),
-      // transformers refuses files that do not say "pt".
-      weights_(
-          folder_.temporary() / "model.safetensors",
-          specs,
-          {{"format", "pt"}}) {
+    : folder_(folder, own_names()) {
   write_file_atomically(
       folder_.temporary() / "config.json", config.dump(2) + "\n");
   if (tokenizer_folder.empty()) {
@@ -64,48 +49,17 @@ HfFolderWriter::HfFolderWriter(
   }
 }
 
-void HfFolderWriter::write(std::string_view name, const torch::Tensor& tensor) {
-  const auto spec = specs_.find(name);
-  TESSERA_CHECK(
-      spec != specs_.end(),
-      "tensor '",
-      name,
-      "' was not announced to the writer of ",
-      folder_.path());
-  const SafetensorsDtype dtype = safetensors_dtype_of(tensor.scalar_type());
-  TESSERA_CHECK(
-      dtype == spec->second.dtype &&
-          tensor.sizes() == torch::IntArrayRef(spec->second.shape),
-      "tensor '",
-      name,
-      "' is ",
-      name_of(dtype),
-      " ",
-      tensor.sizes(),
-      ", but was announced as ",
-      name_of(spec->second.dtype),
-      " ",
-      torch::IntArrayRef(spec->second.shape),
-      "; write the whole tensor in the announced dtype");
-  weights_.write(name, bytes_of(tensor.detach().cpu().contiguous()));
+fs::path HfFolderWriter::weights_path() const {
+  return folder_.temporary() / "model.safetensors";
 }
 
 void HfFolderWriter::commit() {
-  weights_.commit();
+  TESSERA_CHECK(
+      fs::exists(weights_path()),
+      folder_.path(),
+      ": model.safetensors has not been written; write the weights before "
+      "commit()");
   folder_.commit();
-}
-
-std::vector<SafetensorsSpec> safetensors_specs(
-    const torch::nn::Module& module) {
-  std::vector<SafetensorsSpec> specs;
-  for (const auto& item : module.named_parameters()) {
-    const torch::Tensor& tensor = item.value();
-    specs.push_back(
-        {item.key(),
-         safetensors_dtype_of(tensor.scalar_type()),
-         tensor.sizes().vec()});
-  }
-  return specs;
 }
 
 } // namespace tessera

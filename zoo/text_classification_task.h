@@ -32,6 +32,9 @@ class TextClassificationTask : public TrainingTask {
       uint64_t seed);
 
   int64_t batches_per_epoch() const override;
+  int64_t batch_size() const override {
+    return batch_size_;
+  }
   void begin_epoch(int64_t epoch) override;
   MicroBatch forward(int64_t index) override;
 

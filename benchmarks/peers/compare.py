@@ -12,7 +12,8 @@ are medians over rounds of ratios within a round.
 
 Contenders: tessera, tessera-gloo (the same over TCP), plain (LibTorch alone,
 one rank), fsdp2, ddp, single (PyTorch alone, one rank). The PyTorch ones need
-a Python with torch and transformers: --python.
+a Python with torch and transformers: --python. Those of train_gpt2 take its
+arguments behind a plus sign: tessera+matmul=onednn+helpers=1.
 """
 import argparse
 import json
@@ -43,8 +44,6 @@ def parse():
     parser.add_argument("--program", default=str(
         ROOT / "build/release/bin/train_gpt2"))
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--extra", nargs="*", default=[],
-                        help="more key=value arguments for train_gpt2")
     return parser.parse_args()
 
 
@@ -57,10 +56,10 @@ def command(contender, options):
         for key, value in common.items():
             line += ["--" + key, str(value)]
         return line
-    mode = "plain" if contender == "plain" else "tessera"
+    name, *extra = contender.split("+")
+    mode = "plain" if name == "plain" else "tessera"
     return ([options.program, "mode=" + mode]
-            + [f"{key}={value}" for key, value in common.items()]
-            + (options.extra if mode == "tessera" else []))
+            + [f"{key}={value}" for key, value in common.items()] + extra)
 
 
 def free_port():
@@ -71,10 +70,11 @@ def free_port():
 
 def run(contender, options):
     """One run: the worst of its ranks, by field."""
-    alone = contender in ("plain", "single")
+    name = contender.split("+")[0]
+    alone = name in ("plain", "single")
     ranks = 1 if alone else options.ranks
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    if contender == "tessera-gloo":
+    if name == "tessera-gloo":
         environment["TESSERA_TRANSPORT"] = "gloo"
     if not alone:
         environment.update(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",

@@ -177,14 +177,22 @@ fs::path find_checkpoint(const fs::path& path) {
   if (fs::exists(path / kManifest)) {
     return path;
   }
-  const auto all = list_checkpoints(path);
-  TESSERA_CHECK(
-      !all.empty(),
+  if (const auto all = list_checkpoints(path); !all.empty()) {
+    return all.back();
+  }
+  std::string others;
+  for (const fs::path& beside : list_checkpoints(path.parent_path())) {
+    if (step_of(beside) == step_of(path)) {
+      return beside;
+    }
+    others += (others.empty() ? "" : ", ") + beside.filename().string();
+  }
+  TESSERA_FAIL(
       "load: '",
       path.string(),
       "' is no checkpoint and has none in it (folders step-N with a "
-      "manifest.json). Check the path.");
-  return all.back();
+      "manifest.json). ",
+      others.empty() ? "Check the path." : "Beside it there are: " + others);
 }
 
 void prune_checkpoints(const fs::path& folder, int keep) {

@@ -79,8 +79,9 @@ std::filesystem::path checkpoint_path(
 std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& folder);
 
-/// `path` itself when it is a checkpoint, else the latest one in it.
-/// @throws tessera::Error when there is none.
+/// `path` itself when it is a checkpoint, else the latest one in it. "step-12"
+/// finds "step-000012".
+/// @throws tessera::Error when there is none, naming those beside it.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 /// Removes all but the last `keep` checkpoints, and what interrupted runs left.

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -138,12 +139,14 @@ void on_all_ranks(
   if (error) {
     std::rethrow_exception(error);
   }
-  TESSERA_CHECK(
-      failed.item<double>() == 0,
-      what,
-      " failed on ",
-      failed.item<double>(),
-      " other rank(s), whose errors say why.");
+  if (failed.item<double>() != 0) {
+    blame_peer();
+    TESSERA_FAIL(
+        what,
+        " failed on ",
+        failed.item<double>(),
+        " other rank(s), whose errors say why.");
+  }
 }
 
 } // namespace tessera

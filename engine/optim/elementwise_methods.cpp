@@ -24,7 +24,7 @@ class ElementwiseMethod : public UpdateMethod {
       UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      void (*kernel)(std::span<const Run>),
+      bool (*kernel)(std::span<const Run>),
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
@@ -56,11 +56,12 @@ class ElementwiseMethod : public UpdateMethod {
          active_spans(part, *context_.pager.bucket(part.group))) {
       runs.push_back(
           {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
+      runs.back().step.rounding = rounding_of(part, span);
     }
     kernel_(runs);
   }
 
-  void (*kernel_)(std::span<const Run>);
+  bool (*kernel_)(std::span<const Run>);
   MakeStep make_step_;
 };
 

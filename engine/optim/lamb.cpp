@@ -76,6 +76,7 @@ class LambMethod : public UpdateMethod {
     step.weight_decay = parameter.settings.weight_decay;
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
+    step.rounding = rounding_of(part, span);
     return {tensors_of(part, shard, span), step};
   }
 

@@ -149,6 +149,30 @@ void check(const ParameterRule& rule) {
   }
 }
 
+void check_moment_dtype(const OptimizerOptions& options) {
+  if (!options.moment_dtype) {
+    return;
+  }
+  TESSERA_CHECK(
+      *options.moment_dtype == at::kBFloat16,
+      "optimizer: moment_dtype is ",
+      *options.moment_dtype,
+      "; it must be BFloat16, or nothing for the type of the master weights.");
+  const auto check_rule = [](const UpdateRule& rule) {
+    TESSERA_CHECK(
+        !std::holds_alternative<AdafactorOptions>(rule) &&
+            !std::holds_alternative<MuonOptions>(rule) &&
+            !std::holds_alternative<UserOptimizerOptions>(rule),
+        "optimizer: moment_dtype is BFloat16, which ",
+        name_of(rule),
+        " does not have; leave it out, or use AdamW, Adam, SGD, Lion or LAMB.");
+  };
+  check_rule(options.rule);
+  for (const ParameterRule& rule : options.parameters) {
+    check_rule(rule.rule.value_or(options.rule));
+  }
+}
+
 } // namespace
 
 void check(const OptimizerOptions& options, const torch::nn::Module& module) {
@@ -162,6 +186,7 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
       "; it must be at least 0.");
   std::visit(RuleChecks{}, options.rule);
   check_user_decay(options.rule, options.weight_decay);
+  check_moment_dtype(options);
   std::vector<std::string> texts;
   for (const ParameterRule& rule : options.parameters) {
     check(rule);

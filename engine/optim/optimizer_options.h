@@ -17,22 +17,25 @@
 
 namespace tessera {
 
-/// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW,
-/// bit for bit.
+/// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
+/// operations in their order. Correctly rounded roots are the default because
+/// they give the same bits on every processor and on CUDA, in one pass;
+/// SqrtRounding::kLibTorch gives the bits that torch::optim::AdamW has on this
+/// machine's CPU.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kLibTorch;
+  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Adam (arXiv:1412.6980), weight decay being added to the gradient:
-/// torch::optim::Adam, bit for bit.
+/// torch::optim::Adam, rounded as AdamWOptions says.
 struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kLibTorch;
+  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Stochastic gradient descent: torch::optim::SGD, bit for bit.
@@ -162,6 +165,16 @@ struct OptimizerOptions {
   /// Applied in order; of two that match, the later one wins.
   std::vector<ParameterRule> parameters;
   StatePlacement placement = StatePlacement::kAutomatic;
+  /// What moments are kept in: bfloat16, or by default the type of the master
+  /// weights. An update works with exact values and rounds what it keeps. Of
+  /// AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either type are loaded.
+  std::optional<at::ScalarType> moment_dtype;
+  /// Bfloat16 weights and moments are rounded up or down by chance instead of
+  /// to nearest, so that small changes are not lost: exp_avg_sq in bfloat16
+  /// changes by less than half a unit in the last place a step, and stands
+  /// still when it is rounded to nearest. The numbers depend on the step and
+  /// the element alone, not on the number of ranks.
+  bool stochastic_rounding = false;
 };
 
 /// @throws tessera::Error on values outside their range, and on a pattern that

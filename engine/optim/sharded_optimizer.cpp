@@ -85,7 +85,8 @@ ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
     StateTiers& tiers,
     const OptimizerOptions& options)
-    : context_{pager, tiers, {}, {}}, lr_(options.lr) {
+    : context_{pager, tiers, {}, {}, options.moment_dtype, options.stochastic_rounding},
+      lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
     if (!group.trainable()) {

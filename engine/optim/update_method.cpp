@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/update_method.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/counter_random.h"
 
 #include <algorithm>
 #include <map>
@@ -110,7 +111,7 @@ UpdateMethod::UpdateMethod(
 
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
-    const at::ScalarType dtype = context_.access[part.group]->dtype();
+    const at::ScalarType dtype = state_dtype(part.group);
     const ShardStore* store = context_.tiers.store(part.group);
     const int64_t each =
         store != nullptr
@@ -131,14 +132,14 @@ void UpdateMethod::allocate(MemoryLedger& ledger) {
         part.stored.emplace_back(ledger.allocate_zeros(
             MemoryPurpose::kOptimizerState,
             part.state_numel,
-            access.dtype(),
+            state_dtype(part.group),
             access.device()));
       } else {
         part.stored.emplace_back(store->reserve(
             name + " of '" + context_.pager.groups()[part.group]->name() + "'",
             MemoryPurpose::kOptimizerState,
             part.state_numel,
-            access.dtype()));
+            state_dtype(part.group)));
       }
     }
     part.state.resize(part.stored.size());
@@ -154,10 +155,10 @@ void UpdateMethod::announce_staging() {
 /// What a part takes of a buffer.
 int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
   const ShardAccess& access = *context_.access[part.group];
-  const int64_t each =
-      context_.tiers.tier(part.group) == MemoryTier::kNvme
-          ? StateStage::Buffer::bytes_for(part.state_numel, access.dtype())
-          : 0;
+  const int64_t each = context_.tiers.tier(part.group) == MemoryTier::kNvme
+                           ? StateStage::Buffer::bytes_for(
+                                 part.state_numel, state_dtype(part.group))
+                           : 0;
   return access.stage_bytes() +
          each * static_cast<int64_t>(state_names_.size());
 }
@@ -265,6 +266,24 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
 bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
   return context_.pager.bucket(parameter.group)
       ->has_gradient(parameter.position);
+}
+
+at::ScalarType UpdateMethod::state_dtype(size_t group) const {
+  return context_.moment_dtype.value_or(context_.access[group]->dtype());
+}
+
+StochasticRounding UpdateMethod::rounding_of(
+    const ShardPart& part,
+    const UpdateSpan& span) const {
+  const ParamGroup& group = *context_.pager.groups()[part.group];
+  const FlatSpan shard = group.layout().shard(context_.pager.mesh().shard_rank);
+  StochasticRounding rounding;
+  rounding.enabled = context_.stochastic_rounding;
+  rounding.seed =
+      stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
+  rounding.first_element =
+      static_cast<uint64_t>(shard.begin + span.shard_offset);
+  return rounding;
 }
 
 std::vector<UpdateSpan> active_spans(

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,18 @@ struct UpdateContext {
   StateTiers& tiers;
   StateStage stage;
   std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
+  /// As in OptimizerOptions.
+  std::optional<at::ScalarType> moment_dtype;
+  bool stochastic_rounding = false;
+};
+
+/// A stretch of a shard that one kernel call updates: one run, or joined runs
+/// that are at the same step with the same settings.
+struct UpdateSpan {
+  const OptimizedParameter* parameter; ///< the first one's
+  int64_t shard_offset;
+  int64_t state_offset;
+  int64_t numel;
 };
 
 /// The updates of one optimizer for the parameters that it was given. Step
@@ -147,6 +160,11 @@ class UpdateMethod {
 
  protected:
   bool has_gradient(const OptimizedParameter& parameter) const;
+  /// What flat state of a group is kept in.
+  at::ScalarType state_dtype(size_t group) const;
+  /// How the update of `span` in its current step rounds.
+  StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
+      const;
 
   /// What a pass over a part changes of it.
   struct Writes {
@@ -176,15 +194,6 @@ class UpdateMethod {
   UpdateContext& context_;
   std::vector<ShardPart> parts_; ///< one per group that has parameters
   std::vector<std::string> state_names_;
-};
-
-/// A stretch of a shard that one kernel call updates: one run, or joined runs
-/// that are at the same step with the same settings.
-struct UpdateSpan {
-  const OptimizedParameter* parameter; ///< the first one's
-  int64_t shard_offset;
-  int64_t state_offset;
-  int64_t numel;
 };
 
 /// The stretches of `part` whose parameters have a gradient.

@@ -21,6 +21,13 @@ void LrScheduler::step(Engine& engine) {
   ++steps_;
 }
 
+void LrScheduler::set_total_steps(int64_t total_steps) {
+  LrScheduleOptions changed = options_;
+  changed.total_steps = total_steps;
+  check(changed);
+  options_ = changed;
+}
+
 std::string LrScheduler::name() const {
   return "lr_scheduler";
 }

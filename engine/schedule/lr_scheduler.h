@@ -29,6 +29,9 @@ class LrScheduler : public Checkpointable {
   /// Sets it and counts the step; before each Engine::step().
   void step(Engine& engine);
 
+  /// Stretches the schedule, for a run whose length has changed.
+  void set_total_steps(int64_t total_steps);
+
   double peak_learning_rate() const {
     return peak_lr_;
   }

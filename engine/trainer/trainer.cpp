@@ -3,6 +3,8 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
+#include "tessera/engine/trainer/run_position.h"
+#include "tessera/engine/trainer/skipped_steps.h"
 #include "tessera/engine/trainer/training_log.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -12,6 +14,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -38,23 +41,15 @@ StepTotals sum_over_ranks(Engine& engine, double loss, double tokens) {
   return {values[0], values[1]};
 }
 
-/// How far a run has come.
-class RunPosition : public Checkpointable {
- public:
-  int64_t steps = 0;
-  int64_t batch = 0; ///< since the start of the run
-
-  std::string name() const override {
-    return "trainer";
-  }
-  CheckpointState save_state() const override {
-    return {{{"steps", steps}, {"batch", batch}}, {}};
-  }
-  void load_state(const CheckpointState& state) override {
-    steps = state.values.at("steps");
-    batch = state.values.at("batch");
-  }
-};
+/// Steps of a run that has come so far, under the batches it has now.
+int64_t total_steps_from(
+    const RunPosition& position,
+    const TrainerOptions& options,
+    int64_t batches_per_epoch) {
+  const int64_t left = options.epochs * batches_per_epoch - position.batch;
+  const int64_t all = position.steps + left / options.accumulate;
+  return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
+}
 
 std::filesystem::path checkpoints_of(const TrainerOptions& options) {
   return options.run_folder / "checkpoints";
@@ -65,9 +60,8 @@ std::filesystem::path checkpoints_of(const TrainerOptions& options) {
 int64_t total_steps_of(
     const TrainerOptions& options,
     const TrainingTask& task) {
-  const int64_t all =
-      options.epochs * task.batches_per_epoch() / options.accumulate;
-  return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
+  return total_steps_from(
+      {task.batches_per_epoch(), 1}, options, task.batches_per_epoch());
 }
 
 TrainingSummary train(
@@ -76,7 +70,7 @@ TrainingSummary train(
     TrainingTask& task,
     const TrainerOptions& options) {
   const int64_t batches = task.batches_per_epoch();
-  const int64_t total_steps = total_steps_of(options, task);
+  int64_t total_steps = total_steps_of(options, task);
   TESSERA_CHECK(
       total_steps > 0,
       "training: ",
@@ -89,7 +83,7 @@ TrainingSummary train(
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
-  RunPosition progress;
+  RunPosition progress(batches, task.batch_size() * world.size());
   const std::vector<Checkpointable*> states{&scheduler, &progress};
   const bool has_checkpoints =
       !list_checkpoints(checkpoints_of(options)).empty();
@@ -101,7 +95,18 @@ TrainingSummary train(
       "training.resume=true, give another output.folder, or remove that one.");
   if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
-    log_info("going on from step ", progress.steps);
+    // Other ranks or batches make other steps of what is left.
+    total_steps = total_steps_from(progress, options, batches);
+    scheduler.set_total_steps(total_steps);
+    if (world.rank() == 0) {
+      log_info("going on from step ", progress.steps, " of ", total_steps);
+      if (progress.repeated_samples() > 0) {
+        log_info(
+            progress.repeated_samples(),
+            " samples are seen again: the checkpoint lies within a batch of "
+            "the present size");
+      }
+    }
     if (progress.batch % batches != 0) {
       task.begin_epoch(progress.batch / batches);
     }
@@ -112,6 +117,7 @@ TrainingSummary train(
         options.run_folder, total_steps, progress.steps);
   }
 
+  SkippedSteps skipped_steps;
   TrainingSummary summary;
   summary.steps = progress.steps;
   double all_tokens = 0;
@@ -147,13 +153,20 @@ TrainingSummary train(
     if (options.clip_grad_norm > 0) {
       metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
     }
-    engine.step();
+    const bool is_skipped = !engine.step();
 
     ++summary.steps;
     progress.steps = summary.steps;
     summary.last_loss = totals.loss;
     all_tokens += totals.tokens;
     if (log) {
+      if (is_skipped) {
+        metrics.grad_norm = std::numeric_limits<double>::infinity();
+        if (const auto line =
+                skipped_steps.add(summary.steps, engine.loss_scale())) {
+          log->say(*line);
+        }
+      }
       metrics.step = summary.steps;
       metrics.epoch = static_cast<double>(batch) / static_cast<double>(batches);
       metrics.loss = totals.loss;

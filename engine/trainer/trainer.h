@@ -27,7 +27,9 @@ struct TrainerOptions {
   /// Checkpoints that are kept; 0 keeps all.
   int keep_last = 2;
   /// Goes on from the latest checkpoint of the run folder, if there is one: as
-  /// if the run had not been interrupted.
+  /// if the run had not been interrupted. With other ranks or batches it takes
+  /// up the samples where it was, and makes as many steps of those that are
+  /// left as it takes now.
   bool resume = false;
   /// Where rank 0 writes metrics.jsonl and loss.svg, and all ranks their part
   /// of checkpoints/; exists.

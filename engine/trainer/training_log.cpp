@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/training_log.h"
 
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <unistd.h>
@@ -83,6 +84,11 @@ void TrainingLog::add(const StepMetrics& metrics) {
   progress.tokens_per_s = metrics.tokens_per_s;
   progress.memory_bytes = metrics.memory_bytes;
   progress_.update(progress);
+}
+
+void TrainingLog::say(const std::string& text) {
+  progress_.clear();
+  log_warning(text);
 }
 
 void TrainingLog::finish() {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -17,7 +18,9 @@ struct StepMetrics {
   double epoch = 0; ///< epochs done, e.g. 0.25
   double loss = 0; ///< mean over all ranks
   double lr = 0;
-  double grad_norm = 0; ///< before clipping; 0 when not clipped
+  /// Before clipping; 0 when not clipped, infinite when the step was skipped
+  /// (null in the file: JSON has no infinity).
+  double grad_norm = 0;
   double tokens_per_s = 0; ///< over all ranks
   int64_t memory_bytes = 0; ///< the most that rank 0 has used
 };
@@ -33,6 +36,9 @@ class TrainingLog {
       int64_t resumed_step = 0);
 
   void add(const StepMetrics& metrics);
+
+  /// A warning that does not run into the progress line.
+  void say(const std::string& text);
 
   /// Ends the progress line and draws the loss curve.
   void finish();

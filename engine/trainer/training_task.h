@@ -22,6 +22,11 @@ class TrainingTask {
 
   virtual int64_t batches_per_epoch() const = 0;
 
+  /// Samples in one batch of one rank. Over all ranks and epochs, batch after
+  /// batch takes the next samples of an order that does not depend on the
+  /// number of ranks: so a run goes on with other ranks.
+  virtual int64_t batch_size() const = 0;
+
   /// Puts the examples of epoch 0, 1, ... in order; deterministic.
   virtual void begin_epoch(int64_t epoch) = 0;
 

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -135,6 +136,7 @@ void PendingCollective::wait(const WaitCheck& check) {
       if (on_stream_ || work->isCompleted()) {
         // A peer that has left with an error may have said why.
         look_around(check);
+        blame_peer();
         TESSERA_FAIL(
             what_,
             " failed: ",

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -162,12 +163,18 @@ std::unique_ptr<Communicator> World::new_communicator(
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
-  return std::make_unique<Communicator>(
-      name,
-      device.is_cuda()
-          ? make_cuda_backend(store, rank, size, device.index(), timeout)
-          : make_cpu_backend(store, rank, size, timeout),
-      timeout);
+  try {
+    return std::make_unique<Communicator>(
+        name,
+        device.is_cuda()
+            ? make_cuda_backend(store, rank, size, device.index(), timeout)
+            : make_cpu_backend(store, rank, size, timeout),
+        timeout);
+  } catch (const c10::DistError&) {
+    // The store is gone, and with it the rank that holds it.
+    blame_peer();
+    throw;
+  }
 }
 
 std::string World::unique_name(const std::string& name) {

@@ -69,7 +69,10 @@ std::vector<typename Kind::Value> get_array(
 
 } // namespace
 
-ConfigReader::ConfigReader(json root, std::string source)
+ConfigReader::ConfigReader(
+    json root,
+    std::string source,
+    std::span<const std::string> overrides)
     : node_(std::make_shared<Node>()) {
   TESSERA_CHECK(
       root.is_object(),
@@ -77,9 +80,19 @@ ConfigReader::ConfigReader(json root, std::string source)
       ": the configuration is ",
       found(root),
       "; expected an object");
-  node_->root = std::make_shared<const json>(std::move(root));
-  node_->object = node_->root.get();
-  node_->source = std::move(source);
+  auto document = std::make_shared<ConfigDocument>();
+  document->root = std::move(root);
+  document->source = std::move(source);
+  for (const std::string& text : overrides) {
+    const std::string path = apply_override(document->root, text);
+    // What it replaces has no say any more.
+    std::erase_if(document->overrides, [&](const auto& earlier) {
+      return earlier.first.starts_with(path + ".");
+    });
+    document->overrides[path] = text;
+  }
+  node_->object = &document->root;
+  node_->document = std::move(document);
 }
 
 ConfigReader::ConfigReader(std::shared_ptr<Node> node)
@@ -215,8 +228,8 @@ void ConfigReader::fail(std::string_view key, std::string_view expected) const {
       expected);
 }
 
-void ConfigReader::finish() const {
-  node_->finish();
+void ConfigReader::finish(std::span<const ForeignKey> foreign) const {
+  node_->finish(*node_, foreign);
 }
 
 ordered_json ConfigReader::resolved() const {

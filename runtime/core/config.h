@@ -32,6 +32,13 @@ struct DoubleRange {
   bool open_max = false;
 };
 
+/// What another library calls a key, and what to write here in its place:
+/// {"learning_rate", "optimizer.lr"}.
+struct ForeignKey {
+  std::string_view name;
+  std::string_view here;
+};
+
 /// Reads one JSON object, key by key:
 ///
 ///     ConfigReader config(parse_json(read_text_file(path), path), path);
@@ -40,15 +47,20 @@ struct DoubleRange {
 ///     config.finish();
 ///
 /// A getter without fallback requires the key. A key that holds null counts as
-/// absent. Errors name the file, the full path ("optimizer.lr"), the value
-/// found and what was expected. Copies and the readers of nested objects share
-/// one state, so the root's finish() and resolved() cover all of them. Used by
-/// one thread.
+/// absent. Errors name the file (or the override that the value is from), the
+/// full path ("optimizer.lr"), the value found and what was expected. Copies
+/// and the readers of nested objects share one state, so the root's finish()
+/// and resolved() cover all of them. Used by one thread.
 class ConfigReader {
  public:
   /// @param source names the configuration in errors: usually the file's path.
-  /// @throws Error when `root` is not an object.
-  ConfigReader(nlohmann::json root, std::string source);
+  /// @param overrides `key.path=value` each, applied in this order; see
+  ///   apply_override().
+  /// @throws Error when `root` is not an object or an override is malformed.
+  ConfigReader(
+      nlohmann::json root,
+      std::string source,
+      std::span<const std::string> overrides = {});
 
   /// Whether the key is given; from then on it is a known key.
   bool contains(std::string_view key) const;
@@ -115,9 +127,11 @@ class ConfigReader {
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;
 
   /// Call once everything was read.
+  /// @param foreign names that people bring along from elsewhere.
   /// @throws Error on a key that no getter asked for, here or in any nested
-  /// object, naming the nearest known key or else all of them.
-  void finish() const;
+  /// object, naming what it is called here, the nearest known key, one of that
+  /// name in another object, or else all of them.
+  void finish(std::span<const ForeignKey> foreign = {}) const;
 
   /// Everything read so far, fallbacks included, in the order of reading.
   nlohmann::ordered_json resolved() const;
@@ -140,6 +154,9 @@ class ConfigReader {
 /// @throws Error, leaving `root` as it was, when there is no '=', a key of the
 /// path is not of letters, digits, '_' and '-', or the path leads through a
 /// value that is neither object nor array or out of an array.
-void apply_override(nlohmann::json& root, std::string_view override_text);
+/// @return the path.
+std::string apply_override(
+    nlohmann::json& root,
+    std::string_view override_text);
 
 } // namespace tessera

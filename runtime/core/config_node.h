@@ -3,6 +3,7 @@
 // What ConfigReader remembers. For config.cpp only.
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,11 +16,32 @@
 
 namespace tessera {
 
+// The whole configuration, and where it came from.
+struct ConfigDocument {
+  nlohmann::json root;
+  std::string source;
+  std::map<std::string, std::string> overrides; // By path; the last of a path.
+
+  // What gave the value at a path: the override of it, of what it lies in or of
+  // something in it, or else the source.
+  std::string origin_of(const std::string& path) const {
+    for (std::string at = path; !at.empty();
+         at.resize(at.find('.') == std::string::npos ? 0 : at.rfind('.'))) {
+      if (const auto found = overrides.find(at); found != overrides.end()) {
+        return "override '" + found->second + "'";
+      }
+    }
+    const auto below = overrides.lower_bound(path + ".");
+    return below != overrides.end() && below->first.starts_with(path + ".")
+               ? "override '" + below->second + "'"
+               : source;
+  }
+};
+
 // One object of the configuration and what was asked of it.
 struct ConfigReader::Node {
-  std::shared_ptr<const nlohmann::json> root; // Keeps `object` alive.
+  std::shared_ptr<const ConfigDocument> document; // Keeps `object` alive.
   const nlohmann::json* object;
-  std::string source;
   std::string path; // Empty at the root.
   std::vector<std::string> known; // Keys asked for, in that order.
   nlohmann::ordered_json resolved =
@@ -36,7 +58,8 @@ struct ConfigReader::Node {
   }
 
   std::string where(std::string_view key) const {
-    return source + ": " + path_of(key);
+    const std::string full = path_of(key);
+    return document->origin_of(full) + ": " + full;
   }
 
   // The value of a key, or nullptr when it is absent or null.
@@ -62,9 +85,8 @@ struct ConfigReader::Node {
       std::string_view key,
       const nlohmann::json& value) const {
     auto node = std::make_shared<Node>();
-    node->root = root;
+    node->document = document;
     node->object = &value;
-    node->source = source;
     node->path = path_of(key);
     return node;
   }
@@ -90,24 +112,56 @@ struct ConfigReader::Node {
         nearest.empty() ? "" : "; is it what '" + nearest + "' should be?");
   }
 
-  void finish() const {
-    for (const auto& [key, value] : object->items()) {
-      if (is_known(key)) {
-        continue;
-      }
-      const std::string nearest = nearest_name(key, known);
-      std::string remedy = "did you mean '" + nearest + "'?";
-      if (nearest.empty()) {
-        remedy = "known here: ";
-        for (const std::string& name : known) {
-          remedy += (&name == known.data() ? "" : ", ") + name;
+  // The path of a known key of that name here or in what is nested; else empty.
+  std::string path_of_known(const std::string& key) const {
+    if (is_known(key)) {
+      return path_of(key);
+    }
+    for (const Child& child : children) {
+      if (!child.in_array) {
+        const auto found = child.nodes.front()->path_of_known(key);
+        if (!found.empty()) {
+          return found;
         }
       }
-      TESSERA_FAIL(where(key), " is not a known key; ", remedy);
+    }
+    return "";
+  }
+
+  // What to write in place of an unknown key.
+  std::string remedy_for(
+      const std::string& key,
+      const Node& whole,
+      std::span<const ForeignKey> foreign) const {
+    for (const ForeignKey& other : foreign) {
+      if (key == other.name) {
+        return "here it is '" + std::string(other.here) + "'";
+      }
+    }
+    if (const auto nearest = nearest_name(key, known); !nearest.empty()) {
+      return "did you mean '" + nearest + "'?";
+    }
+    if (const auto elsewhere = whole.path_of_known(key); !elsewhere.empty()) {
+      return "did you mean '" + elsewhere + "'?";
+    }
+    std::string all = "known here: ";
+    for (const std::string& name : known) {
+      all += (&name == known.data() ? "" : ", ") + name;
+    }
+    return all;
+  }
+
+  void finish(const Node& whole, std::span<const ForeignKey> foreign) const {
+    for (const auto& [key, value] : object->items()) {
+      TESSERA_CHECK(
+          is_known(key),
+          where(key),
+          " is not a known key; ",
+          remedy_for(key, whole, foreign));
     }
     for (const Child& child : children) {
       for (const auto& node : child.nodes) {
-        node->finish();
+        node->finish(whole, foreign);
       }
     }
   }

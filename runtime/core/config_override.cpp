@@ -97,7 +97,7 @@ json& descend(
 
 } // namespace
 
-void apply_override(json& root, std::string_view override_text) {
+std::string apply_override(json& root, std::string_view override_text) {
   const size_t equals = override_text.find('=');
   TESSERA_CHECK(
       equals != std::string_view::npos,
@@ -116,6 +116,7 @@ void apply_override(json& root, std::string_view override_text) {
   }
   *at = std::move(value);
   root = std::move(changed);
+  return so_far;
 }
 
 } // namespace tessera

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-void adamw_(
+bool adamw_(
     const at::Tensor& master,
     const at::Tensor& grad,
     const at::Tensor& exp_avg,
@@ -13,7 +13,7 @@ void adamw_(
     const AdamWStep& step,
     const at::Tensor& low_precision) {
   const AdamWRun run{{master, grad, exp_avg, exp_avg_sq, low_precision}, step};
-  adamw_runs_({&run, 1});
+  return adamw_runs_({&run, 1});
 }
 
 } // namespace tessera

@@ -10,7 +10,8 @@ namespace tessera {
 
 /// One AdamW step over a flat shard, in place (arXiv:1711.05101, Alg. 2), with
 /// the operations, their order and their roundings as torch::optim::AdamW has
-/// them on CPU (see [Note: the bits of AdamW] in adamw_kernel.h):
+/// them on CPU, but for the root where SqrtRounding says so (see [Note: the
+/// bits of AdamW] in adamw_kernel.h):
 ///
 ///   g = grad * grad_scale
 ///   exp_avg    = beta1 * exp_avg    + (1 - beta1) * g
@@ -20,21 +21,24 @@ namespace tessera {
 ///            - lr / (1 - beta1^step) * exp_avg / denom
 ///
 /// @param master     [numel] float32 or float64, contiguous; updated.
-/// @param grad       [numel] of master's dtype, contiguous; already averaged
-///                   over the data-parallel ranks, or averaged by grad_scale.
-/// @param exp_avg    [numel] of master's dtype, contiguous; updated.
-/// @param exp_avg_sq [numel] of master's dtype, contiguous; updated.
+/// @param grad       [numel] of master's dtype, bfloat16 or float16,
+///                   contiguous; already averaged over the data-parallel ranks,
+///                   or averaged by grad_scale.
+/// @param exp_avg    [numel] of master's dtype or bfloat16, contiguous;
+/// updated.
+/// @param exp_avg_sq [numel] of exp_avg's dtype, contiguous; updated.
 /// @param low_precision [numel] bfloat16 or float16, contiguous, or undefined;
-///                   receives the new master rounded to nearest even.
+///                   receives the new master, rounded as step.rounding says.
+/// @return as adamw_runs_() in update_runs.h.
 /// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
 ///         hyperparameters outside their range, and for CUDA tensors when the
 ///         CUDA backend is not loaded.
 /// The tensors must not overlap. Autograd does not see the update. Every
 /// element is computed alone, so the result depends neither on the number of
-/// threads nor on where a shard begins. On CPU it blocks, and uses LibTorch's
-/// intra-op threads; on CUDA it runs on the current stream and does not
+/// threads nor on where a shard begins. On CPU it blocks, and runs on the
+/// threads of update_pool(); on CUDA it runs on the current stream and does not
 /// synchronise.
-void adamw_(
+bool adamw_(
     const at::Tensor& master,
     const at::Tensor& grad,
     const at::Tensor& exp_avg,

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// AdamW on CPU: which kernel runs, and on how many threads. Internal; tests
-// and benchmarks use it to force an instruction set.
+// AdamW on CPU: which kernel runs. Internal; tests and benchmarks use it to
+// force an instruction set.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/cpu_update.h"
+#include "tessera/runtime/kernels/isa.h"
 
 namespace tessera {
 
 template <typename T>
 struct AdamWKernel; // adamw_kernel.h
 
-/// Instruction sets, the better the later.
-enum class Isa { kPortable, kAvx2, kAvx512 };
-
-/// Whether this processor, and this build, have it.
-bool isa_available(Isa isa);
-
-/// The best one that is available.
-Isa best_isa();
-
-/// Updates the shard; blocks. The float32 kernels give the same bits on every
-/// instruction set.
+/// The update of a shard, whose arrays it does not own. The float32 kernels
+/// give the same bits on every instruction set; float64 has none but the
+/// portable one.
 /// @throws tessera::Error if `isa` is not available.
-void adamw_cpu(Isa isa, const AdamWShard<float>& shard, SqrtRounding rounding);
-
-/// float64 has no kernel but the portable one.
-void adamw_cpu(const AdamWShard<double>& shard, SqrtRounding rounding);
+CpuUpdate adamw_update(
+    Isa isa,
+    const AdamWShard<float>& shard,
+    SqrtRounding rounding);
+CpuUpdate adamw_update(
+    Isa isa,
+    const AdamWShard<double>& shard,
+    SqrtRounding rounding);
 
 // The kernels. Those of an instruction set exist on x86-64 only.
 AdamWKernel<float> adamw_portable_float();

@@ -21,21 +21,22 @@
 // processors is not correctly rounded (see libtorch_sqrt.h).
 // The bits of a NaN are not part of the promise, that there is one is.
 
-#include "tessera/runtime/kernels/adamw_shard.h"
-#include "tessera/runtime/kernels/vec_loop.h"
+#include "tessera/runtime/kernels/adam_moments.h"
+#include "tessera/runtime/kernels/shard_lanes.h"
 
 #include <cstdint>
 
 namespace tessera {
 
 /// The AdamW update for one instruction set. All work on elements
-/// [begin, end) of the shard.
+/// [begin, end) of the shard. What is returned: whether their gradients were
+/// all finite.
 template <typename T>
 struct AdamWKernel {
   /// The whole update in one pass, with correctly rounded square roots.
-  void (*step)(const AdamWShard<T>&, int64_t begin, int64_t end);
+  bool (*step)(const AdamWShard<T>&, int64_t begin, int64_t end);
   /// The first half of the update: both moments.
-  void (*moments)(const AdamWShard<T>&, int64_t begin, int64_t end);
+  bool (*moments)(const AdamWShard<T>&, int64_t begin, int64_t end);
   /// The second half: the weights. roots[0] is the square root of
   /// exp_avg_sq[begin].
   void (*weights)(
@@ -57,82 +58,72 @@ class AdamWLoop {
   }
 
  private:
-  // A copy: through a reference, every store would force the compiler to read
-  // the pointers again.
-  const AdamWShard<T> shard_;
-  Vec grad_scale_{Vec::broadcast(shard_.scalars.grad_scale)};
-  Vec decay_{Vec::broadcast(shard_.scalars.decay)};
-  Vec l2_{Vec::broadcast(shard_.scalars.l2)};
-  bool has_l2_ = shard_.scalars.l2 != 0;
-  Vec beta1_{Vec::broadcast(shard_.scalars.beta1)};
-  Vec one_minus_beta1_{Vec::broadcast(shard_.scalars.one_minus_beta1)};
-  Vec beta2_{Vec::broadcast(shard_.scalars.beta2)};
-  Vec one_minus_beta2_{Vec::broadcast(shard_.scalars.one_minus_beta2)};
-  Vec sqrt_bias2_{Vec::broadcast(shard_.scalars.sqrt_bias_correction2)};
-  Vec eps_{Vec::broadcast(shard_.scalars.eps)};
-  Vec minus_step_size_{Vec::broadcast(shard_.scalars.minus_step_size)};
+  Vec decay_;
+  Vec l2_;
+  bool has_l2_;
+  Vec minus_step_size_;
+  AdamMoments<Vec> moments_;
 
-  explicit AdamWLoop(const AdamWShard<T>& shard) : shard_(shard) {}
+  explicit AdamWLoop(const AdamWScalars<T>& s)
+      : decay_(Vec::broadcast(s.decay)),
+        l2_(Vec::broadcast(s.l2)),
+        has_l2_(s.l2 != 0),
+        minus_step_size_(Vec::broadcast(s.minus_step_size)),
+        moments_(s) {}
 
-  template <typename... Count>
-  Vec update_exp_avg(Vec grad, int64_t i, Count... count) const {
-    Vec old = Vec::load(shard_.exp_avg + i, count...);
-    Vec updated = fma(grad, one_minus_beta1_, old * beta1_);
-    updated.store(shard_.exp_avg + i, count...);
-    return updated;
+  Vec with_l2(Vec grad, Vec master) const {
+    return has_l2_ ? fma(master, l2_, grad) : grad;
   }
 
-  template <typename... Count>
-  Vec update_exp_avg_sq(Vec grad, int64_t i, Count... count) const {
-    Vec old = Vec::load(shard_.exp_avg_sq + i, count...);
-    Vec updated = fma(one_minus_beta2_ * grad, grad, old * beta2_);
-    updated.store(shard_.exp_avg_sq + i, count...);
-    return updated;
+  Vec new_master(Vec master, Vec exp_avg, Vec root) const {
+    return master * decay_ +
+           minus_step_size_ * exp_avg / moments_.denominator(root);
   }
 
-  template <LowPrecision kFormat, typename... Count>
-  void update_weights(Vec exp_avg, Vec root, int64_t i, Count... count) const {
-    Vec denom = root / sqrt_bias2_ + eps_;
-    Vec old = Vec::load(shard_.master + i, count...);
-    Vec updated = old * decay_ + minus_step_size_ * exp_avg / denom;
-    updated.store(shard_.master + i, count...);
-    store_rounded<kFormat>(updated, shard_.low_precision, i, count...);
+  // The weights too: after the moments, their loads would start too late.
+  template <typename Lanes>
+  static void prefetch_all(const Lanes& lanes, int64_t i) {
+    lanes.prefetch_master(i);
+    lanes.prefetch_grad(i);
+    lanes.prefetch_moment(i);
+    lanes.prefetch_moment_sq(i);
   }
 
-  template <LowPrecision kFormat, typename... Count>
-  Vec load_grad(int64_t i, Count... count) const {
-    Vec grad = load_as<kFormat, Vec>(shard_.grad, i, count...) * grad_scale_;
-    if (has_l2_) {
-      grad = fma(Vec::load(shard_.master + i, count...), l2_, grad);
-    }
-    return grad;
-  }
-
-  static void step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop loop(shard);
-    with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
-      with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
-        for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-          loop.template prefetch_ahead<kGrad>(i);
-          Vec grad = loop.template load_grad<kGrad>(i, count...);
-          Vec exp_avg = loop.update_exp_avg(grad, i, count...);
-          Vec exp_avg_sq = loop.update_exp_avg_sq(grad, i, count...);
-          loop.template update_weights<kFormat>(
-              exp_avg, sqrt(exp_avg_sq), i, count...);
-        });
+  static bool step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
+    const AdamWLoop loop(shard.scalars);
+    return with_lanes<Vec>(shard, [&](auto lanes) {
+      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+        prefetch_all(lanes, i);
+        Vec master = lanes.master(i, count...);
+        Vec grad = loop.with_l2(lanes.grad(i, count...), master);
+        Vec exp_avg = lanes.moment(i, count...);
+        Vec exp_avg_sq = lanes.moment_sq(i, count...);
+        loop.moments_.update(grad, exp_avg, exp_avg_sq);
+        lanes.store_moment(exp_avg, i, count...);
+        lanes.store_moment_sq(exp_avg_sq, i, count...);
+        master = loop.new_master(master, exp_avg, sqrt(exp_avg_sq));
+        lanes.store_master(master, i, count...);
       });
+      return lanes.grads_finite();
     });
   }
 
-  static void moments(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop loop(shard);
-    with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
+  static bool moments(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
+    const AdamWLoop loop(shard.scalars);
+    return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        loop.template prefetch_ahead<kGrad>(i);
-        Vec grad = loop.template load_grad<kGrad>(i, count...);
-        loop.update_exp_avg(grad, i, count...);
-        loop.update_exp_avg_sq(grad, i, count...);
+        prefetch_all(lanes, i);
+        Vec grad = lanes.grad(i, count...);
+        if (loop.has_l2_) {
+          grad = loop.with_l2(grad, lanes.master(i, count...));
+        }
+        Vec exp_avg = lanes.moment(i, count...);
+        Vec exp_avg_sq = lanes.moment_sq(i, count...);
+        loop.moments_.update(grad, exp_avg, exp_avg_sq);
+        lanes.store_moment(exp_avg, i, count...);
+        lanes.store_moment_sq(exp_avg_sq, i, count...);
       });
+      return lanes.grads_finite();
     });
   }
 
@@ -141,23 +132,15 @@ class AdamWLoop {
       const T* roots,
       int64_t begin,
       int64_t end) {
-    const AdamWLoop loop(shard);
-    with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
+    const AdamWLoop loop(shard.scalars);
+    with_lanes<Vec, false>(shard, [&](auto lanes) {
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        Vec exp_avg = Vec::load(shard.exp_avg + i, count...);
         Vec root = Vec::load(roots + (i - begin), count...);
-        loop.template update_weights<kFormat>(exp_avg, root, i, count...);
+        Vec exp_avg = lanes.moment(i, count...);
+        Vec master = lanes.master(i, count...);
+        lanes.store_master(loop.new_master(master, exp_avg, root), i, count...);
       });
     });
-  }
-
-  // The weights too: after the moments, their loads would start too late.
-  template <LowPrecision kGrad>
-  void prefetch_ahead(int64_t i) const {
-    prefetch<Vec>(shard_.master + i);
-    prefetch<Vec>(address_as<kGrad, Vec>(shard_.grad, i));
-    prefetch<Vec>(shard_.exp_avg + i);
-    prefetch<Vec>(shard_.exp_avg_sq + i);
   }
 };
 

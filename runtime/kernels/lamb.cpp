@@ -20,38 +20,28 @@ std::vector<LambShard<T>> shards_of(std::span<const LambRun> runs) {
   std::vector<LambShard<T>> shards;
   for (const LambRun& run : runs) {
     const UpdateTensors& t = run.tensors;
-    const LowPrecision grad_format = detail::check_adam(check, t, run.step);
+    detail::check_adam(check, t, run.step);
     check.same_dtype("a run", t.master, runs.front().tensors.master);
     shards.push_back(
-        {.master = t.master.mutable_data_ptr<T>(),
-         .grad = t.grad.const_data_ptr(),
-         .grad_format = grad_format,
-         .low_precision_format =
-             check.format_of("low_precision", t.low_precision),
-         .exp_avg = t.moment.mutable_data_ptr<T>(),
-         .exp_avg_sq = t.moment_sq.mutable_data_ptr<T>(),
-         .low_precision =
-             t.low_precision.defined()
-                 ? static_cast<uint16_t*>(t.low_precision.mutable_data_ptr())
-                 : nullptr,
-         .numel = t.master.numel(),
-         .scalars = LambScalars<T>(run.step)});
+        detail::make_shard<LambShard<T>>(check, t, run.step, /*moments=*/2));
   }
   return shards;
 }
 
 template <typename T>
-void moments(std::span<const LambRun> runs, std::span<double* const> sums) {
+bool moments(std::span<const LambRun> runs, std::span<double* const> sums) {
   const auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
   if (!master.is_cuda()) {
+    bool finite = true;
     for (size_t i = 0; i < shards.size(); ++i) {
       const LambSums own = lamb_moments_cpu(best_isa(), shards[i]);
       sums[i][0] += own.weights;
       sums[i][1] += own.direction;
+      finite &= own.grads_finite;
     }
-    return;
+    return finite;
   }
   const at::Tensor partial = at::zeros(
       {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2},
@@ -65,6 +55,7 @@ void moments(std::span<const LambRun> runs, std::span<double* const> sums) {
     sums[i][0] += values[2 * i];
     sums[i][1] += values[2 * i + 1];
   }
+  return true;
 }
 
 template <typename T>
@@ -83,17 +74,15 @@ void weights(std::span<const LambRun> runs) {
 
 } // namespace
 
-void lamb_moments_(
+bool lamb_moments_(
     std::span<const LambRun> runs,
     std::span<double* const> sums) {
   if (runs.empty()) {
-    return;
+    return true;
   }
-  if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    moments<double>(runs, sums);
-  } else {
-    moments<float>(runs, sums);
-  }
+  return runs.front().tensors.master.scalar_type() == at::kDouble
+             ? moments<double>(runs, sums)
+             : moments<float>(runs, sums);
 }
 
 void lamb_weights_(std::span<const LambRun> runs) {

@@ -22,9 +22,9 @@ struct LambRun {
 ///       sqrt(1 - beta2^step) + eps) + weight_decay * master
 ///
 /// @param sums per run the address of two numbers on the host.
-/// @throws tessera::Error as adamw_runs_(). Blocks, on CUDA too. The sums do
-/// not depend on the number of threads.
-void lamb_moments_(
+/// @return as adamw_runs_(). @throws tessera::Error as that. Blocks, on CUDA
+/// too. The sums do not depend on the number of threads.
+bool lamb_moments_(
     std::span<const LambRun> runs,
     std::span<double* const> sums);
 

@@ -3,8 +3,9 @@
 // The arithmetic of LAMB, once, over the vectors of an instruction set. Only
 // the per-ISA sources include this, see vec_loop.h.
 
+#include "tessera/runtime/kernels/adam_moments.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
-#include "tessera/runtime/kernels/vec_loop.h"
+#include "tessera/runtime/kernels/shard_lanes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -23,9 +24,9 @@ class LambLoop {
       const LambShard<T>& shard,
       int64_t begin,
       int64_t end) {
-    const LambLoop loop(shard);
-    LambSums sums;
-    with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
+    const LambLoop loop(shard.scalars);
+    return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
+      LambSums sums;
       // Vectors of a few squares are exact enough; more of them are not.
       constexpr int64_t kBlock = 16 * Vec::kWidth;
       for (int64_t block = begin; block < end; block += kBlock) {
@@ -33,64 +34,55 @@ class LambLoop {
         Vec direction = Vec::broadcast(0);
         const int64_t stop = std::min(block + kBlock, end);
         for_each_vector<Vec>(block, stop, [&](int64_t i, auto... count) {
-          Vec master = Vec::load(loop.shard_.master + i, count...);
-          Vec step = loop.template update<kGrad>(master, i, count...);
+          Vec master = lanes.master(i, count...);
+          Vec exp_avg = lanes.moment(i, count...);
+          Vec exp_avg_sq = lanes.moment_sq(i, count...);
+          loop.moments_.update(lanes.grad(i, count...), exp_avg, exp_avg_sq);
+          lanes.store_moment(exp_avg, i, count...);
+          lanes.store_moment_sq(exp_avg_sq, i, count...);
+          // As they are kept, because the second half reads those.
+          Vec step = loop.direction(
+              master, lanes.moment(i, count...), lanes.moment_sq(i, count...));
           weights = fma(master, master, weights);
           direction = fma(step, step, direction);
         });
         sums.weights += total(weights);
         sums.direction += total(direction);
       }
+      sums.grads_finite = lanes.grads_finite();
+      return sums;
     });
-    return sums;
   }
 
   /// The second half: the weights, at the rate that the norms gave.
   static void weights(const LambShard<T>& shard, int64_t begin, int64_t end) {
-    const LambLoop loop(shard);
-    with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
+    const LambLoop loop(shard.scalars);
+    with_lanes<Vec, false>(shard, [&](auto lanes) {
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        Vec master = Vec::load(loop.shard_.master + i, count...);
-        Vec exp_avg = Vec::load(loop.shard_.exp_avg + i, count...);
-        Vec exp_avg_sq = Vec::load(loop.shard_.exp_avg_sq + i, count...);
-        Vec step = loop.direction(master, exp_avg, exp_avg_sq);
-        Vec updated = fma(step, loop.minus_lr_, master);
-        updated.store(loop.shard_.master + i, count...);
-        store_rounded<kFormat>(updated, loop.shard_.low_precision, i, count...);
+        Vec master = lanes.master(i, count...);
+        Vec step = loop.direction(
+            master, lanes.moment(i, count...), lanes.moment_sq(i, count...));
+        lanes.store_master(fma(step, loop.minus_lr_, master), i, count...);
       });
     });
   }
 
  private:
-  const LambShard<T> shard_; // a copy, see AdamWLoop
-  Vec grad_scale_{Vec::broadcast(shard_.scalars.grad_scale)};
-  Vec beta1_{Vec::broadcast(shard_.scalars.beta1)};
-  Vec one_minus_beta1_{Vec::broadcast(shard_.scalars.one_minus_beta1)};
-  Vec beta2_{Vec::broadcast(shard_.scalars.beta2)};
-  Vec one_minus_beta2_{Vec::broadcast(shard_.scalars.one_minus_beta2)};
-  Vec bias1_{Vec::broadcast(shard_.scalars.bias_correction1)};
-  Vec sqrt_bias2_{Vec::broadcast(shard_.scalars.sqrt_bias_correction2)};
-  Vec eps_{Vec::broadcast(shard_.scalars.eps)};
-  Vec weight_decay_{Vec::broadcast(shard_.scalars.weight_decay)};
-  Vec minus_lr_{Vec::broadcast(shard_.scalars.minus_lr)};
+  AdamMoments<Vec> moments_;
+  Vec bias_correction1_;
+  Vec weight_decay_;
+  Vec minus_lr_;
 
-  explicit LambLoop(const LambShard<T>& shard) : shard_(shard) {}
+  explicit LambLoop(const LambScalars<T>& s)
+      : moments_(s),
+        bias_correction1_(Vec::broadcast(s.bias_correction1)),
+        weight_decay_(Vec::broadcast(s.weight_decay)),
+        minus_lr_(Vec::broadcast(s.minus_lr)) {}
 
   Vec direction(Vec master, Vec exp_avg, Vec exp_avg_sq) const {
-    Vec denom = sqrt(exp_avg_sq) / sqrt_bias2_ + eps_;
-    return fma(master, weight_decay_, exp_avg / bias1_ / denom);
-  }
-
-  template <LowPrecision kGrad, typename... Count>
-  Vec update(Vec master, int64_t i, Count... count) const {
-    Vec grad = load_as<kGrad, Vec>(shard_.grad, i, count...) * grad_scale_;
-    Vec exp_avg = Vec::load(shard_.exp_avg + i, count...);
-    exp_avg = fma(grad, one_minus_beta1_, exp_avg * beta1_);
-    exp_avg.store(shard_.exp_avg + i, count...);
-    Vec exp_avg_sq = Vec::load(shard_.exp_avg_sq + i, count...);
-    exp_avg_sq = fma(one_minus_beta2_ * grad, grad, exp_avg_sq * beta2_);
-    exp_avg_sq.store(shard_.exp_avg_sq + i, count...);
-    return direction(master, exp_avg, exp_avg_sq);
+    Vec denominator = moments_.denominator(sqrt(exp_avg_sq));
+    return fma(
+        master, weight_decay_, exp_avg / bias_correction1_ / denominator);
   }
 
   static double total(Vec values) {

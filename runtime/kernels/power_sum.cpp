@@ -2,9 +2,8 @@
 #include "tessera/runtime/kernels/power_sum.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/parallel.h"
+#include "tessera/runtime/kernels/update_cpu.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 
@@ -26,6 +25,7 @@ namespace {
 
 // Elements that are added up one after the other by one thread.
 constexpr int64_t kChunk = 1 << 15;
+static_assert(kUpdateChunk % kChunk == 0);
 // Partial sums side by side, so that the compiler can use vector registers
 // without changing the order of a sum.
 constexpr int64_t kLanes = 16;
@@ -84,40 +84,79 @@ double chunk_sum(const Scalar* values, int64_t count, double p) {
                        : chunk_of_powers(values, count, p);
 }
 
+double combined(double total, double more, double p) {
+  if (!std::isinf(p)) {
+    return total + more;
+  }
+  return total >= more || std::isnan(total) ? total : more;
+}
+
+/// 16-bit values, widened in parts that stay in the first-level cache.
+double chunk_sum(
+    const uint16_t* bits,
+    LowPrecision format,
+    int64_t count,
+    double p) {
+  constexpr int64_t kPart = 1024;
+  std::array<float, kPart> values;
+  double total = 0;
+  for (int64_t i = 0; i < count; i += kPart) {
+    const int64_t part = std::min(kPart, count - i);
+    widen_cpu(best_isa(), bits + i, format, part, values.data());
+    total = combined(total, chunk_sum(values.data(), part, p), p);
+  }
+  return total;
+}
+
+double chunk_sum(const at::Tensor& values, int64_t first, double p) {
+  const int64_t count = std::min(kChunk, values.numel() - first);
+  const void* data = values.const_data_ptr();
+  switch (values.scalar_type()) {
+    case at::kDouble:
+      return chunk_sum(static_cast<const double*>(data) + first, count, p);
+    case at::kFloat:
+      return chunk_sum(static_cast<const float*>(data) + first, count, p);
+    default:
+      return chunk_sum(
+          static_cast<const uint16_t*>(data) + first,
+          values.scalar_type() == at::kBFloat16 ? LowPrecision::kBFloat16
+                                                : LowPrecision::kFloat16,
+          count,
+          p);
+  }
+}
+
 double power_sum_cpu(const at::Tensor& values, double p) {
   const int64_t numel = values.numel();
   const int64_t chunks = (numel + kChunk - 1) / kChunk;
   std::vector<double> sums(static_cast<size_t>(chunks));
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, values.scalar_type(), "power_sum", [&] {
-        const auto* data = values.const_data_ptr<scalar_t>();
-        parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t chunk = begin; chunk < end; ++chunk) {
-            const int64_t first = chunk * kChunk;
-            sums[static_cast<size_t>(chunk)] =
-                chunk_sum(data + first, std::min(kChunk, numel - first), p);
-          }
-        });
-      });
+  const auto range = [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kChunk) {
+      sums[static_cast<size_t>(first / kChunk)] = chunk_sum(values, first, p);
+    }
+    return true;
+  };
+  run_cpu_updates({{numel, range}});
   double total = 0;
   for (const double sum : sums) {
-    if (std::isinf(p)) {
-      total = total >= sum || std::isnan(total) ? total : sum;
-    } else {
-      total += sum;
-    }
+    total = combined(total, sum, p);
   }
   return total;
 }
 
 void check(const at::Tensor& values, double p) {
   TESSERA_CHECK(
-      values.dim() == 1 && values.is_contiguous() && values.is_floating_point(),
+      values.dim() == 1 && values.is_contiguous() &&
+          (values.scalar_type() == at::kDouble ||
+           values.scalar_type() == at::kFloat ||
+           values.scalar_type() == at::kBFloat16 ||
+           values.scalar_type() == at::kHalf),
       "power_sum: the values are ",
       values.toString(),
       " of shape ",
       values.sizes(),
-      "; they must be flat, contiguous and floating point.");
+      "; they must be flat and contiguous, of type Double, Float, BFloat16 or "
+      "Half.");
   TESSERA_CHECK(p > 0, "power_sum: p is ", p, "; it must be above 0.");
 }
 

@@ -12,6 +12,11 @@ namespace tessera {
 /// element is NaN, infinity when one is infinite. On CPU the addition is in
 /// float64, in an order that depends on the length alone, not on the number of
 /// threads. Blocks.
+///
+/// One pass thus tells both norm and overflow: for float32, bfloat16 and
+/// float16 and p of 1, 2 or infinity the sum is finite if and only if all
+/// elements are (float64 holds the square of every float32, and the sum of as
+/// many as fit into memory).
 /// @param values [numel] floating point, contiguous.
 /// @param p above 0.
 double power_sum(const at::Tensor& values, double p);

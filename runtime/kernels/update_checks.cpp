@@ -115,7 +115,19 @@ LowPrecision UpdateChecks::format_of(const char* name, const at::Tensor& tensor)
   return LowPrecision::kFloat16;
 }
 
-LowPrecision check_adam(
+LowPrecision UpdateChecks::format_or_none(
+    const char* name,
+    const at::Tensor& tensor,
+    const at::Tensor& master) const {
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (dtype == at::kBFloat16 || dtype == at::kHalf) {
+    return format_of(name, tensor);
+  }
+  same_dtype(name, tensor, master);
+  return LowPrecision::kNone;
+}
+
+void check_adam(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
     const AdamWStep& step) {
@@ -125,35 +137,66 @@ LowPrecision check_adam(
   check.in_unit_interval("beta1", step.beta1);
   check.in_unit_interval("beta2", step.beta2);
   check.counts_from_one(step.step);
-  return check_tensors(check, tensors, 2);
+  check_tensors(check, tensors, 2, step.rounding);
 }
 
-LowPrecision check_tensors(
+void UpdateChecks::moment(
+    const char* name,
+    const at::Tensor& moment,
+    const at::Tensor& master) const {
+  like_master(name, moment, master);
+  if (moment.scalar_type() != at::kBFloat16) {
+    same_dtype(name, moment, master);
+  }
+}
+
+void UpdateChecks::like_moment(
+    const char* name,
+    const at::Tensor& moment_sq,
+    const at::Tensor& moment) const {
+  TESSERA_CHECK(
+      moment_sq.scalar_type() == moment.scalar_type(),
+      op_,
+      ": ",
+      name,
+      " is ",
+      moment_sq.scalar_type(),
+      ", but exp_avg is ",
+      moment.scalar_type(),
+      "; moments have one dtype");
+}
+
+void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
-    int moments) {
+    int moments,
+    const StochasticRounding& rounding) {
   const at::Tensor& master = tensors.master;
   check.master(master);
   check.like_master("grad", tensors.grad, master);
-  const auto check_moment = [&](const char* name, const at::Tensor& moment) {
-    check.like_master(name, moment, master);
-    check.same_dtype(name, moment, master);
-  };
+  check.format_or_none("grad", tensors.grad, master);
   if (moments > 0) {
-    check_moment("exp_avg", tensors.moment);
+    check.moment("exp_avg", tensors.moment, master);
   }
   if (moments > 1) {
-    check_moment("exp_avg_sq", tensors.moment_sq);
+    check.moment("exp_avg_sq", tensors.moment_sq, master);
+    check.like_moment("exp_avg_sq", tensors.moment_sq, tensors.moment);
   }
   if (tensors.low_precision.defined()) {
     check.like_master("low_precision", tensors.low_precision, master);
   }
-  const at::ScalarType dtype = tensors.grad.scalar_type();
-  if (dtype == at::kBFloat16 || dtype == at::kHalf) {
-    return check.format_of("grad", tensors.grad);
-  }
-  check.same_dtype("grad", tensors.grad, master);
-  return LowPrecision::kNone;
+  check.can_round(tensors.low_precision, rounding);
+}
+
+void UpdateChecks::can_round(
+    const at::Tensor& low_precision,
+    const StochasticRounding& rounding) const {
+  TESSERA_CHECK(
+      !rounding.enabled ||
+          format_of("low_precision", low_precision) != LowPrecision::kFloat16,
+      op_,
+      ": low_precision is Half, which stochastic rounding does not write; use "
+      "BFloat16 or round to nearest");
 }
 
 } // namespace tessera::detail

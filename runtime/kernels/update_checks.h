@@ -28,6 +28,23 @@ class UpdateChecks {
       const char* name,
       const at::Tensor& tensor,
       const at::Tensor& master) const;
+  /// @param moment of master's dtype or bfloat16.
+  void moment(
+      const char* name,
+      const at::Tensor& moment,
+      const at::Tensor& master) const;
+  void like_moment(
+      const char* name,
+      const at::Tensor& moment_sq,
+      const at::Tensor& moment) const;
+  void can_round(
+      const at::Tensor& low_precision,
+      const StochasticRounding& rounding) const;
+  /// @param tensor of master's dtype (kNone), bfloat16 or float16.
+  LowPrecision format_or_none(
+      const char* name,
+      const at::Tensor& tensor,
+      const at::Tensor& master) const;
   /// @param tensor bfloat16 or float16, or undefined.
   LowPrecision format_of(const char* name, const at::Tensor& tensor) const;
 
@@ -35,17 +52,46 @@ class UpdateChecks {
   const char* op_;
 };
 
-/// Checks a run of AdamW or LAMB. @return the format of the gradient.
-LowPrecision check_adam(
+/// Checks a run of AdamW or LAMB.
+void check_adam(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
     const AdamWStep& step);
 
-/// Checks the tensors of a run. @param moments how many of them it has.
-/// @return the format of the gradient.
-LowPrecision check_tensors(
+/// Checks the tensors of a run, and that it can be rounded as asked.
+/// @param moments how many of them it has.
+void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
-    int moments);
+    int moments,
+    const StochasticRounding& rounding);
+
+/// The shard of a checked run: its arrays as kernels take them.
+/// @param moments how many it has.
+template <typename Shard, typename Step>
+Shard make_shard(
+    const UpdateChecks& check,
+    const UpdateTensors& t,
+    const Step& step,
+    int moments) {
+  using T = typename Shard::Master;
+  const auto address = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
+  };
+  return {
+      .master = t.master.mutable_data_ptr<T>(),
+      .grad = t.grad.const_data_ptr(),
+      .grad_format = check.format_or_none("grad", t.grad, t.master),
+      .moment = moments > 0 ? address(t.moment) : nullptr,
+      .moment_sq = moments > 1 ? address(t.moment_sq) : nullptr,
+      .moment_format = moments > 0
+                           ? check.format_or_none("exp_avg", t.moment, t.master)
+                           : LowPrecision::kNone,
+      .low_precision = static_cast<uint16_t*>(address(t.low_precision)),
+      .low_precision_format = check.format_of("low_precision", t.low_precision),
+      .rounding = RoundingKey(step.rounding),
+      .numel = t.master.numel(),
+      .scalars = decltype(Shard::scalars)(step)};
+}
 
 } // namespace tessera::detail

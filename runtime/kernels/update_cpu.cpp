@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/update_cpu.h"
 
-#include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/parallel.h"
 #include "tessera/runtime/kernels/update_kernel.h"
 
 #include <algorithm>
@@ -13,17 +11,13 @@ namespace tessera {
 
 namespace {
 
-// As in adamw_cpu.cpp.
+// LAMB's sums are of this many elements, whatever the threads.
 constexpr int64_t kBlockNumel = 1024;
-constexpr int64_t kGrainBlocks = 32;
+static_assert(kUpdateChunk % kBlockNumel == 0);
 
 template <typename T>
 UpdateKernels<T> kernels_of(Isa isa) {
-  TESSERA_CHECK(
-      isa_available(isa),
-      "update_cpu: instruction set ",
-      static_cast<int>(isa),
-      " is not available on this processor; use best_isa()");
+  check_isa(isa);
   if constexpr (std::is_same_v<T, double>) {
     return update_kernels_portable_double();
   } else {
@@ -40,64 +34,89 @@ UpdateKernels<T> kernels_of(Isa isa) {
 }
 
 template <typename Shard>
-void update(void (*kernel)(const Shard&, int64_t, int64_t), const Shard& s) {
-  const int64_t blocks = (s.numel + kBlockNumel - 1) / kBlockNumel;
-  parallel_for(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
-    kernel(s, first * kBlockNumel, std::min(last * kBlockNumel, s.numel));
-  });
+CpuUpdate bound(
+    bool (*kernel)(const Shard&, int64_t, int64_t),
+    const Shard& shard) {
+  return {shard.numel, [=](int64_t begin, int64_t end) {
+            return kernel(shard, begin, end);
+          }};
 }
 
 template <typename T>
-LambSums lamb_moments(const UpdateKernels<T>& kernels, const LambShard<T>& s) {
-  const int64_t blocks = (s.numel + kBlockNumel - 1) / kBlockNumel;
-  // One by one: the sum's order does not depend on the threads.
-  std::vector<LambSums> parts(static_cast<size_t>(blocks));
-  parallel_for(0, blocks, kGrainBlocks, [&](int64_t first, int64_t last) {
-    for (int64_t b = first; b < last; ++b) {
-      parts[static_cast<size_t>(b)] = kernels.lamb_moments(
-          s, b * kBlockNumel, std::min((b + 1) * kBlockNumel, s.numel));
-    }
-  });
+LambSums lamb_moments(Isa isa, const LambShard<T>& shard) {
+  const UpdateKernels<T> kernels = kernels_of<T>(isa);
+  std::vector<LambSums> parts(
+      static_cast<size_t>((shard.numel + kBlockNumel - 1) / kBlockNumel));
+  const bool finite = run_cpu_updates(
+      {{shard.numel, [&](int64_t begin, int64_t end) {
+          bool all = true;
+          for (int64_t at = begin; at < end; at += kBlockNumel) {
+            LambSums& part = parts[static_cast<size_t>(at / kBlockNumel)];
+            part = kernels.lamb_moments(
+                shard, at, std::min(at + kBlockNumel, end));
+            all &= part.grads_finite;
+          }
+          return all;
+        }}});
   LambSums sums;
   for (const LambSums& part : parts) {
     sums.weights += part.weights;
     sums.direction += part.direction;
   }
+  sums.grads_finite = finite;
   return sums;
+}
+
+template <typename T>
+void lamb_weights(Isa isa, const LambShard<T>& shard) {
+  const UpdateKernels<T> kernels = kernels_of<T>(isa);
+  run_cpu_updates({{shard.numel, [&](int64_t begin, int64_t end) {
+                      kernels.lamb_weights(shard, begin, end);
+                      return true;
+                    }}});
 }
 
 } // namespace
 
 LambSums lamb_moments_cpu(Isa isa, const LambShard<float>& shard) {
-  return lamb_moments(kernels_of<float>(isa), shard);
+  return lamb_moments(isa, shard);
 }
 
 LambSums lamb_moments_cpu(Isa isa, const LambShard<double>& shard) {
-  return lamb_moments(kernels_of<double>(isa), shard);
+  return lamb_moments(isa, shard);
 }
 
 void lamb_weights_cpu(Isa isa, const LambShard<float>& shard) {
-  update(kernels_of<float>(isa).lamb_weights, shard);
+  lamb_weights(isa, shard);
 }
 
 void lamb_weights_cpu(Isa isa, const LambShard<double>& shard) {
-  update(kernels_of<double>(isa).lamb_weights, shard);
+  lamb_weights(isa, shard);
 }
 
-void update_cpu(Isa isa, const SgdShard<float>& shard) {
-  update(kernels_of<float>(isa).sgd, shard);
+void widen_cpu(
+    Isa isa,
+    const uint16_t* bits,
+    LowPrecision format,
+    int64_t count,
+    float* values) {
+  kernels_of<float>(isa).widen(bits, format, count, values);
 }
 
-void update_cpu(Isa isa, const SgdShard<double>& shard) {
-  update(kernels_of<double>(isa).sgd, shard);
+CpuUpdate update_of(Isa isa, const SgdShard<float>& shard) {
+  return bound(kernels_of<float>(isa).sgd, shard);
 }
 
-void update_cpu(Isa isa, const LionShard<float>& shard) {
-  update(kernels_of<float>(isa).lion, shard);
+CpuUpdate update_of(Isa isa, const SgdShard<double>& shard) {
+  return bound(kernels_of<double>(isa).sgd, shard);
 }
 
-void update_cpu(Isa isa, const LionShard<double>& shard) {
-  update(kernels_of<double>(isa).lion, shard);
+CpuUpdate update_of(Isa isa, const LionShard<float>& shard) {
+  return bound(kernels_of<float>(isa).lion, shard);
+}
+
+CpuUpdate update_of(Isa isa, const LionShard<double>& shard) {
+  return bound(kernels_of<double>(isa).lion, shard);
 }
 
 } // namespace tessera

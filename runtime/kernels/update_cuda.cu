@@ -27,54 +27,24 @@ __device__ __host__ bool is_aligned(const void* pointer, size_t bytes) {
 }
 
 /// Whether all arrays of a run begin where packs may.
-template <typename T>
-__device__ bool is_packed(
-    const T* master,
-    const void* grad,
-    LowPrecision grad_format,
-    const T* moment,
-    const T* moment_sq,
-    const uint16_t* low_precision) {
-  constexpr size_t kNarrow = sizeof(uint16_t) * kPackWidth<T>;
-  return is_aligned(master, 16) && is_aligned(moment, 16) &&
-         is_aligned(moment_sq, 16) &&
-         is_aligned(grad, grad_format == LowPrecision::kNone ? 16 : kNarrow) &&
-         is_aligned(low_precision, kNarrow);
-}
-
-template <typename T>
-__device__ bool is_packed(const AdamWShard<T>& s) {
-  return is_packed(
-      s.master,
-      s.grad,
-      s.grad_format,
-      s.exp_avg,
-      s.exp_avg_sq,
-      s.low_precision);
-}
-
-template <typename T>
-__device__ bool is_packed(const LambShard<T>& s) {
-  return is_packed(
-      s.master,
-      s.grad,
-      s.grad_format,
-      s.exp_avg,
-      s.exp_avg_sq,
-      s.low_precision);
-}
-
 template <typename T, typename Scalars>
 __device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
-  return is_packed(
-      s.master, s.grad, s.grad_format, s.moment, s.moment, s.low_precision);
+  constexpr size_t kNarrow = sizeof(uint16_t) * kPackWidth<T>;
+  const auto bytes = [](LowPrecision format) {
+    return format == LowPrecision::kNone ? size_t{16} : kNarrow;
+  };
+  return is_aligned(s.master, 16) &&
+         is_aligned(s.moment, bytes(s.moment_format)) &&
+         is_aligned(s.moment_sq, bytes(s.moment_format)) &&
+         is_aligned(s.grad, bytes(s.grad_format)) &&
+         is_aligned(s.low_precision, kNarrow);
 }
 
 /// Grid-stride over packs, then over the elements that are left; calls
 /// body.operator()<width>(i).
 template <typename Shard, typename Body>
 __device__ void for_each_pack(const Shard& shard, Body body) {
-  using T = std::remove_pointer_t<decltype(shard.master)>;
+  using T = typename Shard::Master;
   constexpr int kWidth = kPackWidth<T>;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
@@ -164,7 +134,7 @@ cudaError_t launch_update(
     const Shard* shards,
     size_t count,
     cudaStream_t stream) {
-  using T = std::remove_pointer_t<decltype(shards->master)>;
+  using T = typename Shard::Master;
   int64_t resident = 0;
   const cudaError_t error = resident_blocks(resident);
   if (error != cudaSuccess) {

@@ -6,20 +6,27 @@
 // them: one fma for every add_(x, alpha).
 
 #include "tessera/runtime/kernels/lamb_kernel.h"
+#include "tessera/runtime/kernels/shard_lanes.h"
 #include "tessera/runtime/kernels/update_shard.h"
-#include "tessera/runtime/kernels/vec_loop.h"
 
 #include <cstdint>
 
 namespace tessera {
 
 /// The updates for one instruction set, on elements [begin, end) of the shard.
+/// What is returned: whether their gradients were all finite.
 template <typename T>
 struct UpdateKernels {
-  void (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
-  void (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
+  bool (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
+  bool (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
   LambSums (*lamb_moments)(const LambShard<T>&, int64_t begin, int64_t end);
   void (*lamb_weights)(const LambShard<T>&, int64_t begin, int64_t end);
+  /// 16-bit values as T, exactly. @param format not kNone.
+  void (*widen)(
+      const uint16_t* bits,
+      LowPrecision format,
+      int64_t count,
+      T* values);
 };
 
 namespace detail {
@@ -82,39 +89,48 @@ struct LionRule {
 };
 
 template <typename Vec, template <typename> typename Rule, typename Shard>
-void update_range(const Shard& shared, int64_t begin, int64_t end) {
-  // A copy: through a reference, every store would force the compiler to read
-  // the pointers again.
-  const Shard shard = shared;
+bool update_range(const Shard& shard, int64_t begin, int64_t end) {
   const Rule<Vec> rule(shard.scalars);
-  const Vec grad_scale = Vec::broadcast(shard.scalars.grad_scale);
-  with_format(shard.grad_format, [&]<LowPrecision kGrad>() {
-    with_format(shard.low_precision_format, [&]<LowPrecision kFormat>() {
-      const auto step = [&]<bool kMoment>() {
-        for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-          prefetch<Vec>(shard.master + i);
-          prefetch<Vec>(address_as<kGrad, Vec>(shard.grad, i));
-          Vec grad = load_as<kGrad, Vec>(shard.grad, i, count...) * grad_scale;
-          Vec master = Vec::load(shard.master + i, count...);
-          if constexpr (kMoment) {
-            prefetch<Vec>(shard.moment + i);
-            Vec moment = Vec::load(shard.moment + i, count...);
-            master = rule.with_moment(master, grad, moment);
-            moment.store(shard.moment + i, count...);
-          } else {
-            master = rule.without_moment(master, grad);
-          }
-          master.store(shard.master + i, count...);
-          store_rounded<kFormat>(master, shard.low_precision, i, count...);
-        });
-      };
-      if constexpr (requires { rule.without_moment(grad_scale, grad_scale); }) {
-        if (shard.moment == nullptr) {
-          return step.template operator()<false>();
+  return with_lanes<Vec>(shard, [&](auto lanes) {
+    const auto step = [&]<bool kMoment>() {
+      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+        lanes.prefetch_master(i);
+        lanes.prefetch_grad(i);
+        Vec grad = lanes.grad(i, count...);
+        Vec master = lanes.master(i, count...);
+        if constexpr (kMoment) {
+          lanes.prefetch_moment(i);
+          Vec moment = lanes.moment(i, count...);
+          master = rule.with_moment(master, grad, moment);
+          lanes.store_moment(moment, i, count...);
+        } else {
+          master = rule.without_moment(master, grad);
         }
+        lanes.store_master(master, i, count...);
+      });
+      return lanes.grads_finite();
+    };
+    if constexpr (requires(Vec v) { rule.without_moment(v, v); }) {
+      if (shard.moment == nullptr) {
+        return step.template operator()<false>();
       }
-      step.template operator()<true>();
-    });
+    }
+    return step.template operator()<true>();
+  });
+}
+
+template <typename Vec>
+void widen(
+    const uint16_t* bits,
+    LowPrecision format,
+    int64_t count,
+    typename Vec::Scalar* values) {
+  with_format(format, [&]<LowPrecision kFormat>() {
+    if constexpr (kFormat != LowPrecision::kNone) {
+      for_each_vector<Vec>(0, count, [&](int64_t i, auto... rest) {
+        load_as<kFormat, Vec>(bits, i, rest...).store(values + i, rest...);
+      });
+    }
   });
 }
 
@@ -125,7 +141,8 @@ UpdateKernels<typename Vec::Scalar> update_kernels() {
       &update_range<Vec, SgdRule, SgdShard<T>>,
       &update_range<Vec, LionRule, LionShard<T>>,
       &LambLoop<Vec>::moments,
-      &LambLoop<Vec>::weights};
+      &LambLoop<Vec>::weights,
+      &widen<Vec>};
 }
 
 } // namespace detail

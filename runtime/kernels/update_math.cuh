@@ -4,7 +4,7 @@
 // the CPU kernels: nvcc may fuse a product and a sum written with operators; it
 // may not touch these.
 
-#include "tessera/runtime/kernels/low_precision.h"
+#include "tessera/runtime/kernels/flat_shard.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -80,17 +80,17 @@ __device__ void store_pack(T* array, int64_t i, const Pack<T, kWidth>& pack) {
   *reinterpret_cast<Pack<T, kWidth>*>(array + i) = pack;
 }
 
-/// Gradients as T, whatever they are kept in.
+/// Values as T, whatever they are kept in.
 template <typename T, int kWidth>
-__device__ Pack<T, kWidth> load_grad(
-    const void* grad,
+__device__ Pack<T, kWidth> load_as(
+    const void* array,
     LowPrecision format,
     int64_t i) {
   if (format == LowPrecision::kNone) {
-    return load_pack<T, kWidth>(static_cast<const T*>(grad), i);
+    return load_pack<T, kWidth>(static_cast<const T*>(array), i);
   }
   const auto bits =
-      load_pack<uint16_t, kWidth>(static_cast<const uint16_t*>(grad), i);
+      load_pack<uint16_t, kWidth>(static_cast<const uint16_t*>(array), i);
   Pack<T, kWidth> result;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
@@ -99,23 +99,100 @@ __device__ Pack<T, kWidth> load_grad(
   return result;
 }
 
-/// Stores the values rounded; nothing for kNone.
+/// As stochastic_noise() in stochastic_rounding.h.
+__device__ inline uint32_t noise(uint32_t key0, uint32_t key1, uint32_t index) {
+  uint32_t x = index ^ key0;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = ((x ^ (x >> 15)) + key1) * 0x846ca68bu;
+  return x >> 16;
+}
+
+/// Stores the values in the format; kNone: as T.
 template <typename T, int kWidth>
-__device__ void store_rounded(
-    uint16_t* array,
+__device__ void store_as(
+    void* array,
     LowPrecision format,
+    const RoundingKey& key,
+    RoundedArray which,
     int64_t i,
     const Pack<T, kWidth>& values) {
   if (format == LowPrecision::kNone) {
+    store_pack(static_cast<T*>(array), i, values);
     return;
   }
+  const uint32_t key1 = key.key1 + static_cast<uint32_t>(which) * 0x9e3779b9u;
   Pack<uint16_t, kWidth> bits;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
-    bits.values[k] = rounded(static_cast<float>(values.values[k]), format);
+    const auto value = static_cast<float>(values.values[k]);
+    if (key.enabled && format == LowPrecision::kBFloat16) {
+      const auto index = static_cast<uint32_t>(key.first + i + k);
+      bits.values[k] =
+          isnan(value)
+              ? 0x7fc0
+              : static_cast<uint16_t>(
+                    (__float_as_uint(value) + noise(key.key0, key1, index)) >>
+                    16);
+    } else {
+      bits.values[k] = rounded(value, format);
+    }
   }
-  store_pack(array, i, bits);
+  store_pack(static_cast<uint16_t*>(array), i, bits);
 }
+
+/// The arrays of a shard as packs of T.
+template <int kWidth, typename Shard>
+struct ShardPacks {
+  using T = typename Shard::Master;
+  using Values = Pack<T, kWidth>;
+
+  const Shard& s;
+  int64_t i;
+
+  __device__ Values master() const {
+    return load_pack<T, kWidth>(s.master, i);
+  }
+  __device__ Values grad() const {
+    return load_as<T, kWidth>(s.grad, s.grad_format, i);
+  }
+  __device__ Values moment() const {
+    return load_as<T, kWidth>(s.moment, s.moment_format, i);
+  }
+  __device__ Values moment_sq() const {
+    return load_as<T, kWidth>(s.moment_sq, s.moment_format, i);
+  }
+  __device__ void store_moment(const Values& values) const {
+    store_as(
+        s.moment,
+        s.moment_format,
+        s.rounding,
+        RoundedArray::kMoment,
+        i,
+        values);
+  }
+  __device__ void store_moment_sq(const Values& values) const {
+    store_as(
+        s.moment_sq,
+        s.moment_format,
+        s.rounding,
+        RoundedArray::kMomentSq,
+        i,
+        values);
+  }
+  /// The master, and its rounded copy.
+  __device__ void store_master(const Values& values) const {
+    store_pack(s.master, i, values);
+    if (s.low_precision_format != LowPrecision::kNone) {
+      store_as(
+          s.low_precision,
+          s.low_precision_format,
+          s.rounding,
+          RoundedArray::kLowPrecision,
+          i,
+          values);
+    }
+  }
+};
 
 } // namespace
 

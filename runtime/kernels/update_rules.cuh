@@ -15,10 +15,11 @@ namespace {
 template <int kWidth, typename T>
 __device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
   const AdamWScalars<T>& s = shard.scalars;
-  auto master = load_pack<T, kWidth>(shard.master, i);
-  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
-  auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
-  auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+  const ShardPacks<kWidth, AdamWShard<T>> packs{shard, i};
+  auto master = packs.master();
+  auto grad = packs.grad();
+  auto exp_avg = packs.moment();
+  auto exp_avg_sq = packs.moment_sq();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     T& p = master.values[k];
@@ -33,20 +34,20 @@ __device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
     const T denom = add(div(root(v), s.sqrt_bias_correction2), s.eps);
     p = add(mul(p, s.decay), div(mul(s.minus_step_size, m), denom));
   }
-  store_pack(shard.master, i, master);
-  store_pack(shard.exp_avg, i, exp_avg);
-  store_pack(shard.exp_avg_sq, i, exp_avg_sq);
-  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+  packs.store_master(master);
+  packs.store_moment(exp_avg);
+  packs.store_moment_sq(exp_avg_sq);
 }
 
 template <int kWidth, typename T>
 __device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
   const SgdScalars<T>& s = shard.scalars;
-  auto master = load_pack<T, kWidth>(shard.master, i);
-  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
+  const ShardPacks<kWidth, SgdShard<T>> packs{shard, i};
+  auto master = packs.master();
+  auto grad = packs.grad();
   Pack<T, kWidth> moment = grad;
   if (shard.moment != nullptr) {
-    moment = load_pack<T, kWidth>(shard.moment, i);
+    moment = packs.moment();
   }
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
@@ -63,19 +64,19 @@ __device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
     }
     p = fused(direction, s.minus_lr, p);
   }
-  store_pack(shard.master, i, master);
+  packs.store_master(master);
   if (shard.moment != nullptr) {
-    store_pack(shard.moment, i, moment);
+    packs.store_moment(moment);
   }
-  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
 }
 
 template <int kWidth, typename T>
 __device__ void update_pack(const LionShard<T>& shard, int64_t i) {
   const LionScalars<T>& s = shard.scalars;
-  auto master = load_pack<T, kWidth>(shard.master, i);
-  auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
-  auto moment = load_pack<T, kWidth>(shard.moment, i);
+  const ShardPacks<kWidth, LionShard<T>> packs{shard, i};
+  auto master = packs.master();
+  auto grad = packs.grad();
+  auto moment = packs.moment();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     T& p = master.values[k];
@@ -85,9 +86,8 @@ __device__ void update_pack(const LionShard<T>& shard, int64_t i) {
     m = fused(g, s.one_minus_beta2, mul(m, s.beta2));
     p = fused(direction, s.minus_lr, mul(p, s.decay));
   }
-  store_pack(shard.master, i, master);
-  store_pack(shard.moment, i, moment);
-  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+  packs.store_master(master);
+  packs.store_moment(moment);
 }
 
 template <typename T>
@@ -100,9 +100,10 @@ __device__ T lamb_direction(const LambScalars<T>& s, T p, T m, T v) {
 template <int kWidth, typename T>
 __device__ void update_pack(const LambShard<T>& shard, int64_t i) {
   const LambScalars<T>& s = shard.scalars;
-  auto master = load_pack<T, kWidth>(shard.master, i);
-  const auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
-  const auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+  const ShardPacks<kWidth, LambShard<T>> packs{shard, i};
+  auto master = packs.master();
+  const auto exp_avg = packs.moment();
+  const auto exp_avg_sq = packs.moment_sq();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     T& p = master.values[k];
@@ -110,8 +111,7 @@ __device__ void update_pack(const LambShard<T>& shard, int64_t i) {
         lamb_direction(s, p, exp_avg.values[k], exp_avg_sq.values[k]);
     p = fused(direction, s.minus_lr, p);
   }
-  store_pack(shard.master, i, master);
-  store_rounded(shard.low_precision, shard.low_precision_format, i, master);
+  packs.store_master(master);
 }
 
 /// The first half of LAMB; adds the squares to `sums`.
@@ -121,24 +121,32 @@ __device__ void lamb_moments_pack(
     int64_t i,
     LambSums& sums) {
   const LambScalars<T>& s = shard.scalars;
-  const auto master = load_pack<T, kWidth>(shard.master, i);
-  const auto grad = load_grad<T, kWidth>(shard.grad, shard.grad_format, i);
-  auto exp_avg = load_pack<T, kWidth>(shard.exp_avg, i);
-  auto exp_avg_sq = load_pack<T, kWidth>(shard.exp_avg_sq, i);
+  const ShardPacks<kWidth, LambShard<T>> packs{shard, i};
+  const auto master = packs.master();
+  const auto grad = packs.grad();
+  auto exp_avg = packs.moment();
+  auto exp_avg_sq = packs.moment_sq();
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     T& m = exp_avg.values[k];
     T& v = exp_avg_sq.values[k];
-    const T p = master.values[k];
     const T g = mul(grad.values[k], s.grad_scale);
     m = fused(g, s.one_minus_beta1, mul(m, s.beta1));
     v = fused(mul(s.one_minus_beta2, g), g, mul(v, s.beta2));
-    const T direction = lamb_direction(s, p, m, v);
+  }
+  packs.store_moment(exp_avg);
+  packs.store_moment_sq(exp_avg_sq);
+  // As they are kept, because the second half reads those.
+  exp_avg = packs.moment();
+  exp_avg_sq = packs.moment_sq();
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    const T p = master.values[k];
+    const T direction =
+        lamb_direction(s, p, exp_avg.values[k], exp_avg_sq.values[k]);
     sums.weights += static_cast<double>(mul(p, p));
     sums.direction += static_cast<double>(mul(direction, direction));
   }
-  store_pack(shard.exp_avg, i, exp_avg);
-  store_pack(shard.exp_avg_sq, i, exp_avg_sq);
 }
 
 } // namespace

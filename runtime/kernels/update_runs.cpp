@@ -9,6 +9,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -17,113 +18,66 @@ namespace {
 
 using detail::UpdateChecks;
 
-/// How many moments a step of SGD or Lion has.
+/// How many moments a run has.
 int moments_of(const SgdStep& step) {
   return step.momentum == 0 ? 0 : 1;
 }
 int moments_of(const LionStep&) {
   return 1;
 }
-
-LowPrecision check_run(const UpdateChecks& check, const AdamWRun& run) {
-  return detail::check_adam(check, run.tensors, run.step);
+int moments_of(const AdamWStep&) {
+  return 2;
 }
 
-LowPrecision check_run(const UpdateChecks& check, const SgdRun& run) {
+void check_run(const UpdateChecks& check, const AdamWRun& run) {
+  detail::check_adam(check, run.tensors, run.step);
+}
+
+void check_run(const UpdateChecks& check, const SgdRun& run) {
   check.not_negative("lr", run.step.lr);
   check.not_negative("momentum", run.step.momentum);
   check.not_negative("weight_decay", run.step.weight_decay);
   check.counts_from_one(run.step.step);
-  return detail::check_tensors(check, run.tensors, moments_of(run.step));
+  detail::check_tensors(
+      check, run.tensors, moments_of(run.step), run.step.rounding);
 }
 
-LowPrecision check_run(const UpdateChecks& check, const LionRun& run) {
+void check_run(const UpdateChecks& check, const LionRun& run) {
   check.not_negative("lr", run.step.lr);
   check.not_negative("weight_decay", run.step.weight_decay);
   check.in_unit_interval("beta1", run.step.beta1);
   check.in_unit_interval("beta2", run.step.beta2);
-  return detail::check_tensors(check, run.tensors, 1);
-}
-
-uint16_t* bits_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<uint16_t*>(tensor.mutable_data_ptr())
-                          : nullptr;
+  detail::check_tensors(
+      check, run.tensors, moments_of(run.step), run.step.rounding);
 }
 
 template <typename T>
-AdamWShard<T> shard_of(
-    const UpdateTensors& t,
-    const AdamWStep& step,
-    LowPrecision grad_format,
-    LowPrecision format) {
-  return {
-      .master = t.master.mutable_data_ptr<T>(),
-      .grad = t.grad.const_data_ptr(),
-      .grad_format = grad_format,
-      .exp_avg = t.moment.mutable_data_ptr<T>(),
-      .exp_avg_sq = t.moment_sq.mutable_data_ptr<T>(),
-      .low_precision = bits_of(t.low_precision),
-      .low_precision_format = format,
-      .numel = t.master.numel(),
-      .scalars = AdamWScalars<T>(step)};
-}
-
-template <typename T, typename Scalars, typename Step>
-UpdateShard<T, Scalars> one_moment_shard(
-    const UpdateTensors& t,
-    const Step& step,
-    LowPrecision grad_format,
-    LowPrecision format) {
-  return {
-      .master = t.master.mutable_data_ptr<T>(),
-      .grad = t.grad.const_data_ptr(),
-      .grad_format = grad_format,
-      .low_precision_format = format,
-      .moment = moments_of(step) > 0 ? t.moment.mutable_data_ptr<T>() : nullptr,
-      .low_precision = bits_of(t.low_precision),
-      .numel = t.master.numel(),
-      .scalars = Scalars(step)};
-}
-
-template <typename T>
-SgdShard<T> shard_of(
-    const UpdateTensors& t,
-    const SgdStep& step,
-    LowPrecision grad_format,
-    LowPrecision format) {
-  return one_moment_shard<T, SgdScalars<T>>(t, step, grad_format, format);
-}
-
-template <typename T>
-LionShard<T> shard_of(
-    const UpdateTensors& t,
-    const LionStep& step,
-    LowPrecision grad_format,
-    LowPrecision format) {
-  return one_moment_shard<T, LionScalars<T>>(t, step, grad_format, format);
-}
-
-void update_on_cpu(const AdamWShard<float>& shard, const AdamWStep& step) {
-  adamw_cpu(best_isa(), shard, step.sqrt_rounding);
-}
-
-void update_on_cpu(const AdamWShard<double>& shard, const AdamWStep& step) {
-  adamw_cpu(shard, step.sqrt_rounding);
+CpuUpdate cpu_update(const AdamWShard<T>& shard, const AdamWStep& step) {
+  return adamw_update(best_isa(), shard, step.sqrt_rounding);
 }
 
 template <typename Shard, typename Step>
-void update_on_cpu(const Shard& shard, const Step&) {
-  update_cpu(best_isa(), shard);
+CpuUpdate cpu_update(const Shard& shard, const Step&) {
+  return update_of(best_isa(), shard);
 }
 
-template <typename T, typename Run>
-void update_all(const UpdateChecks& check, std::span<const Run> runs) {
+template <typename T>
+AdamWShard<T> shard_type(const AdamWStep&);
+template <typename T>
+SgdShard<T> shard_type(const SgdStep&);
+template <typename T>
+LionShard<T> shard_type(const LionStep&);
+
+/// The shards of checked runs.
+template <typename Shard, typename Run>
+std::vector<Shard> shards_of(
+    const UpdateChecks& check,
+    std::span<const Run> runs) {
   const at::Tensor& first = runs.front().tensors.master;
-  using Shard = decltype(shard_of<T>(runs[0].tensors, runs[0].step, {}, {}));
   std::vector<Shard> shards;
   shards.reserve(runs.size());
   for (const Run& run : runs) {
-    const LowPrecision grad_format = check_run(check, run);
+    check_run(check, run);
     check.same_dtype("a run", run.tensors.master, first);
     TESSERA_CHECK(
         run.tensors.master.device() == first.device(),
@@ -132,48 +86,96 @@ void update_all(const UpdateChecks& check, std::span<const Run> runs) {
         " and on ",
         first.device(),
         " in one call");
-    shards.push_back(shard_of<T>(
-        run.tensors,
-        run.step,
-        grad_format,
-        check.format_of("low_precision", run.tensors.low_precision)));
+    shards.push_back(detail::make_shard<Shard>(
+        check, run.tensors, run.step, moments_of(run.step)));
   }
+  return shards;
+}
+
+/// Updates on CUDA; on CPU, hands the updates to `use`.
+template <typename T, typename Run, typename Use>
+void dispatch(
+    const UpdateChecks& check,
+    std::span<const Run> runs,
+    const Use& use) {
+  using Shard = decltype(shard_type<T>(runs[0].step));
+  const auto shards = shards_of<Shard>(check, runs);
+  const at::Tensor& first = runs.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
   if (first.is_cuda()) {
     update_cuda(std::span<const Shard>(shards));
     return;
   }
+  std::vector<CpuUpdate> updates;
+  updates.reserve(shards.size());
   for (size_t i = 0; i < shards.size(); ++i) {
-    update_on_cpu(shards[i], runs[i].step);
+    updates.push_back(cpu_update(shards[i], runs[i].step));
   }
+  use(std::move(updates));
 }
 
-template <typename Run>
-void update_runs(const char* op, std::span<const Run> runs) {
+template <typename Run, typename Use>
+void dispatch(const char* op, std::span<const Run> runs, const Use& use) {
   if (runs.empty()) {
     return;
   }
   const UpdateChecks check(op);
   check.master(runs.front().tensors.master);
   if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    update_all<double>(check, runs);
+    dispatch<double>(check, runs, use);
   } else {
-    update_all<float>(check, runs);
+    dispatch<float>(check, runs, use);
   }
+}
+
+template <typename Run>
+bool run_all(const char* op, std::span<const Run> runs) {
+  bool finite = true;
+  dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
+    finite = run_cpu_updates(updates);
+  });
+  return finite;
+}
+
+template <typename Run>
+PendingUpdate submit_all(const char* op, std::span<const Run> runs) {
+  PendingUpdate pending;
+  dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
+    // The tensors live as long as the work.
+    for (size_t i = 0; i < updates.size(); ++i) {
+      updates[i].range =
+          [range = std::move(updates[i].range), tensors = runs[i].tensors](
+              int64_t begin, int64_t end) { return range(begin, end); };
+    }
+    pending = submit_cpu_updates(std::move(updates));
+  });
+  return pending;
 }
 
 } // namespace
 
-void adamw_runs_(std::span<const AdamWRun> runs) {
-  update_runs("adamw_", runs);
+bool adamw_runs_(std::span<const AdamWRun> runs) {
+  return run_all("adamw_", runs);
 }
 
-void sgd_runs_(std::span<const SgdRun> runs) {
-  update_runs("sgd_", runs);
+bool sgd_runs_(std::span<const SgdRun> runs) {
+  return run_all("sgd_", runs);
 }
 
-void lion_runs_(std::span<const LionRun> runs) {
-  update_runs("lion_", runs);
+bool lion_runs_(std::span<const LionRun> runs) {
+  return run_all("lion_", runs);
+}
+
+PendingUpdate submit_adamw_runs_(std::span<const AdamWRun> runs) {
+  return submit_all("adamw_", runs);
+}
+
+PendingUpdate submit_sgd_runs_(std::span<const SgdRun> runs) {
+  return submit_all("sgd_", runs);
+}
+
+PendingUpdate submit_lion_runs_(std::span<const LionRun> runs) {
+  return submit_all("lion_", runs);
 }
 
 } // namespace tessera

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Optimizer updates of many runs of flat shards at once: on CUDA one launch for
-// some forty runs, on CPU one after the other, each over all threads.
+// some forty runs, on CPU one job for the threads of update_pool().
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +17,12 @@ namespace tessera {
 struct UpdateTensors {
   at::Tensor master; ///< float32 or float64; updated
   at::Tensor grad; ///< master's dtype, or bfloat16 or float16
-  at::Tensor moment; ///< master's dtype; updated. exp_avg of AdamW
+  /// Master's dtype or bfloat16; updated. exp_avg of AdamW. An update works
+  /// with the exact new moments and rounds what it keeps of them.
+  at::Tensor moment;
   at::Tensor moment_sq; ///< as moment; exp_avg_sq, AdamW only
   /// bfloat16 or float16, or undefined: receives the new master, rounded to
-  /// nearest even.
+  /// nearest even or, bfloat16 only, stochastically.
   at::Tensor low_precision;
 };
 
@@ -43,10 +46,12 @@ struct LionRun {
 /// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
 ///   hyperparameters outside their range, and for CUDA tensors when the CUDA
 ///   backend is not loaded. All runs of a call are of one dtype and device.
+/// @return on CPU, whether every gradient was finite, before grad_scale; the
+///   update has taken place either way. On CUDA, true.
 /// On CPU it blocks; on CUDA it runs on the current stream and does not
 /// synchronise. Elements are computed alone: the result depends neither on
 /// threads nor on where a run begins.
-void adamw_runs_(std::span<const AdamWRun> runs);
+bool adamw_runs_(std::span<const AdamWRun> runs);
 
 /// torch::optim::SGD's step, with its operations and roundings:
 ///
@@ -56,7 +61,7 @@ void adamw_runs_(std::span<const AdamWRun> runs);
 ///   master -= lr * d
 ///
 /// Otherwise as adamw_runs_().
-void sgd_runs_(std::span<const SgdRun> runs);
+bool sgd_runs_(std::span<const SgdRun> runs);
 
 /// Lion (arXiv:2302.06675, Alg. 2):
 ///
@@ -65,6 +70,15 @@ void sgd_runs_(std::span<const SgdRun> runs);
 ///   master = (1 - lr * weight_decay) * master - lr * d
 ///
 /// Otherwise as adamw_runs_().
-void lion_runs_(std::span<const LionRun> runs);
+bool lion_runs_(std::span<const LionRun> runs);
+
+/// The same updates beside the calling thread: checks, queues the work for
+/// update_pool() and returns. The tensors stay alive until it is done; nobody
+/// else may touch their memory before wait(). Jobs of a process run in the
+/// order of these calls, and one may begin before the last has ended, so they
+/// must not share memory. On CUDA as the updates above.
+PendingUpdate submit_adamw_runs_(std::span<const AdamWRun> runs);
+PendingUpdate submit_sgd_runs_(std::span<const SgdRun> runs);
+PendingUpdate submit_lion_runs_(std::span<const LionRun> runs);
 
 } // namespace tessera

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the kernels of optimizers with at most one moment work on, on every
-// device. Plain C++: CUDA sources and the per-ISA sources include it, and
-// neither sees LibTorch.
+// The steps of optimizers with at most one moment. Plain C++, see flat_shard.h.
 
-#include "tessera/runtime/kernels/low_precision.h"
+#include "tessera/runtime/kernels/flat_shard.h"
 
 #include <cstdint>
 
@@ -19,6 +17,7 @@ struct SgdStep {
   bool nesterov = false;
   int64_t step = 1;
   double grad_scale = 1.0; ///< the gradient is multiplied by this first
+  StochasticRounding rounding;
 };
 
 /// One step of Lion.
@@ -28,6 +27,7 @@ struct LionStep {
   double beta2 = 0.99;
   double weight_decay = 0;
   double grad_scale = 1.0; ///< the gradient is multiplied by this first
+  StochasticRounding rounding;
 };
 
 /// The scalars of one step, computed in double and narrowed to the master's
@@ -69,19 +69,6 @@ struct LionScalars {
         beta2(static_cast<T>(step.beta2)),
         one_minus_beta2(static_cast<T>(1 - step.beta2)),
         minus_lr(static_cast<T>(-step.lr)) {}
-};
-
-/// The arrays of one run (host or device memory) and the step's scalars.
-template <typename T, typename Scalars>
-struct UpdateShard {
-  T* master;
-  const void* grad; // T, or bits when grad_format is not kNone
-  LowPrecision grad_format;
-  LowPrecision low_precision_format;
-  T* moment; // null for SGD without momentum
-  uint16_t* low_precision; // bits; unused when the format is kNone
-  int64_t numel;
-  Scalars scalars;
 };
 
 template <typename T>

@@ -15,6 +15,7 @@ namespace {
 struct Avx2Vec {
   using Scalar = float;
   static constexpr int64_t kWidth = 8;
+  using Bits = __m256i;
   __m256 value;
 
   static Avx2Vec broadcast(float value) {
@@ -46,17 +47,25 @@ struct Avx2Vec {
     __m256i bits = _mm256_castps_si256(value);
     __m256i odd =
         _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
-    __m256i is_nan =
-        _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), is_nan);
     store_half(
-        _mm_packus_epi32(
-            _mm256_castsi256_si128(rounded),
-            _mm256_extracti128_si256(rounded, 1)),
-        p,
-        count...);
+        rounded(_mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), p, count...);
+  }
+  /// Up where the 16 bits that are cut off and `noise` overflow.
+  template <typename... Count>
+  void store_bfloat16_with(Bits noise, uint16_t* p, Count... count) const {
+    store_half(rounded(noise), p, count...);
+  }
+  static Bits noise(uint32_t key0, uint32_t key1, uint32_t first) {
+    __m256i x = _mm256_add_epi32(
+        _mm256_set1_epi32(static_cast<int>(first)),
+        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    x = _mm256_xor_si256(x, _mm256_set1_epi32(static_cast<int>(key0)));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x7feb352d));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
+    x = _mm256_add_epi32(x, _mm256_set1_epi32(static_cast<int>(key1)));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0x846ca68bu)));
+    return _mm256_srli_epi32(x, 16);
   }
   template <typename... Count>
   void store_float16(uint16_t* p, Count... count) const {
@@ -90,6 +99,15 @@ struct Avx2Vec {
   }
 
  private:
+  __m128i rounded(__m256i bias) const {
+    __m256i sum = _mm256_add_epi32(_mm256_castps_si256(value), bias);
+    __m256i is_nan =
+        _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    __m256i bits = _mm256_blendv_epi8(
+        _mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), is_nan);
+    return _mm_packus_epi32(
+        _mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+  }
   static __m256i first(int64_t count) {
     return _mm256_cmpgt_epi32(
         _mm256_set1_epi32(static_cast<int>(count)),

@@ -15,6 +15,7 @@ namespace {
 struct Avx512Vec {
   using Scalar = float;
   static constexpr int64_t kWidth = 16;
+  using Bits = __m512i;
   __m512 value;
 
   static Avx512Vec broadcast(float value) {
@@ -47,11 +48,26 @@ struct Avx512Vec {
     __m512i bits = _mm512_castps_si512(value);
     __m512i odd =
         _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
-    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    rounded = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0));
-    store_half(_mm512_cvtepi32_epi16(rounded), p, count...);
+    store_half(
+        rounded(_mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), p, count...);
+  }
+  /// Up where the 16 bits that are cut off and `noise` overflow.
+  template <typename... Count>
+  void store_bfloat16_with(Bits noise, uint16_t* p, Count... count) const {
+    store_half(rounded(noise), p, count...);
+  }
+  static Bits noise(uint32_t key0, uint32_t key1, uint32_t first) {
+    __m512i x = _mm512_add_epi32(
+        _mm512_set1_epi32(static_cast<int>(first)),
+        _mm512_setr_epi32(
+            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    x = _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int>(key0)));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32(0x7feb352d));
+    x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 15));
+    x = _mm512_add_epi32(x, _mm512_set1_epi32(static_cast<int>(key1)));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32(static_cast<int>(0x846ca68bu)));
+    return _mm512_srli_epi32(x, 16);
   }
   template <typename... Count>
   void store_float16(uint16_t* p, Count... count) const {
@@ -87,6 +103,12 @@ struct Avx512Vec {
   }
 
  private:
+  __m256i rounded(__m512i bias) const {
+    __m512i sum = _mm512_add_epi32(_mm512_castps_si512(value), bias);
+    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(
+        _mm512_srli_epi32(sum, 16), is_nan, _mm512_set1_epi32(0x7fc0)));
+  }
   static __mmask16 first(int64_t count) {
     return static_cast<__mmask16>((1u << count) - 1);
   }

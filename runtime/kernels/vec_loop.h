@@ -39,16 +39,18 @@ void for_each_vector(int64_t begin, int64_t end, Body body) {
 }
 
 /// Calls body with the format as a constant.
-template <typename Body>
-void with_format(LowPrecision format, Body body) {
-  switch (format) {
-    case LowPrecision::kNone:
-      return body.template operator()<LowPrecision::kNone>();
-    case LowPrecision::kBFloat16:
+/// @tparam kVaries false: the constant is kNone.
+template <bool kVaries = true, typename Body>
+auto with_format(LowPrecision format, Body body) {
+  if constexpr (kVaries) {
+    if (format == LowPrecision::kBFloat16) {
       return body.template operator()<LowPrecision::kBFloat16>();
-    case LowPrecision::kFloat16:
+    }
+    if (format == LowPrecision::kFloat16) {
       return body.template operator()<LowPrecision::kFloat16>();
+    }
   }
+  return body.template operator()<LowPrecision::kNone>();
 }
 
 /// Where element `i` of an array of Vec::Scalar, or of kFormat, is.
@@ -72,16 +74,6 @@ Vec load_as(const void* array, int64_t i, Count... count) {
         static_cast<const uint16_t*>(array) + i, count...);
   } else {
     return Vec::load_float16(static_cast<const uint16_t*>(array) + i, count...);
-  }
-}
-
-/// Stores the values, rounded to kFormat, from element `i`; nothing for kNone.
-template <LowPrecision kFormat, typename Vec, typename... Count>
-void store_rounded(Vec values, uint16_t* array, int64_t i, Count... count) {
-  if constexpr (kFormat == LowPrecision::kBFloat16) {
-    values.store_bfloat16(array + i, count...);
-  } else if constexpr (kFormat == LowPrecision::kFloat16) {
-    values.store_float16(array + i, count...);
   }
 }
 

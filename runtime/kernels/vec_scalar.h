@@ -3,9 +3,12 @@
 // A "vector" of one element in plain C++, for any processor and for float64.
 // std::fma is one rounding with or without the instruction.
 
+#include "tessera/runtime/kernels/stochastic_rounding.h"
+
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -17,6 +20,7 @@ template <typename T>
 struct ScalarVec {
   using Scalar = T;
   static constexpr int64_t kWidth = 1;
+  using Bits = uint32_t;
   T value;
 
   static ScalarVec broadcast(T value) {
@@ -37,6 +41,17 @@ struct ScalarVec {
   }
   void store_bfloat16(uint16_t* p, int64_t = 1) const {
     *p = c10::detail::round_to_nearest_even(static_cast<float>(value));
+  }
+  /// Up where the 16 bits that are cut off and `noise` overflow.
+  void store_bfloat16_with(Bits noise, uint16_t* p, int64_t = 1) const {
+    const auto narrow = static_cast<float>(value);
+    *p = std::isnan(narrow)
+             ? 0x7fc0
+             : static_cast<uint16_t>(
+                   (std::bit_cast<uint32_t>(narrow) + noise) >> 16);
+  }
+  static Bits noise(uint32_t key0, uint32_t key1, uint32_t first) {
+    return stochastic_noise(key0, key1, first);
   }
   void store_float16(uint16_t* p, int64_t = 1) const {
     *p = c10::Half(static_cast<float>(value)).x;

@@ -23,15 +23,25 @@ struct LaunchOptions {
 
 /// Runs `nproc` copies of a program with torchrun's environment (see
 /// rank_environment) and returns when all have ended: 0, or the code of the
-/// first rank that failed, with 128 + signal for one that a signal killed, and
-/// 127 when the program cannot be executed.
+/// rank that failed, with 128 + signal for one that a signal killed, and 127
+/// when the program cannot be executed.
+///
+/// [Note: whose exit code] When one rank fails, others fail of it, and may end
+/// before it. Tessera's errors whose cause is another rank say so on a socket
+/// that the launcher has opened (blame_peer()). The job's code is that of the
+/// first rank that failed without having blamed another. Of ranks that end at
+/// the same moment one that was killed counts as the cause. When a rank that
+/// blames another ends first, the others are given three seconds to end by
+/// themselves, so that the one to blame gets to say why; if none fails in that
+/// time, the job's code is that of the first one that ended.
 ///
 /// - Whole lines of their output are passed on. A line that a rank rewrites
 ///   with carriage returns shows its last state; on a terminal, rank 0's is
 ///   shown as it changes.
 /// - SIGINT, SIGTERM and SIGHUP go to all ranks, which may take their time; a
 ///   second one gives them `grace`.
-/// - When a rank fails, or nobody reads the output any more, the other ranks
+/// - When a rank has failed, or nobody reads the output any more, the other
+/// ranks
 ///   are sent SIGTERM (unless they have been signalled already) and after
 ///   `grace` SIGKILL, with everything they started.
 /// - Ranks have nothing on standard input.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/rank_environment.h"
 
+#include "tessera/runtime/core/peer_failure.h"
+
 #include <sched.h>
 #include <unistd.h>
 
@@ -40,6 +42,7 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
       // somebody else has opened the store.
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
       {"TESSERA_TERMINAL_COLUMNS", ""},
+      {kLauncherSocketVariable, place.blame_socket},
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     changes["OMP_NUM_THREADS"] =

@@ -16,13 +16,16 @@ struct RankPlace {
   /// Width of the terminal that shows this rank's progress bar; 0 when there is
   /// none.
   int terminal_columns = 0;
+  /// BlameSocket::name().
+  std::string blame_socket;
 };
 
 /// The environment of a rank as "NAME=value" strings: this process's own with
 /// the variables that torchrun sets for its ranks (RANK, LOCAL_RANK,
 /// WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT).
 /// OMP_NUM_THREADS becomes the rank's share of the cores unless it is set, and
-/// TESSERA_TERMINAL_COLUMNS names the width that a progress bar has.
+/// TESSERA_TERMINAL_COLUMNS names the width that a progress bar has,
+/// TESSERA_LAUNCHER the socket of blame_peer().
 std::vector<std::string> rank_environment(const RankPlace& place);
 
 } // namespace tessera

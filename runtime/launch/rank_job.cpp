@@ -21,6 +21,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLinger{1000};
+// See [Note: whose exit code]. Above the second for which a failing rank waits
+// for collectives under way.
+constexpr milliseconds kCulpritPatience{3000};
 constexpr std::array kStreams{ConsoleStream::kOut, ConsoleStream::kErr};
 // Bounds one turn for a rank that prints without pause; more than a pipe
 // holds, so that all a dead rank has left is read in one turn.
@@ -50,6 +53,7 @@ int RankJob::run() {
   while (!is_over()) {
     wait_for_events();
     take_signals();
+    take_blames();
     pass_on_all();
     take_ended_ranks();
     keep_deadlines();
@@ -76,7 +80,8 @@ bool RankJob::start_ranks() {
     const int columns = shows_progress ? console_.terminal_columns() : 0;
     auto process = std::make_unique<RankProcess>(
         options_.command,
-        rank_environment({number, options_.nproc, port_.port(), columns}),
+        rank_environment(
+            {number, options_.nproc, port_.port(), columns, blames_.name()}),
         signals_.outer_mask());
     if (const int error = process->exec_error(); error != 0) {
       say("error: cannot start '" + options_.command.front() +
@@ -105,7 +110,8 @@ bool RankJob::is_over() const {
 }
 
 void RankJob::wait_for_events() {
-  std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+  std::vector<pollfd> entries{
+      {signals_.fd(), POLLIN, 0}, {blames_.fd(), POLLIN, 0}};
   for (const ConsoleStream stream : kStreams) {
     // poll skips negative descriptors.
     entries.push_back({console_.fd_to_flush(stream), POLLOUT, 0});
@@ -116,8 +122,11 @@ void RankJob::wait_for_events() {
     }
   }
   int timeout_ms = -1;
-  if (const auto deadline = running_ > 0 ? kill_time_ : linger_time_;
-      deadline && !(running_ > 0 && killed_)) {
+  auto deadline = running_ > 0 ? kill_time_ : linger_time_;
+  if (running_ > 0 && !deadline) {
+    deadline = culprit_time_;
+  }
+  if (deadline && !(running_ > 0 && killed_)) {
     const auto left = std::chrono::ceil<milliseconds>(*deadline - Clock::now());
     timeout_ms = std::max(0, static_cast<int>(left.count()));
   }
@@ -140,37 +149,67 @@ void RankJob::take_signals() {
   }
 }
 
+void RankJob::take_blames() {
+  while (const auto number = blames_.next()) {
+    if (*number >= 0 && *number < static_cast<int>(ranks_.size())) {
+      ranks_[static_cast<std::size_t>(*number)].blames_peer = true;
+    }
+  }
+}
+
 void RankJob::take_ended_ranks() {
-  Rank* culprit = nullptr;
+  std::vector<Rank*> failed;
   for (Rank& rank : ranks_) {
     if (rank.ended || !rank.process->poll_end()) {
       continue;
     }
     rank.ended = true;
     --running_;
-    // Of ranks that fail at the same moment, one that was killed is the cause
-    // and one that lost its peer the effect.
-    const ProcessEnd& end = *rank.process->poll_end();
-    if (!end.is_success() &&
-        (culprit == nullptr ||
-         (end.by_signal && !culprit->process->poll_end()->by_signal))) {
-      culprit = &rank;
+    if (!rank.process->poll_end()->is_success()) {
+      failed.push_back(&rank);
     }
   }
-  if (culprit != nullptr && !first_failure_) {
-    first_failure_ = culprit->process->poll_end();
-    // Its last words come before ours.
-    for (const ConsoleStream stream : kStreams) {
-      pass_on(*culprit, stream);
-    }
-    say("error: rank " + std::to_string(culprit->number) + " (pid " +
-        std::to_string(culprit->process->pid()) + ") " +
-        first_failure_->describe() +
-        (running_ > 0 ? "; ending the other ranks" : ""));
-    end_ranks();
+  // What they had to say was said before they ended.
+  take_blames();
+  // Of ranks that fail at the same moment, one that blames nobody is the cause,
+  // and before it one that was killed.
+  const auto order = [](const Rank* rank) {
+    return std::pair(rank->blames_peer, !rank->process->poll_end()->by_signal);
+  };
+  const auto culprit = std::min_element(
+      failed.begin(), failed.end(), [&](const Rank* a, const Rank* b) {
+        return order(a) < order(b);
+      });
+  if (culprit != failed.end()) {
+    take_failure(**culprit);
   }
   if (running_ == 0 && !linger_time_) {
     linger_time_ = Clock::now() + kLinger;
+  }
+}
+
+void RankJob::take_failure(Rank& rank) {
+  const bool is_effect = rank.blames_peer;
+  if (first_failure_ && (is_effect || !culprit_time_)) {
+    return;
+  }
+  first_failure_ = rank.process->poll_end();
+  // Its last words come before ours.
+  for (const ConsoleStream stream : kStreams) {
+    pass_on(rank, stream);
+  }
+  const bool waits = is_effect && running_ > 0 && !kill_time_;
+  say("error: rank " + std::to_string(rank.number) + " (pid " +
+      std::to_string(rank.process->pid()) + ") " + first_failure_->describe() +
+      (is_effect ? " because of another rank" : "") +
+      (running_ == 0 ? ""
+       : waits       ? "; waiting for that one"
+                     : "; ending the other ranks"));
+  if (waits) {
+    culprit_time_ = Clock::now() + kCulpritPatience;
+  } else {
+    culprit_time_.reset();
+    end_ranks();
   }
 }
 
@@ -178,6 +217,11 @@ void RankJob::keep_deadlines() {
   if (console_.is_reader_gone() && !first_failure_) {
     first_failure_ = ProcessEnd{true, SIGPIPE};
     say("error: nobody reads the output any more; ending the ranks");
+    end_ranks();
+  }
+  if (culprit_time_ && running_ > 0 && Clock::now() >= *culprit_time_) {
+    culprit_time_.reset();
+    say("error: no other rank has failed; ending them");
     end_ranks();
   }
   if (!kill_time_ || killed_ || running_ == 0 || Clock::now() < *kill_time_) {

@@ -2,6 +2,7 @@
 #pragma once
 // The poll loop behind launch().
 
+#include "tessera/runtime/launch/blame_socket.h"
 #include "tessera/runtime/launch/console.h"
 #include "tessera/runtime/launch/launch.h"
 #include "tessera/runtime/launch/line_prefixer.h"
@@ -43,13 +44,17 @@ class RankJob {
     // One for each console stream.
     std::array<LinePrefixer, 2> prefixers;
     bool ended = false;
+    // It says that it fails because of another one.
+    bool blames_peer = false;
   };
 
   bool start_ranks();
   bool is_over() const;
   void wait_for_events();
   void take_signals();
+  void take_blames();
   void take_ended_ranks();
+  void take_failure(Rank& rank);
   void keep_deadlines();
   void end_ranks();
   void pass_on(Rank& rank, ConsoleStream stream);
@@ -60,12 +65,16 @@ class RankJob {
 
   LaunchOptions options_;
   SignalScope signals_;
+  BlameSocket blames_;
   PortReservation port_;
   Console console_;
   std::vector<Rank> ranks_;
   int running_ = 0;
   int stop_signals_ = 0;
   std::optional<ProcessEnd> first_failure_;
+  // Until then, a rank that fails by itself takes the place of first_failure_,
+  // which blames another one.
+  std::optional<Clock::time_point> culprit_time_;
   // When ranks that were asked to end are killed.
   std::optional<Clock::time_point> kill_time_;
   bool killed_ = false;

@@ -114,6 +114,24 @@ TEST(Grouping, FrozenAndOtherTypesAreApart) {
   EXPECT_EQ(groups_of(model), expected);
 }
 
+TEST(Grouping, PartsOfABlockShareItsNumber) {
+  // Of a block's 280 parameters 128 are frozen and 8 are double: too few, so
+  // that those of all blocks are one group.
+  GptImpl model;
+  for (auto& block : model.blocks) {
+    block->up->weight.requires_grad_(false);
+    block->down->bias.set_data(block->down->bias.to(torch::kDouble));
+  }
+  std::map<std::string, std::vector<int>> blocks;
+  for (const auto& group :
+       make_groups(model, take_parameter_census(model), {20})) {
+    blocks[group.name] = group.blocks;
+  }
+  EXPECT_EQ(blocks.at("block1[Float]"), std::vector{2});
+  EXPECT_EQ(blocks.at("block1[Float, frozen]"), std::vector{2});
+  EXPECT_EQ(blocks.at("block0[Double]"), (std::vector{1, 2, 3}));
+}
+
 namespace {
 
 struct HintedImpl : torch::nn::LinearImpl, ResidencyHints {

@@ -14,7 +14,8 @@ PlanCursor cursor_over(const std::vector<PlanEvent>& events) {
 }
 
 std::vector<PlanEvent> three_groups() {
-  return registration_order_events({true, true, true}, {false, false, false});
+  return registration_order_events(
+      {{0}, {1}, {2}}, {true, true, true}, {false, false, false});
 }
 
 } // namespace

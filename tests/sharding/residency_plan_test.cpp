@@ -73,8 +73,14 @@ class PlanWalker {
 };
 
 std::vector<PlanEvent> feed_forward(int groups) {
+  std::vector<std::vector<int>> blocks;
+  for (int g = 0; g < groups; ++g) {
+    blocks.push_back({g});
+  }
   return registration_order_events(
-      std::vector<bool>(groups, true), std::vector<bool>(groups, false));
+      blocks,
+      std::vector<bool>(groups, true),
+      std::vector<bool>(groups, false));
 }
 
 } // namespace
@@ -89,6 +95,29 @@ TEST(ResidencyPlan, PrefetchesEveryGroupOfAFeedForwardModel) {
   walker.walk(*plan);
   const std::map<int, int> once{{0, 1}, {1, 1}, {2, 1}, {3, 1}};
   EXPECT_EQ(walker.reductions(), once);
+}
+
+// A block with frozen and trained parameters: some operators take both.
+TEST(ResidencyPlan, ExpectsTheGroupsOfABlockTogether) {
+  constexpr auto kTouch = PlanEvent::Kind::kTouch;
+  std::vector<PlanEvent> events;
+  for (const bool in_backward : {false, true}) {
+    for (int block = 0; block < 3; ++block) {
+      const int frozen = in_backward ? 4 - 2 * block : 2 * block;
+      const int trained = frozen + 1;
+      events.push_back({kTouch, {frozen}, in_backward});
+      events.push_back({kTouch, {trained}, in_backward});
+      events.push_back({kTouch, {frozen, trained}, in_backward});
+    }
+  }
+  const PlanLimits limits{{1280, 512, 1280, 512, 1280, 512}, 0, 1};
+  const auto expected = registration_order_events(
+      {{0, 1}, {2, 3}, {4, 5}},
+      {false, true, false, true, false, true},
+      std::vector<bool>(6, false));
+  EXPECT_GE(
+      capacity_without_exposed_unshards(expected, limits),
+      capacity_without_exposed_unshards(events, limits));
 }
 
 TEST(ResidencyPlan, GathersOnceWhenEverythingFits) {

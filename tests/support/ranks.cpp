@@ -10,6 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +27,16 @@ namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Whether LeakSanitizer, where it is there, finds memory that nothing points
+/// to. It would look by itself at exit(), which a rank never calls.
+bool leaks_memory() {
+#if defined(__SANITIZE_ADDRESS__)
+  return __lsan_do_recoverable_leak_check() != 0;
+#else
+  return false;
+#endif
+}
 
 [[noreturn]] void run_rank(
     int rank,
@@ -45,7 +59,7 @@ namespace fs = std::filesystem;
     InitOptions init_options;
     init_options.timeout = options.collective_timeout;
     body(init_with_store(store, rank, world_size, init_options));
-    code = ::testing::Test::HasFailure() ? 1 : 0;
+    code = ::testing::Test::HasFailure() ? 1 : leaks_memory() ? 4 : 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "exception: %s\n", error.what());
     code = 3;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that trains until somebody ends it: a linear layer whose gradients
 // are averaged over the ranks. Prints its process and every tenth step.
+//
+//   all_reduce_loop [FAILING_RANK [STEPS]]
+//
+// The failing rank fails at step 20 and takes its time to end, with code 5.
 
 #include "tessera/runtime/comm/init.h"
 
@@ -10,25 +14,30 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
-#include <exception>
+#include <chrono>
+#include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <memory>
+#include <stdexcept>
+#include <thread>
 
 namespace tessera {
 
 namespace {
 
-void train_forever() {
+void train(int failing_rank, int steps) {
   constexpr int kWidth = 64;
   constexpr double kLearningRate = 1e-3;
   constexpr int kStepsPerLine = 10;
+  constexpr int kFailingStep = 20;
   at::set_num_threads(1);
   World& world = init();
   std::cout << "process " << ::getpid() << std::endl;
   const auto communicator = world.new_communicator("gradients");
   torch::manual_seed(world.rank());
   torch::nn::Linear layer(kWidth, kWidth);
-  for (int step = 1;; ++step) {
+  for (int step = 1; step <= steps; ++step) {
     layer->zero_grad();
     const auto input = torch::randn({kWidth, kWidth});
     torch::mse_loss(layer(input), input).backward();
@@ -40,6 +49,9 @@ void train_forever() {
     if (step % kStepsPerLine == 0) {
       std::cout << "step " << step << std::endl;
     }
+    if (step == kFailingStep && world.rank() == failing_rank) {
+      throw std::runtime_error("the data has ended");
+    }
   }
 }
 
@@ -47,11 +59,18 @@ void train_forever() {
 
 } // namespace tessera
 
-int main() {
+int main(int argc, char** argv) {
+  const int failing_rank = argc > 1 ? std::atoi(argv[1]) : -1;
+  const int steps =
+      argc > 2 ? std::atoi(argv[2]) : std::numeric_limits<int>::max();
   try {
-    tessera::train_forever();
-  } catch (const std::exception& error) {
+    tessera::train(failing_rank, steps);
+  } catch (const std::runtime_error& error) {
     std::cerr << error.what() << std::endl;
+    if (tessera::world().rank() == failing_rank) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return 5;
+    }
     return 1;
   }
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -47,10 +48,42 @@ TEST(Cli, EndsWithTwoOnAUsageError) {
   }
 }
 
+TEST(Cli, NamesWhatDoesNotExistAndTheNearestThatDoes) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},
+      {"help lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},
+      {"zzzzzz", "tessera has no command 'zzzzzz'; there are launch, train"},
+      {"--verzion",
+       "tessera has no option '--verzion'; did you mean "
+       "'--version'?"},
+      {"launch --nprocs 2 -- true",
+       "tessera launch has no option '--nprocs'; did you mean '--nproc'?"},
+      {"launch --nproc 1 --prot=3 -- true",
+       "tessera launch has no option '--prot'; did you mean '--port'?"},
+      {"launch --nproc 2 true", "the program to start comes behind '--'"},
+      {"train --hlep",
+       "tessera train has no option '--hlep'; did you mean "
+       "'--help'?"}};
+  for (const auto& [arguments, message] : cases) {
+    const auto result = run_tessera(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_NE(result.output.find(message), std::string::npos)
+        << arguments << "\n"
+        << result.output;
+  }
+}
+
 TEST(Cli, PrintsHelpOfACommand) {
-  const auto result = run_tessera("launch --help");
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE(result.output.find("--nproc"), std::string::npos) << result.output;
+  for (const char* arguments : {"launch --help", "help launch"}) {
+    const auto result = run_tessera(arguments);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.output.find("--nproc"), std::string::npos)
+        << result.output;
+  }
+  EXPECT_NE(run_tessera("help").output.find("launch"), std::string::npos);
+  EXPECT_NE(
+      run_tessera("help train").output.find("configs/README.md"),
+      std::string::npos);
 }
 
 TEST(Cli, LaunchesAProgramWithItsOwnOptionsAndDashes) {

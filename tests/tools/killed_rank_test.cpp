@@ -59,6 +59,30 @@ TEST_P(KilledRank, EndsTheJobWithinTenSeconds) {
   EXPECT_TRUE(is_gone_soon(survivor));
 }
 
+// The other rank notices first, and ends first, with code 1.
+TEST_P(KilledRank, GivesTheJobTheCodeOfTheRankThatFailedByItself) {
+  const std::string rank = GetParam();
+  LaunchedJob job([&] {
+    ::execl(
+        TESSERA_PROGRAM,
+        TESSERA_PROGRAM,
+        "launch",
+        "--nproc",
+        "2",
+        "--",
+        TESSERA_RANK_PROGRAM,
+        rank.c_str(),
+        nullptr);
+    return 1;
+  });
+  const auto result = job.wait();
+  EXPECT_EQ(result.exit_code, 5) << result.output;
+  EXPECT_NE(
+      result.output.find("exited with code 1 because of another rank"),
+      std::string::npos)
+      << result.output;
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank, ::testing::Values("0", "1"));
 
 } // namespace tessera

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -88,15 +89,23 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
       << score.output;
 }
 
-TEST(Train, NamesTheWrongKeyAndTheNearestOne) {
-  const auto result =
-      run({TESSERA_PROGRAM, "train", kConfig, "optimizer.learning_rate=1"});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.output.find("optimizer.learning_rate"), std::string::npos)
-      << result.output;
-  const auto near =
-      run({TESSERA_PROGRAM, "train", kConfig, "training.epoch=1"});
-  EXPECT_NE(near.output.find("epochs"), std::string::npos) << near.output;
+TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"optimizer.learning_rate=1",
+       "override 'optimizer.learning_rate=1': optimizer.learning_rate is not a "
+       "known key; here it is 'optimizer.lr'"},
+      {"batch_size=8", "did you mean 'training.batch_size'?"},
+      {"fp16=true", "here it is 'precision.parameters=float16'"},
+      {"zero_optimization.stage=2", "here it is 'sharding.zero_stage'"},
+      {"training.epoch=1", "did you mean 'epochs'?"},
+      {"optimizer.lr=abc",
+       "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "
+       "expected a number"}};
+  for (const auto& [override_text, message] : cases) {
+    const auto result = run({TESSERA_PROGRAM, "train", kConfig, override_text});
+    EXPECT_EQ(result.exit_code, 1) << override_text;
+    EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
+  }
 }
 
 TEST(Train, NamesAMissingModelAndABrokenLine) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/manifest.h"
 
+#include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -48,6 +49,15 @@ TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
   EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000010");
   EXPECT_EQ(find_checkpoint(folder / "step-000002"), folder / "step-000002");
   EXPECT_TRUE(list_checkpoints(folder / "none").empty());
+  // As people write it.
+  EXPECT_EQ(find_checkpoint(folder / "step-2"), folder / "step-000002");
+  expect_error(
+      [&] { find_checkpoint(folder / "step-3"); },
+      {"step-3' is no checkpoint",
+       "Beside it there are: step-000002, step-000010"});
+  // Not complete: no manifest.
+  expect_error(
+      [&] { find_checkpoint(folder / "step-000011"); }, {"step-000010"});
 }
 
 } // namespace tessera

@@ -82,6 +82,22 @@ TEST_P(Resume, IsBitEqualWithEveryOptimizer) {
   });
 }
 
+// The random numbers of stochastic rounding go on, too.
+TEST_P(Resume, IsBitEqualWithMomentsInBfloat16) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](World& world) {
+    for (const UpdateRule& rule :
+         {UpdateRule(AdamWOptions{}), UpdateRule(LambOptions{})}) {
+      OptimizerOptions optimizer;
+      optimizer.rule = rule;
+      optimizer.moment_dtype = at::kBFloat16;
+      optimizer.stochastic_rounding = true;
+      expect_resumes(
+          world, folder / name_of(rule), options_of(optimizer), name_of(rule));
+    }
+  });
+}
+
 // The loss scale and its counters too: float16 begins with overflows.
 TEST_P(Resume, IsBitEqualInLowPrecisionWithMasterWeights) {
   const TemporaryFolder folder;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace tessera::testing {
 
@@ -44,6 +45,21 @@ inline ReferenceUpdate reference_adam(double wd, bool decoupled) {
     const auto vhat = v / (1 - std::pow(0.999, t));
     p.copy_(
         p * (decoupled ? 1 - lr * wd : 1) - lr * mhat / (vhat.sqrt() + 1e-8));
+  };
+}
+
+/// What the update keeps is rounded to bfloat16, through float32 as the kernels
+/// do it; what it does to the weights is exact.
+inline ReferenceUpdate keeping_bfloat16(ReferenceUpdate update) {
+  return [update = std::move(update)](
+             at::Tensor& p,
+             const at::Tensor& g,
+             ReferenceState& state,
+             double lr) {
+    update(p, g, state, lr);
+    for (auto& [name, tensor] : state.tensors) {
+      tensor = tensor.to(torch::kFloat).to(torch::kBFloat16).to(p.dtype());
+    }
   };
 }
 

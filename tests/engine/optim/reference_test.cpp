@@ -139,6 +139,19 @@ TEST_P(OptimizerReference, Lamb) {
   expect(options_of(LambOptions{}, 0.1), reference_lamb(0.1));
 }
 
+TEST_P(OptimizerReference, MomentsInBfloat16) {
+  const std::pair<UpdateRule, ReferenceUpdate> rules[] = {
+      {AdamWOptions{}, reference_adam(0.1, true)},
+      {AdamOptions{}, reference_adam(0.1, false)},
+      {SgdOptions{.momentum = 0.8}, reference_sgd(0.8, 0.1)},
+      {LionOptions{}, reference_lion(0.1)}};
+  for (const auto& [rule, reference] : rules) {
+    OptimizerOptions options = options_of(rule, 0.1);
+    options.moment_dtype = at::kBFloat16;
+    expect(options, keeping_bfloat16(reference));
+  }
+}
+
 TEST_P(OptimizerReference, Adafactor) {
   expect(options_of(AdafactorOptions{}, 0), reference_adafactor());
 }

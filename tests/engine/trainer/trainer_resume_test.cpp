@@ -25,6 +25,9 @@ class RandomTask : public TrainingTask {
   int64_t batches_per_epoch() const override {
     return 4;
   }
+  int64_t batch_size() const override {
+    return 5;
+  }
   void begin_epoch(int64_t epoch) override {
     epoch_ = epoch;
   }
@@ -40,6 +43,40 @@ class RandomTask : public TrainingTask {
   Restless net_;
   int64_t dies_at_;
   int64_t epoch_ = -1;
+  int64_t done_ = 0;
+};
+
+/// 24 samples an epoch, shared among the ranks.
+class RowTask : public TrainingTask {
+ public:
+  RowTask(Restless net, int ranks, int64_t batch_size, int64_t dies_at = -1)
+      : net_(std::move(net)),
+        ranks_(ranks),
+        batch_size_(batch_size),
+        dies_at_(dies_at) {}
+
+  int64_t batches_per_epoch() const override {
+    return 24 / (batch_size_ * ranks_);
+  }
+  int64_t batch_size() const override {
+    return batch_size_;
+  }
+  void begin_epoch(int64_t /*epoch*/) override {}
+  MicroBatch forward(int64_t index) override {
+    TESSERA_CHECK(done_++ != dies_at_, "the machine is gone");
+    first_index_ = first_index_ < 0 ? index : first_index_;
+    return {net_->forward(torch::randn({5, 7})).square().mean(), 1};
+  }
+  int64_t first_index() const {
+    return first_index_;
+  }
+
+ private:
+  Restless net_;
+  int ranks_;
+  int64_t batch_size_;
+  int64_t dies_at_;
+  int64_t first_index_ = -1;
   int64_t done_ = 0;
 };
 
@@ -93,6 +130,40 @@ TEST(TrainerResume, EndsWhereAnUndisturbedRunEnds) {
       EXPECT_EQ(lines_of(folder / "broken/metrics.jsonl"), 6);
     }
   });
+}
+
+// 24 samples an epoch, of which two ranks have seen 16 when they stop.
+TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
+  struct Case {
+    int ranks;
+    int64_t batch_size;
+    int64_t first_index; ///< of what it goes on with
+    int64_t total_steps;
+  };
+  // A batch of 6 begins with the twelfth sample: 4 are seen again.
+  for (const Case& given :
+       {Case{2, 2, 4, 12}, {2, 1, 8, 20}, {2, 3, 2, 10}, {1, 4, 4, 12}}) {
+    const TemporaryFolder folder;
+    auto options = options_of(folder / "run");
+    options.epochs = 2;
+    options.accumulate = 1;
+    options.save_every = 4;
+    run_ranks(2, [&](World& world) {
+      auto net = make_restless(1, torch::kFloat);
+      auto engine = wrap(net, group_per_layer());
+      RowTask task(net, world.size(), 2, /*dies_at=*/4);
+      EXPECT_THROW(train(world, engine, task, options), Error);
+    });
+    run_ranks(given.ranks, [&](World& world) {
+      auto net = make_restless(2, torch::kFloat);
+      auto engine = wrap(net, group_per_layer());
+      RowTask task(net, world.size(), given.batch_size);
+      auto resuming = options;
+      resuming.resume = true;
+      EXPECT_EQ(train(world, engine, task, resuming).steps, given.total_steps);
+      EXPECT_EQ(task.first_index(), given.first_index);
+    });
+  }
 }
 
 TEST(LrRangeTest, FindsWhereTheLossFalls) {

@@ -63,4 +63,38 @@ TEST(ConfigOverride, RefusesWhatItCannotApply) {
   refuse("{}", "a=\xff", {"UTF-8"});
 }
 
+TEST(ConfigOverride, ErrorsNameTheOverrideAndNotTheFile) {
+  const auto read = [](const std::vector<std::string>& overrides) {
+    return ConfigReader(
+        nlohmann::json::parse(R"({"optimizer":{"lr":1,"eps":"x"}})"),
+        "c.json",
+        overrides);
+  };
+  const std::vector<std::string> wrong{"optimizer.lr=abc"};
+  const auto value = read(wrong);
+  expect_error(
+      [&] { value.get_object("optimizer").get_double("lr"); },
+      {"override 'optimizer.lr=abc': optimizer.lr is the string \"abc\""});
+  // What the file says stays the file's.
+  expect_error(
+      [&] { value.get_object("optimizer").get_double("eps"); },
+      {"c.json: optimizer.eps"});
+  // The last one counts, and one of a whole object covers what was in it.
+  expect_error(
+      [&] {
+        read({"optimizer.lr=2", "optimizer={\"lr\":\"d\"}"})
+            .get_object("optimizer")
+            .get_double("lr");
+      },
+      {"override 'optimizer={\"lr\":\"d\"}': optimizer.lr"});
+  expect_error(
+      [&] {
+        const auto config = read({"optimzer.lr=2"});
+        config.get_object("optimizer");
+        config.finish();
+      },
+      {"override 'optimzer.lr=2': optimzer is not a known key"});
+  expect_error([&] { read({"optimizer.lr"}); }, {"no '='"});
+}
+
 } // namespace tessera

@@ -169,6 +169,26 @@ TEST(Config, AskingTwiceForAnObjectGivesTheSameReader) {
   EXPECT_NO_THROW(config.finish());
 }
 
+TEST(Config, NamesWhatAKeyIsCalledHere) {
+  const ForeignKey foreign[] = {{"learning_rate", "o.lr"}};
+  const auto finish = [&](std::string_view text) {
+    const auto config = read(text);
+    config.get_object("o").get_double("lr", {}, 1.0);
+    config.get_int("rows", {}, 1);
+    config.finish(foreign);
+  };
+  expect_error(
+      [&] { finish(R"({"o": {"learning_rate": 1}})"); },
+      {"c.json: o.learning_rate is not a known key; here it is 'o.lr'"});
+  // Also without a table where another object has a key of that name.
+  expect_error(
+      [&] { finish(R"({"lr": 1})"); },
+      {"lr is not a known key; did you mean 'o.lr'?"});
+  expect_error(
+      [&] { finish(R"({"o": {"rows": 1}})"); },
+      {"o.rows is not a known key; did you mean 'rows'?"});
+}
+
 TEST(Config, FailSaysWhereAndWhat) {
   const auto config = read(R"({"o": {"length": 700}})");
   expect_error(

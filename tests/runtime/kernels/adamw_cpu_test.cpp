@@ -39,7 +39,7 @@ struct Trial {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      adamw_cpu(isa, shard, rounding);
+      run_cpu_updates({adamw_update(isa, shard, rounding)});
     }
   }
 };
@@ -100,7 +100,7 @@ TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      adamw_cpu(isa, shard, SqrtRounding::kCorrect);
+      run_cpu_updates({adamw_update(isa, shard, SqrtRounding::kCorrect)});
       EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
           << format << ", instruction set " << static_cast<int>(isa);
     }
@@ -120,7 +120,7 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       shard.numel = numel;
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
-      adamw_cpu(isa, shard, SqrtRounding::kCorrect);
+      run_cpu_updates({adamw_update(isa, shard, SqrtRounding::kCorrect)});
       const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
       EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
       EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
@@ -131,15 +131,11 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
 }
 
 TEST(AdamWCpu, DoesNotDependOnTheNumberOfThreads) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer does not know the barriers of libgomp";
-#endif
-  const int threads = at::get_num_threads();
-  at::set_num_threads(1);
+  configure_update_pool(CpuPlacement(1));
   Trial one(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
-  at::set_num_threads(3);
+  configure_update_pool(CpuPlacement(3));
   Trial three(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
-  at::set_num_threads(threads);
+  configure_update_pool(place_update_threads({}));
   EXPECT_TRUE(same_bits(one.state.master, three.state.master));
   EXPECT_TRUE(same_bits(one.low, three.low));
 }

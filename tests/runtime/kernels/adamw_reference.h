@@ -64,10 +64,8 @@ struct AdamWState {
     return {
         .master = master.mutable_data_ptr<T>(),
         .grad = grad.const_data_ptr<T>(),
-        .exp_avg = exp_avg.mutable_data_ptr<T>(),
-        .exp_avg_sq = exp_avg_sq.mutable_data_ptr<T>(),
-        .low_precision = nullptr,
-        .low_precision_format = LowPrecision::kNone,
+        .moment = exp_avg.mutable_data_ptr<T>(),
+        .moment_sq = exp_avg_sq.mutable_data_ptr<T>(),
         .numel = master.numel(),
         .scalars = AdamWScalars<T>(step)};
   }

@@ -40,6 +40,7 @@ void expect_equal_to_libtorch(
   torch::manual_seed(numel * 31 + offset);
   AdamWState state(numel, offset, dtype);
   LibTorchAdamW reference(state.master, step);
+  step.sqrt_rounding = SqrtRounding::kLibTorch;
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     state.grad.copy_(random_spread(numel, dtype));
     reference.step(state.grad);
@@ -98,7 +99,7 @@ TEST_P(AdamW, EqualsLibTorchLateInTraining) {
       state.grad,
       state.exp_avg,
       state.exp_avg_sq,
-      {.step = 123457});
+      {.step = 123457, .sqrt_rounding = SqrtRounding::kLibTorch});
   EXPECT_TRUE(same_bits(state.master, reference.master()));
 }
 
@@ -118,7 +119,7 @@ TEST_P(AdamW, EqualsLibTorchOnExtremeGradients) {
         state.grad,
         state.exp_avg,
         state.exp_avg_sq,
-        {.step = step});
+        {.step = step, .sqrt_rounding = SqrtRounding::kLibTorch});
     EXPECT_TRUE(same_bits_or_nan(state.master, reference.master()));
     EXPECT_TRUE(same_bits_or_nan(state.exp_avg, reference.exp_avg()));
     EXPECT_TRUE(same_bits_or_nan(state.exp_avg_sq, reference.exp_avg_sq()));

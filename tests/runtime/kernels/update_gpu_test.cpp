@@ -34,6 +34,10 @@ TEST_P(UpdateGpu, HasTheBitsOfTheCpu) {
       for_each_update([&](const auto& update, const char* name) {
         UpdateTensors cpu = random_tensors(numel, GetParam());
         cpu.grad = cpu.grad.to(format);
+        if (format == at::kBFloat16) {
+          cpu.moment = cpu.moment.to(format);
+          cpu.moment_sq = cpu.moment_sq.to(format);
+        }
         cpu.low_precision = at::zeros({numel}, format);
         UpdateTensors gpu = converted(cpu, at::Device(at::kCUDA));
         update(cpu);
@@ -44,6 +48,23 @@ TEST_P(UpdateGpu, HasTheBitsOfTheCpu) {
             << name;
       });
     }
+  }
+}
+
+TEST_P(UpdateGpu, RoundsStochasticallyAsTheCpuDoes) {
+  for (const int64_t numel : {1, 3, 1027, 300'001}) {
+    UpdateTensors cpu = random_tensors(numel, GetParam());
+    cpu.moment = cpu.moment.to(at::kBFloat16);
+    cpu.moment_sq = cpu.moment_sq.to(at::kBFloat16);
+    cpu.low_precision = at::zeros({numel}, at::kBFloat16);
+    const UpdateTensors gpu = converted(cpu, at::Device(at::kCUDA));
+    for (const UpdateTensors& t : {cpu, gpu}) {
+      const AdamWRun run{t, {.step = 3, .rounding = {true, 5, 1'000'003}}};
+      adamw_runs_({&run, 1});
+    }
+    EXPECT_TRUE(same_bits(gpu.moment.cpu(), cpu.moment));
+    EXPECT_TRUE(same_bits(gpu.moment_sq.cpu(), cpu.moment_sq));
+    EXPECT_TRUE(same_bits(gpu.low_precision.cpu(), cpu.low_precision));
   }
 }
 

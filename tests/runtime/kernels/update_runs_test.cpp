@@ -29,14 +29,11 @@ std::vector<Isa> isas() {
 template <typename T, typename Scalars, typename Step>
 UpdateShard<T, Scalars> shard_of(const UpdateTensors& t, const Step& step) {
   return {
-      t.master.mutable_data_ptr<T>(),
-      t.grad.const_data_ptr(),
-      LowPrecision::kNone,
-      LowPrecision::kNone,
-      t.moment.mutable_data_ptr<T>(),
-      nullptr,
-      t.master.numel(),
-      Scalars(step)};
+      .master = t.master.mutable_data_ptr<T>(),
+      .grad = t.grad.const_data_ptr(),
+      .moment = t.moment.mutable_data_ptr<T>(),
+      .numel = t.master.numel(),
+      .scalars = Scalars(step)};
 }
 
 /// The update in float64 and its relative distance from float32's.
@@ -112,14 +109,14 @@ TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
     std::vector<UpdateTensors> results;
     for (const Isa isa : isas()) {
       UpdateTensors t = converted(start, at::kFloat);
-      update_cpu(
+      run_cpu_updates({update_of(
           isa,
           shard_of<float, SgdScalars<float>>(
-              t, SgdStep{.momentum = 0.9, .weight_decay = 0.1, .step = 2}));
-      update_cpu(
+              t, SgdStep{.momentum = 0.9, .weight_decay = 0.1, .step = 2}))});
+      run_cpu_updates({update_of(
           isa,
           shard_of<float, LionScalars<float>>(
-              t, LionStep{.weight_decay = 0.1}));
+              t, LionStep{.weight_decay = 0.1}))});
       results.push_back(t);
     }
     for (const UpdateTensors& result : results) {
@@ -135,8 +132,8 @@ TEST(UpdateRuns, LionsSignOfZeroIsZeroAndOfNanIsNan) {
     t.master.fill_(1);
     t.moment.zero_();
     t.grad.copy_(at::tensor({0.0f, -0.0f, NAN}));
-    update_cpu(
-        isa, shard_of<float, LionScalars<float>>(t, LionStep{.lr = 0.5}));
+    run_cpu_updates({update_of(
+        isa, shard_of<float, LionScalars<float>>(t, LionStep{.lr = 0.5}))});
     EXPECT_EQ(t.master[0].item<float>(), 1);
     EXPECT_EQ(t.master[1].item<float>(), 1);
     EXPECT_TRUE(std::isnan(t.master[2].item<float>()));

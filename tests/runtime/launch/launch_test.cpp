@@ -93,6 +93,26 @@ TEST(Launch, ReturnsTheCodeOfTheFirstRankThatFails) {
       result.output, ") exited with code 3; ending the other ranks\n");
 }
 
+TEST(Launch, ReturnsTheCodeOfTheRankThatFailedByItself) {
+  // Rank 1 notices first, and ends first.
+  const auto result = run(shell(
+      2,
+      "test $RANK = 1 && { " TESSERA_BLAME "; exit 1; }; sleep 0.5; exit 7"));
+  EXPECT_EQ(result.exit_code, 7);
+  expect_contains(
+      result.output,
+      ") exited with code 1 because of another rank; waiting for that one\n");
+  expect_contains(result.output, ") exited with code 7\n");
+}
+
+TEST(Launch, ReturnsTheFirstCodeWhenNoRankFailedByItself) {
+  const auto result = run(shell(
+      2, "test $RANK = 1 && { " TESSERA_BLAME "; exit 3; }; exec sleep 1000"));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_LT(result.seconds, 8); // three seconds of waiting for the other one
+  expect_contains(result.output, "no other rank has failed; ending them\n");
+}
+
 TEST(Launch, PrefixesLinesOfBothStreamsAndPartialOnes) {
   const auto result = run(shell(
       2,

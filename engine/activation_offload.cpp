@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/activation_offload.h"
+
+#include "tessera/offload/host_activation_sink.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/paged_storage.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Paged storages of any engine, and what `module` holds now.
+StorageTest storages_that_pass(const torch::nn::Module& module) {
+  std::unordered_set<const c10::StorageImpl*> held;
+  const auto add = [&](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.has_storage()) {
+        held.insert(tensor.storage().unsafeGetStorageImpl());
+      }
+    }
+  };
+  add(module.parameters());
+  add(module.buffers());
+  return [held = std::move(held)](const c10::StorageImpl& storage) {
+    return PagedStorage::of(&storage) != nullptr || held.contains(&storage);
+  };
+}
+
+std::shared_ptr<HostActivationSink> make_sink(
+    const torch::nn::Module& module,
+    const OffloadOptions& options,
+    int64_t activation_bytes) {
+  check(options, activation_bytes);
+  HostActivationSinkOptions sink;
+  sink.device = module.parameters().at(0).device();
+  sink.min_tensor_bytes = options.min_tensor_bytes;
+  sink.prefetch_bytes = options.prefetch_bytes;
+  sink.host_bytes = options.activation_host_bytes;
+  sink.passes = storages_that_pass(module);
+  if (options.activations == OffloadActivations::kAuto) {
+    sink.device_bytes = activation_bytes;
+  } else if (options.activations == OffloadActivations::kAll) {
+    sink.copy_at_once = true;
+    sink.device_bytes = activation_bytes > 0
+                            ? std::min(activation_bytes, options.prefetch_bytes)
+                            : options.prefetch_bytes;
+  }
+  return std::make_shared<HostActivationSink>(std::move(sink));
+}
+
+} // namespace
+
+void check(const OffloadOptions& options, int64_t activation_bytes) {
+  TESSERA_CHECK(
+      options.activations != OffloadActivations::kAuto || activation_bytes > 0,
+      "offload.activations is 'auto', and memory.activation_bytes, the budget "
+      "it keeps, is 0. Set memory.activation_bytes, or offload.activations to "
+      "'all' or 'off'.");
+}
+
+ActivationOffload::ActivationOffload(
+    const torch::nn::Module& module,
+    const OffloadOptions& options,
+    int64_t activation_bytes)
+    : sink_(make_sink(module, options, activation_bytes)), scope_(sink_) {}
+
+ActivationStatistics ActivationOffload::statistics() const {
+  return sink_->statistics();
+}
+
+void ActivationOffload::reset_peaks() {
+  sink_->reset_peaks();
+}
+
+std::vector<SavedByProducer> ActivationOffload::saved_by_producer() const {
+  return sink_->saved_by_producer();
+}
+
+} // namespace tessera

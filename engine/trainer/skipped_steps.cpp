@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/skipped_steps.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <chrono>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kIntervalS = 10;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+} // namespace
+
+SkippedSteps::SkippedSteps(std::function<double()> now_s)
+    : now_s_(now_s ? std::move(now_s) : steady_seconds) {}
+
+std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
+  const double now_s = now_s_();
+  if (told_s_ && now_s - *told_s_ < kIntervalS) {
+    ++untold_;
+    return std::nullopt;
+  }
+  told_s_ = now_s;
+  const int64_t untold = std::exchange(untold_, 0);
+  return detail::concat(
+      "step ",
+      step,
+      " skipped: gradients overflowed, loss scale now ",
+      loss_scale,
+      untold == 0 ? ""
+                  : " (and " + std::to_string(untold) + " steps before it)");
+}
+
+} // namespace tessera

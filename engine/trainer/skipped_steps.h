@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is said about optimizer steps that were skipped.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+/// Words for steps whose scaled gradients overflowed, a line now and then: a
+/// scale that is far too high is halved in many steps.
+class SkippedSteps {
+ public:
+  /// @param now_s any steady clock; empty for the system's.
+  explicit SkippedSteps(std::function<double()> now_s = {});
+
+  /// @param loss_scale after the step.
+  /// @return the line, or nothing when the last one is less than ten seconds
+  ///   old.
+  std::optional<std::string> add(int64_t step, double loss_scale);
+
+ private:
+  std::function<double()> now_s_;
+  std::optional<double> told_s_;
+  int64_t untold_ = 0;
+};
+
+} // namespace tessera

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/host_activation_sink.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// `impl` over another storage, of no graph and with a version of its own.
+c10::intrusive_ptr<c10::TensorImpl> shape_over(
+    const c10::TensorImpl& impl,
+    c10::Storage storage) {
+  auto copy = impl.shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
+  copy->set_storage_keep_dtype(std::move(storage));
+  return copy;
+}
+
+/// Whether two tensors count their changes together. Neither is disabled.
+bool is_same_counter(
+    const c10::VariableVersion& a,
+    const c10::VariableVersion& b) {
+  // The counter itself is private; the class is one pointer to it.
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*));
+  return std::memcmp(&a, &b, sizeof(void*)) == 0;
+}
+
+/// Untouched, but of no graph: it may be the output of the node that holds it.
+class Passed final : public SavedActivation {
+ public:
+  explicit Passed(const at::Tensor& tensor) : tensor_(tensor.tensor_data()) {}
+
+  at::Tensor give() override {
+    return tensor_;
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
+void check(const HostActivationSinkOptions& options) {
+  TESSERA_CHECK(
+      options.device_bytes.value_or(0) >= 0,
+      "HostActivationSink: device_bytes is ",
+      options.device_bytes.value_or(0),
+      "; it must be at least 0.");
+  TESSERA_CHECK(
+      options.min_tensor_bytes >= 0 && options.prefetch_bytes >= 0,
+      "HostActivationSink: min_tensor_bytes is ",
+      options.min_tensor_bytes,
+      " and prefetch_bytes ",
+      options.prefetch_bytes,
+      "; both must be at least 0.");
+}
+
+} // namespace
+
+class HostActivationSink::Saved final : public SavedActivation {
+ public:
+  Saved(
+      std::shared_ptr<HostActivationSink> sink,
+      SavedStorage& saved,
+      c10::intrusive_ptr<c10::TensorImpl> shape)
+      : sink_(std::move(sink)),
+        saved_(saved),
+        number_(saved.needed_at()),
+        shape_(std::move(shape)) {}
+
+  ~Saved() override {
+    try {
+      sink_->release(saved_, number_);
+    } catch (const std::exception& error) {
+      log_error("offload: releasing a saved tensor failed: ", error.what());
+    }
+  }
+  Saved(const Saved&) = delete;
+  Saved& operator=(const Saved&) = delete;
+
+  at::Tensor give() override {
+    return at::Tensor(shape_over(*shape_, sink_->use(saved_, number_)));
+  }
+
+ private:
+  std::shared_ptr<HostActivationSink> sink_;
+  SavedStorage& saved_;
+  uint64_t number_;
+  c10::intrusive_ptr<c10::TensorImpl> shape_;
+};
+
+HostActivationSink::HostActivationSink(HostActivationSinkOptions options)
+    : options_(std::move(options)),
+      nothing_(
+          c10::Storage::use_byte_size_t(),
+          0,
+          c10::DataPtr(nullptr, options_.device)),
+      copies_(options_.device, options_.host_bytes) {
+  check(options_);
+}
+
+bool HostActivationSink::governs(const at::Tensor& tensor) const {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.device() != options_.device || !impl.has_storage() ||
+      impl.layout() != at::kStrided || tensor.is_nested() ||
+      (tensor.is_leaf() && tensor.requires_grad())) {
+    return false;
+  }
+  const c10::StorageImpl& storage =
+      *impl.unsafe_storage().unsafeGetStorageImpl();
+  if (storage.nbytes() == 0 || (options_.passes && options_.passes(storage))) {
+    return false;
+  }
+  // The checked accessor may throw: somebody else's memory that is not there.
+  return const_cast<c10::StorageImpl&>(storage)
+             ._mutable_data_ptr_no_checks()
+             .get() != nullptr;
+}
+
+std::unique_ptr<SavedActivation> HostActivationSink::take(
+    const at::Tensor& tensor,
+    bool to_host) {
+  Freed freed;
+  if (!governs(tensor)) {
+    const std::lock_guard lock(mutex_);
+    ++statistics_.tensors_passed;
+    return std::make_unique<Passed>(tensor);
+  }
+  auto shape = shape_over(*tensor.unsafeGetTensorImpl(), nothing_);
+  std::unique_ptr<Saved> result; // after an exception it ends without the lock
+  const std::lock_guard lock(mutex_);
+  if (storages_.empty()) {
+    begin_round();
+  }
+  ++statistics_.tensors_saved;
+  SavedStorage* saved = find(tensor);
+  if (saved == nullptr) {
+    saved = &add(tensor);
+  } else {
+    unindex(*saved);
+  }
+  if (const auto stream = current_stream(options_.device)) {
+    saved->streams.insert(*stream);
+  }
+  if (!saved->on_host.defined()) {
+    saved->version = torch::autograd::impl::version_counter(tensor);
+  }
+  saved->savers.push_back(++last_number_);
+  index(*saved);
+  result =
+      std::make_unique<Saved>(shared_from_this(), *saved, std::move(shape));
+  settle(*saved, to_host, freed);
+  return result;
+}
+
+void HostActivationSink::begin_round() {
+  producers_.clear();
+  planned_bytes_ = std::exchange(left_bytes_, 0);
+  copied_by_plan_ = 0;
+}
+
+SavedStorage* HostActivationSink::find(const at::Tensor& tensor) {
+  const c10::StorageImpl* impl =
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const auto found = by_storage_.find(impl);
+  if (found == by_storage_.end()) {
+    return nullptr;
+  }
+  SavedStorage& saved = *found->second;
+  // What was brought back is of no graph: nobody writes to it.
+  const bool is_copy = saved.brought_back && saved.device_impl() == impl;
+  if (!saved.on_host.defined() || is_copy) {
+    return &saved;
+  }
+  // The copy is of use if nothing has been written since. Tensors of one
+  // storage may count their changes apart: an LSTM cell's gates are changed in
+  // place and saved one after the other.
+  const c10::VariableVersion& version =
+      torch::autograd::impl::version_counter(tensor);
+  return is_same_counter(version, saved.version) &&
+                 version.current_version() == saved.copied_version
+             ? &saved
+             : nullptr;
+}
+
+SavedStorage& HostActivationSink::add(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  SavedStorage& saved = storages_.emplace_back(storage);
+  saved.self = std::prev(storages_.end());
+  saved.movable = saved.bytes >= options_.min_tensor_bytes;
+  saved.producer = &producers_.of(tensor);
+  ++saved.producer->storages;
+  saved.producer->bytes += saved.bytes;
+  ++statistics_.live_storages;
+  hold(saved, storage);
+  return saved;
+}
+
+void HostActivationSink::settle(
+    SavedStorage& saved,
+    bool to_host,
+    Freed& freed) {
+  if (saved.movable && saved.on_device) {
+    const bool planned = copied_by_plan_ < planned_bytes_;
+    if (planned) {
+      copied_by_plan_ += saved.bytes;
+    }
+    if (planned || to_host || options_.copy_at_once) {
+      copy_out(saved);
+    }
+  }
+  if (to_host && saved.movable && on_its_way_ != &saved) {
+    // One later, so that nothing waits for the copy.
+    if (on_its_way_ != nullptr && on_its_way_->on_device) {
+      leave_in_forward(*on_its_way_, freed);
+    }
+    on_its_way_ = &saved;
+  }
+  if (saved.movable && saved.on_device &&
+      saved.bytes > options_.device_bytes.value_or(saved.bytes)) {
+    leave_in_forward(saved, freed); // nothing else would make room for it
+  }
+  while (!fits(0) && !resident_.empty() &&
+         leave_in_forward(*resident_.begin()->second, freed)) {
+  }
+  statistics_.peak_device_bytes =
+      std::max(statistics_.peak_device_bytes, statistics_.live_device_bytes);
+}
+
+bool HostActivationSink::fits(int64_t bytes) const {
+  return !options_.device_bytes ||
+         statistics_.live_device_bytes + bytes <= *options_.device_bytes;
+}
+
+bool HostActivationSink::leave_in_forward(SavedStorage& saved, Freed& freed) {
+  if (!leave(saved, freed)) {
+    return false;
+  }
+  left_bytes_ += saved.bytes;
+  saved.producer->bytes_left += saved.bytes;
+  return true;
+}
+
+void HostActivationSink::make_room_before(
+    const SavedStorage& needed,
+    uint64_t at,
+    Freed& freed) {
+  // What operators hold themselves would stay where it is.
+  const auto may_leave = [](const auto& item) {
+    return item.second->on_device.use_count() == 1;
+  };
+  while (!fits(needed.bytes)) {
+    // First what was saved later than what backward is at: it has been used,
+    // or belongs to another graph.
+    auto next =
+        std::find_if(resident_.upper_bound(at), resident_.end(), may_leave);
+    if (next == resident_.end()) {
+      next = std::find_if(resident_.begin(), resident_.end(), may_leave);
+    }
+    if (next == resident_.end() || !leave(*next->second, freed)) {
+      return;
+    }
+  }
+}
+
+bool HostActivationSink::copy_out(SavedStorage& saved) {
+  if (saved.on_host.defined()) {
+    return true;
+  }
+  saved.on_host =
+      copies_.copy_out(saved.on_device, saved.streams, saved.copying);
+  if (!saved.on_host.defined()) {
+    if (statistics_.bytes_refused == 0) {
+      log_warning(
+          "offload: the host has no room for ",
+          saved.bytes,
+          " bytes of activations beside ",
+          statistics_.live_host_bytes,
+          "; what does not fit stays on the device, beyond its budget. Give "
+          "the host more memory or use a smaller batch.");
+    }
+    statistics_.bytes_refused += saved.bytes;
+    return false;
+  }
+  saved.copied_version = saved.version.current_version();
+  statistics_.bytes_to_host += saved.bytes;
+  statistics_.live_host_bytes += saved.bytes;
+  statistics_.peak_host_bytes =
+      std::max(statistics_.peak_host_bytes, statistics_.live_host_bytes);
+  return true;
+}
+
+bool HostActivationSink::leave(SavedStorage& saved, Freed& freed) {
+  if (!copy_out(saved)) {
+    return false;
+  }
+  unindex(saved);
+  freed.push_back(let_go(saved));
+  index(saved);
+  return true;
+}
+
+void HostActivationSink::bring(SavedStorage& saved) {
+  auto storage = copies_.copy_in(saved.on_host, saved.copying);
+  unindex(saved);
+  saved.brought_back = true;
+  saved.streams.clear();
+  if (const auto stream = current_stream(options_.device)) {
+    saved.streams.insert(*stream);
+  }
+  hold(saved, std::move(storage));
+  index(saved);
+  statistics_.bytes_to_device += saved.bytes;
+  statistics_.peak_device_bytes =
+      std::max(statistics_.peak_device_bytes, statistics_.live_device_bytes);
+}
+
+bool HostActivationSink::is_elsewhere(const SavedStorage& saved) const {
+  const auto stream = current_stream(options_.device);
+  return stream && saved.brought_back && !saved.streams.contains(*stream);
+}
+
+c10::Storage HostActivationSink::use(SavedStorage& saved, uint64_t number) {
+  {
+    // What leaves is freed before something else takes its place.
+    Freed freed;
+    const std::lock_guard lock(mutex_);
+    if (saved.on_device && is_elsewhere(saved)) {
+      // Memory of another stream: whoever frees it here would not order the
+      // two.
+      leave(saved, freed);
+    }
+    if (!saved.on_device) {
+      make_room_before(saved, number, freed);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (!saved.on_device) {
+    ++statistics_.stalls;
+    bring(saved);
+  } else if (saved.ahead) {
+    saved.ahead = false;
+    ahead_bytes_ -= saved.bytes;
+  }
+  if (saved.brought_back) {
+    saved.copying.block_current(options_.device);
+  }
+  c10::Storage used = saved.on_device;
+  prefetch(number);
+  return used;
+}
+
+void HostActivationSink::prefetch(uint64_t before) {
+  for (;;) {
+    auto next = away_.lower_bound(before);
+    if (next == away_.begin()) {
+      return;
+    }
+    SavedStorage& saved = *std::prev(next)->second;
+    if (ahead_bytes_ + saved.bytes > options_.prefetch_bytes ||
+        !fits(saved.bytes)) {
+      return;
+    }
+    try {
+      bring(saved);
+    } catch (const c10::Error&) {
+      return; // no memory: not an error before it is needed
+    }
+    saved.ahead = true;
+    ahead_bytes_ += saved.bytes;
+    statistics_.bytes_prefetched += saved.bytes;
+  }
+}
+
+void HostActivationSink::hold(SavedStorage& saved, c10::Storage storage) {
+  const c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  saved.on_device = std::move(storage);
+  by_storage_[impl] = &saved;
+  statistics_.live_device_bytes += saved.bytes;
+}
+
+c10::Storage HostActivationSink::let_go(SavedStorage& saved) {
+  saved.streams.block(saved.copying);
+  statistics_.live_device_bytes -= saved.bytes;
+  if (std::exchange(saved.ahead, false)) {
+    ahead_bytes_ -= saved.bytes;
+  }
+  if (std::exchange(saved.brought_back, false)) {
+    by_storage_.erase(saved.device_impl());
+  }
+  return std::exchange(saved.on_device, {});
+}
+
+void HostActivationSink::index(SavedStorage& saved) {
+  if (saved.movable) {
+    (saved.on_device ? resident_ : away_).emplace(saved.needed_at(), &saved);
+  }
+}
+
+void HostActivationSink::unindex(const SavedStorage& saved) {
+  if (saved.movable) {
+    (saved.on_device ? resident_ : away_).erase(saved.needed_at());
+  }
+}
+
+void HostActivationSink::release(SavedStorage& saved, uint64_t number) {
+  Freed freed;
+  const std::lock_guard lock(mutex_);
+  unindex(saved);
+  std::erase(saved.savers, number);
+  if (saved.savers.empty()) {
+    erase(saved, freed);
+  } else {
+    index(saved);
+  }
+}
+
+void HostActivationSink::erase(SavedStorage& saved, Freed& freed) {
+  if (saved.on_device) {
+    freed.push_back(let_go(saved));
+  }
+  const auto known = by_storage_.find(saved.original);
+  if (known != by_storage_.end() && known->second == &saved) {
+    by_storage_.erase(known);
+  }
+  if (saved.on_host.defined()) {
+    saved.on_host.after = saved.copying;
+    copies_.give_back(saved.on_host);
+    statistics_.live_host_bytes -= saved.bytes;
+  }
+  if (on_its_way_ == &saved) {
+    on_its_way_ = nullptr;
+  }
+  --statistics_.live_storages;
+  storages_.erase(saved.self);
+}
+
+ActivationStatistics HostActivationSink::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+void HostActivationSink::reset_peaks() {
+  const std::lock_guard lock(mutex_);
+  statistics_.peak_device_bytes = statistics_.live_device_bytes;
+  statistics_.peak_host_bytes = statistics_.live_host_bytes;
+}
+
+std::vector<SavedByProducer> HostActivationSink::saved_by_producer() const {
+  const std::lock_guard lock(mutex_);
+  return producers_.report();
+}
+
+} // namespace tessera

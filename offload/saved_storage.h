@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One storage that autograd has saved, on the device, on the host, or on both.
+
+#include "tessera/offload/activation_room.h"
+#include "tessera/offload/saved_by_producer.h"
+#include "tessera/runtime/memory/stream_marks.h"
+
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+namespace tessera {
+
+struct SavedStorage {
+  explicit SavedStorage(const c10::Storage& storage)
+      : bytes(static_cast<int64_t>(storage.nbytes())),
+        original(storage.unsafeGetStorageImpl()),
+        keeps_address(storage.getWeakStorageImpl()) {}
+
+  int64_t bytes;
+  /// What was saved. It may be freed, but its address is not used again.
+  const c10::StorageImpl* original;
+  c10::weak_intrusive_ptr<c10::StorageImpl> keeps_address;
+  /// The original or what was brought back; none while it is away.
+  c10::Storage on_device;
+  bool brought_back = false; ///< on_device is not the original
+  HostPiece on_host; ///< defined once it has been copied
+  /// The last copy from or to on_device.
+  StreamMarks copying;
+  /// Where on_device was made and saved; none on the CPU.
+  StreamSet streams;
+
+  /// Numbers of the tensors that were saved and not released; the last is the
+  /// first that backward needs.
+  std::vector<uint64_t> savers;
+  /// The counter of the tensor saved last; and what it said when the copy was
+  /// made.
+  c10::VariableVersion version;
+  uint32_t copied_version = 0;
+
+  bool movable = true; ///< large enough to leave
+  bool ahead = false; ///< prefetched and not used yet
+  SavedByProducerCounts::Count* producer = nullptr;
+  std::list<SavedStorage>::iterator self;
+
+  const c10::StorageImpl* device_impl() const {
+    return on_device.unsafeGetStorageImpl();
+  }
+  uint64_t needed_at() const {
+    return savers.back();
+  }
+};
+
+} // namespace tessera

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/cpu_matmul.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/CPUFunctions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace tessera {
+
+namespace {
+
+// Below so many multiplications the call of oneDNN costs more than it saves.
+constexpr int64_t kLeastWork = 1 << 18;
+
+/// x [m, k], weight [n, k], bias [n] or none -> [m, n]; activation "none".
+using Linear = at::Tensor(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias,
+    std::string_view activation,
+    c10::List<std::optional<at::Scalar>> scalars,
+    std::optional<std::string_view> algorithm);
+
+std::optional<c10::OperatorHandle> find_linear() {
+  const c10::OperatorName name("mkldnn::_linear_pointwise", "");
+  auto found = c10::Dispatcher::singleton().findSchema(name);
+  return found && found->hasKernelForDispatchKey(c10::DispatchKey::CPU)
+             ? found
+             : std::nullopt;
+}
+
+at::Tensor multiply(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const std::optional<at::Tensor>& bias) {
+  static const auto linear = find_linear()->typed<Linear>();
+  const at::AutoDispatchBelowAutograd below_autograd;
+  return linear.call(
+      a, b.t(), bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+bool is_dense_float(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat && tensor.is_cpu() &&
+         tensor.layout() == at::kStrided;
+}
+
+/// Whether a [m, k] times b [k, n] is for oneDNN; malformed ones are not.
+bool takes(const at::Tensor& a, const at::Tensor& b) {
+  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
+         is_dense_float(a) && is_dense_float(b) &&
+         a.size(0) * a.size(1) * b.size(1) >= kLeastWork;
+}
+
+at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
+  return takes(a, b) ? multiply(a, b, std::nullopt) : at::cpu::mm(a, b);
+}
+
+at::Tensor addmm(
+    const at::Tensor& bias,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  const bool is_linear = takes(a, b) && bias.dim() == 1 &&
+                         is_dense_float(bias) && bias.is_contiguous() &&
+                         bias.size(0) == b.size(1) && beta.equal(1) &&
+                         alpha.equal(1);
+  return is_linear ? multiply(a, b, bias)
+                   : at::cpu::addmm(bias, a, b, beta, alpha);
+}
+
+/// MKL picks its code by the vendor, not by what the processor can do.
+bool onednn_has_more_instructions() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+/// Silences LibTorch's warning that a kernel is replaced: that is the purpose.
+class NoWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+std::unique_ptr<torch::Library> replace_kernels() {
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  library->impl("mm", &mm);
+  library->impl("addmm", &addmm);
+  return library;
+}
+
+/// The replaced kernels; null: LibTorch's own are in place.
+std::unique_ptr<torch::Library>& replacement() {
+  // Never destroyed: the dispatcher may be gone before.
+  static auto* library = new std::unique_ptr<torch::Library>();
+  return *library;
+}
+
+} // namespace
+
+const char* name_of(CpuMatmul choice) {
+  switch (choice) {
+    case CpuMatmul::kLibTorch:
+      return "libtorch";
+    case CpuMatmul::kOneDnn:
+      return "onednn";
+    case CpuMatmul::kAuto:
+      return "auto";
+  }
+  return "unknown";
+}
+
+CpuMatmul cpu_matmul() {
+  return replacement() ? CpuMatmul::kOneDnn : CpuMatmul::kLibTorch;
+}
+
+CpuMatmul set_cpu_matmul(CpuMatmul choice) {
+  const bool has_onednn = find_linear().has_value();
+  TESSERA_CHECK(
+      choice != CpuMatmul::kOneDnn || has_onednn,
+      "this LibTorch was built without oneDNN, so that it cannot multiply "
+      "matrices. Use \"libtorch\" or \"auto\".");
+  const bool use = choice == CpuMatmul::kOneDnn ||
+                   (choice == CpuMatmul::kAuto && has_onednn &&
+                    onednn_has_more_instructions());
+  if (use != (replacement() != nullptr)) {
+    replacement() = use ? replace_kernels() : nullptr;
+  }
+  return cpu_matmul();
+}
+
+} // namespace tessera

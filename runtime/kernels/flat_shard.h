@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the update kernels of every optimizer and device work on. Plain C++:
+// CUDA sources and the per-ISA sources include it, and neither sees LibTorch.
+
+#include "tessera/runtime/kernels/low_precision.h"
+#include "tessera/runtime/kernels/stochastic_rounding.h"
+
+#include <cstdint>
+
+namespace tessera {
+
+/// The arrays of one run (host or device memory) and the step's scalars.
+template <typename T, typename Scalars>
+struct UpdateShard {
+  using Master = T;
+
+  T* master;
+  const void* grad; // T, or bits when grad_format is not kNone
+  LowPrecision grad_format = LowPrecision::kNone;
+  void* moment = nullptr; // T, or bits; null for SGD without momentum
+  void* moment_sq = nullptr; // as moment; null for optimizers with one
+  LowPrecision moment_format = LowPrecision::kNone; // never kFloat16
+  uint16_t* low_precision = nullptr; // bits; unused when the format is kNone
+  LowPrecision low_precision_format = LowPrecision::kNone;
+  RoundingKey rounding;
+  int64_t numel = 0;
+  Scalars scalars;
+};
+
+} // namespace tessera

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Rounding to bfloat16 by chance: up with the probability that makes the mean
+// right. Plain C++: CUDA sources and the per-ISA sources include it.
+//
+// [Note: the noise of stochastic rounding]
+// The noise of an element is a function of the seed, of what is rounded and of
+// the element's number alone, so that the result depends neither on threads nor
+// on the instruction set nor on where a shard begins. It is 16 bits of a 32-bit
+// mixing function (two multiplications; constants found by C. Wellons' search
+// for low bias); rounding adds them to the 16 bits that are cut off. Elements
+// 2^32 apart share their noise.
+
+#include <cstdint>
+
+namespace tessera {
+
+/// How an update rounds to bfloat16: its moments, where they are bfloat16, and
+/// its low_precision output.
+struct StochasticRounding {
+  /// False: to nearest, ties to even.
+  bool enabled = false;
+  /// Another one for every step and every array.
+  uint64_t seed = 0;
+  /// The number of the run's first element.
+  uint64_t first_element = 0;
+};
+
+/// The arrays that an update rounds; each has noise of its own.
+enum class RoundedArray : uint32_t { kLowPrecision, kMoment, kMomentSq };
+
+/// The seed as kernels take it.
+struct RoundingKey {
+  bool enabled = false;
+  uint32_t key0 = 0;
+  uint32_t key1 = 0;
+  uint32_t first = 0;
+
+  RoundingKey() = default;
+  explicit RoundingKey(const StochasticRounding& rounding)
+      : enabled(rounding.enabled),
+        first(static_cast<uint32_t>(rounding.first_element)) {
+    // Neighbouring seeds must differ in many bits (the finalizer of
+    // SplitMix64).
+    uint64_t mixed = rounding.seed + 0x9e3779b97f4a7c15u;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+    mixed ^= mixed >> 31;
+    key0 = static_cast<uint32_t>(mixed);
+    key1 = static_cast<uint32_t>(mixed >> 32);
+  }
+};
+
+// Internal linkage, so that no instruction set is shared by the linker.
+namespace {
+
+/// 16 random bits for element `index` of the array whose second key is `key1`.
+inline uint32_t stochastic_noise(uint32_t key0, uint32_t key1, uint32_t index) {
+  uint32_t x = index ^ key0;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = ((x ^ (x >> 15)) + key1) * 0x846ca68bu;
+  return x >> 16;
+}
+
+/// The second key of one of the arrays.
+inline uint32_t second_key(const RoundingKey& key, RoundedArray array) {
+  return key.key1 + static_cast<uint32_t>(array) * 0x9e3779b9u;
+}
+
+} // namespace
+
+} // namespace tessera

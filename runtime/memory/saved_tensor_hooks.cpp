@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+namespace autograd = torch::autograd;
+
+/// The sinks of all scopes that live, the latest last.
+class Sinks {
+ public:
+  bool any() const {
+    return any_.load(std::memory_order_acquire);
+  }
+  std::shared_ptr<ActivationSink> latest() const {
+    const std::lock_guard lock(mutex_);
+    return sinks_.empty() ? nullptr : sinks_.back();
+  }
+  void add(std::shared_ptr<ActivationSink> sink) {
+    const std::lock_guard lock(mutex_);
+    sinks_.push_back(std::move(sink));
+    any_ = true;
+  }
+  void remove(const std::shared_ptr<ActivationSink>& sink) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find(sinks_.rbegin(), sinks_.rend(), sink);
+    sinks_.erase(std::next(found).base());
+    any_ = !sinks_.empty();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<ActivationSink>> sinks_;
+  std::atomic<bool> any_{false};
+};
+
+Sinks& sinks() {
+  // Never destroyed: other threads may run operators at exit.
+  static auto* const kSinks = new Sinks;
+  return *kSinks;
+}
+
+bool& wants_host() {
+  thread_local bool wanted = false;
+  return wanted;
+}
+
+class Hooks final : public autograd::SavedVariableHooks {
+ public:
+  explicit Hooks(std::shared_ptr<ActivationSink> sink)
+      : sink_(std::move(sink)) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    version_ = autograd::impl::version_counter(tensor);
+    saved_version_ = version_.current_version();
+    saved_ = sink_->take(tensor, wants_host());
+    sink_.reset();
+  }
+
+  at::Tensor call_unpack_hook() override {
+    TESSERA_CHECK(
+        version_.current_version() == saved_version_,
+        "one of the variables needed for gradient computation has been "
+        "modified by an inplace operation: a saved tensor of type ",
+        saved_type(),
+        " is at version ",
+        version_.current_version(),
+        "; it was saved at version ",
+        saved_version_,
+        ". Use the operator that returns a new tensor, or clone the tensor "
+        "before it is changed.");
+    return saved_->give();
+  }
+
+ private:
+  std::string saved_type() {
+    const at::Tensor tensor = saved_->give();
+    return detail::concat(tensor.toString(), " and shape ", tensor.sizes());
+  }
+
+  std::shared_ptr<ActivationSink> sink_; ///< until the tensor is there
+  std::unique_ptr<SavedActivation> saved_;
+  c10::VariableVersion version_;
+  uint32_t saved_version_ = 0;
+};
+
+/// Everything virtual that is called from outside goes to the engine before,
+/// which keeps its threads and queues; ours starts none. What is not virtual
+/// works on the state of the thread.
+class HookingEngine final : public autograd::Engine {
+ public:
+  explicit HookingEngine(autograd::Engine& before) : before_(before) {}
+
+  autograd::variable_list execute(
+      const autograd::edge_list& roots,
+      const autograd::variable_list& inputs,
+      bool keep_graph,
+      bool create_graph,
+      bool accumulate_grad,
+      const autograd::edge_list& outputs) override {
+    return before_.execute(
+        roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<autograd::GraphTask>& graph_task,
+      std::shared_ptr<autograd::Node> graph_root,
+      autograd::InputBuffer&& input_buffer) override {
+    return before_.execute_with_graph_task(
+        graph_task, std::move(graph_root), std::move(input_buffer));
+  }
+  std::unique_ptr<autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return before_.make_anomaly_metadata();
+  }
+  std::unique_ptr<autograd::SavedVariableHooks>
+  get_default_saved_variable_hooks() override {
+    auto users = before_.get_default_saved_variable_hooks();
+    if (users || !sinks().any()) {
+      return users;
+    }
+    auto sink = sinks().latest();
+    return sink ? std::make_unique<Hooks>(std::move(sink)) : nullptr;
+  }
+
+ private:
+  autograd::Engine& before_;
+};
+
+autograd::Engine& hooking_engine() {
+  // Never destroyed: graphs may be freed after it. First called before it is
+  // put in place, so that the engine before is another.
+  static auto* const kEngine =
+      new HookingEngine(autograd::Engine::get_default_engine());
+  return *kEngine;
+}
+
+void ensure_engine_installed() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    hooking_engine();
+    autograd::set_default_engine_stub(&hooking_engine);
+  });
+}
+
+} // namespace
+
+SavedTensorScope::SavedTensorScope(std::shared_ptr<ActivationSink> sink)
+    : sink_(std::move(sink)) {
+  TESSERA_CHECK(
+      sink_ != nullptr, "SavedTensorScope: the sink is null; pass one.");
+  ensure_engine_installed();
+  sinks().add(sink_);
+}
+
+SavedTensorScope::~SavedTensorScope() {
+  sinks().remove(sink_);
+}
+
+bool saved_tensors_have_sink() {
+  return sinks().any();
+}
+
+SaveToHostScope::SaveToHostScope(bool to_host)
+    : before_(std::exchange(wants_host(), to_host)) {}
+
+SaveToHostScope::~SaveToHostScope() {
+  wants_host() = before_;
+}
+
+} // namespace tessera

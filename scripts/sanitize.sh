@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs the tests with sanitizers; CPU only. Everything takes an hour
+# or more; the options that ctest has for choosing tests choose what is built.
+#
+#   scripts/sanitize.sh asan|tsan [-R REGEX] [OPTION OF CTEST...]
+#
+# What the sanitizers are told is in CMakePresets.json and scripts/sanitizers.
+# Environment:
+#   JOBS=N                parallel compilations
+#   TESSERA_SKIP_PACKAGES=1, TESSERA_CACHE=FOLDER: as for scripts/setup.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=${1:-}
+if [[ $preset != asan && $preset != tsan ]]; then
+  sed -n '/^# Builds/,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  exit 2
+fi
+shift
+
+TESSERA_CUDA=OFF scripts/setup.sh setup
+export PATH=$PWD/.venv/bin:$PATH
+cmake --preset "$preset"
+
+# A test's program has the name of its target.
+mapfile -t programs < <(
+  ctest --preset "$preset" "$@" --show-only=json-v1 | python3 -c '
+import json, os, sys
+tests = json.load(sys.stdin)["tests"]
+paths = {test["command"][0] for test in tests if "command" in test}
+folder = sys.argv[1] + "/"
+print(*sorted(os.path.basename(p) for p in paths if p.startswith(folder)),
+      sep="\n")' "$PWD/build/$preset/bin")
+if [[ -n ${programs[0]:-} ]]; then
+  cmake --build --preset "$preset" --parallel "${JOBS:-$(nproc)}" \
+    --target "${programs[@]}"
+fi
+ctest --preset "$preset" "$@"

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paged models whose saved tensors rest on the host: ten steps equal to
+// LibTorch's own, bit for bit, with the budget held.
+#include "engine/parity_subjects.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine_config.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/sharding/transformer_block_list.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+OffloadOptions everything_moves(OffloadActivations activations) {
+  OffloadOptions options;
+  options.activations = activations;
+  options.min_tensor_bytes = 0;
+  options.prefetch_bytes = 2000;
+  return options;
+}
+
+ParityOptions with_offload(
+    const World& world,
+    OffloadActivations activations,
+    int64_t activation_bytes) {
+  ParityOptions options = parity_options(world, 0);
+  options.steps = 4;
+  options.engine.offload = everything_moves(activations);
+  options.engine.memory.activation_bytes = activation_bytes;
+  return options;
+}
+
+class ActivationOffloadTest
+    : public ::testing::TestWithParam<std::tuple<ParityCase, int>> {};
+
+/// A residual layer with dropout.
+struct LayerImpl : torch::nn::Module {
+  LayerImpl()
+      : up(register_module("up", torch::nn::Linear(16, 32))),
+        down(register_module("down", torch::nn::Linear(32, 16))),
+        drop(register_module("drop", torch::nn::Dropout(0.2))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return x + drop(down(torch::gelu(up(x))));
+  }
+  torch::nn::Linear up, down;
+  torch::nn::Dropout drop;
+};
+TORCH_MODULE(Layer);
+
+struct CheckpointedImpl : torch::nn::Module {
+  CheckpointedImpl(const CheckpointOptions& options, size_t per_checkpoint)
+      : in(register_module("in", torch::nn::Linear(5, 16))),
+        blocks(
+            std::vector<Layer>{Layer(), Layer(), Layer(), Layer()},
+            options,
+            per_checkpoint) {
+    register_module("blocks", blocks);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return blocks(torch::tanh(in(x)));
+  }
+  torch::nn::Linear in;
+  TransformerBlockList<Layer> blocks;
+};
+TORCH_MODULE(Checkpointed);
+
+Subject<Checkpointed> checkpointed(
+    const CheckpointOptions& options,
+    size_t per_checkpoint) {
+  return {
+      [=] { return Checkpointed(options, per_checkpoint); },
+      [](Checkpointed& model, int64_t, int64_t) {
+        return model->forward(torch::randn({12, 5})).square().mean();
+      }};
+}
+
+} // namespace
+
+TEST_P(ActivationOffloadTest, EqualBitForBit) {
+  const auto& [subject, ranks] = GetParam();
+  run_ranks(ranks, [&subject = subject](World& world) {
+    // Nothing fits; a part fits; and all is copied.
+    subject.run(world, with_offload(world, OffloadActivations::kAuto, 1));
+    subject.run(world, with_offload(world, OffloadActivations::kAuto, 8000));
+    subject.run(world, with_offload(world, OffloadActivations::kAll, 0));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    ActivationOffloadTest,
+    ::testing::Combine(
+        ::testing::Values(
+            parity_case("Text", kText),
+            parity_case("ResNet", kResNet),
+            parity_case("BiLstm", kBiLstm),
+            parity_case("Transformer", kTransformer),
+            parity_case("UNet", kUNet),
+            parity_case("Cells", kCells),
+            parity_case("MixedPrecision", kMixed),
+            parity_case("Bert", kBert)),
+        ::testing::Values(1, 2)),
+    name_of_case);
+
+TEST(ActivationOffload, WithEveryStageAndAccumulation) {
+  run_ranks(2, [](World& world) {
+    for (const int stage : {1, 2, 3}) {
+      auto options = with_offload(world, OffloadActivations::kAuto, 8000);
+      options.engine.sharding.zero_stage = stage;
+      options.micro_batches = 2;
+      expect_parity(world, kGpt, options, "stage " + std::to_string(stage));
+    }
+  });
+}
+
+TEST(ActivationOffload, CheckpointedBlocksInsideAndTheirInputsOnTheHost) {
+  run_ranks(2, [](World& world) {
+    for (const bool inputs_on_host : {false, true}) {
+      for (const size_t per_checkpoint : {1, 2}) {
+        for (const auto activations :
+             {OffloadActivations::kBlocks,
+              OffloadActivations::kAuto,
+              OffloadActivations::kAll}) {
+          const CheckpointOptions blocks{.inputs_on_host = inputs_on_host};
+          expect_parity(
+              world,
+              checkpointed(blocks, per_checkpoint),
+              with_offload(world, activations, 1500),
+              "checkpoint " + std::to_string(inputs_on_host) + " " +
+                  std::to_string(per_checkpoint) + " " +
+                  std::to_string(static_cast<int>(activations)));
+        }
+      }
+    }
+  });
+}
+
+TEST(ActivationOffload, ABlocksInputsLeaveTheDevice) {
+  run_ranks(1, [](World&) {
+    EngineOptions options;
+    options.log_memory = false;
+    options.offload = everything_moves(OffloadActivations::kBlocks);
+    Checkpointed model(CheckpointOptions{.inputs_on_host = true}, 1);
+    auto engine = wrap(model, options);
+    auto loss = model->forward(torch::randn({12, 5})).square().mean();
+    constexpr int64_t kInput = 12 * 16 * 4;
+    const auto statistics = engine.activation_statistics();
+    EXPECT_EQ(statistics.live_host_bytes, 4 * kInput);
+    // One input is on its way; beside them what in(), tanh and square save.
+    EXPECT_LE(statistics.live_device_bytes, 3 * kInput + 12 * 5 * 4);
+    engine.backward(loss);
+    EXPECT_EQ(engine.activation_statistics().live_storages, 0);
+    EXPECT_EQ(engine.activation_statistics().live_host_bytes, 0);
+  });
+}
+
+TEST(ActivationOffload, TheBudgetIsHeldAndWhatIsSavedIsNamed) {
+  run_ranks(2, [](World& world) {
+    // What it saves without a limit.
+    const auto train = [&](int64_t budget) {
+      EngineOptions options;
+      options.log_memory = false;
+      options.offload = everything_moves(OffloadActivations::kAuto);
+      options.memory.activation_bytes = budget;
+      torch::manual_seed(4);
+      auto model = kBert.make();
+      auto engine = wrap(model, options);
+      for (int step = 0; step < 3; ++step) {
+        engine.backward(kBert.loss(model, 0, 1));
+        engine.step();
+      }
+      const auto statistics = engine.activation_statistics();
+      EXPECT_LE(statistics.peak_device_bytes, budget);
+      EXPECT_EQ(statistics.live_storages, 0);
+      const auto rows = engine.saved_activations();
+      EXPECT_GT(rows.size(), 3);
+      int64_t saved = 0;
+      for (const auto& row : rows) {
+        saved += row.bytes;
+        // Weights are not activations: no transposed view of one is among
+        // them.
+        EXPECT_NE(row.producer, "TBackward0");
+      }
+      EXPECT_EQ(statistics.peak_host_bytes > 0, saved > budget);
+      return statistics.peak_device_bytes;
+    };
+    const int64_t all = train(1L << 40);
+    train(all / 2);
+    train(all / 4);
+    if (world.rank() == 0) {
+      EXPECT_GT(all, 10'000);
+    }
+  });
+}
+
+TEST(ActivationOffload, TwoEnginesTakeTurns) {
+  run_ranks(1, [](World& world) {
+    EngineOptions options = parity_options(world, 0).engine;
+    options.offload = everything_moves(OffloadActivations::kAuto);
+    options.memory.activation_bytes = 100;
+    torch::manual_seed(1);
+    auto first = kShared.make();
+    auto second = kShared.make();
+    auto a = std::make_unique<Engine>(wrap(first, options));
+    auto b = std::make_unique<Engine>(wrap(second, options));
+    a->backward(kShared.loss(first, 0, 1));
+    EXPECT_EQ(a->activation_statistics().tensors_saved, 0);
+    EXPECT_GT(b->activation_statistics().bytes_to_host, 0);
+    b.reset();
+    a->backward(kShared.loss(first, 0, 1));
+    EXPECT_GT(a->activation_statistics().bytes_to_host, 0);
+    a.reset();
+    EXPECT_FALSE(saved_tensors_have_sink());
+  });
+}
+
+TEST(ActivationOffload, BackwardThroughAnOlderGraphIsStillFound) {
+  run_ranks(1, [](World& world) {
+    EngineOptions options = parity_options(world, 0).engine;
+    options.offload = everything_moves(OffloadActivations::kAuto);
+    options.memory.activation_bytes = 100;
+    auto model = kShared.make();
+    auto engine = wrap(model, options);
+    auto old = kShared.loss(model, 0, 1);
+    engine.backward(kShared.loss(model, 0, 1));
+    engine.step();
+    EXPECT_THROW(engine.backward(old), std::exception);
+  });
+}
+
+TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
+  run_ranks(2, [](World& world) {
+    auto options = with_offload(world, OffloadActivations::kAuto, 1000);
+    const Subject<strangers::SharedBlock> penalty{
+        kShared.make, [](strangers::SharedBlock& model, int64_t, int64_t) {
+          const auto x = torch::randn({12, 9}).requires_grad_();
+          const auto y = model->forward(x);
+          const auto slope = torch::autograd::grad(
+              {y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+          return y.square().mean() + (slope[0].norm() - 1).square();
+        }};
+    expect_parity(world, penalty, options, "penalty");
+  });
+}
+
+TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
+  run_ranks(1, [](World& world) {
+    EngineOptions options = parity_options(world, 0).engine;
+    options.offload = everything_moves(OffloadActivations::kAuto);
+    options.memory.activation_bytes = 1000;
+    torch::manual_seed(1);
+    auto model = kShared.make();
+    auto engine = wrap(model, options);
+    const auto expect_nothing_left = [&] {
+      const auto statistics = engine.activation_statistics();
+      EXPECT_EQ(statistics.live_storages, 0);
+      EXPECT_EQ(statistics.live_device_bytes, 0);
+      EXPECT_EQ(statistics.live_host_bytes, 0);
+    };
+    // The last layer takes 14 features.
+    EXPECT_THROW(
+        model->out(model->in(torch::ones({12, 9})).tanh().narrow(1, 0, 3)),
+        c10::Error);
+    expect_nothing_left();
+    {
+      auto loss = kShared.loss(model, 0, 1);
+      loss.register_hook([](const at::Tensor&) -> at::Tensor {
+        TESSERA_FAIL("in mid-backward");
+      });
+      EXPECT_THROW(engine.backward(loss * 2), std::exception);
+    }
+    expect_nothing_left();
+    engine.backward(kShared.loss(model, 0, 1));
+    engine.step();
+    expect_nothing_left();
+  });
+}
+
+TEST(ActivationOffload, OptionsAreReadAndChecked) {
+  const auto read = [](const std::string& text) {
+    return read_engine_options({parse_json(text, "c.json"), "c.json"});
+  };
+  const auto options = read(
+      R"({"memory": {"activation_bytes": 5}, "offload": {"activations": "auto",
+          "min_tensor_bytes": 7, "prefetch_bytes": 9,
+          "activation_host_bytes": 11}})");
+  EXPECT_EQ(options.offload.activations, OffloadActivations::kAuto);
+  EXPECT_EQ(options.offload.min_tensor_bytes, 7);
+  EXPECT_EQ(options.offload.prefetch_bytes, 9);
+  EXPECT_EQ(options.offload.activation_host_bytes, 11);
+  expect_error(
+      [&] { read(R"({"offload": {"activations": "some"}})"); },
+      {"activations"});
+  expect_error(
+      [] { check(everything_moves(OffloadActivations::kAuto), 0); },
+      {"memory.activation_bytes"});
+}
+
+} // namespace tessera

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the project in consumer/ with Tessera and runs it.
+#
+#   consumer_test.sh installed BUILD_FOLDER   installs what is built there, moves
+#                                             it, finds it as a package, and
+#                                             starts two ranks with its launcher
+#   consumer_test.sh subdirectory             with Tessera's sources in it; takes
+#                                             as long as building the engine
+#
+# TESSERA_TORCH is passed on. cmake and ninja are on PATH.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+project=$(cd "$here/../.." && pwd)
+
+case ${1:-} in
+  installed)
+    build=$(cd "$2" && pwd)
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    cmake --install "$build" --prefix "$work/first" >/dev/null
+    mv "$work/first" "$work/tessera"
+    tessera=$work/tessera/bin/tessera
+    launcher=("$tessera" launch --nproc 2 --)
+    arguments=("-DCMAKE_PREFIX_PATH=$work/tessera")
+    "$tessera" --version
+    "$tessera" train --help >/dev/null
+    ;;
+  subdirectory)
+    # Always there, so that ccache knows it again.
+    work=$project/build/subdirectory
+    mkdir -p "$work"
+    launcher=()
+    arguments=("-DTESSERA_FOLDER=$project" -DTESSERA_CUDA=OFF)
+    ;;
+  *)
+    sed -n '/^# Builds/,/^set -/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 2
+    ;;
+esac
+
+if command -v ccache >/dev/null; then
+  arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+cmake -S "$here/consumer" -B "$work/build" -G Ninja \
+  -DCMAKE_BUILD_TYPE=Release "${arguments[@]}"
+cmake --build "$work/build" --target consumer
+"${launcher[@]}" "$work/build/consumer"

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/cpu_matmul.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera {
+
+namespace {
+
+/// LibTorch's own again at the end of a test.
+class CpuMatmulTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    set_cpu_matmul(CpuMatmul::kLibTorch);
+  }
+};
+
+/// Largest difference, in units of eps * k. One after the other, k terms of
+/// size 1 make sums that grow as a random walk, to sqrt(k), and so do their
+/// independent rounding errors: eps * k / 5 on average, five times that at
+/// most.
+double error_of(const at::Tensor& got, const at::Tensor& exact, int64_t k) {
+  return (got.to(torch::kDouble) - exact).abs().max().item<double>() /
+         (std::numeric_limits<float>::epsilon() * static_cast<double>(k));
+}
+
+struct Product {
+  at::Tensor a, b, bias;
+};
+
+Product product(int64_t m, int64_t k, int64_t n) {
+  torch::manual_seed(m * k + n);
+  return {torch::randn({m, k}), torch::randn({k, n}), torch::randn({n})};
+}
+
+} // namespace
+
+TEST_F(CpuMatmulTest, IsAsAccurate) {
+  // Odd sizes, transposed and strided operands.
+  for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{
+           {64, 128, 96}, {67, 131, 101}, {1, 4096, 333}, {513, 77, 65}}) {
+    const auto [a, b, bias] = product(m, k, n);
+    const at::Tensor exact = a.to(torch::kDouble).mm(b.to(torch::kDouble));
+    const at::Tensor wide = torch::randn({m, 2 * k});
+    wide.narrow(1, 3, k).copy_(a);
+    for (const at::Tensor& left :
+         {a, a.t().contiguous().t(), wide.narrow(1, 3, k)}) {
+      for (const at::Tensor& right : {b, b.t().contiguous().t()}) {
+        ASSERT_EQ(set_cpu_matmul(CpuMatmul::kOneDnn), CpuMatmul::kOneDnn);
+        const at::Tensor plain = left.mm(right);
+        const at::Tensor with_bias = torch::addmm(bias, left, right);
+        EXPECT_TRUE(plain.is_contiguous());
+        EXPECT_LT(error_of(plain, exact, k), 2);
+        EXPECT_LT(error_of(with_bias, exact + bias.to(torch::kDouble), k), 2);
+      }
+    }
+  }
+}
+
+TEST_F(CpuMatmulTest, TheOneInUseIsAnother) {
+  const auto [a, b, bias] = product(257, 771, 129);
+  const at::Tensor libtorch = a.mm(b);
+  set_cpu_matmul(CpuMatmul::kOneDnn);
+  EXPECT_EQ(cpu_matmul(), CpuMatmul::kOneDnn);
+  const at::Tensor onednn = a.mm(b);
+  set_cpu_matmul(CpuMatmul::kLibTorch);
+  EXPECT_EQ(cpu_matmul(), CpuMatmul::kLibTorch);
+  EXPECT_TRUE(a.mm(b).equal(libtorch)) << "LibTorch's own bits are back";
+  if (set_cpu_matmul(CpuMatmul::kAuto) == CpuMatmul::kOneDnn) {
+    // Where MKL has the same instructions they may agree by chance.
+    EXPECT_FALSE(onednn.equal(libtorch));
+    EXPECT_TRUE(a.mm(b).equal(onednn));
+  }
+}
+
+TEST_F(CpuMatmulTest, BackwardGoesThroughIt) {
+  torch::nn::Linear layer(771, 129);
+  const at::Tensor x = torch::randn({2, 64, 771}, torch::requires_grad());
+  const auto gradients = [&] {
+    layer->zero_grad();
+    x.mutable_grad() = at::Tensor();
+    layer(x).square().sum().backward();
+    return std::vector<at::Tensor>{
+        x.grad().clone(), layer->weight.grad().clone()};
+  };
+  const auto libtorch = gradients();
+  set_cpu_matmul(CpuMatmul::kOneDnn);
+  const auto onednn = gradients();
+  for (size_t i = 0; i < libtorch.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(onednn[i], libtorch[i], 1e-4, 1e-4));
+  }
+}
+
+TEST_F(CpuMatmulTest, OthersStayWithLibTorch) {
+  const auto results = [] {
+    const auto [a, b, bias] = product(64, 128, 96);
+    std::vector<at::Tensor> all;
+    all.push_back(a.to(torch::kDouble).mm(b.to(torch::kDouble)));
+    all.push_back(a.to(torch::kBFloat16).mm(b.to(torch::kBFloat16)));
+    all.push_back(a.narrow(0, 0, 4).mm(b)); // small
+    all.push_back(torch::addmm(torch::ones({64, 96}), a, b));
+    all.push_back(torch::addmm(bias, a, b, /*beta=*/0.5));
+    all.push_back(torch::mm(a.to_sparse(), b));
+    return all;
+  };
+  const auto expected = results();
+  set_cpu_matmul(CpuMatmul::kOneDnn);
+  const auto got = results();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(got[i].equal(expected[i])) << i;
+  }
+}
+
+TEST_F(CpuMatmulTest, ErrorsAreLibTorchs) {
+  set_cpu_matmul(CpuMatmul::kOneDnn);
+  EXPECT_THROW(
+      torch::mm(torch::ones({600, 900}), torch::ones({800, 900})), c10::Error);
+  EXPECT_THROW(
+      torch::addmm(
+          torch::ones({7}), torch::ones({600, 900}), torch::ones({900, 800})),
+      c10::Error);
+}
+
+} // namespace tessera

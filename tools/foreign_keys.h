@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What other trainers call the keys of a configuration of `tessera train`.
+
+#include "tessera/runtime/core/config.h"
+
+#include <span>
+
+namespace tessera {
+
+/// Keys of transformers, DeepSpeed and PyTorch with their names here.
+std::span<const ForeignKey> foreign_keys();
+
+} // namespace tessera
