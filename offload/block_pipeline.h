@@ -37,8 +37,8 @@ struct FileExtent {
 };
 
 /// [Note: checksums of blocks] The memory of this process keeps 8 bytes for
-/// every block of 1 MiB: the XXH3 of what was last written there. A block that
-/// comes back as anything else (damaged, truncated and grown again, of an
+/// every block of 256 KiB: the XXH3 of what was last written there. A block
+/// that comes back as anything else (damaged, truncated and grown again, of an
 /// older write) is an error. The cost is one pass over the bytes on the
 /// pipeline's thread, which is faster than any disk.
 ///
@@ -48,7 +48,7 @@ struct FileExtent {
 /// block by block through memory of the pipeline's own.
 class BlockPipeline {
  public:
-  static constexpr int64_t kBlockBytes = int64_t{1} << 20;
+  static constexpr int64_t kBlockBytes = int64_t{256} << 10;
   static constexpr int64_t kDepth = 16;
 
   /// All arguments outlive the pipeline. Where io_uring is forbidden threads

@@ -20,4 +20,14 @@ void check(const PagerOptions& options) {
       "; it must be at least 0.");
 }
 
+bool keeps_whole_gradients(
+    const PagerOptions& options,
+    std::optional<int> zero_stage) {
+  const int stage = zero_stage.value_or(options.zero_stage);
+  return options.accumulation.value_or(
+             stage == 1 ? GradientAccumulation::kKeepWhole
+                        : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
+}
+
 } // namespace tessera

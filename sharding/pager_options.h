@@ -52,4 +52,10 @@ struct PagerOptions {
 /// @throws tessera::Error naming the option, its value and what it may be.
 void check(const PagerOptions& options);
 
+/// Whether gradients stay whole between backward passes.
+/// @param zero_stage of a group that has its own.
+bool keeps_whole_gradients(
+    const PagerOptions& options,
+    std::optional<int> zero_stage);
+
 } // namespace tessera

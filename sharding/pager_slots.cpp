@@ -6,48 +6,24 @@
 #include "tessera/runtime/core/log.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace tessera {
 
 bool Pager::keeps_whole_gradients(size_t g) const {
-  const int stage = zero_stages_[g].value_or(options_.zero_stage);
-  return options_.accumulation.value_or(
-             stage == 1 ? GradientAccumulation::kKeepWhole
-                        : GradientAccumulation::kReduceEachBackward) ==
-         GradientAccumulation::kKeepWhole;
+  return tessera::keeps_whole_gradients(options_, zero_stages_[g]);
 }
 
 std::vector<PlanEvent> Pager::expected_events() const {
-  std::map<int, std::vector<int>> groups_of_block;
+  std::vector<std::vector<int>> blocks;
   std::vector<bool> trainable;
   std::vector<bool> scattered;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    for (const int block : groups_[g]->blocks()) {
-      groups_of_block[block].push_back(static_cast<int>(g));
-    }
-    trainable.push_back(groups_[g]->trainable());
-    scattered.push_back(groups_[g]->scattered());
+  for (const auto& group : groups_) {
+    blocks.emplace_back(group->blocks().begin(), group->blocks().end());
+    trainable.push_back(group->trainable());
+    scattered.push_back(group->scattered());
   }
-  std::vector<std::vector<int>> blocks;
-  for (auto& [block, groups] : groups_of_block) {
-    blocks.push_back(std::move(groups));
-  }
-  auto events = registration_order_events(blocks, trainable, scattered);
-  // A head that shares its weight with the embedding brings it in again where
-  // forward ends.
-  const auto backward =
-      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
-        return event.in_backward;
-      });
-  std::vector<PlanEvent> again;
-  for (const int group : tied_groups_) {
-    again.push_back({PlanEvent::Kind::kTouch, {group}, false});
-    again.push_back({PlanEvent::Kind::kTouch, {group}, true});
-  }
-  events.insert(backward, again.begin(), again.end());
-  return events;
+  return registration_order_events(blocks, trainable, scattered, tied_groups_);
 }
 
 PlanLimits Pager::plan_limits() const {

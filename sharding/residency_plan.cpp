@@ -410,6 +410,35 @@ std::vector<PlanEvent> registration_order_events(
   return events;
 }
 
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks_of_group,
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered,
+    const std::vector<int>& tied) {
+  std::map<int, std::vector<int>> groups_of_block;
+  for (size_t g = 0; g < blocks_of_group.size(); ++g) {
+    for (const int block : blocks_of_group[g]) {
+      groups_of_block[block].push_back(static_cast<int>(g));
+    }
+  }
+  std::vector<std::vector<int>> blocks;
+  for (auto& [block, groups] : groups_of_block) {
+    blocks.push_back(std::move(groups));
+  }
+  auto events = registration_order_events(blocks, trainable, scattered);
+  const auto backward =
+      std::find_if(events.begin(), events.end(), [](const PlanEvent& event) {
+        return event.in_backward;
+      });
+  std::vector<PlanEvent> again;
+  for (const int group : tied) {
+    again.push_back({Kind::kTouch, {group}, false});
+    again.push_back({Kind::kTouch, {group}, true});
+  }
+  events.insert(backward, again.begin(), again.end());
+  return events;
+}
+
 uint64_t hash_of(const std::vector<PlanEvent>& events) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   const auto mix = [&hash](uint64_t value) {

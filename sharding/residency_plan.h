@@ -114,6 +114,15 @@ std::vector<PlanEvent> registration_order_events(
     const std::vector<bool>& trainable,
     const std::vector<bool>& scattered);
 
+/// The same from the blocks that each group is used by. Tied groups, of weights
+/// with two names, are brought in again where forward ends: a head that shares
+/// its weight with the embedding.
+std::vector<PlanEvent> registration_order_events(
+    const std::vector<std::vector<int>>& blocks_of_group,
+    const std::vector<bool>& trainable,
+    const std::vector<bool>& scattered,
+    const std::vector<int>& tied);
+
 /// The same for equal events, different for different ones (64-bit FNV-1a).
 uint64_t hash_of(const std::vector<PlanEvent>& events);
 

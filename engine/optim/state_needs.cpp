@@ -4,6 +4,7 @@
 #include "tessera/offload/host_memory.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/precision.h"
+#include "tessera/sharding/residency_plan.h"
 
 #include <algorithm>
 
@@ -53,14 +54,11 @@ at::ScalarType state_dtype(const GroupSpec& group) {
                                                        : at::kFloat;
 }
 
-/// The two largest at once, and as many more as are gathered ahead.
-int64_t slots_for(std::vector<int64_t> sizes, int count) {
-  std::sort(sizes.rbegin(), sizes.rend());
-  int64_t bytes = 0;
-  for (size_t i = 0; i < sizes.size() && static_cast<int>(i) < count; ++i) {
-    bytes += sizes[i] + OffsetAllocator::kAlignment;
-  }
-  return bytes;
+bool is_tied(const GroupSpec& group) {
+  return std::any_of(
+      group.parameters.begin(), group.parameters.end(), [](const auto& record) {
+        return record.names.size() > 1;
+      });
 }
 
 } // namespace
@@ -108,31 +106,44 @@ int64_t device_needs(
     const PagerOptions& sharding,
     const ShardMesh& mesh) {
   int64_t bytes = 0;
-  std::vector<int64_t> wholes;
-  std::vector<int64_t> gradients;
+  std::vector<std::vector<int>> blocks;
+  std::vector<bool> trainable;
+  std::vector<bool> scattered;
+  std::vector<int> tied;
+  std::vector<int64_t> passing_gradients;
+  PlanLimits limits;
+  limits.prefetch_depth = sharding.prefetch_depth;
   for (const GroupSpec& group : groups) {
     const FlatLayout layout = flat_layout_of(group, mesh.shard_size);
     const at::ScalarType dtype = group.parameters.front().dtype;
+    blocks.emplace_back(group.blocks.begin(), group.blocks.end());
+    trainable.push_back(is_trainable(group));
+    scattered.push_back(group.scattered);
+    if (is_tied(group)) {
+      tied.push_back(static_cast<int>(trainable.size()) - 1);
+    }
     bytes += layout.shard_numel() * size_of(dtype);
-    wholes.push_back(layout.padded_numel() * size_of(dtype));
-    if (is_trainable(group)) {
-      const int64_t gradient =
-          size_of(gradient_dtype(sharding.precision, dtype));
-      bytes += layout.shard_numel() * gradient;
-      gradients.push_back(layout.padded_numel() * gradient);
+    limits.group_bytes.push_back(layout.padded_numel() * size_of(dtype));
+    passing_gradients.push_back(0);
+    limits.keeps_gradients.push_back(
+        keeps_whole_gradients(sharding, group.zero_stage));
+    if (trainable.back()) {
+      const int64_t size = size_of(gradient_dtype(sharding.precision, dtype));
+      bytes += layout.shard_numel() * size;
+      if (limits.keeps_gradients.back()) {
+        bytes += layout.padded_numel() * size + OffsetAllocator::kAlignment;
+      } else {
+        passing_gradients.back() = layout.padded_numel() * size;
+      }
     }
   }
+  const auto events =
+      registration_order_events(blocks, trainable, scattered, tied);
   if (mesh.shard_size > 1) {
-    bytes += slots_for(wholes, 2 + sharding.prefetch_depth);
+    bytes += capacity_without_exposed_unshards(events, limits);
   }
-  const bool keeps = sharding.accumulation.value_or(
-                         sharding.zero_stage == 1
-                             ? GradientAccumulation::kKeepWhole
-                             : GradientAccumulation::kReduceEachBackward) ==
-                     GradientAccumulation::kKeepWhole;
   if (mesh.shard_size > 1 || mesh.replicas > 1) {
-    bytes +=
-        slots_for(gradients, keeps ? static_cast<int>(gradients.size()) : 2);
+    bytes += peak_reduce_bytes(events, passing_gradients);
   }
   return bytes;
 }

@@ -63,7 +63,7 @@ TEST(StoreFaults, LimitOfNvmeBytes) {
   NvmeStore& store = nvme.make();
   expect_parts(
       error_of([&] { reserve(store); }),
-      {"memory.nvme_bytes", "exp_avg of 'layer.1'", "3149824", "2097152"});
+      {"memory.nvme_bytes", "exp_avg of 'layer.1'", "790528", "524288"});
 }
 
 TEST(StoreFaults, NoPermissionAndNoFolder) {
@@ -175,7 +175,7 @@ TEST(StoreFaults, InputOutputErrors) {
         }),
         {writes ? "writing" : "reading",
          "exp_avg of 'layer.1'",
-         "offset 1048576",
+         "offset 262144",
          nvme.folder.path().c_str(),
          "Input/output error (errno 5)",
          "check the disk",
@@ -215,7 +215,7 @@ TEST(StoreFaults, TruncatedInMidRun) {
   const at::Tensor got = at::empty({kNumel});
   expect_parts(
       error_of([&] { shard->read(got).wait(); }),
-      {"truncated to 1048576", "last checkpoint"});
+      {"truncated to 262144", "last checkpoint"});
   expect_parts(error_of([&] { shard->write(values()).wait(); }), {"truncated"});
   // Grown again, it is as long as it was and has zeros in it.
   ASSERT_EQ(::ftruncate(nvme.calls.last_fd, 8 * kBlock), 0);
@@ -247,7 +247,7 @@ TEST(StoreFaults, OverwrittenInMidRun) {
   const at::Tensor got = at::empty({kNumel});
   expect_parts(
       error_of([&] { shard->read(got).wait(); }),
-      {"not the bytes that were written", "offset 2097152"});
+      {"not the bytes that were written", "offset 524288"});
 }
 
 TEST(StoreFaults, HostBudgetTooSmall) {

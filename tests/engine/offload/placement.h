@@ -16,17 +16,17 @@ namespace tessera::testing {
 struct RestingNetImpl : torch::nn::Module {
   static constexpr int64_t kWide = 45;
 
-  RestingNetImpl()
-      : first(register_module("first", torch::nn::Linear(7, kWide))),
+  explicit RestingNetImpl(int64_t width = kWide, int count = 4)
+      : first(register_module("first", torch::nn::Linear(7, width))),
         norm(register_module(
             "norm",
-            torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWide})))),
-        frozen(register_module("frozen", torch::nn::Linear(kWide, kWide))),
-        seldom(register_module("seldom", torch::nn::Linear(kWide, kWide))),
-        last(register_module("last", torch::nn::Linear(kWide, 3))) {
-    for (int i = 0; i < 4; ++i) {
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        frozen(register_module("frozen", torch::nn::Linear(width, width))),
+        seldom(register_module("seldom", torch::nn::Linear(width, width))),
+        last(register_module("last", torch::nn::Linear(width, 3))) {
+    for (int i = 0; i < count; ++i) {
       layers.push_back(register_module(
-          "layer" + std::to_string(i), torch::nn::Linear(kWide, kWide)));
+          "layer" + std::to_string(i), torch::nn::Linear(width, width)));
     }
     frozen->weight.requires_grad_(false);
     frozen->bias.requires_grad_(false);
@@ -49,9 +49,11 @@ struct RestingNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(RestingNet);
 
-inline RestingNet make_resting_net() {
+inline RestingNet make_resting_net(
+    int64_t width = RestingNetImpl::kWide,
+    int count = 4) {
   torch::manual_seed(3);
-  return RestingNet();
+  return RestingNet(width, count);
 }
 
 /// Options with small groups and nothing in the log.

@@ -26,8 +26,8 @@ Outcome train(
     World& world,
     const EngineOptions& options,
     const std::string& what,
-    const std::function<void(const Engine&)>& look = {}) {
-  RestingNet net = make_resting_net();
+    const std::function<void(const Engine&)>& look = {},
+    RestingNet net = make_resting_net()) {
   auto engine = wrap(net, options);
   expect_planned(engine, what + ", before");
   Outcome run;
@@ -58,11 +58,16 @@ const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     at::kBFloat16,
     at::kHalf};
 
+/// So large that its state does not fit in the memory that files pass through.
+RestingNet make_large_net() {
+  return make_resting_net(400, 24);
+}
+
 /// Room for the state of two groups on the device and on the host.
 MemoryBudget budget_for_two_groups_each(
     const World& world,
     const EngineOptions& options) {
-  RestingNet net = make_resting_net();
+  RestingNet net = make_large_net();
   auto census = take_parameter_census(*net, {});
   choose_dtypes(*net, options.sharding.precision, census);
   const auto groups = make_groups(*net, census, options.sharding.groups);
@@ -125,7 +130,8 @@ TEST_P(Placement, IsChosenByTheBudget) {
     const TemporaryFolder folder;
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
-      const Outcome expected = train(world, options, "device");
+      const Outcome expected =
+          train(world, options, "device", {}, make_large_net());
       options.memory = budget_for_two_groups_each(world, options);
       options.memory.nvme_path = folder.path();
       const std::string what = text_of(precision) + " mixed";
