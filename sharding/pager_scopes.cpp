@@ -77,12 +77,7 @@ at::Tensor Pager::gather_master(size_t g) {
   }
   const at::Tensor whole =
       at::empty({groups_[g]->layout().padded_numel()}, master.options());
-  const bool as_bytes = !master.is_floating_point();
-  data_
-      ->all_gather(
-          as_bytes ? whole.view(at::kByte) : whole,
-          as_bytes ? master.view(at::kByte) : master,
-          "values of '" + groups_[g]->name() + "'")
+  data_->all_gather(whole, master, "values of '" + groups_[g]->name() + "'")
       .wait(watch_failures());
   return whole;
 }

@@ -240,12 +240,8 @@ void ParamGroup::begin_unshard(
   lane_ = &lane;
   const StreamLane::Scope on_lane(lane);
   lane.wait_for(slot_.after);
-  // Not every backend knows every integer type.
-  const bool as_bytes = !at::isFloatingType(dtype_);
   gather_ = communicator.all_gather(
-      as_bytes ? slot_.tensor.view(at::kByte) : slot_.tensor,
-      as_bytes ? shard_.view(at::kByte) : shard_,
-      "unshard of '" + name_ + "'");
+      slot_.tensor, shard_, "unshard of '" + name_ + "'");
   if (!gather_.pending()) {
     ready_ = lane.mark();
   }

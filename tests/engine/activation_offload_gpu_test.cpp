@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved tensors of a CUDA device that rest on the host: copies in both
 // directions run beside the computation, and must not change a bit.
-#include "support/cuda_devices.h"
-#include "support/ranks.h"
+#include "support/cuda_ranks_test.h"
 #include "tessera/engine/engine.h"
 #include "tessera/offload/host_activation_sink.h"
 #include "tessera/runtime/memory/stream_marks.h"
@@ -21,17 +20,7 @@ using namespace testing;
 
 constexpr int64_t kMiB = 1 << 20;
 
-class CudaActivations : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
-  /// Loading LibTorch's CUDA libraries takes seconds.
-  static constexpr RankOptions kLimits{
-      std::chrono::seconds(240),
-      std::chrono::milliseconds(60000)};
+class CudaActivations : public CudaRanksTest {};
 };
 
 /// Residual layers; with `side`, every other one on that stream.

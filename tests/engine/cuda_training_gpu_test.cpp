@@ -2,9 +2,8 @@
 // Training on a CUDA device: against plain LibTorch, and with streams of the
 // user's. The full product of the options is matrix_test's (matrix_gpu).
 #include "engine/parity.h"
-#include "support/cuda_devices.h"
+#include "support/cuda_ranks_test.h"
 #include "support/expect_error.h"
-#include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/memory/stream_marks.h"
 
@@ -19,17 +18,7 @@ namespace {
 
 using namespace testing;
 
-class CudaTraining : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
-  /// Loading LibTorch's CUDA libraries takes seconds.
-  static constexpr RankOptions kLimits{
-      std::chrono::seconds(240),
-      std::chrono::milliseconds(60000)};
+class CudaTraining : public CudaRanksTest {};
 };
 
 EngineOptions quiet() {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lazy and other modules on CUDA hold the numbers that they would have on the
 // CPU, whole and divided.
-#include "support/cuda_devices.h"
-#include "support/ranks.h"
+#include "support/cuda_ranks_test.h"
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
@@ -16,17 +15,7 @@ namespace {
 
 using namespace testing;
 
-class MoveModuleCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
-  /// Loading LibTorch's CUDA libraries takes seconds.
-  static constexpr RankOptions kLimits{
-      std::chrono::seconds(240),
-      std::chrono::milliseconds(60000)};
+class MoveModuleCuda : public CudaRanksTest {};
 };
 
 /// Normal, uniform and constant initialisers, more than one part of a copy

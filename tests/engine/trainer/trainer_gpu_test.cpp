@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A BERT trained by the trainer on CUDA: batches, losses and times.
-#include "support/cuda_devices.h"
-#include "support/ranks.h"
+#include "support/cuda_ranks_test.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/trainer/step_timing.h"
 #include "tessera/engine/trainer/trainer.h"
@@ -24,17 +23,7 @@ namespace {
 
 using namespace testing;
 
-class TrainerCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
-  /// Loading LibTorch's CUDA libraries takes seconds.
-  static constexpr RankOptions kLimits{
-      std::chrono::seconds(240),
-      std::chrono::milliseconds(60000)};
+class TrainerCuda : public CudaRanksTest {};
 };
 
 BertConfig small_bert() {

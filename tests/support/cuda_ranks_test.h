@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The base of tests that start ranks on CUDA devices.
+
+#include "support/cuda_devices.h"
+#include "support/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace tessera::testing {
+
+/// Skips where there is no CUDA device.
+class CudaRanksTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (count_cuda_devices() == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+  }
+  /// Loading LibTorch's CUDA libraries takes seconds.
+  static constexpr RankOptions kLimits{
+      std::chrono::seconds(240),
+      std::chrono::milliseconds(60000)};
+};
+
+} // namespace tessera::testing
