@@ -113,8 +113,11 @@ Engine::Engine(
         needed - *budget,
         " bytes too small: this rank needs ",
         needed,
-        ". Raise memory.device_bytes, give memory.host_bytes or "
-        "memory.nvme_path for optimizer state, or use more ranks.\n",
+        ", ",
+        options.memory.activation_bytes,
+        " of them for activations. Raise memory.device_bytes, give "
+        "memory.host_bytes or memory.nvme_path for optimizer state, use more "
+        "ranks, or take smaller micro-batches or shorter sequences.\n",
         memory_table("needed", planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {

@@ -187,6 +187,10 @@ class Engine {
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
+  /// Where compute waits for gathers, reductions and tiers.
+  TransferWaits& transfer_waits() {
+    return pager_->transfer_waits();
+  }
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
   ActivationStatistics activation_statistics() const;

@@ -126,6 +126,12 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.weight_decay = reader.get_double(
       "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
+  optimizer.moment_dtype = read_dtype(reader, "moment_dtype");
+  if (optimizer.moment_dtype == at::kFloat) {
+    optimizer.moment_dtype.reset();
+  }
+  optimizer.stochastic_rounding =
+      reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);
   optimizer.placement = reader.get_enum<StatePlacement>(
       "placement",
       {{"auto", StatePlacement::kAutomatic},
@@ -133,12 +139,6 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
        {"host", StatePlacement::kHost},
        {"nvme", StatePlacement::kNvme}},
       optimizer.placement);
-  optimizer.moment_dtype = read_dtype(reader, "moment_dtype");
-  if (optimizer.moment_dtype == at::kFloat) {
-    optimizer.moment_dtype.reset();
-  }
-  optimizer.stochastic_rounding =
-      reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);
   read_parameter_rules(reader, optimizer);
 }
 

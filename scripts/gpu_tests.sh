@@ -26,8 +26,11 @@ readonly tests=(
   kernels_adamw_gpu_test
   kernels_update_gpu_test
   kernels_pack_gpu_test
+  kernels_counter_random_gpu_test
+  move_module_gpu_test
   optim_placement_gpu_test
   cuda_training_gpu_test
+  trainer_trainer_gpu_test
   matrix_test)
 # Came with the wheel, or with any Linux that can run it.
 readonly on_every_machine='^(libtorch|libc10|libgomp|libcud|libnv|libnccl|libcu|ld-linux|libc\.|libm\.|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|linux-vdso)'

@@ -16,6 +16,7 @@
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
@@ -207,6 +208,10 @@ class Pager : public PageFaultHandler {
   const PagerStatistics& statistics() const {
     return statistics_;
   }
+  /// Where compute waits for this pager's transfers.
+  TransferWaits& transfer_waits() {
+    return transfer_waits_;
+  }
 
   /// The group for small collectives on CPU tensors (norms, flags).
   Communicator& control() {
@@ -359,6 +364,7 @@ class Pager : public PageFaultHandler {
   bool has_budget_ = false; ///< for gather slots
   bool unwrapped_ = false;
   PagerStatistics statistics_;
+  TransferWaits transfer_waits_;
 };
 
 } // namespace tessera

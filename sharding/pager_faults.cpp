@@ -206,6 +206,7 @@ void Pager::unshard_on_demand(int group_number) {
 void Pager::wait_ready(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kUnsharding) {
+    const TransferWaits::Scope waits(transfer_waits_);
     group.end_unshard(watch(group_number));
   } else {
     group.use_on_current_stream();
@@ -264,8 +265,7 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
 
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
-  if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !pages_) {
+  if (group.residency() == Residency::kSharded || group.pins > 0 || !pages_) {
     return;
   }
   group.touched_epoch = 0;

@@ -147,6 +147,10 @@ void Pager::begin_reduce(size_t g, bool is_final) {
 }
 
 void Pager::finish_reductions() {
+  if (reducing_.empty()) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
   for (const size_t g : std::exchange(reducing_, {})) {
     buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
       return describe({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
@@ -257,8 +261,11 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  reduce_leftovers(/*all=*/true);
-  wait_for_reduce_lane();
+  {
+    const TransferWaits::Scope waits(transfer_waits_);
+    reduce_leftovers(/*all=*/true);
+    wait_for_reduce_lane();
+  }
 
   const at::Tensor has =
       at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);

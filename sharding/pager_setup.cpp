@@ -132,8 +132,13 @@ void Pager::broadcast_module(
         storage.mutable_data(),
         {static_cast<int64_t>(storage.nbytes())},
         at::TensorOptions().dtype(at::kByte).device(tensor.device()));
-    // First to rank 0's counterparts, then from each of them to its copy.
     const std::string what = "broadcast of '" + name + "'";
+    // A buffer may be on the host although the parameters are not.
+    if (tensor.is_cpu()) {
+      control().broadcast(bytes, 0, what).wait();
+      return;
+    }
+    // First to rank 0's counterparts, then from each of them to its copy.
     if (mesh_.shard_rank == 0) {
       replicas_->broadcast(bytes, 0, what).wait();
     }

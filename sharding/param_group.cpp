@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/replace_storage.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -42,23 +43,6 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
 
 bool is_low_precision(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
-/// Puts the tensor over another storage, of elements of another type, in place:
-/// whoever holds it sees the change.
-void replace_storage(
-    const at::Tensor& tensor,
-    const c10::Storage& storage,
-    at::ScalarType dtype) {
-  auto replacement = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage),
-      c10::DispatchKeySet(
-          storage.device().is_cuda() ? c10::DispatchKey::CUDA
-                                     : c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(dtype));
-  replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
-      tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  tensor.set_data(replacement);
 }
 
 /// Whoever still uses the storage gets `message`, not freed memory.

@@ -2,11 +2,12 @@
 // `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a classifier on
 // held-out texts.
 
-#include "finetune_config.h"
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/zoo/bert_folder.h"
+#include "tessera/zoo/finetune_config.h"
 #include "tessera/zoo/text_classification_task.h"
 
 #include <CLI/CLI.hpp>
@@ -46,9 +47,10 @@ int run_eval(int argc, char** argv) {
       overrides,
       nullptr);
 
-  World& world = init();
+  World& world = init_on(config.device);
   const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
-  auto model = load_bert_for_sequence_classification(config.model_folder);
+  auto model = lazy_bert_for_sequence_classification(config.model_folder);
+  move_module(*model, world.device());
   const auto examples = encode_labelled_texts(
       read_labelled_texts(config.heldout_file, config.columns),
       model->config().labels,

@@ -42,6 +42,8 @@ int run_program(int argc, char** argv) {
       add_launch_command(app, program),
       add_program_command(app, "train", "Fine-tune a classifier"),
       add_program_command(app, "eval", "Score a fine-tuned classifier"),
+      add_program_command(
+          app, "bench", "Measure bandwidths and predict step times"),
   };
 
   try {

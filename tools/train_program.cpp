@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train CONFIG [key.path=value ...]`: fine-tunes a classifier.
 
-#include "finetune_config.h"
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/zoo/bert_folder.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/finetune_config.h"
 #include "tessera/zoo/text_classification_task.h"
 
 #include <torch/utils.h>
@@ -17,7 +17,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <optional>
 
 namespace tessera {
 
@@ -42,27 +41,6 @@ void prepare_run_folder(
   write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
 }
 
-/// The wrapped model as a folder that transformers loads. Collective.
-void export_model(
-    const World& world,
-    Engine& engine,
-    const BertForSequenceClassification& model,
-    const FinetuneConfig& config) {
-  std::optional<HfFolderWriter> writer;
-  if (world.rank() == 0) {
-    writer.emplace(
-        config.trainer.run_folder / "model",
-        model->config().to_json(),
-        config.model_folder);
-  }
-  // The other ranks write nothing.
-  engine.save_weights(
-      writer ? writer->weights_path() : std::filesystem::path());
-  if (writer) {
-    writer->commit();
-  }
-}
-
 void print_result(
     const FinetuneConfig& config,
     const TrainingSummary& summary,
@@ -73,8 +51,8 @@ void print_result(
       "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n"
       "held-out accuracy %.1f %% of %lld texts "
       "(always guessing the most frequent label: %.1f %%)\n"
-      "run folder %s: config.json, metrics.jsonl, loss.svg, result.json, "
-      "model/\n",
+      "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
+      "result.json, model/\n",
       static_cast<long long>(summary.steps),
       summary.seconds,
       summary.tokens_per_s,
@@ -111,7 +89,7 @@ int run_train(int argc, char** argv) {
       read_finetune_config(file, overrides, &resolved);
 
   install_cpu_memory_counter();
-  World& world = init();
+  World& world = init_on(config.device);
   prepare_run_folder(world, config.trainer.run_folder, resolved);
   const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
   const auto train_texts =
@@ -128,6 +106,8 @@ int run_train(int argc, char** argv) {
   torch::manual_seed(config.seed); // the classifier, alike on all ranks
   auto model =
       lazy_bert_for_sequence_classification(config.model_folder, labels);
+  move_module(*model, world.device());
+  model->set_checkpointed_layers(config.checkpoint_layers.value_or(0));
   auto engine = wrap(model, config.engine);
   // From here on dropout differs between the ranks.
   torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
@@ -151,7 +131,12 @@ int run_train(int argc, char** argv) {
   const auto summary = train(world, engine, task, config.trainer);
   const auto score = evaluate_text_classification(
       world, engine, model, tokenizer, heldout_examples, config.batch_size);
-  export_model(world, engine, model, config);
+  save_bert(
+      world,
+      engine,
+      model,
+      config.trainer.run_folder / "model",
+      config.model_folder);
   if (world.rank() == 0) {
     print_result(config, summary, score, majority_share(heldout_examples));
   }

@@ -47,6 +47,11 @@ class BertModelImpl : public torch::nn::Module {
   /// CPU, on ids out of range. Does not synchronise.
   BertOutput forward(const BertInput& input, bool with_hidden_states = false);
 
+  /// See BertEncoder.
+  void set_checkpointed_layers(std::int64_t count) {
+    encoder_->set_checkpointed_layers(count);
+  }
+
   const BertConfig& config() const {
     return config_;
   }
@@ -69,6 +74,11 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
   /// Logits [B, num_labels].
   /// @throws as BertModel.
   torch::Tensor forward(const BertInput& input);
+
+  /// See BertEncoder.
+  void set_checkpointed_layers(std::int64_t count) {
+    bert_->set_checkpointed_layers(count);
+  }
 
   const BertConfig& config() const {
     return bert_->config();

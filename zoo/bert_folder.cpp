@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string_view>
 
 namespace tessera {
@@ -112,6 +113,24 @@ void save_bert(
   HfFolderWriter writer(folder, model->config().to_json(), tokenizer_folder);
   save_weights(*model, writer.weights_path());
   writer.commit();
+}
+
+void save_bert(
+    const World& world,
+    Engine& engine,
+    const BertForSequenceClassification& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  std::optional<HfFolderWriter> writer;
+  if (world.rank() == 0) {
+    writer.emplace(folder, model->config().to_json(), tokenizer_folder);
+  }
+  // The other ranks write nothing.
+  engine.save_weights(
+      writer ? writer->weights_path() : std::filesystem::path());
+  if (writer) {
+    writer->commit();
+  }
 }
 
 } // namespace tessera

@@ -2,6 +2,8 @@
 #pragma once
 // BERT from and to a Hugging Face folder.
 
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/bert.h"
 
 #include <filesystem>
@@ -37,6 +39,15 @@ BertForSequenceClassification lazy_bert_for_sequence_classification(
 /// HfFolderWriter.
 /// @param tokenizer_folder where the tokenizer's files are copied from.
 void save_bert(
+    const BertForSequenceClassification& model,
+    const std::filesystem::path& folder,
+    const std::filesystem::path& tokenizer_folder);
+
+/// The same for a wrapped classifier, written by rank 0.
+/// Collective.
+void save_bert(
+    const World& world,
+    Engine& engine,
     const BertForSequenceClassification& model,
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder);

@@ -2,6 +2,7 @@
 #include "tessera/zoo/bert_layers.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/checkpoint.h"
 
 #include <torch/nn/init.h>
 #include <torch/torch.h>
@@ -142,6 +143,25 @@ BertEncoderImpl::BertEncoderImpl(const BertConfig& config) {
   }
 }
 
+// The layer is kept, and not what it computes inside.
+static torch::Tensor recomputed(
+    const std::shared_ptr<BertLayerImpl>& layer,
+    const torch::Tensor& hidden,
+    const torch::Tensor& mask) {
+  const auto parameters = layer->parameters();
+  const bool trains = std::any_of(
+      parameters.begin(), parameters.end(), [](const torch::Tensor& parameter) {
+        return parameter.requires_grad();
+      });
+  return checkpoint(
+      trains,
+      [layer](const torch::Tensor& input, const torch::Tensor& attends) {
+        return layer->forward(input, attends);
+      },
+      hidden,
+      mask);
+}
+
 torch::Tensor BertEncoderImpl::forward(
     torch::Tensor hidden,
     const torch::Tensor& mask,
@@ -149,8 +169,12 @@ torch::Tensor BertEncoderImpl::forward(
   if (hidden_states != nullptr) {
     hidden_states->push_back(hidden);
   }
-  for (const auto& layer : *layers_) {
-    hidden = layer->as<BertLayerImpl>()->forward(hidden, mask);
+  std::int64_t number = 0;
+  for (const auto& module : *layers_) {
+    const auto layer = std::dynamic_pointer_cast<BertLayerImpl>(module);
+    hidden = number++ < checkpointed_layers_ && at::GradMode::is_enabled()
+                 ? recomputed(layer, hidden, mask)
+                 : layer->forward(hidden, mask);
     if (hidden_states != nullptr) {
       hidden_states->push_back(hidden);
     }

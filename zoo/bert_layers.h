@@ -119,8 +119,16 @@ class BertEncoderImpl : public torch::nn::Module {
       const torch::Tensor& mask,
       std::vector<torch::Tensor>* hidden_states);
 
+  /// The first `count` layers keep only their input for backward and are
+  /// computed again there (tessera::checkpoint()); 0, the default, for none.
+  /// May be changed at any time.
+  void set_checkpointed_layers(std::int64_t count) {
+    checkpointed_layers_ = count;
+  }
+
  private:
   torch::nn::ModuleList layers_{nullptr};
+  std::int64_t checkpointed_layers_ = 0;
 };
 TORCH_MODULE(BertEncoder);
 

@@ -2,6 +2,7 @@
 #include "tessera/zoo/text_classification_task.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/to_device.h"
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/from_blob.h>
@@ -16,19 +17,23 @@ namespace tessera {
 
 namespace {
 
-struct ClassificationBatch {
-  BertInput input;
-  at::Tensor labels; ///< [B] int64
-};
-
-at::Tensor matrix(std::vector<int64_t>& values, int64_t rows, int64_t length) {
-  return at::from_blob(values.data(), {rows, length}, at::kLong).clone();
+/// [rows, length] on `device`.
+at::Tensor matrix(
+    std::vector<int64_t>& values,
+    int64_t rows,
+    int64_t length,
+    c10::Device device) {
+  const at::Tensor view =
+      at::from_blob(values.data(), {rows, length}, at::kLong);
+  // The copy outlives `values`, and so does pinned memory.
+  return device.is_cpu() ? view.clone() : to_device(view, device);
 }
 
 ClassificationBatch make_batch(
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
-    const std::vector<size_t>& rows) {
+    const std::vector<size_t>& rows,
+    c10::Device device) {
   std::vector<Encoding> encodings;
   std::vector<int64_t> labels;
   for (const size_t row : rows) {
@@ -37,13 +42,23 @@ ClassificationBatch make_batch(
   }
   EncodedBatch padded = tokenizer.pad(encodings);
   ClassificationBatch batch;
-  batch.input.input_ids = matrix(padded.input_ids, padded.rows, padded.length);
-  batch.input.token_type_ids =
-      matrix(padded.token_type_ids, padded.rows, padded.length);
-  batch.input.attention_mask =
-      matrix(padded.attention_mask, padded.rows, padded.length);
-  batch.labels = at::tensor(labels, at::kLong);
+  const auto on_device = [&](std::vector<int64_t>& values) {
+    return matrix(values, padded.rows, padded.length, device);
+  };
+  batch.input.input_ids = on_device(padded.input_ids);
+  batch.input.token_type_ids = on_device(padded.token_type_ids);
+  batch.input.attention_mask = on_device(padded.attention_mask);
+  batch.labels = to_device(at::tensor(labels, at::kLong), device);
   return batch;
+}
+
+c10::Device device_of(const torch::nn::Module& model) {
+  return model.parameters().front().device();
+}
+
+/// In float32: a scaled loss has no room in float16.
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::nn::functional::cross_entropy(logits.to(at::kFloat), labels);
 }
 
 } // namespace
@@ -86,15 +101,16 @@ void TextClassificationTask::begin_epoch(int64_t epoch) {
   }
 }
 
-MicroBatch TextClassificationTask::forward(int64_t index) {
+void TextClassificationTask::load(int64_t index) {
   const int64_t first = (index * world_.size() + world_.rank()) * batch_size_;
   const std::vector<size_t> rows(
       order_.begin() + first, order_.begin() + first + batch_size_);
-  const auto batch = make_batch(tokenizer_, examples_, rows);
-  const auto logits = model_->forward(batch.input);
-  return {
-      torch::nn::functional::cross_entropy(logits, batch.labels),
-      batch.input.input_ids.numel()};
+  batch_ = make_batch(tokenizer_, examples_, rows, device_of(*model_));
+}
+
+MicroBatch TextClassificationTask::forward(int64_t /*index*/) {
+  const auto logits = model_->forward(batch_.input);
+  return {loss_of(logits, batch_.labels), batch_.input.input_ids.numel()};
 }
 
 ClassificationScore evaluate_text_classification(
@@ -125,16 +141,14 @@ ClassificationScore evaluate_text_classification(
     if (is_filler) {
       rows.push_back(0);
     }
-    const auto batch = make_batch(tokenizer, examples, rows);
+    const auto batch = make_batch(tokenizer, examples, rows, device_of(*model));
     const auto logits = model->forward(batch.input);
     if (is_filler) {
       continue;
     }
     const auto rows_scored = static_cast<double>(rows.size());
     correct += logits.argmax(1).eq(batch.labels).sum().item<double>();
-    loss +=
-        rows_scored * torch::nn::functional::cross_entropy(logits, batch.labels)
-                          .item<double>();
+    loss += rows_scored * loss_of(logits, batch.labels).item<double>();
     scored += rows_scored;
   }
   model->train(was_training);

@@ -14,6 +14,12 @@
 
 namespace tessera {
 
+/// A batch of tokenized texts on a device.
+struct ClassificationBatch {
+  BertInput input;
+  at::Tensor labels; ///< [B] int64
+};
+
 /// Cross-entropy over shuffled batches. Every rank takes its own rows of every
 /// global batch; rows that do not fill a last global batch wait for the next
 /// epoch's order. Rows are padded to the longest of their batch.
@@ -36,6 +42,7 @@ class TextClassificationTask : public TrainingTask {
     return batch_size_;
   }
   void begin_epoch(int64_t epoch) override;
+  void load(int64_t index) override;
   MicroBatch forward(int64_t index) override;
 
  private:
@@ -46,6 +53,7 @@ class TextClassificationTask : public TrainingTask {
   int64_t batch_size_;
   uint64_t seed_;
   std::vector<size_t> order_;
+  ClassificationBatch batch_;
 };
 
 struct ClassificationScore {

@@ -169,6 +169,7 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   part.fetched = true;
   if (const int64_t bytes = stage_bytes(part); bytes > 0) {
+    const TransferWaits::Scope waits(context_.pager.transfer_waits());
     part.buffer = context_.stage.take(bytes);
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
@@ -185,6 +186,7 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
 
 ShardTensors UpdateMethod::open(ShardPart& part) {
   begin_fetch(part);
+  const TransferWaits::Scope waits(context_.pager.transfer_waits());
   ShardTensors tensors = context_.access[part.group]->tensors();
   for (PendingTransfer& transfer : part.arriving) {
     transfer.wait();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/report/svg_canvas.h"
 
+#include "tessera/engine/report/markup.h"
+
 #include <algorithm>
 #include <iomanip>
 #include <locale>
@@ -12,27 +14,6 @@ namespace {
 constexpr const char* kFont =
     "'Helvetica Neue', 'Segoe UI', 'DejaVu Sans', Arial, sans-serif";
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      default:
-        // XML has no control characters.
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 } // namespace
 
 SvgCanvas::SvgCanvas(int width_px, int height_px, std::string_view title) {
@@ -42,7 +23,7 @@ SvgCanvas::SvgCanvas(int width_px, int height_px, std::string_view title) {
   out_ << R"(<svg xmlns="http://www.w3.org/2000/svg" width=")" << width_px
        << R"(" height=")" << height_px << R"(" viewBox="0 0 )" << width_px
        << ' ' << height_px << R"(" role="img" font-family=")" << kFont
-       << "\">\n<title>" << escaped(title) << "</title>\n<rect width=\""
+       << "\">\n<title>" << escaped_markup(title) << "</title>\n<rect width=\""
        << width_px << R"(" height=")" << height_px << "\" fill=\"#ffffff\"/>\n";
 }
 
@@ -84,7 +65,7 @@ void SvgCanvas::text(
   if (style.upward) {
     out_ << R"( transform="rotate(-90 )" << at.x << ' ' << at.y << ")\"";
   }
-  out_ << '>' << escaped(content) << "</text>\n";
+  out_ << '>' << escaped_markup(content) << "</text>\n";
 }
 
 std::string SvgCanvas::document() const {

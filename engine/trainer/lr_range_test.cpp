@@ -79,6 +79,7 @@ LrRangeTestResult run_lr_range_test(
     if (step % batches == 0) {
       task.begin_epoch(step / batches);
     }
+    task.load(step % batches);
     const MicroBatch batch = task.forward(step % batches);
     engine.backward(batch.loss);
     const at::Tensor sum =

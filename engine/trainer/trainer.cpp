@@ -3,43 +3,19 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
+#include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
-#include "tessera/engine/trainer/skipped_steps.h"
-#include "tessera/engine/trainer/training_log.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 
-#include <ATen/ops/tensor.h>
-
-#include <chrono>
-#include <cmath>
+#include <algorithm>
+#include <filesystem>
 #include <limits>
-#include <memory>
-#include <optional>
+#include <vector>
 
 namespace tessera {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// What all ranks did in one step.
-struct StepTotals {
-  double loss = 0; ///< mean over ranks and micro-batches
-  double tokens = 0;
-};
-
-StepTotals sum_over_ranks(Engine& engine, double loss, double tokens) {
-  const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
-  engine.sum_over_ranks(sums);
-  const auto* values = sums.const_data_ptr<double>();
-  return {values[0], values[1]};
-}
 
 /// Steps of a run that has come so far, under the batches it has now.
 int64_t total_steps_from(
@@ -111,81 +87,59 @@ TrainingSummary train(
       task.begin_epoch(progress.batch / batches);
     }
   }
-  std::unique_ptr<TrainingLog> log;
-  if (world.rank() == 0) {
-    log = std::make_unique<TrainingLog>(
-        options.run_folder, total_steps, progress.steps);
-  }
 
-  SkippedSteps skipped_steps;
-  TrainingSummary summary;
-  summary.steps = progress.steps;
-  double all_tokens = 0;
-  const auto start = Clock::now();
+  RunMonitor monitor(world, engine, options, total_steps, progress.steps);
   int64_t& batch = progress.batch;
-  while (summary.steps < total_steps) {
-    const auto step_start = Clock::now();
-    double loss = 0;
-    double tokens = 0;
+  while (progress.steps < total_steps) {
     for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
+      monitor.begin(StepPhase::kData);
       if (batch % batches == 0) {
         task.begin_epoch(batch / batches);
       }
+      task.load(batch % batches);
+      monitor.begin(StepPhase::kForward);
       const MicroBatch done = task.forward(batch % batches);
-      const auto parts = static_cast<double>(options.accumulate);
-      engine.backward(options.accumulate == 1 ? done.loss : done.loss / parts);
-      loss += done.loss.item<double>() / parts;
-      tokens += static_cast<double>(done.tokens);
+      monitor.add(done);
+      monitor.begin(StepPhase::kBackward);
+      engine.backward(
+          options.accumulate == 1
+              ? done.loss
+              : done.loss / static_cast<double>(options.accumulate));
     }
-    const StepTotals totals =
-        sum_over_ranks(engine, loss / world.size(), tokens);
-    TESSERA_CHECK(
-        std::isfinite(totals.loss),
-        "training: the loss of step ",
-        summary.steps + 1,
-        " is ",
-        totals.loss,
-        ". Lower the learning rate, clip the gradients "
-        "(training.clip_grad_norm), or look at the data of this step.");
-    StepMetrics metrics;
+    const int64_t step = progress.steps + 1;
+    const bool reports = monitor.reports(step);
+    monitor.end();
+    if (reports) {
+      // Before the step, so that a loss that is no number reaches no weight.
+      monitor.read_losses(step);
+    }
+    monitor.begin(StepPhase::kOptimizer);
     scheduler.step(engine);
-    metrics.lr = engine.learning_rate();
-    if (options.clip_grad_norm > 0) {
-      metrics.grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
-    }
+    const double grad_norm = options.clip_grad_norm > 0
+                                 ? engine.clip_grad_norm(options.clip_grad_norm)
+                                 : 0;
     const bool is_skipped = !engine.step();
+    monitor.end();
 
-    ++summary.steps;
-    progress.steps = summary.steps;
-    summary.last_loss = totals.loss;
-    all_tokens += totals.tokens;
-    if (log) {
-      if (is_skipped) {
-        metrics.grad_norm = std::numeric_limits<double>::infinity();
-        if (const auto line =
-                skipped_steps.add(summary.steps, engine.loss_scale())) {
-          log->say(*line);
-        }
-      }
-      metrics.step = summary.steps;
-      metrics.epoch = static_cast<double>(batch) / static_cast<double>(batches);
-      metrics.loss = totals.loss;
-      metrics.tokens_per_s = totals.tokens / seconds_since(step_start);
-      metrics.memory_bytes = cpu_bytes_peak();
-      log->add(metrics);
+    progress.steps = step;
+    if (is_skipped) {
+      monitor.tell_skipped(step);
     }
-    if (options.save_every > 0 && summary.steps % options.save_every == 0) {
+    if (reports) {
+      monitor.write(
+          step,
+          static_cast<double>(batch) / static_cast<double>(batches),
+          engine.learning_rate(),
+          is_skipped ? std::numeric_limits<double>::infinity() : grad_norm);
+    }
+    if (options.save_every > 0 && step % options.save_every == 0) {
       engine.save(checkpoints_of(options), states, options.keep_last);
+      monitor.restart_clock(); // saving is no part of a step
     }
   }
   // As it was found, for whoever trains on.
   engine.set_learning_rate(scheduler.peak_learning_rate());
-  summary.seconds = seconds_since(start);
-  summary.tokens_per_s = all_tokens / summary.seconds;
-  if (log) {
-    log->finish();
-  }
-  return summary;
+  return monitor.finish(progress.steps);
 }
 
 } // namespace tessera

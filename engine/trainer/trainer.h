@@ -22,6 +22,12 @@ struct TrainerOptions {
   double clip_grad_norm = 0;
   /// Of the rate that the engine has at the start; total_steps is filled in.
   LrScheduleOptions schedule;
+  /// Optimizer steps between lines of the log, whose values are means over the
+  /// steps since the line before. Only then does the host wait for the device's
+  /// losses. A line is also written before a checkpoint.
+  int64_t log_every = 1;
+  /// Whether lines say what the time of a step went to; see StepSplit.
+  bool step_timing = true;
   /// Optimizer steps between checkpoints; 0 saves none.
   int64_t save_every = 0;
   /// Checkpoints that are kept; 0 keeps all.
@@ -31,8 +37,8 @@ struct TrainerOptions {
   /// up the samples where it was, and makes as many steps of those that are
   /// left as it takes now.
   bool resume = false;
-  /// Where rank 0 writes metrics.jsonl and loss.svg, and all ranks their part
-  /// of checkpoints/; exists.
+  /// Where rank 0 writes what TrainingLog says, and all ranks their part of
+  /// checkpoints/; exists.
   std::filesystem::path run_folder;
 };
 
@@ -46,9 +52,9 @@ struct TrainingSummary {
 /// Optimizer steps of a run.
 int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 
-/// Trains and reports. Collective. Rank 0 shows progress on standard output,
-/// writes one line per step to metrics.jsonl and, at the end, loss.svg.
-/// @throws tessera::Error when the loss is not finite, naming the step.
+/// Trains and reports. Collective. Rank 0 shows progress on standard output and
+/// writes the files of TrainingLog.
+/// @throws tessera::Error when a loss is not finite, naming the step.
 TrainingSummary train(
     World& world,
     Engine& engine,

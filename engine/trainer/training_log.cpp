@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/training_log.h"
 
+#include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -27,29 +28,26 @@ ProgressLineOptions progress_options() {
   return options;
 }
 
-/// Cuts a file of metrics off behind `last_step`. @return the losses that stay.
-std::vector<PlotPoint> keep_lines(
+/// Cuts a file of metrics off behind `last_step`. @return what stays.
+std::vector<StepMetrics> keep_lines(
     const std::filesystem::path& path,
     int64_t last_step) {
-  std::vector<PlotPoint> losses;
+  std::vector<StepMetrics> lines;
   if (last_step == 0 || !std::filesystem::exists(path)) {
-    return losses;
+    return lines;
   }
   std::istringstream all(read_text_file(path));
   std::string kept;
   for (std::string line; std::getline(all, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
     if (json.is_discarded() || json.value("step", last_step + 1) > last_step) {
       break;
     }
-    const auto loss = json.find("loss");
-    if (loss != json.end() && loss->is_number()) {
-      losses.push_back({json.at("step").get<double>(), loss->get<double>()});
-    }
+    lines.push_back(step_metrics_of(json));
     kept += line + "\n";
   }
   write_file_atomically(path, kept);
-  return losses;
+  return lines;
 }
 
 } // namespace
@@ -60,23 +58,25 @@ TrainingLog::TrainingLog(
     int64_t resumed_step)
     : folder_(folder),
       total_steps_(total_steps),
-      losses_(keep_lines(folder / "metrics.jsonl", resumed_step)),
+      lines_(keep_lines(folder / "metrics.jsonl", resumed_step)),
       metrics_(
           folder / "metrics.jsonl",
           resumed_step > 0 ? JsonLinesWriter::Mode::kAppend
                            : JsonLinesWriter::Mode::kNew),
+      events_(folder, resumed_step),
       progress_(std::cout, progress_options()) {}
 
 void TrainingLog::add(const StepMetrics& metrics) {
-  metrics_.write(
-      {{"step", metrics.step},
-       {"epoch", metrics.epoch},
-       {"loss", metrics.loss},
-       {"lr", metrics.lr},
-       {"grad_norm", metrics.grad_norm},
-       {"tokens_per_s", metrics.tokens_per_s},
-       {"memory_bytes", metrics.memory_bytes}});
-  losses_.push_back({static_cast<double>(metrics.step), metrics.loss});
+  const nlohmann::ordered_json line = to_json(metrics);
+  metrics_.write(line);
+  EventFileWriter::Scalars scalars;
+  for (const auto& [key, value] : line.items()) {
+    if (key != "step") {
+      scalars.emplace_back(key, value.get<double>());
+    }
+  }
+  events_.write(metrics.step, scalars);
+  lines_.push_back(metrics);
   Progress progress;
   progress.step = metrics.step;
   progress.total_steps = total_steps_;
@@ -93,12 +93,12 @@ void TrainingLog::say(const std::string& text) {
 
 void TrainingLog::finish() {
   progress_.finish();
-  LinePlot plot;
-  plot.title = "Training loss";
-  plot.x_label = "step";
-  plot.y_label = "loss";
-  plot.series.push_back({"loss", losses_, /*smooth=*/true});
-  write_file_atomically(folder_ / "loss.svg", to_svg(plot));
+  write_file_atomically(folder_ / "loss.svg", to_svg(loss_plot(lines_)));
+  write_file_atomically(
+      folder_ / "report.html",
+      to_html(run_report(
+          std::filesystem::absolute(folder_).lexically_normal().filename(),
+          lines_)));
 }
 
 } // namespace tessera

@@ -2,9 +2,10 @@
 #pragma once
 // What rank 0 shows and keeps of a training run.
 
+#include "tessera/engine/report/event_file.h"
 #include "tessera/engine/report/json_lines.h"
-#include "tessera/engine/report/line_plot.h"
 #include "tessera/engine/report/progress_line.h"
+#include "tessera/engine/trainer/step_metrics.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -13,19 +14,8 @@
 
 namespace tessera {
 
-struct StepMetrics {
-  int64_t step = 0; ///< 1 for the first
-  double epoch = 0; ///< epochs done, e.g. 0.25
-  double loss = 0; ///< mean over all ranks
-  double lr = 0;
-  /// Before clipping; 0 when not clipped, infinite when the step was skipped
-  /// (null in the file: JSON has no infinity).
-  double grad_norm = 0;
-  double tokens_per_s = 0; ///< over all ranks
-  int64_t memory_bytes = 0; ///< the most that rank 0 has used
-};
-
-/// Progress on standard output, metrics.jsonl and loss.svg in a folder.
+/// Progress on standard output and, in a folder: metrics.jsonl, an event file
+/// for TensorBoard and, at the end, loss.svg and report.html.
 class TrainingLog {
  public:
   /// @param resumed_step lines up to this step are kept, later ones, of steps
@@ -40,14 +30,15 @@ class TrainingLog {
   /// A warning that does not run into the progress line.
   void say(const std::string& text);
 
-  /// Ends the progress line and draws the loss curve.
+  /// Ends the progress line, draws the loss curve and writes the report.
   void finish();
 
  private:
   std::filesystem::path folder_;
   int64_t total_steps_;
-  std::vector<PlotPoint> losses_;
+  std::vector<StepMetrics> lines_; ///< with those of before a resumption
   JsonLinesWriter metrics_;
+  EventFileWriter events_;
   ProgressLine progress_;
 };
 

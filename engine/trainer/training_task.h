@@ -30,7 +30,12 @@ class TrainingTask {
   /// Puts the examples of epoch 0, 1, ... in order; deterministic.
   virtual void begin_epoch(int64_t epoch) = 0;
 
-  /// Forward of batch `index` of the epoch.
+  /// Makes batch `index` of the epoch and brings it to the model's device; its
+  /// forward follows. For tasks whose forward does not do that itself: the time
+  /// of data is told apart from that of compute.
+  virtual void load(int64_t /*index*/) {}
+
+  /// Forward of batch `index` of the epoch, which was loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
 };
 

@@ -84,14 +84,15 @@ class AdamWLoop {
   template <typename Lanes>
   static void prefetch_all(const Lanes& lanes, int64_t i) {
     lanes.prefetch_master(i);
-    lanes.prefetch_grad(i);
     lanes.prefetch_moment(i);
     lanes.prefetch_moment_sq(i);
+    lanes.prefetch_grad(i);
   }
 
   static bool step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop loop(shard.scalars);
+    const AdamWLoop shared(shard.scalars);
     return with_lanes<Vec>(shard, [&](auto lanes) {
+      const AdamWLoop loop = shared; // see ShardLanes
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         prefetch_all(lanes, i);
         Vec master = lanes.master(i, count...);
@@ -99,9 +100,9 @@ class AdamWLoop {
         Vec exp_avg = lanes.moment(i, count...);
         Vec exp_avg_sq = lanes.moment_sq(i, count...);
         loop.moments_.update(grad, exp_avg, exp_avg_sq);
+        master = loop.new_master(master, exp_avg, sqrt(exp_avg_sq));
         lanes.store_moment(exp_avg, i, count...);
         lanes.store_moment_sq(exp_avg_sq, i, count...);
-        master = loop.new_master(master, exp_avg, sqrt(exp_avg_sq));
         lanes.store_master(master, i, count...);
       });
       return lanes.grads_finite();
@@ -109,8 +110,9 @@ class AdamWLoop {
   }
 
   static bool moments(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop loop(shard.scalars);
+    const AdamWLoop shared(shard.scalars);
     return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
+      const AdamWLoop loop = shared; // see ShardLanes
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         prefetch_all(lanes, i);
         Vec grad = lanes.grad(i, count...);
@@ -132,8 +134,9 @@ class AdamWLoop {
       const T* roots,
       int64_t begin,
       int64_t end) {
-    const AdamWLoop loop(shard.scalars);
+    const AdamWLoop shared(shard.scalars);
     with_lanes<Vec, false>(shard, [&](auto lanes) {
+      const AdamWLoop loop = shared; // see ShardLanes
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         Vec root = Vec::load(roots + (i - begin), count...);
         Vec exp_avg = lanes.moment(i, count...);

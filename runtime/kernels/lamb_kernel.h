@@ -24,8 +24,9 @@ class LambLoop {
       const LambShard<T>& shard,
       int64_t begin,
       int64_t end) {
-    const LambLoop loop(shard.scalars);
+    const LambLoop shared(shard.scalars);
     return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
+      const LambLoop loop = shared; // see ShardLanes
       LambSums sums;
       // Vectors of a few squares are exact enough; more of them are not.
       constexpr int64_t kBlock = 16 * Vec::kWidth;
@@ -56,8 +57,9 @@ class LambLoop {
 
   /// The second half: the weights, at the rate that the norms gave.
   static void weights(const LambShard<T>& shard, int64_t begin, int64_t end) {
-    const LambLoop loop(shard.scalars);
+    const LambLoop shared(shard.scalars);
     with_lanes<Vec, false>(shard, [&](auto lanes) {
+      const LambLoop loop = shared; // see ShardLanes
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         Vec master = lanes.master(i, count...);
         Vec step = loop.direction(

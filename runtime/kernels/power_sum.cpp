@@ -12,7 +12,10 @@
 #include <cmath>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Not with ThreadSanitizer: a clone is picked while the program is being
+// linked, by code that calls the sanitizer before it is ready.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__)
 #define TESSERA_CLONES \
   __attribute__((target_clones("avx512f", "avx2,fma", "default")))
 #else

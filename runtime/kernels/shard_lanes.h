@@ -9,6 +9,10 @@
 namespace tessera::detail {
 
 /// Loads widen, stores round. The formats are constants of the type.
+///
+/// A loop keeps this, and the constants of its rule, in variables of its own
+/// function: what lies behind a reference would have to be read again after
+/// every store, for all that the compiler knows.
 template <
     typename Vec,
     typename Shard,

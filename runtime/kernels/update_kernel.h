@@ -90,8 +90,9 @@ struct LionRule {
 
 template <typename Vec, template <typename> typename Rule, typename Shard>
 bool update_range(const Shard& shard, int64_t begin, int64_t end) {
-  const Rule<Vec> rule(shard.scalars);
+  const Rule<Vec> shared(shard.scalars);
   return with_lanes<Vec>(shard, [&](auto lanes) {
+    const Rule<Vec> rule = shared; // see ShardLanes
     const auto step = [&]<bool kMoment>() {
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         lanes.prefetch_master(i);

@@ -17,7 +17,7 @@ namespace tessera::detail {
 
 // Bytes that loads run ahead of the loop. The hardware's prefetchers stop at
 // page ends, and there are up to seven streams; a KiB gains a few percent.
-inline constexpr int64_t kPrefetchBytes = 1024;
+inline constexpr int64_t kPrefetchBytes = 1280;
 
 template <typename Vec>
 void prefetch(const void* address) {

@@ -73,7 +73,7 @@ struct Work {
   /// Gradients of all weights.
   std::vector<at::Tensor> run(const std::optional<c10::Stream>& side = {}) {
     for (auto& weight : weights) {
-      weight.mutable_grad() = {};
+      weight.mutable_grad() = at::Tensor();
     }
     layers(x, weights, side).square().mean().backward();
     std::vector<at::Tensor> gradients;

@@ -2,6 +2,7 @@
 #pragma once
 // What a configuration file of `tessera train` says.
 
+#include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/text_classification_data.h"
@@ -9,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +20,15 @@ namespace tessera {
 struct FinetuneConfig {
   std::filesystem::path model_folder;
   int64_t max_length = 128;
+  /// Layers of the encoder that are computed again in backward; not given: the
+  /// program's choice.
+  std::optional<int64_t> checkpoint_layers;
   std::filesystem::path train_file;
   std::filesystem::path heldout_file;
   TextClassificationColumns columns;
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
+  DeviceOptions device;
   EngineOptions engine;
   TrainerOptions trainer;
 };

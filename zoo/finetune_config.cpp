@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "finetune_config.h"
-#include "foreign_keys.h"
+#include "tessera/zoo/finetune_config.h"
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -57,6 +57,8 @@ void read_training(const ConfigReader& reader, FinetuneConfig& config) {
   trainer.max_steps = reader.get_int("max_steps", {.min = 0}, 0);
   config.batch_size = reader.get_int("batch_size", {.min = 1}, 16);
   trainer.accumulate = reader.get_int("accumulate", {.min = 1}, 1);
+  trainer.log_every = reader.get_int("log_every", {.min = 1}, 1);
+  trainer.step_timing = reader.get_bool("step_timing", true);
   trainer.save_every = reader.get_int("save_every", {.min = 0}, 0);
   trainer.keep_last =
       static_cast<int>(reader.get_int("keep_last", {.min = 0, .max = 1000}, 2));
@@ -77,9 +79,13 @@ FinetuneConfig read_finetune_config(
       overrides);
   FinetuneConfig config;
   reader.get_enum<int>("task", {{"text_classification", 0}});
+  config.device = read_device(reader);
   const auto model = reader.get_object("model");
   config.model_folder = model.get_string("folder");
   config.max_length = model.get_int("max_length", {.min = 8}, 128);
+  if (model.contains("checkpoint_layers")) {
+    config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
+  }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
   config.heldout_file = data.get_string("heldout");

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/device_config.h"
+
+#include "tessera/runtime/core/cuda_backend.h"
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+DeviceOptions read_device(const ConfigReader& reader) {
+  DeviceOptions options;
+  options.device = reader.get_enum<DeviceChoice>(
+      "device",
+      {{"auto", DeviceChoice::kAuto},
+       {"cpu", DeviceChoice::kCpu},
+       {"cuda", DeviceChoice::kCuda}},
+      options.device);
+  options.matmul = reader.get_enum<CpuMatmul>(
+      "cpu_matmul",
+      {{"auto", CpuMatmul::kAuto},
+       {"libtorch", CpuMatmul::kLibTorch},
+       {"onednn", CpuMatmul::kOneDnn}},
+      options.matmul);
+  return options;
+}
+
+World& init_on(const DeviceOptions& options) {
+  InitOptions init_options;
+  init_options.use_cuda = options.device != DeviceChoice::kCpu;
+  World& world = init(init_options);
+  if (options.device == DeviceChoice::kCuda && !world.device().is_cuda()) {
+    const std::string& reason = load_cuda_backend().reason;
+    TESSERA_FAIL(
+        "device is 'cuda', but this process has none: ",
+        reason.empty() ? "TESSERA_CUDA=0 is set" : reason,
+        ". Set device=auto or device=cpu to train on the CPU.");
+  }
+  if (world.device().is_cpu()) {
+    set_cpu_matmul(options.matmul);
+  }
+  return world;
+}
+
+} // namespace tessera

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/loss_meter.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <utility>
+
+namespace tessera {
+
+void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
+  const at::Tensor part =
+      loss.detach().to(at::kDouble).div(static_cast<double>(parts));
+  sum_ = sum_.defined() ? sum_ + part : part;
+  tokens_ += tokens;
+}
+
+LossMeter::Totals LossMeter::take(
+    Engine& engine,
+    int world_size,
+    int64_t steps) {
+  const auto mean_of = static_cast<double>(world_size * steps);
+  const double loss = std::exchange(sum_, {}).item<double>() / mean_of;
+  const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
+  const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
+  engine.sum_over_ranks(sums);
+  const auto* values = sums.const_data_ptr<double>();
+  return {values[0], values[1]};
+}
+
+} // namespace tessera

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The losses of some steps, added up where they are computed.
+
+#include "tessera/engine/engine.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Adds losses up on their device: only take() waits for it.
+class LossMeter {
+ public:
+  struct Totals {
+    double loss = 0; ///< mean over ranks and steps
+    double tokens = 0; ///< sum over ranks
+  };
+
+  /// @param loss scalar, one of `parts` micro-batches of a step.
+  void add(const at::Tensor& loss, int64_t parts, int64_t tokens);
+
+  /// What was added since the last call, which were `steps` steps. Collective;
+  /// blocks.
+  Totals take(Engine& engine, int world_size, int64_t steps);
+
+ private:
+  at::Tensor sum_; ///< float64
+  int64_t tokens_ = 0;
+};
+
+} // namespace tessera

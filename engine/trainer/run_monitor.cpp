@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/run_monitor.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/device_memory.h"
+
+#include <cmath>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+c10::Device device_of(const Engine& engine) {
+  const auto& groups = engine.pager().groups();
+  return groups.empty() ? c10::Device(at::kCPU)
+                        : groups.front()->shard().device();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+void check_finite(double loss, int64_t first_step, int64_t last_step) {
+  const std::string steps = first_step == last_step
+                                ? "of step " + std::to_string(last_step)
+                                : "over steps " + std::to_string(first_step) +
+                                      " to " + std::to_string(last_step);
+  TESSERA_CHECK(
+      std::isfinite(loss),
+      "training: the loss ",
+      steps,
+      " is ",
+      loss,
+      ". Lower the learning rate, clip the gradients "
+      "(training.clip_grad_norm), or look at the data of these steps.");
+}
+
+} // namespace
+
+RunMonitor::RunMonitor(
+    const World& world,
+    Engine& engine,
+    const TrainerOptions& options,
+    int64_t total_steps,
+    int64_t done_steps)
+    : world_(world),
+      engine_(engine),
+      options_(options),
+      total_steps_(total_steps),
+      device_(device_of(engine)),
+      written_steps_(done_steps) {
+  TESSERA_CHECK(
+      options.log_every > 0,
+      "training: log_every is ",
+      options.log_every,
+      "; give the number of steps between lines of the log, at least 1.");
+  if (options.step_timing) {
+    timing_.emplace(device_, engine.transfer_waits());
+  }
+  if (world.rank() == 0) {
+    log_ = std::make_unique<TrainingLog>(
+        options.run_folder, total_steps, done_steps);
+  }
+}
+
+void RunMonitor::begin(StepPhase phase) {
+  if (timing_) {
+    timing_->begin(phase);
+  }
+}
+
+void RunMonitor::end() {
+  if (timing_) {
+    timing_->end();
+  }
+}
+
+void RunMonitor::add(const MicroBatch& batch) {
+  losses_.add(batch.loss, options_.accumulate, batch.tokens);
+}
+
+bool RunMonitor::reports(int64_t step) const {
+  // A resumed run has the lines of one that was not interrupted.
+  const bool saves = options_.save_every > 0 && step % options_.save_every == 0;
+  return step % options_.log_every == 0 || step == total_steps_ || saves;
+}
+
+void RunMonitor::read_losses(int64_t step) {
+  totals_ = losses_.take(engine_, world_.size(), step - written_steps_);
+  check_finite(totals_.loss, written_steps_ + 1, step);
+  tokens_ += totals_.tokens;
+}
+
+void RunMonitor::write(
+    int64_t step,
+    double epoch,
+    double lr,
+    double grad_norm) {
+  const auto steps = static_cast<double>(step - written_steps_);
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.epoch = epoch;
+  metrics.loss = totals_.loss;
+  metrics.lr = lr;
+  metrics.grad_norm = grad_norm;
+  metrics.tokens = totals_.tokens;
+  if (timing_) {
+    metrics.split = timing_->take().divided_by(steps);
+  }
+  const double seconds = seconds_since(interval_start_);
+  metrics.step_seconds = seconds / steps;
+  metrics.tokens_per_s = metrics.tokens / seconds;
+  metrics.memory_bytes = peak_bytes(device_);
+  if (log_) {
+    log_->add(metrics);
+  }
+  written_steps_ = step;
+  restart_clock();
+}
+
+void RunMonitor::tell_skipped(int64_t step) {
+  if (log_) {
+    if (const auto line = skipped_.add(step, engine_.loss_scale())) {
+      log_->say(*line);
+    }
+  }
+}
+
+TrainingSummary RunMonitor::finish(int64_t steps) {
+  if (log_) {
+    log_->finish();
+  }
+  TrainingSummary summary;
+  summary.steps = steps;
+  summary.last_loss = totals_.loss;
+  summary.seconds = seconds_since(start_);
+  summary.tokens_per_s = tokens_ / summary.seconds;
+  return summary;
+}
+
+} // namespace tessera

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/run_report.h"
+
+#include "tessera/engine/report/plot_ticks.h"
+#include "tessera/engine/report/progress_line.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tessera {
+
+namespace {
+
+struct NamedPart {
+  const char* label;
+  double StepSplit::*seconds;
+};
+
+constexpr std::array<NamedPart, 5> kParts{{
+    {"data", &StepSplit::data},
+    {"forward", &StepSplit::forward},
+    {"backward", &StepSplit::backward},
+    {"optimizer", &StepSplit::optimizer},
+    {"exposed transfer", &StepSplit::exposed_transfer},
+}};
+
+LinePlot plot_over_steps(std::string title, std::string y_label) {
+  LinePlot plot;
+  plot.title = std::move(title);
+  plot.x_label = "step";
+  plot.y_label = std::move(y_label);
+  return plot;
+}
+
+template <typename Value>
+PlotSeries series_of(
+    const std::vector<StepMetrics>& lines,
+    std::string label,
+    bool smooth,
+    const Value& value) {
+  PlotSeries series{std::move(label), {}, smooth};
+  for (const StepMetrics& line : lines) {
+    series.points.push_back({static_cast<double>(line.step), value(line)});
+  }
+  return series;
+}
+
+/// The lines that say what the time of a step went to.
+std::vector<StepMetrics> timed(const std::vector<StepMetrics>& lines) {
+  std::vector<StepMetrics> result;
+  for (const StepMetrics& line : lines) {
+    if (line.split) {
+      result.push_back(line);
+    }
+  }
+  return result;
+}
+
+LinePlot time_plot(const std::vector<StepMetrics>& lines) {
+  LinePlot plot = plot_over_steps("Time of a step", "ms");
+  for (const NamedPart& part : kParts) {
+    plot.series.push_back(
+        series_of(lines, part.label, false, [&](const StepMetrics& line) {
+          return 1000 * (*line.split).*part.seconds;
+        }));
+  }
+  return plot;
+}
+
+std::vector<ReportShare> shares_of(const std::vector<StepMetrics>& lines) {
+  std::vector<ReportShare> shares;
+  // The first line has what happens once: a plan is recorded, memory is taken.
+  const size_t first = lines.size() > 1 ? 1 : 0;
+  double steps = 0;
+  for (size_t i = first; i < lines.size(); ++i) {
+    steps +=
+        static_cast<double>(lines[i].step - (i > 0 ? lines[i - 1].step : 0));
+  }
+  for (const NamedPart& part : kParts) {
+    double seconds = 0;
+    for (size_t i = first; i < lines.size(); ++i) {
+      seconds +=
+          (*lines[i].split).*part.seconds *
+          static_cast<double>(lines[i].step - (i > 0 ? lines[i - 1].step : 0));
+    }
+    shares.push_back({part.label, seconds / steps});
+  }
+  return shares;
+}
+
+} // namespace
+
+LinePlot loss_plot(const std::vector<StepMetrics>& lines) {
+  LinePlot plot = plot_over_steps("Training loss", "loss");
+  plot.series.push_back(
+      series_of(lines, "loss", /*smooth=*/true, [](const StepMetrics& line) {
+        return line.loss;
+      }));
+  return plot;
+}
+
+HtmlReport run_report(
+    const std::string& title,
+    const std::vector<StepMetrics>& lines) {
+  HtmlReport report;
+  report.title = title;
+  if (lines.empty()) {
+    return report;
+  }
+  const StepMetrics& last = lines.back();
+  int64_t peak = 0;
+  for (const StepMetrics& line : lines) {
+    peak = std::max(peak, line.memory_bytes);
+  }
+  report.facts = {
+      {"steps", std::to_string(last.step)},
+      {"epochs", fixed(last.epoch, 2)},
+      {"last loss", fixed(last.loss, 4)},
+      {"tokens/s at the end", format_count(last.tokens_per_s)},
+      {"peak memory of rank 0", format_bytes(peak)}};
+  report.plots.push_back(loss_plot(lines));
+  LinePlot rate = plot_over_steps("Learning rate", "learning rate");
+  rate.series.push_back(
+      series_of(lines, "", false, [](const StepMetrics& l) { return l.lr; }));
+  report.plots.push_back(std::move(rate));
+  if (const auto with_split = timed(lines); !with_split.empty()) {
+    report.shares = shares_of(with_split);
+    report.plots.push_back(time_plot(with_split));
+  }
+  return report;
+}
+
+} // namespace tessera

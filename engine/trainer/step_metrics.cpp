@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/step_metrics.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+namespace {
+
+/// Null stands for numbers that are not finite.
+void read(const nlohmann::ordered_json& line, const char* key, double& value) {
+  const auto found = line.find(key);
+  if (found != line.end() && found->is_number()) {
+    value = found->get<double>();
+  }
+}
+
+void read(const nlohmann::ordered_json& line, const char* key, int64_t& value) {
+  const auto found = line.find(key);
+  if (found != line.end() && found->is_number_integer()) {
+    value = found->get<int64_t>();
+  }
+}
+
+/// Calls `field` with each key and the number that it stands for.
+template <typename Metrics, typename Field>
+void for_each_number(Metrics& metrics, const Field& field) {
+  field("step", metrics.step);
+  field("epoch", metrics.epoch);
+  field("loss", metrics.loss);
+  field("lr", metrics.lr);
+  field("grad_norm", metrics.grad_norm);
+  field("tokens", metrics.tokens);
+  field("tokens_per_s", metrics.tokens_per_s);
+  field("memory_bytes", metrics.memory_bytes);
+  field("step_s", metrics.step_seconds);
+  if (metrics.split) {
+    field("data_s", metrics.split->data);
+    field("forward_s", metrics.split->forward);
+    field("backward_s", metrics.split->backward);
+    field("optimizer_s", metrics.split->optimizer);
+    field("exposed_transfer_s", metrics.split->exposed_transfer);
+  }
+}
+
+} // namespace
+
+nlohmann::ordered_json to_json(const StepMetrics& metrics) {
+  nlohmann::ordered_json line;
+  for_each_number(
+      metrics, [&](const char* key, const auto& value) { line[key] = value; });
+  return line;
+}
+
+StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
+  StepMetrics metrics;
+  if (line.contains("forward_s")) {
+    metrics.split.emplace();
+  }
+  for_each_number(
+      metrics, [&](const char* key, auto& value) { read(line, key, value); });
+  return metrics;
+}
+
+} // namespace tessera

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fine-tunes BERT-Large on a card of 11 GiB: float16 with loss scaling,
+// sequences of 512 tokens, optimizer state on the host, and as many layers
+// computed again in backward as the budget asks for.
+//
+//   finetune_bert_large [CONFIG] [key.path=value ...]
+//
+// CONFIG is configs/finetune_bert_large.json where none is given. On a machine
+// without a GPU it runs on the CPU, which suits a small model.
+
+#include "memory_plan.h"
+
+#include "tessera/engine/report/progress_line.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/memory/device_memory.h"
+#include "tessera/sharding/move_module.h"
+#include "tessera/zoo/bert_folder.h"
+#include "tessera/zoo/finetune_config.h"
+#include "tessera/zoo/text_classification_task.h"
+
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace tessera;
+
+void check_model_folder(const std::filesystem::path& folder) {
+  TESSERA_CHECK(
+      std::filesystem::exists(folder / "config.json"),
+      "model.folder: '",
+      folder.string(),
+      "' has no config.json. Get the model once, where there is a network:\n"
+      "  pip install huggingface_hub\n"
+      "  hf download google-bert/bert-large-uncased config.json "
+      "model.safetensors vocab.txt tokenizer_config.json --local-dir ",
+      folder.string(),
+      "\nor name another Hugging Face folder of a BERT: model.folder=PATH");
+}
+
+int run(
+    const std::string& config_file,
+    const std::vector<std::string>& overrides) {
+  FinetuneConfig config = read_finetune_config(config_file, overrides, nullptr);
+  World& world = init_on(config.device);
+  check_model_folder(config.model_folder);
+  std::filesystem::create_directories(config.trainer.run_folder);
+
+  const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
+  const auto texts = read_labelled_texts(config.train_file, config.columns);
+  const auto labels = labels_of(texts);
+  const auto examples =
+      encode_labelled_texts(texts, labels, tokenizer, config.max_length);
+  const auto heldout = encode_labelled_texts(
+      read_labelled_texts(config.heldout_file, config.columns),
+      labels,
+      tokenizer,
+      config.max_length);
+
+  // Nothing of the model is in memory before the engine takes its part.
+  torch::manual_seed(config.seed);
+  auto model =
+      lazy_bert_for_sequence_classification(config.model_folder, labels);
+  move_module(*model, world.device());
+  const MemoryPlan plan(config, model->config(), world.device());
+  config.engine.memory.activation_bytes = plan.least_activation_bytes();
+  auto engine = wrap(model, config.engine);
+  const int64_t layers = plan.checkpointed_layers(engine);
+  model->set_checkpointed_layers(layers);
+  if (world.rank() == 0) {
+    log_info(plan.summary(engine, layers));
+  }
+
+  torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
+  TextClassificationTask task(
+      world, model, tokenizer, examples, config.batch_size, config.seed);
+  model->train();
+  reset_peak_bytes(world.device());
+  const auto summary = train(world, engine, task, config.trainer);
+  const int64_t peak = peak_bytes(world.device());
+  const auto score = evaluate_text_classification(
+      world, engine, model, tokenizer, heldout, config.batch_size);
+  save_bert(
+      world,
+      engine,
+      model,
+      config.trainer.run_folder / "model",
+      config.model_folder);
+  if (world.rank() == 0) {
+    std::printf(
+        "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"
+        "held-out accuracy %.1f %% of %lld texts; %s holds the log, "
+        "report.html and model/\n",
+        static_cast<long long>(summary.steps),
+        summary.tokens_per_s,
+        summary.last_loss,
+        format_bytes(peak).c_str(),
+        100 * score.accuracy,
+        static_cast<long long>(score.examples),
+        config.trainer.run_folder.c_str());
+  }
+  return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  tessera::install_cpu_memory_counter();
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::string config_file = "configs/finetune_bert_large.json";
+  if (!arguments.empty() && arguments.front().find('=') == std::string::npos) {
+    config_file = arguments.front();
+    arguments.erase(arguments.begin());
+  }
+  try {
+    return run(config_file, arguments);
+  } catch (const c10::Error& error) {
+    tessera::log_error(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    tessera::log_error(error.what());
+  }
+  return 1;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a budget of device memory leaves for activations, and what fits there.
+
+#include "tessera/engine/report/progress_line.h"
+#include "tessera/zoo/bert_memory.h"
+#include "tessera/zoo/finetune_config.h"
+
+#include <string>
+
+/// Before the engine is made: the least that activations need. After: how many
+/// layers have to be computed again.
+class MemoryPlan {
+ public:
+  /// What no plan sees: the CUDA context, cuBLAS's and cuDNN's workspaces,
+  /// and holes in the allocator's memory.
+  static constexpr int64_t kCudaReserve = int64_t{768} << 20;
+
+  MemoryPlan(
+      const tessera::FinetuneConfig& config,
+      const tessera::BertConfig& model,
+      c10::Device device)
+      : config_(config),
+        model_(model),
+        shape_(
+            config.batch_size,
+            config.max_length,
+            device,
+            config.engine.sharding.precision),
+        reserve_(device.is_cuda() ? kCudaReserve : 0) {}
+
+  /// With the layers of the configuration computed again, or with as many as
+  /// save memory.
+  int64_t least_activation_bytes() const {
+    const int64_t layers =
+        config_.checkpoint_layers.value_or(model_.num_hidden_layers - 1);
+    return activation_bytes(layers) + reserve_;
+  }
+
+  /// The configuration's number, or the least that fits beside what the engine
+  /// has planned.
+  int64_t checkpointed_layers(const tessera::Engine& engine) const {
+    if (config_.checkpoint_layers || !config_.engine.memory.device_bytes) {
+      return config_.checkpoint_layers.value_or(0);
+    }
+    const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
+                         tessera::total_bytes(engine.planned_memory());
+    // The engine has left room for this case.
+    return tessera::fewest_checkpointed_layers(model_, shape_, room)
+        .value_or(model_.num_hidden_layers - 1);
+  }
+
+  /// What is predicted, in a few lines.
+  std::string summary(const tessera::Engine& engine, int64_t layers) const {
+    using tessera::format_bytes;
+    const int64_t planned = tessera::total_bytes(engine.planned_memory());
+    const int64_t activations = activation_bytes(layers);
+    const auto budget = config_.engine.memory.device_bytes;
+    return "activations: about " + format_bytes(activations) + " for " +
+           std::to_string(shape_.rows) + " texts of " +
+           std::to_string(shape_.length) + " tokens, " +
+           std::to_string(layers) + " of " +
+           std::to_string(model_.num_hidden_layers) +
+           " layers computed again in backward\npredicted peak: " +
+           format_bytes(planned + activations + reserve_) + ", of which " +
+           format_bytes(reserve_) + " reserve" +
+           (budget ? "; the budget is " + format_bytes(*budget) : "");
+  }
+
+ private:
+  int64_t activation_bytes(int64_t layers) const {
+    return tessera::bert_activation_bytes(model_, shape_, layers);
+  }
+
+  tessera::FinetuneConfig config_;
+  tessera::BertConfig model_;
+  tessera::BertBatchShape shape_;
+  int64_t reserve_;
+};

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/device_memory.h"
+
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace tessera {
+
+int64_t peak_bytes(c10::Device device) {
+  if (device.is_cpu()) {
+    return cpu_bytes_peak();
+  }
+  constexpr auto kAll =
+      static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats =
+      c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return stats.allocated_bytes[kAll].peak;
+}
+
+void reset_peak_bytes(c10::Device device) {
+  if (device.is_cpu()) {
+    reset_cpu_bytes_peak();
+  } else {
+    c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  }
+}
+
+} // namespace tessera

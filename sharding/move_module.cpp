@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/move_module.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/replace_storage.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Makes the counterparts of storages on a device, each once.
+class StorageMover {
+ public:
+  explicit StorageMover(c10::Device device) : device_(device) {}
+
+  /// What `tensor` is to look at in place of its own storage.
+  c10::Storage counterpart(const at::Tensor& tensor) {
+    const c10::Storage& storage = tensor.storage();
+    const auto [place, is_new] =
+        moved_.try_emplace(storage.unsafeGetStorageImpl());
+    if (is_new) {
+      place->second = is_deferred(tensor) ? deferred(tensor) : copied(tensor);
+    }
+    return place->second;
+  }
+
+ private:
+  c10::Storage deferred(const at::Tensor& tensor) const {
+    const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    c10::Storage moved(
+        c10::Storage::use_byte_size_t{},
+        storage.nbytes(),
+        c10::DataPtr(nullptr, device_),
+        /*allocator=*/nullptr,
+        /*resizable=*/false);
+    set_deferred_init(*moved.unsafeGetStorageImpl(), *deferred_init(storage));
+    return moved;
+  }
+
+  c10::Storage copied(const at::Tensor& tensor) const {
+    // All of the memory, whatever part of it the tensor shows.
+    const auto count =
+        static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+    const at::Tensor source =
+        at::empty({0}, tensor.options().requires_grad(false));
+    source.set_(tensor.storage(), 0, {count}, {1});
+    return source.to(device_).storage();
+  }
+
+  c10::Device device_;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> moved_;
+};
+
+bool is_elsewhere(const at::Tensor& tensor, c10::Device device) {
+  // "cuda" without a number is the current one; a tensor's has a number.
+  return tensor.defined() && tensor.has_storage() &&
+         (tensor.device().type() != device.type() ||
+          (device.has_index() && tensor.device() != device));
+}
+
+} // namespace
+
+void move_module(torch::nn::Module& module, c10::Device device) {
+  const c10::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    TESSERA_CHECK(
+        !has_page_key(item.value()),
+        "move_module: parameter '",
+        item.key(),
+        "' is sharded by an engine. Move the module before tessera::wrap.");
+  }
+  // All storages are known before the first one goes: the addresses of those
+  // that are freed would be given to new ones.
+  StorageMover mover(device);
+  std::vector<std::pair<at::Tensor, c10::Storage>> moves;
+  const auto plan = [&](const at::Tensor& tensor) {
+    if (is_elsewhere(tensor, device)) {
+      moves.emplace_back(tensor, mover.counterpart(tensor));
+    }
+  };
+  for (const at::Tensor& parameter : module.parameters()) {
+    plan(parameter);
+  }
+  for (const at::Tensor& buffer : module.buffers()) {
+    plan(buffer);
+  }
+  for (auto& [tensor, storage] : moves) {
+    tensor.mutable_grad().reset();
+    replace_storage(tensor, storage, tensor.scalar_type());
+  }
+}
+
+} // namespace tessera

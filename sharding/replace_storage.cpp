@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/replace_storage.h"
+
+namespace tessera {
+
+void replace_storage(
+    const at::Tensor& tensor,
+    const c10::Storage& storage,
+    at::ScalarType dtype) {
+  auto replacement = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage),
+      c10::DispatchKeySet(
+          storage.device().is_cuda() ? c10::DispatchKey::CUDA
+                                     : c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(dtype));
+  replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
+      tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  tensor.set_data(replacement);
+}
+
+} // namespace tessera

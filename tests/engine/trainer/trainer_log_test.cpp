@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training run leaves behind.
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/temporary_folder.h"
+#include "tessera/engine/trainer/trainer.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kWidth = 16;
+
+/// Loads and forwards in turn, as the trainer promises.
+class LinearTask : public TrainingTask {
+ public:
+  explicit LinearTask(torch::nn::Sequential net) : net_(std::move(net)) {}
+
+  int64_t batch_size() const override {
+    return 4;
+  }
+  int64_t batches_per_epoch() const override {
+    return 10;
+  }
+  void begin_epoch(int64_t) override {}
+  void load(int64_t index) override {
+    EXPECT_FALSE(loaded_);
+    loaded_ = true;
+    torch::manual_seed(index);
+    x_ = torch::randn({4, kWidth});
+  }
+  MicroBatch forward(int64_t index) override {
+    EXPECT_TRUE(loaded_);
+    loaded_ = false;
+    const auto loss = net_->forward(x_).square().mean();
+    if (index == nan_at) {
+      return {loss * std::numeric_limits<double>::quiet_NaN(), 4};
+    }
+    return {loss, 4};
+  }
+
+  int64_t nan_at = -1;
+
+ private:
+  torch::nn::Sequential net_;
+  at::Tensor x_;
+  bool loaded_ = false;
+};
+
+/// Trains a net of two layers.
+TrainingSummary run(
+    World& world,
+    const TrainerOptions& options,
+    int64_t nan_at = -1) {
+  torch::manual_seed(1);
+  auto net = torch::nn::Sequential(
+      torch::nn::Linear(kWidth, kWidth), torch::nn::Linear(kWidth, 1));
+  EngineOptions engine_options;
+  engine_options.log_memory = false;
+  engine_options.sharding.groups.min_group_numel = 8;
+  auto engine = wrap(net, engine_options);
+  LinearTask task(net);
+  task.nan_at = nan_at;
+  return train(world, engine, task, options);
+}
+
+TrainerOptions options_of(
+    const std::filesystem::path& folder,
+    int64_t log_every) {
+  std::filesystem::create_directories(folder);
+  TrainerOptions options;
+  options.max_steps = 5;
+  options.accumulate = 2;
+  options.log_every = log_every;
+  options.run_folder = folder;
+  return options;
+}
+
+std::vector<nlohmann::json> lines_of(const std::filesystem::path& folder) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream all(read_text_file(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(all, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  return lines;
+}
+
+constexpr std::array<const char*, 5> kParts{
+    "data_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "exposed_transfer_s"};
+
+} // namespace
+
+TEST(TrainerLog, ALineIsTheMeanOfItsStepsAndSplitsTheirTime) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto each = folder.path() / "each";
+    const auto some = folder.path() / "some";
+    run(world, options_of(each, 1));
+    run(world, options_of(some, 2));
+    if (world.rank() != 0) {
+      return;
+    }
+    const auto lines = lines_of(each);
+    const auto means = lines_of(some);
+    ASSERT_EQ(lines.size(), 5U);
+    ASSERT_EQ(means.size(), 3U); // steps 2, 4 and the last
+    EXPECT_EQ(means[0]["step"], 2);
+    EXPECT_EQ(means[2]["step"], 5);
+    // Sums of a few float64 numbers in another order.
+    EXPECT_NEAR(
+        means[1]["loss"].get<double>(),
+        (lines[2]["loss"].get<double>() + lines[3]["loss"].get<double>()) / 2,
+        1e-12);
+    EXPECT_EQ(means[1]["tokens"], 2 * 2 * 2 * 4); // ranks, steps, parts, rows
+    EXPECT_EQ(means[1]["lr"], lines[3]["lr"]);
+    for (const auto& line : lines) {
+      double parts = 0;
+      for (const char* part : kParts) {
+        EXPECT_GE(line[part].get<double>(), 0) << part;
+        parts += line[part].get<double>();
+      }
+      EXPECT_GT(line["forward_s"], 0);
+      EXPECT_GT(line["exposed_transfer_s"], 0); // two ranks: there are gathers
+      EXPECT_LE(parts, line["step_s"].get<double>());
+    }
+  });
+}
+
+TEST(TrainerLog, LeavesAReportAndCurvesForTensorBoard) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& world) {
+    auto options = options_of(folder.path() / "run", 1);
+    run(world, options);
+    const std::string page = read_text_file(options.run_folder / "report.html");
+    for (const char* expected :
+         {"Where the time of a step goes",
+          "exposed transfer",
+          "Training loss",
+          "Learning rate"}) {
+      EXPECT_NE(page.find(expected), std::string::npos) << expected;
+    }
+    bool has_events = false;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(options.run_folder)) {
+      has_events |=
+          entry.path().filename().string().starts_with("events.out.tfevents.");
+    }
+    EXPECT_TRUE(has_events);
+
+    options.run_folder = folder.path() / "untimed";
+    std::filesystem::create_directories(options.run_folder);
+    options.step_timing = false;
+    run(world, options);
+    EXPECT_FALSE(lines_of(options.run_folder)[0].contains("forward_s"));
+    EXPECT_EQ(
+        read_text_file(options.run_folder / "report.html")
+            .find("Where the time"),
+        std::string::npos);
+  });
+}
+
+TEST(TrainerLog, ALossThatIsNoNumberNamesItsSteps) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& world) {
+    // Batches 0 and 1 are step 1's.
+    expect_error(
+        [&] { run(world, options_of(folder.path() / "each", 1), 2); },
+        {"loss of step 2", "nan"});
+    expect_error(
+        [&] { run(world, options_of(folder.path() / "some", 3), 2); },
+        {"loss over steps 1 to 3", "nan"});
+  });
+}
+
+} // namespace tessera

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The example as a user runs it, with a tiny BERT of random weights.
+#include "support/launched_job.h"
+#include "support/temporary_folder.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/bert_folder.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+using testing::LaunchedJob;
+
+constexpr int kLayers = 3;
+
+void write_model(const fs::path& folder) {
+  fs::create_directories(folder);
+  std::ofstream vocabulary(folder / "vocab.txt");
+  for (const char* token :
+       {"[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "game",
+        "of",
+        "cards",
+        "mail",
+        "server"}) {
+    vocabulary << token << '\n';
+  }
+  vocabulary.close();
+  BertConfig config;
+  config.vocab_size = 11;
+  config.hidden_size = 32;
+  config.num_hidden_layers = kLayers;
+  config.num_attention_heads = 2;
+  config.intermediate_size = 64;
+  config.max_position_embeddings = 64;
+  torch::manual_seed(1);
+  save_bert(BertForSequenceClassification(config), folder, folder);
+}
+
+class FinetuneBertLarge : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_model(folder_.path() / "bert");
+    std::ofstream data(folder_.path() / "data.jsonl");
+    for (int i = 0; i < 12; ++i) {
+      data << "{\"text\": \"a game of cards\", \"label\": \"games\"}\n"
+           << "{\"text\": \"a mail server\", \"label\": \"net\"}\n";
+    }
+  }
+
+  LaunchedJob::Result run(const std::vector<std::string>& overrides) const {
+    const fs::path data = folder_.path() / "data.jsonl";
+    std::vector<std::string> arguments{
+        TESSERA_EXAMPLE,
+        "device=cpu",
+        "model.folder=" + (folder_.path() / "bert").string(),
+        "model.max_length=16",
+        "data.train=" + data.string(),
+        "data.heldout=" + data.string(),
+        "training.batch_size=2",
+        "training.accumulate=2",
+        "training.max_steps=3",
+        "output.folder=" + out().string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    LaunchedJob job([&arguments] {
+      fs::current_path(TESSERA_SOURCE_DIR);
+      std::vector<char*> argv;
+      for (std::string& argument : arguments) {
+        argv.push_back(argument.data());
+      }
+      argv.push_back(nullptr);
+      ::execv(TESSERA_EXAMPLE, argv.data());
+      return 127;
+    });
+    return job.wait();
+  }
+
+  fs::path out() const {
+    return folder_.path() / "run";
+  }
+
+  TemporaryFolder folder_;
+};
+
+void expect_in(const std::string& output, const std::string& expected) {
+  EXPECT_NE(output.find(expected), std::string::npos)
+      << expected << " is not in:\n"
+      << output;
+}
+
+} // namespace
+
+TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
+  const auto result = run({});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  expect_in(result.output, "memory of rank 0 of 1");
+  expect_in(result.output, "0 of 3 layers computed again");
+  expect_in(result.output, "predicted peak: ");
+  expect_in(result.output, "the budget is 11.0 GiB");
+  expect_in(result.output, "3 steps, ");
+  for (const char* file :
+       {"metrics.jsonl", "loss.svg", "report.html", "model/config.json"}) {
+    EXPECT_TRUE(fs::exists(out() / file)) << file;
+  }
+  // Three steps, one interval of the log.
+  const std::string line = read_text_file(out() / "metrics.jsonl");
+  expect_in(line, "\"step\":3,");
+  for (const char* key :
+       {"data_s",
+        "forward_s",
+        "backward_s",
+        "optimizer_s",
+        "exposed_transfer_s"}) {
+    expect_in(line, std::string("\"") + key + "\":");
+  }
+}
+
+TEST_F(
+    FinetuneBertLarge,
+    RefusesABudgetThatIsTooSmallAndComputesAgainWhatMust) {
+  const auto refused = run({"memory.device_bytes=1000"});
+  EXPECT_EQ(refused.exit_code, 1);
+  expect_in(refused.output, "memory budget is");
+  expect_in(refused.output, "smaller micro-batches");
+
+  std::smatch needed;
+  ASSERT_TRUE(std::regex_search(
+      refused.output, needed, std::regex("this rank needs ([0-9]+)")))
+      << refused.output;
+  const auto least =
+      run({"memory.device_bytes=" + needed[1].str(), "training.max_steps=1"});
+  EXPECT_EQ(least.exit_code, 0) << least.output;
+  expect_in(least.output, "2 of 3 layers computed again");
+}
+
+TEST_F(FinetuneBertLarge, SaysHowToGetAModel) {
+  const auto result = run({"model.folder=/nowhere/bert"});
+  EXPECT_EQ(result.exit_code, 1);
+  expect_in(result.output, "/nowhere/bert");
+  expect_in(result.output, "hf download google-bert/bert-large-uncased");
+}
+
+} // namespace tessera

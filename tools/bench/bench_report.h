@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What `tessera bench` has found, as JSON and as text.
+
+#include "bench/device_copy.h"
+#include "bench/disk.h"
+#include "bench/host_memory.h"
+#include "bench/prediction.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct BenchFindings {
+  std::vector<NumaNodeBandwidth> nodes;
+  std::string disk_folder;
+  std::optional<DiskBandwidth> disk;
+  std::vector<DeviceBandwidth> devices;
+  BytesPerParameter bytes;
+  std::vector<double> parameter_counts;
+  double seconds = 0; ///< that measuring took
+};
+
+/// What predictions are made from: all NUMA nodes together, each at its best
+/// number of threads, the slowest device, the disk.
+Bandwidths bandwidths_of(const BenchFindings& findings);
+
+/// Bandwidths in bytes per second, times in seconds.
+nlohmann::ordered_json to_json(const BenchFindings& findings);
+
+/// Tables for a terminal, in GB/s (10^9) and ms.
+std::string to_text(const BenchFindings& findings);
+
+} // namespace tessera

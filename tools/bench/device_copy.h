@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bandwidth between the host's pinned memory and devices.
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+/// Bytes per second.
+struct DeviceBandwidth {
+  int index = 0;
+  double host_to_device = 0;
+  double device_to_host = 0;
+};
+
+/// One entry per CUDA device; empty where there is none. Blocks for up to
+/// `seconds` in all.
+std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds);
+
+} // namespace tessera

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera bench`: this machine's bandwidths, and what they mean for a step
+// whose optimizer state is not on the device.
+
+#include "bench/bench_report.h"
+#include "program_main.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <cstdio>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kMebi = 1 << 20;
+
+int run_bench(int argc, char** argv) {
+  CLI::App app(
+      "Measures memory, disk and device bandwidths, and predicts the step time "
+      "that they allow",
+      "tessera bench");
+  BenchFindings findings;
+  findings.parameter_counts = {335e6, 1.3e9, 13e9};
+  double seconds = 12;
+  double array_mib = 256;
+  double file_mib = 1024;
+  std::string folder = ".";
+  bool as_json = false;
+  bool no_disk = false;
+  const auto positive = CLI::PositiveNumber;
+  app.add_option("--folder", folder, "Where the disk is measured; default .");
+  app.add_flag("--no-disk", no_disk, "Leaves the disk alone");
+  app.add_option(
+         "--parameters",
+         findings.parameter_counts,
+         "Sizes of models to predict for, e.g. 335e6 13e9")
+      ->check(positive);
+  app.add_option(
+         "--gradient-bytes",
+         findings.bytes.gradient,
+         "Of a parameter's gradient on its way to the host; default 4")
+      ->check(positive);
+  app.add_option(
+         "--weight-bytes",
+         findings.bytes.weight,
+         "Of a parameter on its way back; default 2")
+      ->check(positive);
+  app.add_option("--seconds", seconds, "How long to measure, about; default 12")
+      ->check(CLI::Range(0.1, 600.0));
+  app.add_option(
+         "--array-mib", array_mib, "Of each of four arrays; default 256")
+      ->check(CLI::Range(1.0, 65536.0));
+  app.add_option("--file-mib", file_mib, "Of the disk's file; default 1024")
+      ->check(CLI::Range(4.0, 1048576.0));
+  app.add_flag("--json", as_json, "Prints one JSON object");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  // The device's part is short: a copy of a few hundred MiB says it all.
+  findings.devices =
+      measure_devices(static_cast<int64_t>(array_mib * kMebi), seconds / 6);
+  HostMemoryOptions memory;
+  memory.array_bytes = static_cast<size_t>(array_mib * kMebi);
+  memory.seconds = seconds / 3;
+  findings.nodes = measure_host_memory(memory);
+  if (!no_disk) {
+    DiskOptions disk;
+    disk.folder = folder;
+    disk.file_bytes = static_cast<uint64_t>(file_mib * kMebi);
+    disk.seconds = seconds / 2;
+    findings.disk_folder = folder;
+    findings.disk = measure_disk(disk);
+  }
+  findings.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  const std::string text =
+      as_json ? to_json(findings).dump(2) + "\n" : to_text(findings);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::guarded_main([&] { return tessera::run_bench(argc, argv); });
+}
