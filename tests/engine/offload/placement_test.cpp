@@ -135,8 +135,11 @@ TEST_P(Placement, IsChosenByTheBudget) {
       options.memory = budget_for_two_groups_each(world, options);
       options.memory.nvme_path = folder.path();
       const std::string what = text_of(precision) + " mixed";
-      const Outcome got =
-          train(world, options, what, [&](const Engine& engine) {
+      const Outcome got = train(
+          world,
+          options,
+          what,
+          [&](const Engine& engine) {
             for (const MemoryTier tier :
                  {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
               EXPECT_GT(state_bytes(engine, tier), 0)
@@ -148,7 +151,8 @@ TEST_P(Placement, IsChosenByTheBudget) {
             EXPECT_LE(
                 total_bytes(engine.measured_memory(MemoryTier::kHost)),
                 *options.memory.host_bytes);
-          });
+          },
+          make_large_net());
       expect_same_run(got, expected, what);
     }
   });
