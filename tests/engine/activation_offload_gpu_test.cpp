@@ -21,7 +21,6 @@ using namespace testing;
 constexpr int64_t kMiB = 1 << 20;
 
 class CudaActivations : public CudaRanksTest {};
-};
 
 /// Residual layers; with `side`, every other one on that stream.
 at::Tensor layers(

@@ -19,7 +19,6 @@ namespace {
 using namespace testing;
 
 class CudaTraining : public CudaRanksTest {};
-};
 
 EngineOptions quiet() {
   EngineOptions options;

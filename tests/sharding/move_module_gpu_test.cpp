@@ -16,7 +16,6 @@ namespace {
 using namespace testing;
 
 class MoveModuleCuda : public CudaRanksTest {};
-};
 
 /// Normal, uniform and constant initialisers, more than one part of a copy
 /// from the host, and a buffer.

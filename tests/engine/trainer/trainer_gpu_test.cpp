@@ -24,7 +24,6 @@ namespace {
 using namespace testing;
 
 class TrainerCuda : public CudaRanksTest {};
-};
 
 BertConfig small_bert() {
   BertConfig config;
