@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -19,6 +20,8 @@ namespace {
 
 // Below so many multiplications the call of oneDNN costs more than it saves.
 constexpr int64_t kLeastWork = 1 << 18;
+// 4 MiB, about what a core has of the caches.
+constexpr int64_t kStripElements = 1 << 20;
 
 /// x [m, k], weight [n, k], bias [n] or none -> [m, n]; activation "none".
 using Linear = at::Tensor(
@@ -77,6 +80,35 @@ at::Tensor addmm(
                    : at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
+at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  const bool fits = takes(a, b) && is_dense_float(out) && out.dim() == 2 &&
+                    out.size(0) == a.size(0) && out.size(1) == b.size(1);
+  return fits ? out.copy_(multiply(a, b, std::nullopt))
+              : at::cpu::mm_out(out, a, b);
+}
+
+at::Tensor& addmm_(
+    at::Tensor& sum,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  if (!takes(a, b) || !is_dense_float(sum) || sum.dim() != 2 ||
+      sum.size(0) != a.size(0) || sum.size(1) != b.size(1) || !beta.equal(1) ||
+      !alpha.equal(1)) {
+    return at::cpu::addmm_(sum, a, b, beta, alpha);
+  }
+  // In strips, so that what is added stays in the cache.
+  const int64_t strip =
+      std::max<int64_t>(kStripElements / std::max<int64_t>(b.size(1), 1), 1);
+  for (int64_t row = 0; row < a.size(0); row += strip) {
+    const int64_t rows = std::min(strip, a.size(0) - row);
+    sum.narrow(0, row, rows)
+        .add_(multiply(a.narrow(0, row, rows), b, std::nullopt));
+  }
+  return sum;
+}
+
 /// MKL picks its code by the vendor, not by what the processor can do.
 bool onednn_has_more_instructions() {
 #if defined(__x86_64__)
@@ -98,7 +130,9 @@ std::unique_ptr<torch::Library> replace_kernels() {
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("mm", &mm);
+  library->impl("mm.out", &mm_out);
   library->impl("addmm", &addmm);
+  library->impl("addmm_", &addmm_);
   return library;
 }
 

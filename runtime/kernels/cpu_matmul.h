@@ -16,9 +16,9 @@ enum class CpuMatmul {
 /// "libtorch", "onednn", "auto".
 const char* name_of(CpuMatmul choice);
 
-/// From here on at::mm and at::addmm, forward and backward, of dense float32
-/// CPU tensors go through it, in the whole process; small ones and all others
-/// stay with LibTorch. Not to be called while operators run.
+/// From here on at::mm, at::mm_out, at::addmm and addmm_, forward and backward,
+/// of dense float32 CPU tensors go through it, in the whole process; small ones
+/// and all others stay with LibTorch. Not to be called while operators run.
 /// @return what is in use: kLibTorch or kOneDnn.
 /// @throws tessera::Error for kOneDnn where LibTorch was built without it.
 CpuMatmul set_cpu_matmul(CpuMatmul choice);

@@ -81,7 +81,7 @@ TEST(LinePlot, TextCannotBreakTheMarkup) {
   LinePlot plot{"<b> & \"q\" \n", "</svg>", "&lt;", {{"a<b", {{0, 1}}}}};
   const std::string svg = to_svg(plot);
   expect_well_formed(svg);
-  EXPECT_NE(svg.find("&lt;b&gt; &amp; \"q\"  <"), std::string::npos);
+  EXPECT_NE(svg.find("&lt;b&gt; &amp; &quot;q&quot;  <"), std::string::npos);
   EXPECT_NE(svg.find(">a&lt;b<"), std::string::npos);
 }
 

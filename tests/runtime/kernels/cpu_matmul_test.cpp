@@ -51,6 +51,12 @@ TEST_F(CpuMatmulTest, IsAsAccurate) {
         const at::Tensor plain = left.mm(right);
         const at::Tensor with_bias = torch::addmm(bias, left, right);
         EXPECT_TRUE(plain.is_contiguous());
+        const at::Tensor out = torch::empty({n, m}).t();
+        torch::mm_out(const_cast<at::Tensor&>(out), left, right);
+        EXPECT_TRUE(out.equal(plain));
+        const at::Tensor sum = torch::ones({m, n});
+        sum.addmm_(left, right);
+        EXPECT_LT(error_of(sum, exact + 1, k), 2);
         EXPECT_LT(error_of(plain, exact, k), 2);
         EXPECT_LT(error_of(with_bias, exact + bias.to(torch::kDouble), k), 2);
       }
