@@ -23,15 +23,19 @@ TESSERA_CUDA=OFF scripts/setup.sh setup
 export PATH=$PWD/.venv/bin:$PATH
 cmake --preset "$preset"
 
-# A test's program has the name of its target.
+# A test's program has the name of its target; ctest does not tell those of
+# programs that are not built yet, but most tests are called like theirs.
 mapfile -t programs < <(
   ctest --preset "$preset" "$@" --show-only=json-v1 | python3 -c '
-import json, os, sys
+import json, os, subprocess, sys
+build = sys.argv[1]
 tests = json.load(sys.stdin)["tests"]
-paths = {test["command"][0] for test in tests if "command" in test}
-folder = sys.argv[1] + "/"
-print(*sorted(os.path.basename(p) for p in paths if p.startswith(folder)),
-      sep="\n")' "$PWD/build/$preset/bin")
+names = {os.path.basename(test.get("command", [test["name"]])[0])
+         for test in tests}
+listing = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"],
+                         check=True, capture_output=True, text=True).stdout
+targets = {line.split(":")[0] for line in listing.splitlines()}
+print(*sorted(names & targets), sep="\n")' "$PWD/build/$preset")
 if [[ -n ${programs[0]:-} ]]; then
   cmake --build --preset "$preset" --parallel "${JOBS:-$(nproc)}" \
     --target "${programs[@]}"
