@@ -411,6 +411,12 @@ void Engine::set_learning_rate(double lr) {
       "Engine::set_learning_rate: ",
       lr,
       " is not a learning rate; it must be finite and at least 0.");
+  TESSERA_CHECK(
+      lr == optimizer_->learning_rate() || pager_->unwrapped() ||
+          !pager_->updated_in_backward(),
+      "Engine::set_learning_rate: backward has updated some groups already "
+      "(update_in_backward). Set the rate before the first backward of a "
+      "step.");
   optimizer_->set_learning_rate(lr);
 }
 

@@ -176,6 +176,8 @@ class Engine {
       const std::vector<Checkpointable*>& states = {});
 
   double learning_rate() const;
+  /// With EngineOptions::update_in_backward, to be set before the first
+  /// backward of a step. @throws tessera::Error when it comes later.
   void set_learning_rate(double lr);
 
   /// Bytes on this rank by purpose, as computed before anything is allocated.

@@ -126,9 +126,10 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.weight_decay = reader.get_double(
       "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
-  optimizer.moment_dtype = read_dtype(reader, "moment_dtype");
-  if (optimizer.moment_dtype == at::kFloat) {
-    optimizer.moment_dtype.reset();
+  const bool bfloat16_moments = reader.get_enum<bool>(
+      "moment_dtype", {{"float32", false}, {"bfloat16", true}}, false);
+  if (bfloat16_moments) {
+    optimizer.moment_dtype = at::kBFloat16;
   }
   optimizer.stochastic_rounding =
       reader.get_bool("stochastic_rounding", optimizer.stochastic_rounding);

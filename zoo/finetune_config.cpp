@@ -3,6 +3,7 @@
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/foreign_keys.h"
@@ -95,6 +96,13 @@ FinetuneConfig read_finetune_config(
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   config.trainer.run_folder = reader.get_object("output").get_string("folder");
+  TESSERA_CHECK(
+      !config.engine.update_in_backward || config.trainer.clip_grad_norm == 0,
+      file.string(),
+      ": update_in_backward applies gradients before their norm is known, and "
+      "training.clip_grad_norm is ",
+      config.trainer.clip_grad_norm,
+      ". Set one of them to false or 0.");
   reader.finish(foreign_keys());
   if (resolved != nullptr) {
     *resolved = reader.resolved();

@@ -14,7 +14,7 @@ class Engine;
 
 /// ```
 /// LrScheduler scheduler(engine.learning_rate(), options);
-/// for (...) { ...; scheduler.step(engine); engine.step(); }
+/// for (...) { scheduler.step(engine); ...; engine.step(); }
 /// ```
 /// Parameters with a lr_scale of their own keep it: it multiplies the rate.
 class LrScheduler : public Checkpointable {
@@ -26,7 +26,8 @@ class LrScheduler : public Checkpointable {
   /// The rate of the coming step.
   double learning_rate() const;
 
-  /// Sets it and counts the step; before each Engine::step().
+  /// Sets it and counts the step; once for each Engine::step(), before the
+  /// backward that leads to it.
   void step(Engine& engine);
 
   /// Stretches the schedule, for a run whose length has changed.

@@ -80,15 +80,16 @@ LrRangeTestResult run_lr_range_test(
       task.begin_epoch(step / batches);
     }
     task.load(step % batches);
+    const double part =
+        static_cast<double>(step) / static_cast<double>(options.steps - 1);
+    const double lr =
+        options.min_lr * std::pow(options.max_lr / options.min_lr, part);
+    engine.set_learning_rate(lr);
     const MicroBatch batch = task.forward(step % batches);
     engine.backward(batch.loss);
     const at::Tensor sum =
         at::tensor({batch.loss.item<double>() / world.size()}, at::kDouble);
     engine.sum_over_ranks(sum);
-    const double part =
-        static_cast<double>(step) / static_cast<double>(options.steps - 1);
-    const double lr =
-        options.min_lr * std::pow(options.max_lr / options.min_lr, part);
     mean =
         options.smoothing * mean + (1 - options.smoothing) * sum.item<double>();
     // The mean starts at zero: without this it would be too low at first.
@@ -100,7 +101,6 @@ LrRangeTestResult run_lr_range_test(
       break;
     }
     result.points.push_back({lr, loss});
-    engine.set_learning_rate(lr);
     engine.step();
   }
   engine.set_learning_rate(lr_before);

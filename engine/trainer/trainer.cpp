@@ -69,6 +69,12 @@ TrainingSummary train(
       options.run_folder.string(),
       " holds checkpoints of an earlier run. Go on from them with "
       "training.resume=true, give another output.folder, or remove that one.");
+  if (options.resume && !has_checkpoints && world.rank() == 0) {
+    log_warning(
+        "training.resume is true, but there is no checkpoint in ",
+        checkpoints_of(options).string(),
+        " (training.save_every writes them): starting from the beginning");
+  }
   if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
     // Other ranks or batches make other steps of what is left.
@@ -91,6 +97,7 @@ TrainingSummary train(
   RunMonitor monitor(world, engine, options, total_steps, progress.steps);
   int64_t& batch = progress.batch;
   while (progress.steps < total_steps) {
+    scheduler.step(engine); // backward may update already
     for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
       monitor.begin(StepPhase::kData);
       if (batch % batches == 0) {
@@ -114,7 +121,6 @@ TrainingSummary train(
       monitor.read_losses(step);
     }
     monitor.begin(StepPhase::kOptimizer);
-    scheduler.step(engine);
     const double grad_norm = options.clip_grad_norm > 0
                                  ? engine.clip_grad_norm(options.clip_grad_norm)
                                  : 0;

@@ -48,6 +48,7 @@ std::vector<std::vector<at::Tensor>> run(const Case& test, bool in_backward) {
   Engine engine = wrap(net, options);
   std::vector<std::vector<at::Tensor>> history;
   for (int step = 0; step < 5; ++step) {
+    engine.set_learning_rate(0.01 / (1 + step));
     for (int b = 0; b < test.backwards(step); ++b) {
       engine.backward(loss_of(*net, tokens_of(step, b, world().rank())));
     }
@@ -243,6 +244,8 @@ TEST_P(UpdateInBackward, CallsThatNeedGradientsAreRefused) {
       expect_error(call, {"Engine::", "update_in_backward", "false"});
     }
     expect_error([&] { engine.save("nowhere"); }, {"Engine::save", "step()"});
+    expect_error(
+        [&] { engine.set_learning_rate(0.5); }, {"before the first backward"});
     engine.step();
   });
 }
