@@ -119,7 +119,7 @@ void GradientBucket::take(size_t i) {
   const c10::NoGradGuard no_grad;
   if (packs_) {
     entry.waiting = std::move(gradient);
-    arrived_on_.insert(*current_stream(shard_.device()));
+    arrived_on_.insert(*current_stream(group_.shard().device()));
   } else {
     store(entry, gradient);
   }

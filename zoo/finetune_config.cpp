@@ -16,19 +16,8 @@ namespace {
 
 void read_schedule(const ConfigReader& reader, FinetuneConfig& config) {
   LrScheduleOptions& schedule = config.trainer.schedule;
-  schedule.decay = reader.get_enum<LrDecay>(
-      "decay",
-      {{"constant", LrDecay::kConstant},
-       {"linear", LrDecay::kLinear},
-       {"cosine", LrDecay::kCosine},
-       {"polynomial", LrDecay::kPolynomial},
-       {"noam", LrDecay::kNoam},
-       {"exponential", LrDecay::kExponential},
-       {"step", LrDecay::kStep},
-       {"multi_step", LrDecay::kMultiStep},
-       {"one_cycle", LrDecay::kOneCycle},
-       {"wsd", LrDecay::kWsd}},
-      LrDecay::kLinear);
+  schedule.decay = reader.get_enum(
+      "decay", lr_decay_names(), std::optional(LrDecay::kLinear));
   schedule.warmup_steps = reader.get_int("warmup_steps", {.min = 0}, 0);
   schedule.final_factor =
       reader.get_double("final_factor", {.min = 0, .max = 1}, 0.0);

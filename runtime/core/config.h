@@ -88,6 +88,19 @@ class ConfigReader {
       std::string_view key,
       std::initializer_list<std::pair<const char*, Enum>> choices,
       std::optional<Enum> fallback = {}) const {
+    return get_enum<Enum>(
+        key,
+        std::vector<std::pair<std::string, Enum>>(
+            choices.begin(), choices.end()),
+        fallback);
+  }
+
+  /// The same with a table that stands elsewhere.
+  template <typename Enum>
+  Enum get_enum(
+      std::string_view key,
+      const std::vector<std::pair<std::string, Enum>>& choices,
+      std::optional<Enum> fallback = {}) const {
     std::vector<std::string> names;
     std::optional<size_t> fallback_index;
     for (const auto& [name, value] : choices) {
@@ -96,7 +109,7 @@ class ConfigReader {
       }
       names.emplace_back(name);
     }
-    return std::data(choices)[get_choice(key, names, fallback_index)].second;
+    return choices[get_choice(key, names, fallback_index)].second;
   }
 
   std::vector<std::string> get_strings(
