@@ -148,7 +148,7 @@ class AdafactorMethod : public UpdateMethod {
     double weight_squares = 0; ///< of the step in progress
     size_t row = 0; ///< of the step in progress, in sums
 
-    const at::Tensor& values() const {
+    at::Tensor values() const {
       return moments->tensor();
     }
   };

@@ -18,12 +18,11 @@ bool is_narrow(at::ScalarType dtype) {
 ShardAccess::ShardAccess(
     ParamGroup& group,
     const GradientBucket& bucket,
-    MemoryTier tier)
+    bool on_device)
     : group_(group),
       bucket_(bucket),
-      device_(
-          tier == MemoryTier::kDevice ? group.shard().device()
-                                      : at::Device(at::kCPU)) {
+      on_device_(on_device),
+      device_(on_device ? group.shard().device() : at::Device(at::kCPU)) {
   TESSERA_CHECK(
       at::isFloatingType(group.dtype()),
       "optimizer: weights of type ",
@@ -44,7 +43,8 @@ bool ShardAccess::is_remote() const {
 
 bool ShardAccess::stages_master() const {
   StoredShard* stored = group_.stored_master();
-  return stored != nullptr ? !stored->in_place().defined() : is_remote();
+  // (in_place() may have to wait.)
+  return stored != nullptr ? stored->tier() != MemoryTier::kHost : is_remote();
 }
 
 bool ShardAccess::rounds_in_kernel() const {

@@ -3,7 +3,6 @@
 // What an update reads and writes of one group, wherever it rests.
 
 #include "tessera/engine/optim/state_stage.h"
-#include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/memory/pending_transfer.h"
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/param_group.h"
@@ -14,8 +13,8 @@
 
 namespace tessera {
 
-/// The tensors of one group's shard during an update: [shard_numel] each, all
-/// on one device.
+/// The tensors of one group's shard during an update: [shard_numel] each, on
+/// one device, but for a master that is to be streamed to it.
 struct ShardTensors {
   at::Tensor master; ///< float32 or float64; updated
   at::Tensor gradient; ///< of master's dtype, bfloat16 or float16
@@ -25,19 +24,25 @@ struct ShardTensors {
 
 /// Hides where the master weights are: in the group, stored on another tier,
 /// or nowhere (training without master weights: then each update widens the
-/// shard and rounds it back). A group whose state is not on the parameters'
-/// device is updated by the CPU; what comes from elsewhere and goes back passes
-/// through a buffer of the stage.
+/// shard and rounds it back). Where the CPU updates, what comes from elsewhere
+/// and goes back passes through a buffer of the stage; so does what rests in a
+/// file. Where the device updates, master weights that rest elsewhere are given
+/// in host memory.
 class ShardAccess {
  public:
-  /// @param group, bucket outlive this object. @param tier of the group's
-  /// state.
+  /// @param group, bucket outlive this object. @param on_device updates happen
+  /// on the parameters' device, else on the CPU.
   /// @throws tessera::Error when the parameters are not floating-point.
-  ShardAccess(ParamGroup& group, const GradientBucket& bucket, MemoryTier tier);
+  ShardAccess(ParamGroup& group, const GradientBucket& bucket, bool on_device);
 
   /// Where updates happen.
   at::Device device() const {
     return device_;
+  }
+  /// The master is in host memory while updates happen on another device, or
+  /// are as if they did.
+  bool streams_master() const {
+    return on_device_ && group_.stored_master() != nullptr;
   }
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
@@ -65,6 +70,7 @@ class ShardAccess {
 
   ParamGroup& group_;
   const GradientBucket& bucket_;
+  bool on_device_;
   at::Device device_;
   ShardTensors open_;
   std::vector<PendingTransfer> arriving_;

@@ -13,6 +13,9 @@
 
 namespace tessera {
 
+/// Moments per element, at most.
+int max_moments(const UpdateRule& rule);
+
 /// Of one group on one rank, in bytes.
 struct StateNeeds {
   int64_t state = 0; ///< its own master weights and moments

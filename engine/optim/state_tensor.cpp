@@ -7,22 +7,23 @@
 
 namespace tessera {
 
-StateTensor::StateTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+StateTensor::StateTensor(at::Tensor tensor)
+    : tensor_(std::move(tensor)), in_memory_(true) {}
 
 StateTensor::StateTensor(std::unique_ptr<StoredShard> shard)
-    : shard_(std::move(shard)), tensor_(shard_->in_place()) {}
+    : shard_(std::move(shard)), in_memory_(shard_->in_place().defined()) {}
 
 int64_t StateTensor::numel() const {
-  return in_memory() ? tensor_.numel() : shard_->numel();
+  return shard_ != nullptr ? shard_->numel() : tensor_.numel();
 }
 
 at::ScalarType StateTensor::dtype() const {
-  return in_memory() ? tensor_.scalar_type() : shard_->dtype();
+  return shard_ != nullptr ? shard_->dtype() : tensor_.scalar_type();
 }
 
 at::Tensor StateTensor::load() {
   if (in_memory()) {
-    return tensor_;
+    return tensor();
   }
   at::Tensor values = at::empty({numel()}, dtype());
   shard_->read(values).wait();

@@ -17,18 +17,19 @@ class StateTensor {
   explicit StateTensor(std::unique_ptr<StoredShard> shard);
 
   bool in_memory() const {
-    return tensor_.defined();
+    return in_memory_;
   }
   int64_t numel() const;
   at::ScalarType dtype() const;
 
-  /// In memory: the tensor itself. Undefined elsewhere.
-  const at::Tensor& tensor() const {
-    return tensor_;
+  /// In memory: the tensor itself, after a device that was at it. Undefined
+  /// elsewhere.
+  at::Tensor tensor() const {
+    return shard_ != nullptr ? shard_->in_place() : tensor_;
   }
-  /// Elsewhere: where it rests.
-  StoredShard& shard() {
-    return *shard_;
+  /// Where it rests, if that is not just a tensor; else null.
+  StoredShard* shard() const {
+    return shard_.get();
   }
 
   /// The values in memory: the tensor itself, or a copy. Blocks.
@@ -38,7 +39,8 @@ class StateTensor {
 
  private:
   std::unique_ptr<StoredShard> shard_;
-  at::Tensor tensor_;
+  at::Tensor tensor_; ///< without a shard
+  bool in_memory_;
 };
 
 } // namespace tessera

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
@@ -25,6 +26,14 @@ struct Room {
 struct Placing {
   std::vector<MemoryTier> tiers;
   bool all_fit = true;
+
+  /// Some state is not on the device.
+  bool is_apart() const {
+    return !all_fit ||
+           std::any_of(tiers.begin(), tiers.end(), [](MemoryTier tier) {
+             return tier != MemoryTier::kDevice;
+           });
+  }
 };
 
 /// Puts every group on the first tier that has room; the device where none has,
@@ -56,10 +65,12 @@ Placing fill(const std::vector<StateNeeds>& needs, Room room) {
 StateTiers::StateTiers(
     const OptimizerOptions& optimizer,
     const MemoryBudget& memory,
+    const OffloadOptions& offload,
     const PagerOptions& sharding,
     MemoryLedger& ledger)
     : optimizer_(optimizer),
       memory_(memory),
+      offload_(offload),
       sharding_(sharding),
       ledger_(ledger) {}
 
@@ -75,6 +86,7 @@ void StateTiers::plan(
       break;
     case StatePlacement::kHost:
       tiers_.assign(groups.size(), MemoryTier::kHost);
+      reserve_device_stage(groups, mesh, device_room(groups, mesh));
       break;
     case StatePlacement::kNvme:
       tiers_.assign(groups.size(), MemoryTier::kNvme);
@@ -86,9 +98,46 @@ void StateTiers::plan(
             group.name,
             "' itself; use placement host.");
       }
+      reserve_device_stage(groups, mesh, device_room(groups, mesh));
       break;
   }
   make_stores(groups.front().parameters.front().tensor.device());
+}
+
+/// For optimizer state.
+int64_t StateTiers::device_room(
+    const std::vector<GroupSpec>& groups,
+    const ShardMesh& mesh) const {
+  return memory_.device_bytes
+             ? *memory_.device_bytes - memory_.activation_bytes -
+                   device_needs(groups, sharding_, mesh)
+             : kUnlimited;
+}
+
+/// @return what of `room` is set aside for state that is streamed. Where nobody
+/// has asked for it the CPU does without.
+int64_t StateTiers::reserve_device_stage(
+    const std::vector<GroupSpec>& groups,
+    const ShardMesh& mesh,
+    int64_t room) {
+  const bool on_cpu = groups.front().parameters.front().tensor.is_cpu();
+  if (offload_.ratio.value_or(on_cpu ? 1 : 0) == 1) {
+    return 0;
+  }
+  int64_t bytes = 0;
+  for (const GroupSpec& group : groups) {
+    bytes = std::max(
+        bytes,
+        StreamedUpdate::bytes_for(
+            state_needs(group, optimizer_, sharding_, mesh).state,
+            static_cast<int64_t>(group.parameters.size()),
+            offload_.stage_bytes));
+  }
+  if (!offload_.ratio && bytes > room) {
+    return 0;
+  }
+  device_stage_bytes_ = offload_.stage_bytes;
+  return bytes;
 }
 
 void StateTiers::place(
@@ -104,14 +153,15 @@ void StateTiers::place(
     staged = std::max(staged, last.staged_shards + last.staged_state);
   }
   Room room;
-  room.device = memory_.device_bytes
-                    ? *memory_.device_bytes - memory_.activation_bytes -
-                          device_needs(groups, sharding_, mesh)
-                    : kUnlimited;
+  room.device = device_room(groups, mesh);
   if (memory_.host_bytes) {
     room.host = *memory_.host_bytes - StateStage::kBuffers * staged_shards;
   }
   Placing placing = fill(needs, room);
+  if (placing.is_apart()) {
+    room.device -= reserve_device_stage(groups, mesh, room.device);
+    placing = fill(needs, room);
+  }
   if (placing.all_fit || memory_.nvme_path.empty()) {
     tiers_ = std::move(placing.tiers);
     return;

@@ -3,6 +3,7 @@
 // On which tier the optimizer state of each group rests.
 
 #include "tessera/engine/memory_budget.h"
+#include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"
@@ -32,6 +33,7 @@ class StateTiers : public ShardPlacement {
   StateTiers(
       const OptimizerOptions& optimizer,
       const MemoryBudget& memory,
+      const OffloadOptions& offload,
       const PagerOptions& sharding,
       MemoryLedger& ledger);
 
@@ -52,6 +54,12 @@ class StateTiers : public ShardPlacement {
   /// updated; null: on the parameters' device.
   ShardStore* memory_store(size_t group) const;
 
+  /// The most that streamed state may take of the device; 0: there is no room
+  /// for it, or no reason. After plan().
+  int64_t device_stage_bytes() const {
+    return device_stage_bytes_;
+  }
+
   /// For what passes through the host. After plan().
   HostMemory& host_memory() {
     return *host_memory_;
@@ -63,13 +71,22 @@ class StateTiers : public ShardPlacement {
 
  private:
   void place(const std::vector<GroupSpec>& groups, const ShardMesh& mesh);
+  int64_t device_room(
+      const std::vector<GroupSpec>& groups,
+      const ShardMesh& mesh) const;
+  int64_t reserve_device_stage(
+      const std::vector<GroupSpec>& groups,
+      const ShardMesh& mesh,
+      int64_t room);
   void make_stores(c10::Device device);
 
   OptimizerOptions optimizer_;
   MemoryBudget memory_;
+  OffloadOptions offload_;
   PagerOptions sharding_;
   MemoryLedger& ledger_;
   std::vector<MemoryTier> tiers_; ///< per group
+  int64_t device_stage_bytes_ = 0;
   std::unique_ptr<HostMemory> host_memory_;
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<NvmeStore> nvme_;
