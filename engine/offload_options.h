@@ -34,7 +34,8 @@ struct OffloadOptions {
   /// by the CPU; 0: all by the device. None: so that both take equally long, as
   /// measured at the start; 1 where parameters are on the CPU. Groups whose
   /// optimizer looks at more than one element at a time (LAMB, Adafactor, Muon,
-  /// a user's) are updated by the CPU and do not count.
+  /// a user's), or whose weights or gradients are not on the device either, are
+  /// updated by the CPU and do not count.
   std::optional<double> ratio;
   /// Memory of the device that streamed state passes through, at most.
   int64_t stage_bytes = 96 << 20;

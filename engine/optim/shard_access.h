@@ -22,12 +22,12 @@ struct ShardTensors {
   at::Tensor low_precision;
 };
 
-/// Hides where the master weights are: in the group, stored on another tier,
-/// or nowhere (training without master weights: then each update widens the
-/// shard and rounds it back). Where the CPU updates, what comes from elsewhere
-/// and goes back passes through a buffer of the stage; so does what rests in a
-/// file. Where the device updates, master weights that rest elsewhere are given
-/// in host memory.
+/// Hides where the group's tensors rest: master weights may be the group's own
+/// or nowhere (training without them: then each update widens the shard and
+/// rounds it back), and each of weights, gradients and master weights may be on
+/// another tier. What cannot be worked on where it rests passes through a
+/// buffer of the stage. Where the device updates, master weights that rest
+/// elsewhere are given in host memory.
 class ShardAccess {
  public:
   /// @param group, bucket outlive this object. @param on_device updates happen
@@ -39,10 +39,11 @@ class ShardAccess {
   at::Device device() const {
     return device_;
   }
-  /// The master is in host memory while updates happen on another device, or
-  /// are as if they did.
+  /// Updates happen on the parameters' device, and master weights are given as
+  /// they rest elsewhere.
   bool streams_master() const {
-    return on_device_ && group_.stored_master() != nullptr;
+    return on_device_ && group_.has_own_master() &&
+           group_.master().tier() != MemoryTier::kDevice;
   }
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
@@ -63,10 +64,21 @@ class ShardAccess {
       const std::vector<FlatSpan>& written);
 
  private:
-  bool is_remote() const;
-  bool stages_master() const;
-  bool rounds_in_kernel() const;
+  /// Whether updates write rounded weights beside the master.
+  bool rounds() const;
   at::ScalarType gradient_dtype() const;
+  at::Tensor place(
+      int64_t numel,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer) const;
+  at::Tensor fetch(
+      const RestingTensor& from,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer);
+  at::Tensor fetch_master(StateStage::Buffer* buffer);
+  PendingTransfer begin_return_of_shard(
+      const at::Tensor& values,
+      const std::vector<FlatSpan>& written);
 
   ParamGroup& group_;
   const GradientBucket& bucket_;

@@ -34,8 +34,8 @@ class ShardedOptimizer {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// Bytes that this rank needs: state, but for master weights on the
-  /// parameters' device, which are the pager's; and what it passes through.
+  /// Bytes that this rank needs: state, but for master weights, which are the
+  /// pager's; and what it passes through.
   TierBytes planned_bytes() const;
   /// See update_table().
   std::string update_table() const;

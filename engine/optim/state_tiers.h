@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// On which tier the optimizer state of each group rests.
+// On which tier the shards of each group rest: its parameters, its gradients,
+// its optimizer state.
 
 #include "tessera/engine/memory_budget.h"
-#include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -12,21 +13,13 @@
 #include "tessera/sharding/shard_placement.h"
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace tessera {
 
-/// Owns the stores of a rank, and divides groups among them. All state of a
-/// group, its own master weights and its moments, is on one tier. As
-/// OptimizerOptions::placement says, or by itself (kAutomatic): the first
-/// groups on the device, as many as memory.device_bytes has room for; the next
-/// ones on the host, if memory.host_bytes is set; the rest in files, if
-/// memory.nvme_path is. The last groups get their gradients first, so that
-/// there is the most time for their state to come and go.
-///
-/// The sizes that it plans with are bounds from above (see state_needs.h): a
-/// group may rest one tier further down than it had to.
+/// Owns the stores of a rank, and gives each group's shards theirs, as
+/// plan_tiers() says. All state of a group, its own master weights and its
+/// moments, is on one tier.
 class StateTiers : public ShardPlacement {
  public:
   /// @param ledger outlives this object. All options checked.
@@ -41,23 +34,36 @@ class StateTiers : public ShardPlacement {
   ///   when the file cannot be made.
   void plan(const std::vector<GroupSpec>& groups, const ShardMesh& mesh)
       override;
+  ShardStore* parameter_store(size_t group) override {
+    return store_of(plan_.shards[group].parameters);
+  }
   ShardStore* master_store(size_t group) override {
     return store(group);
   }
+  ShardStore* gradient_store(size_t group) override {
+    return store_of(plan_.shards[group].gradients);
+  }
 
   MemoryTier tier(size_t group) const {
-    return tiers_[group];
+    return plan_.state[group];
   }
   /// Where the state of a group rests; null: on the parameters' device.
-  ShardStore* store(size_t group) const;
+  ShardStore* store(size_t group) const {
+    return store_of(plan_.state[group]);
+  }
   /// For the little state that a method must have in memory where the group is
   /// updated; null: on the parameters' device.
   ShardStore* memory_store(size_t group) const;
 
-  /// The most that streamed state may take of the device; 0: there is no room
-  /// for it, or no reason. After plan().
+  /// See TierPlan.
   int64_t device_stage_bytes() const {
-    return device_stage_bytes_;
+    return plan_.device_stage_bytes;
+  }
+  /// Whether the weights or gradients of a group are not on the device.
+  bool shards_are_apart(size_t group) const {
+    const ShardTiers& tiers = plan_.shards[group];
+    return tiers.parameters != MemoryTier::kDevice ||
+           tiers.gradients != MemoryTier::kDevice;
   }
 
   /// For what passes through the host. After plan().
@@ -70,14 +76,8 @@ class StateTiers : public ShardPlacement {
   }
 
  private:
-  void place(const std::vector<GroupSpec>& groups, const ShardMesh& mesh);
-  int64_t device_room(
-      const std::vector<GroupSpec>& groups,
-      const ShardMesh& mesh) const;
-  int64_t reserve_device_stage(
-      const std::vector<GroupSpec>& groups,
-      const ShardMesh& mesh,
-      int64_t room);
+  ShardStore* store_of(MemoryTier tier) const;
+  bool uses(MemoryTier tier) const;
   void make_stores(c10::Device device);
 
   OptimizerOptions optimizer_;
@@ -85,8 +85,7 @@ class StateTiers : public ShardPlacement {
   OffloadOptions offload_;
   PagerOptions sharding_;
   MemoryLedger& ledger_;
-  std::vector<MemoryTier> tiers_; ///< per group
-  int64_t device_stage_bytes_ = 0;
+  TierPlan plan_;
   std::unique_ptr<HostMemory> host_memory_;
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<NvmeStore> nvme_;

@@ -173,9 +173,9 @@ void StreamedUpdate::run(
   }
 }
 
-void StreamedUpdate::note_use(StoredShard& stored) const {
+void StreamedUpdate::note_use(const RestingTensor& tensor) const {
   const StreamLane::Scope scope(leaving_);
-  stored.used_on_current_stream(device_);
+  tensor.used_on_current_stream(device_);
 }
 
 void StreamedUpdate::join() {

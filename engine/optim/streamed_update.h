@@ -5,7 +5,7 @@
 
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/runtime/memory/shard_store.h"
+#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/stream_lane.h"
 
 #include <ATen/core/Tensor.h>
@@ -73,8 +73,8 @@ class StreamedUpdate {
   /// nor their state on the host before wait() or as note_use() says.
   void run(const std::vector<StreamedRun>& runs, const Update& update);
 
-  /// Whoever uses `stored` from now on comes after what was run().
-  void note_use(StoredShard& stored) const;
+  /// Whoever uses `tensor` from now on comes after what was run().
+  void note_use(const RestingTensor& tensor) const;
 
   /// What is issued to the current stream from now on comes after the updates,
   /// but not after the ways back.

@@ -184,16 +184,13 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
 /// Sees to it that whoever uses the state next comes after its way back: where
 /// it rests in memory, by a note; what goes on to a file has to be there.
 void UpdateMethod::end_streaming(ShardPart& part) {
-  std::vector<StoredShard*> rooms;
-  for (const StateTensor& stored : part.stored) {
-    rooms.push_back(stored.shard());
-  }
+  std::vector<RestingTensor> all = part.stored;
   if (context_.access[part.group]->streams_master()) {
-    rooms.push_back(context_.pager.groups()[part.group]->stored_master());
+    all.push_back(context_.pager.groups()[part.group]->master());
   }
-  for (StoredShard* room : rooms) {
-    if (room->tier() == MemoryTier::kHost) {
-      context_.streamed.note_use(*room);
+  for (const RestingTensor& tensor : all) {
+    if (tensor.in_memory()) {
+      context_.streamed.note_use(tensor);
     } else {
       const TransferWaits::Scope waits(context_.pager.transfer_waits());
       context_.streamed.wait();
@@ -212,12 +209,12 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (stored.in_memory()) {
       part.state[i] = stored.tensor();
     } else {
       part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
-      part.arriving.push_back(stored.shard()->read(part.state[i]));
+      part.arriving.push_back(stored.read(part.state[i]));
     }
   }
 }
@@ -247,9 +244,9 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
   std::vector<PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (writes.state && !stored.in_memory()) {
-      leaving.push_back(stored.shard()->write(part.state[i]));
+      leaving.push_back(stored.write(part.state[i]));
     }
     part.state[i] = at::Tensor();
   }

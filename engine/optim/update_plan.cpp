@@ -71,6 +71,7 @@ Choices find_choices(
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     const ParamGroup& group = *pager.groups()[g];
     if (!group.trainable() || tiers.tier(g) == MemoryTier::kDevice ||
+        tiers.shards_are_apart(g) ||
         !updates_elements_alone(group, optimizer)) {
       continue;
     }
@@ -145,7 +146,7 @@ UpdatePlan plan_updates(
         measure_rates(
             choices.sample,
             tiers.host_memory(),
-            pager.groups().front()->shard().device(),
+            pager.groups().front()->device(),
             choices.all));
     plan.ratio = best_ratio(*plan.rates, choices.bytes);
   }
