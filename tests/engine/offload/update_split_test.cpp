@@ -79,8 +79,12 @@ TEST(BestRatio, FollowsTheFasterSide) {
     EXPECT_GT(ratio, last) << cpu;
     last = ratio;
   }
-  // Nothing to stream: the device is faster than any transfer.
-  EXPECT_EQ(best_ratio(rates_with_cpu(1e9), {4, 4, 0}), 0);
+  // Nothing to stream: the device alone is faster than any transfer.
+  EXPECT_LT(best_ratio(rates_with_cpu(1e9), {4, 4, 0}), 0.05);
+  // A device that cannot update.
+  UpdateRates rates = rates_with_cpu(1e9);
+  rates.device_element = 1;
+  EXPECT_NEAR(best_ratio(rates, kBfloat16), 1, 1e-6);
 }
 
 TEST(DivideUpdates, GivesAllOrNothingAtTheEnds) {
