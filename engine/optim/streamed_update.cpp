@@ -165,22 +165,31 @@ void StreamedUpdate::run(
     buffer.free = leaving_.mark();
   }
   if (updating_.is_real()) {
-    for (const StreamedRun& run : runs) {
-      held_.push_back(run.tensors.master);
-      held_.push_back(run.tensors.grad);
-      held_.push_back(run.tensors.low_precision);
-    }
+    hold(runs);
   }
+}
+
+/// Keeps what may be a copy for this update alone, as allocators do not know
+/// that a lane uses it.
+void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
+  while (!held_.empty() && held_.front().done.query()) {
+    held_.pop_front();
+  }
+  Held held{c10::Event(device_.type()), {}};
+  for (const StreamedRun& run : runs) {
+    const UpdateTensors& tensors = run.tensors;
+    held.tensors.insert(
+        held.tensors.end(),
+        {tensors.master, tensors.grad, tensors.low_precision});
+  }
+  const StreamLane::Scope scope(updating_);
+  held.done.record(*current_stream(device_));
+  held_.push_back(std::move(held));
 }
 
 void StreamedUpdate::note_use(const RestingTensor& tensor) const {
   const StreamLane::Scope scope(leaving_);
   tensor.used_on_current_stream(device_);
-}
-
-void StreamedUpdate::join() {
-  updating_.mark().block_current(device_);
-  held_.clear();
 }
 
 void StreamedUpdate::wait() const {

@@ -9,9 +9,11 @@
 #include "tessera/runtime/memory/stream_lane.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -69,8 +71,8 @@ class StreamedUpdate {
   using Update = std::function<void(const std::vector<StreamedPiece>&)>;
 
   /// Issues the update of all runs, after what was issued to the current
-  /// stream. Nobody touches their tensors on the current stream before join(),
-  /// nor their state on the host before wait() or as note_use() says.
+  /// stream. Nobody touches their tensors on the device before join() or
+  /// mark(), nor their state on the host before wait() or as note_use() says.
   void run(const std::vector<StreamedRun>& runs, const Update& update);
 
   /// Whoever uses `tensor` from now on comes after what was run().
@@ -78,7 +80,13 @@ class StreamedUpdate {
 
   /// What is issued to the current stream from now on comes after the updates,
   /// but not after the ways back.
-  void join();
+  void join() const {
+    mark().block_current(device_);
+  }
+  /// Behind the updates that were issued, for whoever is to come after them.
+  StreamMarks mark() const {
+    return updating_.mark();
+  }
 
   /// Blocks until all state is back.
   void wait() const;
@@ -94,6 +102,13 @@ class StreamedUpdate {
     at::Tensor on_device;
   };
 
+  /// What the lanes use until then.
+  struct Held {
+    c10::Event done;
+    std::vector<at::Tensor> tensors;
+  };
+
+  void hold(const std::vector<StreamedRun>& runs);
   StreamedPiece place(
       const StreamedRun& run,
       int64_t begin,
@@ -110,7 +125,7 @@ class StreamedUpdate {
   StreamLane arriving_;
   StreamLane updating_;
   StreamLane leaving_;
-  std::vector<at::Tensor> held_; ///< the lanes use them until join()
+  std::deque<Held> held_;
 };
 
 } // namespace tessera

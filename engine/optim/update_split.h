@@ -38,8 +38,9 @@ double update_seconds(
 /// largest.
 double best_ratio(const UpdateRates& rates, const UpdateBytes& bytes);
 
-/// Divides groups: so that at every point the CPU has had about `ratio` of the
-/// elements until then, the two take turns.
+/// Divides groups so that at every point the CPU has had about `ratio` of the
+/// elements until then. So the two take turns, and while the CPU computes one
+/// group the one before it passes through the device.
 /// @param numel elements of each group. @param ratio 0 to 1, which give all
 ///   groups to the device, and to the CPU.
 /// @return per group, whether the CPU updates it.

@@ -116,7 +116,7 @@ TEST(DivideUpdates, KeepsTheRatioAtEveryPoint) {
 TEST(DivideUpdates, AlternatesForEqualGroups) {
   const std::vector<bool> by_cpu = divide_updates({5, 5, 5, 5, 5, 5}, 0.5);
   EXPECT_EQ(
-      by_cpu, (std::vector<bool>{true, false, true, false, true, false}));
+      by_cpu, (std::vector<bool>{false, true, false, true, false, true}));
 }
 
 } // namespace tessera
