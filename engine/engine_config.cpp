@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine_config.h"
 
+#include "tessera/engine/optim/streamed_update.h"
+
 #include <limits>
 #include <optional>
 #include <string>
@@ -238,6 +240,9 @@ void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
     offload.activation_host_bytes =
         reader.get_int("activation_host_bytes", {.min = 1});
   }
+  offload.ratio = reader.get_double_or("ratio", "auto", {.min = 0, .max = 1});
+  offload.stage_bytes = reader.get_int(
+      "stage_bytes", {.min = StreamedUpdate::kMinBytes}, offload.stage_bytes);
 }
 
 } // namespace
