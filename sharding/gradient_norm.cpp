@@ -7,44 +7,60 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <functional>
 #include <vector>
 
 namespace tessera {
 
 namespace {
 
-/// Calls `visit(run, factor)` for this rank's part of every gradient: [n], and
-/// what it is to be multiplied with.
-void for_each_run(
-    const Pager& pager,
-    const std::function<void(const at::Tensor&, double)>& visit) {
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const GradientBucket* bucket = pager.bucket(g);
-    if (bucket == nullptr) {
-      continue;
-    }
-    for (const FlatRun& run : bucket->own_runs()) {
-      if (bucket->has_gradient(run.parameter)) {
-        visit(
-            bucket->shard().narrow(0, run.shard_offset, run.numel),
-            bucket->factor());
-      }
+/// This rank's parts of a group's gradients, in `shard`.
+std::vector<at::Tensor> runs_with_gradient(
+    const GradientBucket& bucket,
+    const at::Tensor& shard) {
+  std::vector<at::Tensor> runs;
+  for (const FlatRun& run : bucket.own_runs()) {
+    if (bucket.has_gradient(run.parameter)) {
+      runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
     }
   }
+  return runs;
 }
 
-/// power_sums() of the runs of for_each_run(), and their factors.
+/// power_sums() of this rank's parts of all gradients, and their factors. What
+/// is in memory is added up together; what is in files, one group at a time.
 std::vector<double> sums_of_runs(
     const Pager& pager,
     double p,
     std::vector<double>& factors) {
-  std::vector<at::Tensor> runs;
-  for_each_run(pager, [&](const at::Tensor& run, double factor) {
-    runs.push_back(run);
-    factors.push_back(factor);
-  });
-  return power_sums(runs, p);
+  std::vector<double> sums;
+  std::vector<at::Tensor> pending;
+  const auto add_up = [&] {
+    const std::vector<double> more = power_sums(pending, p);
+    sums.insert(sums.end(), more.begin(), more.end());
+    pending.clear();
+  };
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    const GradientBucket* bucket = pager.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    const RestingTensor resting = bucket->shard();
+    const at::Tensor shard = resting.load();
+    const bool together =
+        pending.empty() || pending.front().device() == shard.device();
+    if (!together) {
+      add_up();
+    }
+    for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
+      pending.push_back(run);
+      factors.push_back(bucket->factor());
+    }
+    if (!resting.in_memory()) {
+      add_up();
+    }
+  }
+  add_up();
+  return sums;
 }
 
 } // namespace
@@ -88,10 +104,18 @@ bool gradients_are_finite(Pager& pager) {
 
 void clamp_gradients(Pager& pager, double limit) {
   const c10::NoGradGuard no_grad;
-  for_each_run(pager, [limit](const at::Tensor& run, double factor) {
-    const double bound = limit / factor;
-    run.clamp_(-bound, bound);
-  });
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    GradientBucket* bucket = pager.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    const double bound = limit / bucket->factor();
+    bucket->change([&](const at::Tensor& shard) {
+      for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
+        run.clamp_(-bound, bound);
+      }
+    });
+  }
 }
 
 } // namespace tessera

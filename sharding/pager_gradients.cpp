@@ -50,6 +50,9 @@ void Pager::open_bucket(size_t g) {
   if (bucket.is_open()) {
     return;
   }
+  if (bucket.is_storing()) {
+    finish_storing();
+  }
   check_not_updated(g, "gets a gradient");
   if (is_alone() && expected_arrivals_[g] == 0) {
     bucket.open({});
@@ -67,6 +70,7 @@ void Pager::open_bucket(size_t g) {
   Slot slot = reduce_arena_.try_allocate(numel, dtype, end);
   if (!slot.defined()) {
     finish_reductions();
+    finish_storing();
     slot = reduce_arena_.try_allocate(numel, dtype, end);
   }
   if (!slot.defined()) {
@@ -158,10 +162,28 @@ void Pager::finish_reductions() {
     if (buckets_[g]->applying()) {
       apply_gradients(g);
     }
-    Slot slot = buckets_[g]->release_slot();
-    if (slot.defined()) {
-      reduce_arena_.release(slot);
+    if (buckets_[g]->is_storing()) {
+      storing_.push_back(g);
+    } else {
+      release_reduce_slot(g);
     }
+  }
+}
+
+void Pager::finish_storing() {
+  if (storing_.empty()) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  for (const size_t g : std::exchange(storing_, {})) {
+    release_reduce_slot(g);
+  }
+}
+
+void Pager::release_reduce_slot(size_t g) {
+  Slot slot = buckets_[g]->release_slot();
+  if (slot.defined()) {
+    reduce_arena_.release(slot);
   }
 }
 
@@ -209,6 +231,7 @@ void Pager::on_backward_end() {
       finish_reductions();
       return;
     }
+    issue_gathers();
     cursor().depart();
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
@@ -241,6 +264,7 @@ void Pager::reduce_leftovers(bool all) {
     }
   }
   finish_reductions();
+  finish_storing();
 }
 
 void Pager::settle_gradients(const RankIntent& intent) {
@@ -325,14 +349,15 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
+  const at::Tensor shard = bucket->shard().load(group.device());
   if (!is_divided()) {
-    return group.view_of(bucket->shard(), place.position).mul(bucket->factor());
+    return group.view_of(shard, place.position).mul(bucket->factor());
   }
   const at::Tensor whole =
-      at::empty({group.layout().padded_numel()}, bucket->shard().options());
+      at::empty({group.layout().padded_numel()}, shard.options());
   data_
       ->all_gather(
-          whole, bucket->shard(), "gradient of '" + wanted.record.name() + "'")
+          whole, shard, "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return group.view_of(whole, place.position).mul(bucket->factor());
 }

@@ -23,11 +23,12 @@ struct ShardTensors {
   at::Tensor low_precision;
 };
 
-/// Hides where the master weights are: in the group, stored on another tier,
-/// or nowhere (training without master weights: then each update widens the
-/// shard and rounds it back). A group whose state is not on the parameters'
-/// device is updated by the CPU; what comes from elsewhere and goes back passes
-/// through a buffer of the stage.
+/// Hides where the group's tensors rest: master weights may be the group's own
+/// or nowhere (training without them: then each update widens the shard and
+/// rounds it back), and each of weights, gradients and master weights may be on
+/// another tier. A group whose state is not on the parameters' device is
+/// updated by the CPU. What cannot be worked on where it rests passes through a
+/// buffer of the stage.
 class ShardAccess {
  public:
   /// @param group, bucket outlive this object. @param tier of the group's
@@ -58,10 +59,20 @@ class ShardAccess {
       const std::vector<FlatSpan>& written);
 
  private:
-  bool is_remote() const;
-  bool stages_master() const;
-  bool rounds_in_kernel() const;
+  /// Whether updates write rounded weights beside the master.
+  bool rounds() const;
   at::ScalarType gradient_dtype() const;
+  at::Tensor place(
+      int64_t numel,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer) const;
+  at::Tensor fetch(
+      const RestingTensor& from,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer);
+  PendingTransfer begin_return_of_shard(
+      const at::Tensor& values,
+      const std::vector<FlatSpan>& written);
 
   ParamGroup& group_;
   const GradientBucket& bucket_;

@@ -123,23 +123,12 @@ ShardedOptimizer::~ShardedOptimizer() = default;
 
 TierBytes ShardedOptimizer::planned_bytes() const {
   TierBytes bytes{};
-  const auto add = [&](MemoryTier tier, MemoryPurpose purpose, int64_t count) {
-    bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] += count;
-  };
-  for (size_t g = 0; g < context_.access.size(); ++g) {
-    const ParamGroup& group = *context_.pager.groups()[g];
-    if (const StoredShard* master = group.stored_master()) {
-      add(context_.tiers.tier(g),
-          MemoryPurpose::kOptimizerState,
-          context_.tiers.store(g)->bytes_for(master->numel(), master->dtype()));
-    }
-  }
   for (const auto& method : methods_) {
     method->add_state_bytes(bytes);
   }
-  add(MemoryTier::kHost,
-      MemoryPurpose::kStaging,
-      context_.stage.bytes() + context_.tiers.staging_bytes());
+  bytes[static_cast<size_t>(MemoryTier::kHost)]
+       [static_cast<size_t>(MemoryPurpose::kStaging)] +=
+      context_.stage.bytes() + context_.tiers.staging_bytes();
   return bytes;
 }
 

@@ -174,12 +174,12 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (stored.in_memory()) {
       part.state[i] = stored.tensor();
     } else {
       part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
-      part.arriving.push_back(stored.shard().read(part.state[i]));
+      part.arriving.push_back(stored.read(part.state[i]));
     }
   }
 }
@@ -206,9 +206,9 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
   std::vector<PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (writes.state && !stored.in_memory()) {
-      leaving.push_back(stored.shard().write(part.state[i]));
+      leaving.push_back(stored.write(part.state[i]));
     }
     part.state[i] = at::Tensor();
   }

@@ -6,7 +6,7 @@
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
 #include "tessera/engine/optim/state_stage.h"
-#include "tessera/engine/optim/state_tensor.h"
+#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/sharding/pager.h"
@@ -55,7 +55,7 @@ struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<StateTensor> stored; ///< the state where it rests
+  std::vector<RestingTensor> stored; ///< the state where it rests
   /// [state_numel] each: the state while a step has it in reach.
   std::vector<at::Tensor> state;
   bool fetched = false; ///< it is on its way, or there
@@ -92,7 +92,7 @@ class StateVisitor {
   virtual void elements(
       const ParameterRun& run,
       const std::string& name,
-      StateTensor& state,
+      RestingTensor& state,
       int64_t offset) = 0;
 
   /// A tensor that is the same on all ranks.
