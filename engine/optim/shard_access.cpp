@@ -37,8 +37,7 @@ ShardAccess::ShardAccess(
     : group_(group),
       bucket_(bucket),
       device_(
-          tier == MemoryTier::kDevice ? group.device()
-                                      : at::Device(at::kCPU)) {
+          tier == MemoryTier::kDevice ? group.device() : at::Device(at::kCPU)) {
   TESSERA_CHECK(
       at::isFloatingType(group.dtype()),
       "optimizer: weights of type ",
