@@ -268,7 +268,8 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
     for (const auto& group : groups_) {
       const bool evictable =
           group->residency() == Residency::kUnsharded && group->pins == 0 &&
-          group->touched_epoch != epoch_ && !group->slot_is_outside();
+          group->touched_epoch != epoch_ && !group->slot_is_outside() &&
+          pages_[static_cast<size_t>(group->number)];
       if (evictable && (!victim || group->last_use < victim->last_use)) {
         victim = group.get();
       }

@@ -103,7 +103,7 @@ class Planner {
   }
 
   void move_first(const Kind& kind, size_t count) {
-    Room room = room_beside_shards(/*staged=*/0);
+    Room room = room_beside_shards(most_staged());
     for (size_t g = 0; g < count; ++g) {
       const int64_t bytes = (this->*kind.bytes)(groups_[g]);
       if (bytes > 0 && take(room.host, bytes)) {
@@ -112,6 +112,21 @@ class Planner {
         plan_.shards[g].*kind.tier = MemoryTier::kNvme;
       }
     }
+  }
+
+  /// What may pass through the host, wherever shards and state come to rest.
+  int64_t most_staged() const {
+    const bool files = !memory_.nvme_path.empty();
+    const MemoryTier lowest = files ? MemoryTier::kNvme : MemoryTier::kDevice;
+    int64_t staged = 0;
+    for (const GroupSpec& group : groups_) {
+      const StateNeeds needs =
+          state_needs(group, optimizer_, sharding_, mesh_, {lowest, lowest});
+      staged = std::max(
+          staged, needs.staged_shards + (files ? needs.staged_state : 0));
+    }
+    return StateStage::kBuffers * staged +
+           (files ? BlockPipeline::staging_bytes() : 0);
   }
 
   int64_t device_room() const {

@@ -234,7 +234,8 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
   for (const int ranks : {1, 2}) {
     run_ranks(ranks, [](World& world) {
       const TemporaryFolder folder;
-      const EngineOptions options = resting_options(at::kBFloat16);
+      EngineOptions options = resting_options(at::kBFloat16);
+      options.sharding.prefetch_depth = 1;
       const auto large = [] { return make_resting_net(400, 24); };
       const Outcome expected = train(world, options, "device", {}, large());
 
@@ -260,7 +261,7 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
             least}) {
         EngineOptions tight = options;
         tight.memory.device_bytes = budget;
-        tight.memory.host_bytes = int64_t{8} << 20;
+        tight.memory.host_bytes = int64_t{16} << 20;
         tight.memory.nvme_path = folder.path();
         const std::string what = "device_bytes " + std::to_string(budget);
         const Outcome got = train(
