@@ -356,9 +356,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const at::Tensor whole =
       at::empty({group.layout().padded_numel()}, shard.options());
-  data_
-      ->all_gather(
-          whole, shard, "gradient of '" + wanted.record.name() + "'")
+  data_->all_gather(whole, shard, "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return group.view_of(whole, place.position).mul(bucket->factor());
 }

@@ -6,10 +6,10 @@
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
 #include "tessera/engine/optim/state_stage.h"
-#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/engine/optim/state_tiers.h"
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/sharding/pager.h"
 
 #include <ATen/core/Tensor.h>

@@ -126,6 +126,11 @@ World::World(
 
 World::~World() = default;
 
+int World::local_size() const {
+  return std::getenv("LOCAL_WORLD_SIZE") ? env_int("LOCAL_WORLD_SIZE", 1, size_)
+                                         : size_;
+}
+
 at::Device World::device() const {
   if (!uses_cuda(options_)) {
     return at::kCPU;
@@ -146,11 +151,18 @@ std::unique_ptr<Communicator> World::new_communicator(
     const std::string& name,
     at::Device device,
     const std::vector<int>& ranks) {
-  const std::string unique = unique_name(name);
+  return join_group(name, unique_name(name), device, ranks);
+}
+
+std::unique_ptr<Communicator> World::join_group(
+    const std::string& name,
+    const std::string& key,
+    at::Device device,
+    const std::vector<int>& ranks) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(
       place != ranks.end(),
-      "new_communicator: rank ",
+      "rank ",
       rank_,
       " is not among the ranks of its own group '",
       name,
@@ -159,7 +171,7 @@ std::unique_ptr<Communicator> World::new_communicator(
     return std::make_unique<Communicator>(name);
   }
   auto store = c10::make_intrusive<c10d::PrefixStore>(
-      unique + "/" + std::to_string(ranks.front()), store_);
+      key + "/" + std::to_string(ranks.front()), store_);
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;

@@ -46,6 +46,8 @@ class World {
   int local_rank() const {
     return local_rank_;
   }
+  /// Ranks of each host: LOCAL_WORLD_SIZE of the environment, or all ranks.
+  int local_size() const;
   const InitOptions& options() const {
     return options_;
   }
@@ -74,6 +76,14 @@ class World {
   /// @param ranks ascending; position in it is the rank within the group.
   std::unique_ptr<Communicator> new_communicator(
       const std::string& name,
+      at::Device device,
+      const std::vector<int>& ranks);
+
+  /// The same without the rest of the job: only the group's ranks call it.
+  /// @param key the same on all of them; none of them has used it before.
+  std::unique_ptr<Communicator> join_group(
+      const std::string& name,
+      const std::string& key,
       at::Device device,
       const std::vector<int>& ranks);
 
