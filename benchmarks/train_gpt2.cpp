@@ -28,8 +28,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -220,8 +220,7 @@ double median(std::vector<double> values) {
 }
 
 EngineOptions read_engine(const std::vector<std::string>& arguments) {
-  const ConfigReader reader(
-      nlohmann::json::object(), "train_gpt2", arguments);
+  const ConfigReader reader(nlohmann::json::object(), "train_gpt2", arguments);
   EngineOptions options = read_engine_options(reader);
   reader.finish();
   return options;

@@ -84,16 +84,11 @@ Engine::Engine(
     check_update_in_backward(options, scaler_);
   }
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer,
-      options.memory,
-      options.offload,
-      sharding,
-      *ledger_);
+      options.optimizer, options.memory, options.offload, sharding, *ledger_);
   pager_ = std::make_unique<Pager>(
       world, *module_, sharding, *ledger_, tiers_.get());
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(
-          *pager_, *tiers_, options.optimizer, options.offload);
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward) {
     pager_->set_gradient_sink(
         [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {

@@ -3,8 +3,8 @@
 
 #include "tessera/engine/optim/streamed_update.h"
 
-#include <limits>
 #include <array>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>

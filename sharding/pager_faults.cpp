@@ -214,9 +214,8 @@ void Pager::unshard_on_demand(int group_number) {
 }
 
 void Pager::begin_unshard(ParamGroup& group, Slot slot) {
-  or_abandon([&] {
-    group.begin_unshard(*data_, std::move(slot), gather_lane_);
-  });
+  or_abandon(
+      [&] { group.begin_unshard(*data_, std::move(slot), gather_lane_); });
 }
 
 void Pager::or_abandon(const std::function<void()>& use_of_stores) {

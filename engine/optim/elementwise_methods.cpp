@@ -66,8 +66,7 @@ class ElementwiseMethod : public UpdateMethod {
   }
 
   void update_streamed(const ShardPart& part, const std::vector<Run>& runs) {
-    const bool master_on_host =
-        context_.access[part.group]->streams_master();
+    const bool master_on_host = context_.access[part.group]->streams_master();
     std::vector<StreamedRun> streamed;
     for (const Run& run : runs) {
       streamed.push_back({run.tensors, master_on_host});

@@ -54,8 +54,7 @@ TEST(PlacementFaults, OptionsThatDoNotGoTogether) {
         error_of_wrap(options), {"placement is nvme", "memory.nvme_path"});
     options.memory.nvme_path = "/absent/folder";
     expect_parts(error_of_wrap(options), {"/absent/folder", "is not a folder"});
-    for (auto tier :
-         {&MemoryBudget::parameters, &MemoryBudget::gradients}) {
+    for (auto tier : {&MemoryBudget::parameters, &MemoryBudget::gradients}) {
       options = resting_options(std::nullopt);
       options.memory.*tier = MemoryTier::kNvme;
       expect_parts(error_of_wrap(options), {"is nvme", "memory.nvme_path"});

@@ -155,8 +155,8 @@ TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
         auto resumed = wrap(other, streaming(base, placement, to, folder));
         train_resting(resumed, other, 7, 2, world.rank());
         resumed.load(path);
-        const std::string what = "from " + std::to_string(from) + " to " +
-                                 text_of(placement, to);
+        const std::string what =
+            "from " + std::to_string(from) + " to " + text_of(placement, to);
         expect_same_bits(
             train_resting(resumed, other, 3, 3, world.rank()), expected, what);
         expect_same_bits(parameters_of(resumed), values, what);
@@ -236,8 +236,7 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
       EXPECT_LE(
           total_bytes(engine.measured_memory()), *options.memory.device_bytes);
     };
-    expect_same_run(
-        train(world, options, "budget", look), expected, "budget");
+    expect_same_run(train(world, options, "budget", look), expected, "budget");
     // Not even the buffers fit: an error, for they were asked for.
     options.memory.device_bytes = floor + 100;
     RestingNet other = make_resting_net();

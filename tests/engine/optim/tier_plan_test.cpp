@@ -43,7 +43,7 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
 
 int64_t count(
     const std::vector<ShardTiers>& shards,
-    MemoryTier ShardTiers::* which,
+    MemoryTier ShardTiers::*which,
     MemoryTier tier) {
   return std::count_if(shards.begin(), shards.end(), [&](const auto& of) {
     return of.*which == tier;
