@@ -1,64 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/gradient_norm.h"
 
-#include "tessera/runtime/kernels/power_sum.h"
-
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <functional>
-#include <vector>
+#include <utility>
 
 namespace tessera {
 
 namespace {
 
-/// Calls `visit(run, factor)` for this rank's part of every gradient: [n], and
-/// what it is to be multiplied with.
-void for_each_run(
-    const Pager& pager,
-    const std::function<void(const at::Tensor&, double)>& visit) {
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const GradientBucket* bucket = pager.bucket(g);
-    if (bucket == nullptr) {
-      continue;
-    }
-    for (const FlatRun& run : bucket->own_runs()) {
-      if (bucket->has_gradient(run.parameter)) {
-        visit(
-            bucket->shard().narrow(0, run.shard_offset, run.numel),
-            bucket->factor());
-      }
-    }
-  }
-}
-
-/// power_sums() of the runs of for_each_run(), and their factors.
-std::vector<double> sums_of_runs(
-    const Pager& pager,
-    double p,
-    std::vector<double>& factors) {
-  std::vector<at::Tensor> runs;
-  for_each_run(pager, [&](const at::Tensor& run, double factor) {
-    runs.push_back(run);
-    factors.push_back(factor);
-  });
-  return power_sums(runs, p);
+at::Tensor values_of(const GradientBucket& bucket, const FlatRun& run) {
+  return bucket.shard().narrow(0, run.shard_offset, run.numel);
 }
 
 } // namespace
 
-double gradient_norm(Pager& pager, double p) {
+GradientSums::GradientSums(const Pager& pager)
+    : pager_(pager), known_(pager.groups().size()) {}
+
+std::function<void()> GradientSums::begin(size_t g, double p) {
+  const GradientBucket& bucket = *pager_.bucket(g);
+  auto group = std::make_shared<Group>();
+  group->p = p;
+  std::vector<at::Tensor> runs;
+  for (const FlatRun& run : bucket.own_runs()) {
+    group->has.push_back(bucket.has_gradient(run.parameter));
+    if (group->has.back()) {
+      runs.push_back(values_of(bucket, run));
+    }
+  }
+  known_[g] = group;
+  return [group, runs = std::move(runs)] {
+    group->sums = PowerSums(runs, group->p);
+  };
+}
+
+bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
+    const {
+  const Group* group = known_[g].get();
+  if (group == nullptr || group->p != p) {
+    return false;
+  }
+  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+    if (bucket.has_gradient(bucket.own_runs()[i].parameter) && !group->has[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<GradientSums::Sum> GradientSums::all(double p) {
+  std::vector<const PowerSums*> pending;
+  std::vector<size_t> groups;
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket == nullptr) {
+      continue;
+    }
+    if (!knows(*bucket, g, p)) {
+      begin(g, p)();
+    }
+    pending.push_back(&known_[g]->sums);
+    groups.push_back(g);
+  }
+  std::vector<Sum> all;
+  const std::vector<std::vector<double>> sums = PowerSums::wait(pending);
+  for (size_t k = 0; k < groups.size(); ++k) {
+    const GradientBucket& bucket = *pager_.bucket(groups[k]);
+    const Group& group = *known_[groups[k]];
+    size_t next = 0;
+    for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+      const size_t place = next;
+      next += group.has[i] ? 1 : 0;
+      if (bucket.has_gradient(bucket.own_runs()[i].parameter)) {
+        all.push_back({sums[k][place], bucket.factor()});
+      }
+    }
+  }
+  return all;
+}
+
+double gradient_norm(Pager& pager, GradientSums& sums, double p) {
   const bool largest = std::isinf(p);
-  std::vector<double> factors;
-  const std::vector<double> sums = sums_of_runs(pager, p, factors);
   double mine = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
+  for (const auto& [sum, factor] : sums.all(p)) {
     if (!largest) {
-      mine += sums[i] * std::pow(factors[i], p);
-    } else if (!std::isnan(mine) && !(sums[i] * factors[i] <= mine)) {
-      mine = sums[i] * factors[i]; // NaN too
+      mine += sum * std::pow(factor, p);
+    } else if (!std::isnan(mine) && !(sum * factor <= mine)) {
+      mine = sum * factor; // NaN too
     }
   }
   const at::Tensor total = at::tensor({mine}, at::kDouble);
@@ -75,11 +106,10 @@ double gradient_norm(Pager& pager, double p) {
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
-bool gradients_are_finite(Pager& pager) {
-  std::vector<double> factors;
+bool gradients_are_finite(Pager& pager, GradientSums& sums) {
   double mine = 0;
-  for (const double sum : sums_of_runs(pager, 2, factors)) {
-    mine += std::isfinite(sum) ? 0 : 1;
+  for (const auto& sum : sums.all(2)) {
+    mine += std::isfinite(sum.of_powers) ? 0 : 1;
   }
   const at::Tensor bad = at::tensor({mine}, at::kDouble);
   pager.sum_over_ranks(bad);
@@ -88,10 +118,19 @@ bool gradients_are_finite(Pager& pager) {
 
 void clamp_gradients(Pager& pager, double limit) {
   const c10::NoGradGuard no_grad;
-  for_each_run(pager, [limit](const at::Tensor& run, double factor) {
-    const double bound = limit / factor;
-    run.clamp_(-bound, bound);
-  });
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    pager.before_gradients_change(g);
+    const GradientBucket* bucket = pager.bucket(g);
+    if (bucket == nullptr) {
+      continue;
+    }
+    const double bound = limit / bucket->factor();
+    for (const FlatRun& run : bucket->own_runs()) {
+      if (bucket->has_gradient(run.parameter)) {
+        values_of(*bucket, run).clamp_(-bound, bound);
+      }
+    }
+  }
 }
 
 } // namespace tessera

@@ -105,6 +105,13 @@ class ParamGroup {
   StoredShard* stored_master() const {
     return stored_master_.get();
   }
+  /// Takes other memory for the group's own master weights, with other values,
+  /// and gives its own for it. @param tensor where they rest with the
+  /// parameters. @param stored where they rest elsewhere.
+  void swap_master(at::Tensor& tensor, std::unique_ptr<StoredShard>& stored) {
+    std::swap(master_, tensor);
+    std::swap(stored_master_, stored);
+  }
   /// From now on whoever wants the stored master weights gets this error.
   void lose_master(const std::string& why) {
     master_loss_ = why;

@@ -3,7 +3,9 @@
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,12 +21,14 @@ class ElementwiseMethod : public UpdateMethod {
   using Step = decltype(Run::step);
   using MakeStep =
       std::function<Step(const OptimizedParameter&, const StepInput&)>;
+  using Kernel =
+      bool (*)(std::span<const Run>, std::span<const UpdateTensors> before);
 
   ElementwiseMethod(
       UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      bool (*kernel)(std::span<const Run>),
+      Kernel kernel,
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
@@ -33,35 +37,74 @@ class ElementwiseMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     for_each_part(
         active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
-          update(part, shard, input);
+          prepare(part, input).run({shard, part.state}, nullptr);
         });
   }
 
-  void update_group(size_t g, const StepInput& input) override {
-    std::vector<ShardPart*> parts = active_parts();
-    std::erase_if(
-        parts, [g](const ShardPart* part) { return part->group != g; });
-    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
-      update(part, shard, input);
-    });
+  bool is_elementwise() const override {
+    return true;
+  }
+
+  std::optional<PartUpdate> prepare(size_t g, const StepInput& input) override {
+    const auto part =
+        std::find_if(parts_.begin(), parts_.end(), [g](const auto& candidate) {
+          return candidate.group == g;
+        });
+    if (part == parts_.end()) {
+      return std::nullopt;
+    }
+    PartUpdate update = prepare(*part, input);
+    return update.spans.empty() ? std::nullopt : std::optional(update);
   }
 
  private:
-  void update(
-      const ShardPart& part,
-      const ShardTensors& shard,
-      const StepInput& input) {
-    std::vector<Run> runs;
-    for (const UpdateSpan& span :
-         active_spans(part, *context_.pager.bucket(part.group))) {
-      runs.push_back(
-          {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
-      runs.back().step.rounding = rounding_of(part, span);
+  PartUpdate prepare(ShardPart& part, const StepInput& input) {
+    const GradientBucket& bucket = *context_.pager.bucket(part.group);
+    PartUpdate update;
+    update.method = this;
+    update.part = &part;
+    update.gradient = bucket.shard();
+    std::vector<Step> steps;
+    for (const UpdateSpan& span : active_spans(part, bucket)) {
+      const OptimizedParameter& parameter = *span.parameter;
+      update.spans.push_back(
+          {span.shard_offset,
+           span.state_offset,
+           span.numel,
+           parameter.steps,
+           input.lr_of(parameter),
+           parameter.grad_scale});
+      steps.push_back(make_step_(parameter, input));
+      steps.back().rounding = rounding_of(part, span);
     }
-    kernel_(runs);
+    update.run = [kernel = kernel_, spans = update.spans, steps](
+                     const PartTensors& tensors, const PartTensors* before) {
+      run(kernel, spans, steps, tensors, before);
+    };
+    return update;
   }
 
-  bool (*kernel_)(std::span<const Run>);
+  static void run(
+      Kernel kernel,
+      const std::vector<SpanUpdate>& spans,
+      const std::vector<Step>& steps,
+      const PartTensors& tensors,
+      const PartTensors* before) {
+    const auto views = [](const PartTensors& all, const SpanUpdate& span) {
+      return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
+    };
+    std::vector<Run> runs;
+    std::vector<UpdateTensors> begin_from;
+    for (size_t i = 0; i < spans.size(); ++i) {
+      runs.push_back({views(tensors, spans[i]), steps[i]});
+      if (before != nullptr) {
+        begin_from.push_back(views(*before, spans[i]));
+      }
+    }
+    kernel(runs, begin_from);
+  }
+
+  Kernel kernel_;
   MakeStep make_step_;
 };
 

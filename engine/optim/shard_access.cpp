@@ -65,18 +65,22 @@ int64_t ShardAccess::stage_bytes() const {
          bytes(is_remote() && rounds_in_kernel(), group_.dtype());
 }
 
+at::Tensor ShardAccess::fetch(
+    const at::Tensor& from,
+    at::ScalarType dtype,
+    StateStage::Buffer* buffer) {
+  const at::Tensor place = buffer->place(from.numel(), dtype);
+  if (from.scalar_type() == dtype) {
+    arriving_.push_back(begin_copy(place, from));
+  } else {
+    place.copy_(from); // converts
+  }
+  return place;
+}
+
 void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
   group_.check_master();
   const int64_t numel = group_.layout().shard_numel();
-  const auto fetch = [&](const at::Tensor& from, at::ScalarType type) {
-    const at::Tensor place = buffer->place(numel, type);
-    if (from.scalar_type() == type) {
-      arriving_.push_back(begin_copy(place, from));
-    } else {
-      place.copy_(from); // converts
-    }
-    return place;
-  };
   StoredShard* stored = group_.stored_master();
   if (stored != nullptr) {
     open_.master = stored->in_place();
@@ -85,22 +89,32 @@ void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
       arriving_.push_back(stored->read(open_.master));
     }
   } else if (is_remote()) {
-    open_.master = fetch(group_.master(), dtype());
+    open_.master = fetch(group_.master(), dtype(), buffer);
   } else {
     open_.master = group_.master().to(dtype()); // itself, if it is that
   }
 
-  if (is_remote()) {
-    open_.gradient = fetch(bucket_.shard(), gradient_dtype());
-    if (rounds_in_kernel()) {
-      open_.low_precision = buffer->place(numel, group_.dtype());
-    }
-  } else {
-    open_.gradient = bucket_.shard().to(gradient_dtype());
+  if (!is_remote()) {
     if (group_.dtype() != dtype()) {
       open_.low_precision = group_.shard();
     }
+  } else if (rounds_in_kernel()) {
+    open_.low_precision = buffer->place(numel, group_.dtype());
   }
+}
+
+void ShardAccess::begin_gradient(
+    const at::Tensor& gradient,
+    StateStage::Buffer* buffer) {
+  if (!open_.gradient.defined()) {
+    open_.gradient = is_remote() ? fetch(gradient, gradient_dtype(), buffer)
+                                 : gradient.to(gradient_dtype());
+  }
+}
+
+void ShardAccess::forget() {
+  tensors();
+  open_ = {};
 }
 
 ShardTensors ShardAccess::tensors() {

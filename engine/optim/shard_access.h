@@ -42,15 +42,19 @@ class ShardAccess {
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
 
-  /// What begin_fetch() takes of a buffer.
+  /// What the two begin_ functions take of a buffer.
   int64_t stage_bytes() const;
 
-  /// Begins to bring in what is not on device().
+  /// Begins to bring in what is not on device(), but for the gradient.
   /// @param buffer of stage_bytes(); may be null when that is 0.
   void begin_fetch(StateStage::Buffer* buffer);
-  /// The tensors for an update, after begin_fetch(). Blocks until they are
-  /// there.
+  /// Begins to bring it in, once, after begin_fetch(). @param gradient the
+  /// bucket's shard().
+  void begin_gradient(const at::Tensor& gradient, StateStage::Buffer* buffer);
+  /// The tensors for an update, after both. Blocks until they are there.
   ShardTensors tensors();
+  /// Ends what was begun without an update. Blocks.
+  void forget();
   /// After the update: begins to bring back what rests elsewhere. A buffer's
   /// user has ended when the returned transfers have.
   /// @param written the stretches that were updated.
@@ -62,6 +66,10 @@ class ShardAccess {
   bool stages_master() const;
   bool rounds_in_kernel() const;
   at::ScalarType gradient_dtype() const;
+  at::Tensor fetch(
+      const at::Tensor& from,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer);
 
   ParamGroup& group_;
   const GradientBucket& bucket_;
