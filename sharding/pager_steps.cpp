@@ -105,7 +105,9 @@ void Pager::adopt_plans() {
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
         final_reductions_ = cursor.has_plan()
-                                ? final_reductions(cursor.plan())
+                                ? final_reductions(
+                                      cursor.plan(),
+                                      options_.update_in_backward)
                                 : std::vector<std::optional<size_t>>{};
       }
     }

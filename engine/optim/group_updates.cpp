@@ -88,6 +88,7 @@ void GroupUpdates::update(size_t g, std::vector<PartUpdate> updates) {
   const auto speculated = std::exchange(speculated_[g], nullptr);
   if (speculated && updates.size() == 1 &&
       updates.front().spans == speculated->spans) {
+    ++statistics_.taken;
     submit(g, [this, g, speculated] { shadows_[g]->commit(*speculated); });
     return;
   }
@@ -96,6 +97,7 @@ void GroupUpdates::update(size_t g, std::vector<PartUpdate> updates) {
       run(update);
       continue;
     }
+    ++statistics_.beside;
     auto shared = std::make_shared<PartUpdate>(std::move(update));
     push(g, shared, [this, shared] { run(*shared); });
   }
@@ -104,6 +106,7 @@ void GroupUpdates::update(size_t g, std::vector<PartUpdate> updates) {
 void GroupUpdates::speculate(size_t g, PartUpdate update) {
   auto shared = std::make_shared<PartUpdate>(std::move(update));
   speculated_[g] = shared;
+  ++statistics_.speculated;
   push(g, shared, [this, g, shared] {
     note(*shared);
     shadows_[g]->update(*shared, [&] { fetch_next(*shared); });

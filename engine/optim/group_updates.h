@@ -7,6 +7,7 @@
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_queue.h"
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -15,6 +16,13 @@
 #include <vector>
 
 namespace tessera {
+
+/// Since construction, of parts of groups.
+struct UpdateStatistics {
+  int64_t beside = 0; ///< updates made on the thread beside, as they were wanted
+  int64_t speculated = 0; ///< begun before it was known
+  int64_t taken = 0; ///< of those, the ones that were wanted
+};
 
 /// [Note: updates beside backward] Updates run on one thread in the order in
 /// which they are submitted, and each on all threads of the update pool. While
@@ -47,6 +55,9 @@ class GroupUpdates {
   }
   void add_bytes(TierBytes& bytes) const;
   void allocate();
+  const UpdateStatistics& statistics() const {
+    return statistics_;
+  }
 
   /// Work on the gradients of group `g` for a norm. With overlap only.
   void submit_sums(size_t g, std::function<void()> work);
@@ -96,6 +107,7 @@ class GroupUpdates {
   std::vector<std::shared_ptr<PartUpdate>> speculated_;
   std::vector<UpdateQueue::Ticket> tickets_; ///< per group, of its last work
   UpdateQueue::Ticket last_sums_ = 0;
+  UpdateStatistics statistics_;
   bool begun_ = false; ///< of the step in progress
 
   std::mutex mutex_;

@@ -49,6 +49,10 @@ class ShardedOptimizer : public ShardUser {
     return overlap_;
   }
 
+  const UpdateStatistics& update_statistics() const {
+    return updates_->statistics();
+  }
+
   /// Before a backward. @param grad_scale what step() will be called with if
   /// nothing is clipped.
   void begin_backward(double grad_scale);
