@@ -135,9 +135,11 @@ Engine::Engine(Engine&&) noexcept = default;
 
 TierBytes Engine::plan_memory() const {
   TierBytes bytes = optimizer_->planned_bytes();
-  const MemoryBytes on_device = pager_->planned_bytes();
-  for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
-    bytes.front()[i] += on_device[i];
+  const TierBytes sharded = pager_->planned_bytes();
+  for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
+    for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+      bytes[tier][i] += sharded[tier][i];
+    }
   }
   return bytes;
 }

@@ -198,6 +198,18 @@ void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
   scale.minimum = reader.get_double("minimum", positive, scale.minimum);
 }
 
+std::optional<MemoryTier> read_tier(
+    const ConfigReader& reader,
+    const std::string& key) {
+  return reader.get_enum<std::optional<MemoryTier>>(
+      key,
+      {{"auto", std::nullopt},
+       {"device", MemoryTier::kDevice},
+       {"host", MemoryTier::kHost},
+       {"nvme", MemoryTier::kNvme}},
+      std::nullopt);
+}
+
 void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   if (reader.contains("device_bytes")) {
     memory.device_bytes = reader.get_int("device_bytes", {.min = 1});
@@ -213,6 +225,8 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   if (reader.contains("nvme_bytes")) {
     memory.nvme_bytes = reader.get_int("nvme_bytes", {.min = 0});
   }
+  memory.parameters = read_tier(reader, "parameters");
+  memory.gradients = read_tier(reader, "gradients");
 }
 
 void read_offload(const ConfigReader& reader, OffloadOptions& offload) {

@@ -17,6 +17,18 @@ void check_at_least_0(const char* name, std::optional<int64_t> bytes) {
       "; it must be at least 0.");
 }
 
+void check_has_path(
+    const char* name,
+    std::optional<MemoryTier> tier,
+    const MemoryBudget& memory) {
+  TESSERA_CHECK(
+      tier != MemoryTier::kNvme || !memory.nvme_path.empty(),
+      "memory.",
+      name,
+      " is nvme, and memory.nvme_path is not set; name a folder on a local "
+      "disk.");
+}
+
 } // namespace
 
 void check(const MemoryBudget& memory) {
@@ -34,6 +46,8 @@ void check(const MemoryBudget& memory) {
       "memory.nvme_path: '",
       memory.nvme_path.string(),
       "' is not a folder; make it, or name another one.");
+  check_has_path("parameters", memory.parameters, memory);
+  check_has_path("gradients", memory.gradients, memory);
 }
 
 } // namespace tessera

@@ -28,6 +28,9 @@ class HostShard : public StoredShard {
   at::ScalarType dtype() const override {
     return tensor_.scalar_type();
   }
+  int64_t bytes() const override {
+    return HostMemory::rounded(static_cast<int64_t>(tensor_.nbytes()));
+  }
 
   at::Tensor in_place() override {
     settle();

@@ -33,6 +33,9 @@ class NvmeShard : public StoredShard {
   at::ScalarType dtype() const override {
     return dtype_;
   }
+  int64_t bytes() const override {
+    return ScratchFile::rounded(extent_->bytes);
+  }
   at::Tensor in_place() override {
     return {};
   }
@@ -66,9 +69,8 @@ NvmeStore::NvmeStore(
       pipeline_(file_, memory, calls) {}
 
 int64_t NvmeStore::bytes_for(int64_t numel, at::ScalarType dtype) const {
-  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
-  return (bytes + ScratchFile::kAlignment - 1) / ScratchFile::kAlignment *
-         ScratchFile::kAlignment;
+  return ScratchFile::rounded(
+      numel * static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
 std::unique_ptr<StoredShard> NvmeStore::reserve(

@@ -67,7 +67,7 @@ void ScratchFile::use_buffers(int why) {
 int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
   const int64_t begin = bytes_;
   const int64_t end =
-      begin + (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      begin + rounded(bytes);
   if (end == begin) {
     return begin;
   }

@@ -18,6 +18,9 @@ class ScratchFile {
  public:
   /// With O_DIRECT, offsets, lengths and addresses are multiples of this.
   static constexpr int64_t kAlignment = 4096;
+  static constexpr int64_t rounded(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
   /// Makes the file. O_DIRECT is used unless the file system refuses it, which
   /// is logged.

@@ -50,6 +50,7 @@ GradientBucket::GradientBucket(
     const ShardMesh& mesh,
     Communicator& replicas,
     MemoryLedger& ledger,
+    ShardStore* store,
     bool keeps_shard)
     : group_(group),
       rank_(mesh.shard_rank),
@@ -57,8 +58,9 @@ GradientBucket::GradientBucket(
       replicas_(replicas),
       ledger_(ledger),
       dtype_(dtype),
+      store_(store),
       keeps_shard_(keeps_shard),
-      packs_(!group.shard().is_cpu()) {
+      packs_(!group.device().is_cpu()) {
   std::vector<FlatSpan> spans;
   entries_.reserve(group.parameters().size());
   for (const auto& parameter : group.parameters()) {
@@ -82,19 +84,27 @@ GradientBucket::GradientBucket(
 }
 
 void GradientBucket::ensure_shard() {
-  if (!shard_.defined()) {
-    shard_ = ledger_.allocate_zeros(
-        MemoryPurpose::kGradients,
-        group_.layout().shard_numel(),
-        dtype_,
-        group_.shard().device());
+  if (shard_.defined()) {
+    return;
   }
+  const int64_t numel = group_.layout().shard_numel();
+  shard_ = store_ != nullptr ? RestingTensor(store_->reserve(
+                                   "gradients of '" + group_.name() + "'",
+                                   MemoryPurpose::kGradients,
+                                   numel,
+                                   dtype_))
+                             : RestingTensor(ledger_.allocate_zeros(
+                                   MemoryPurpose::kGradients,
+                                   numel,
+                                   dtype_,
+                                   group_.device()));
 }
 
 int64_t GradientBucket::shard_bytes() const {
-  return keeps_shard_ ? group_.layout().shard_numel() *
-                            static_cast<int64_t>(c10::elementSize(dtype_))
-                      : 0;
+  if (!keeps_shard_) {
+    return 0;
+  }
+  return shard_.bytes();
 }
 
 int64_t GradientBucket::padded_bytes() const {
@@ -119,7 +129,7 @@ void GradientBucket::take(size_t i) {
   const c10::NoGradGuard no_grad;
   if (packs_) {
     entry.waiting = std::move(gradient);
-    arrived_on_.insert(*current_stream(group_.shard().device()));
+    arrived_on_.insert(*current_stream(group_.device()));
   } else {
     store(entry, gradient);
   }
@@ -135,8 +145,9 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   Entry& entry = entries_[i];
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
-  // In a world of one the slot is the shard, where earlier gradients are.
-  const bool accumulate = entry.arrived || (!slot_.defined() && entry.in_shard);
+  // Where the slot is the shard, earlier gradients are there.
+  const bool accumulate =
+      entry.arrived || (collects_on_top() && entry.in_shard);
   if (accumulate) {
     if (entry.waiting.defined()) {
       pack_waiting({});
@@ -160,16 +171,32 @@ void GradientBucket::zero(size_t i) {
   if (!shard_.defined()) {
     return;
   }
-  for (const FlatRun& run : own_runs_) {
-    if (run.parameter == i) {
-      shard_.narrow(0, run.shard_offset, run.numel).zero_();
+  change([&](const at::Tensor& shard) {
+    for (const FlatRun& run : own_runs_) {
+      if (run.parameter == i) {
+        shard.narrow(0, run.shard_offset, run.numel).zero_();
+      }
     }
-  }
+  });
+}
+
+void GradientBucket::change(
+    const std::function<void(const at::Tensor& shard)>& change) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor values = shard_.load();
+  change(values);
+  shard_.store(values);
 }
 
 bool GradientBucket::any_arrived() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
     return entry.arrived;
+  });
+}
+
+bool GradientBucket::any_gradient() const {
+  return std::any_of(own_runs_.begin(), own_runs_.end(), [this](auto& run) {
+    return has_gradient(run.parameter);
   });
 }
 
@@ -220,7 +247,7 @@ void GradientBucket::clear() {
   factor_ = 1;
   applied_ = false;
   if (!keeps_shard_) {
-    shard_ = at::Tensor();
+    shard_ = {};
   }
   for (Entry& entry : entries_) {
     entry.parameter.mutable_grad() = at::Tensor();

@@ -10,6 +10,8 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/resting_tensor.h"
+#include "tessera/runtime/memory/shard_store.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/gradient_token.h"
@@ -18,6 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -28,6 +31,12 @@ namespace tessera {
 /// average over the ranks to the shard. A user's zero_grad() removes tokens:
 /// refresh() sees that and drops what the shard and slot held for those
 /// parameters. In a world of one the slot is the shard and nothing is reduced.
+///
+/// [Note: gradients elsewhere] The shard may rest on another tier. What was
+/// reduced leaves for there from the slot. To accumulate, the old sum comes
+/// back first: to a part of the slot that the reduction has left free, or,
+/// where the group is not divided, to the slot when it is opened, which then
+/// takes the place of the shard.
 ///
 /// [Note: applied gradients] Where the optimizer runs during backward, a
 /// gradient that is final at its reduction stays in the slot, is applied from
@@ -41,6 +50,7 @@ class GradientBucket {
   /// @param group, replicas outlive the bucket.
   /// @param replicas the ranks that hold the same part of the group.
   /// @param dtype in which gradients are collected, reduced and accumulated.
+  /// @param store where the shard rests; null: on the parameters' device.
   /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
@@ -49,6 +59,7 @@ class GradientBucket {
       const ShardMesh& mesh,
       Communicator& replicas,
       MemoryLedger& ledger,
+      ShardStore* store = nullptr,
       bool keeps_shard = true);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
@@ -57,9 +68,15 @@ class GradientBucket {
   /// Average over the ranks of the accumulated gradients of this rank's slice:
   /// [shard_numel]. Only runs of parameters with has_gradient() have meaning.
   /// Undefined where none is kept and there is no gradient.
-  const at::Tensor& shard() const {
-    return applying_ ? reduced_ : shard_;
+  RestingTensor shard() const {
+    return applying_ ? RestingTensor(reduced_) : shard_;
   }
+  /// Whether it has to leave for another tier.
+  bool is_stored() const {
+    return store_ != nullptr;
+  }
+  /// Changes it. @param change gets shard() in memory. Blocks.
+  void change(const std::function<void(const at::Tensor& shard)>& change);
 
   /// What shard() is to be multiplied with to get the gradients: whoever clips
   /// them leaves the work to whoever reads them next.
@@ -75,8 +92,12 @@ class GradientBucket {
   at::ScalarType dtype() const {
     return dtype_;
   }
-  /// Bytes of shard() while it is kept.
+  /// Bytes of shard() while it is kept, as the ledger counts them.
   int64_t shard_bytes() const;
+  /// Where they are.
+  MemoryTier tier() const {
+    return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
+  }
   /// Bytes of a slot.
   int64_t padded_bytes() const;
 
@@ -119,9 +140,15 @@ class GradientBucket {
   bool reducing() const {
     return reducing_;
   }
-  /// Ends it for the host: shard() has the result.
+  /// Ends it for the host: shard() has the result, or will have it.
   void end_reduce(const WaitCheck& check);
+  /// True while the result may still be on its way from the slot to a file.
+  bool is_storing() const {
+    return slot_.defined() && !open_ && !reducing_ &&
+           storing_.pending() && tier() == MemoryTier::kNvme;
+  }
   /// Gives the slot back after end_reduce(), marked with the lane's work.
+  /// Blocks while is_storing().
   Slot release_slot();
 
   /// True from begin_reduce() with `apply` to release_slot().
@@ -143,6 +170,8 @@ class GradientBucket {
   bool has_gradient(size_t i) const {
     return entries_[i].has && !applied_;
   }
+  /// Whether any parameter has one with a part on this rank.
+  bool any_gradient() const;
   /// Whether it got one, on this rank or, once agreed on, on any.
   bool got_gradient(size_t i) const {
     return entries_[i].has;
@@ -175,6 +204,13 @@ class GradientBucket {
     bool token_placed = false;
   };
 
+  /// The slot, or the shard in its place, holds what was accumulated before.
+  bool collects_on_top() const {
+    return !slot_.defined() || on_top_;
+  }
+  void bring_shard_to_slot();
+  at::Tensor room_beside_reduced() const;
+  void store_reduced();
   static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);
   void refresh(Entry& entry);
@@ -201,13 +237,16 @@ class GradientBucket {
   Communicator& replicas_;
   MemoryLedger& ledger_;
   at::ScalarType dtype_;
+  ShardStore* store_;
   bool keeps_shard_;
   std::vector<Entry> entries_;
   std::vector<FlatRun> own_runs_;
   std::vector<FlatSpan> gaps_; ///< of the flat buffer, without a parameter
-  at::Tensor shard_;
+  RestingTensor shard_;
   at::Tensor collected_; ///< slot's tensor, or the shard in a world of one
   Slot slot_;
+  bool on_top_ = false; ///< the shard was brought to the slot
+  PendingTransfer storing_; ///< from the slot
   at::Tensor reduced_; ///< where the running reduction arrives
   PendingCollective pending_;
   bool packs_; ///< on a device with streams

@@ -18,7 +18,9 @@ bool GradientBucket::divides_first() const {
 
 void GradientBucket::apply_factor() {
   if (factor_ != 1 && shard_.defined()) {
-    shard_.mul_(std::exchange(factor_, 1.0));
+    change([&](const at::Tensor& shard) {
+      shard.mul_(std::exchange(factor_, 1.0));
+    });
   }
 }
 
@@ -29,9 +31,20 @@ void GradientBucket::open(Slot slot) {
   if (!slot_.defined()) {
     ensure_shard();
   }
-  collected_ = slot_.defined() ? slot_.tensor : shard_;
+  collected_ = slot_.defined() ? slot_.tensor : shard_.tensor();
   writer_.reset();
   open_ = true;
+  bring_shard_to_slot();
+}
+
+void GradientBucket::bring_shard_to_slot() {
+  const bool divided = group_.layout().shard_numel() < collected_.numel();
+  on_top_ = false;
+  on_top_ = is_stored() && !divided && ranks_ == 1 && accumulates();
+  if (on_top_) {
+    write_on_current_stream();
+    shard_.read(collected_).wait_issued();
+  }
 }
 
 double GradientBucket::packing_factor() const {
@@ -39,7 +52,7 @@ double GradientBucket::packing_factor() const {
 }
 
 void GradientBucket::write_on_current_stream() {
-  const auto stream = current_stream(group_.shard().device());
+  const auto stream = current_stream(group_.device());
   if (!stream || stream == writer_) {
     return;
   }
@@ -55,14 +68,14 @@ void GradientBucket::write_on_current_stream() {
 
 void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
   write_on_current_stream();
-  const auto stream = current_stream(group_.shard().device());
+  const auto stream = current_stream(group_.device());
   StreamMarks gradients;
   for (const c10::Stream& other : arrived_on_.streams()) {
     if (other != stream) {
       gradients.add(other);
     }
   }
-  gradients.block_current(group_.shard().device());
+  gradients.block_current(group_.device());
   std::vector<PackRun> runs;
   for (const FlatSpan& span : rest) {
     runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
@@ -80,7 +93,7 @@ void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
   pack_runs_(runs, packing_factor());
   // The memory of the gradients goes back to the streams that made them.
   if (!gradients.empty()) {
-    arrived_on_.block(mark_current(group_.shard().device()));
+    arrived_on_.block(mark_current(group_.device()));
   }
   arrived_on_.clear();
   for (Entry& entry : entries_) {
@@ -108,9 +121,8 @@ void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
 
 std::vector<FlatSpan> GradientBucket::missing_spans() const {
   std::vector<FlatSpan> missing = gaps_;
-  const bool slot_is_shard = !slot_.defined();
   for (const Entry& entry : entries_) {
-    if (!entry.arrived && !(slot_is_shard && entry.in_shard)) {
+    if (!entry.arrived && !(collects_on_top() && entry.in_shard)) {
       missing.push_back(entry.span);
     }
   }
@@ -128,7 +140,7 @@ void GradientBucket::fill_missing() {
 }
 
 bool GradientBucket::accumulates() const {
-  return slot_.defined() &&
+  return slot_.defined() && !on_top_ &&
          std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
            return entry.in_shard;
          });
@@ -172,11 +184,13 @@ void GradientBucket::begin_reduce(
     slot_.tensor.div_(ranks_);
   }
   const FlatSpan mine = group_.layout().shard(rank_);
-  if (applying_ || accumulates()) {
+  if (!applying_) {
+    ensure_shard();
+  }
+  if (applying_ || accumulates() || !shard_.is_on(group_.device())) {
     reduced_ = slot_.tensor.narrow(0, mine.begin, mine.numel);
   } else {
-    ensure_shard();
-    reduced_ = shard_;
+    reduced_ = shard_.tensor();
   }
   pending_ = communicator.reduce_scatter_sum(
       reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
@@ -196,9 +210,34 @@ void GradientBucket::complete(const WaitCheck& check) {
   if (!divides_first() && ranks_ > 1) {
     reduced_.div_(ranks_);
   }
-  if (!applying_ && !reduced_.is_same(shard_)) {
+  if (!applying_) {
+    store_reduced();
+  }
+  completed_ = true;
+}
+
+/// [shard_numel] behind the reduction: a part of the slot that was another
+/// rank's, or memory that was not planned for where there is no other.
+at::Tensor GradientBucket::room_beside_reduced() const {
+  const int64_t numel = reduced_.numel();
+  if (numel == slot_.tensor.numel()) {
+    return ledger_.allocate(
+        MemoryPurpose::kReduceSlots, numel, dtype_, group_.device());
+  }
+  return slot_.tensor.narrow(0, rank_ == 0 ? numel : 0, numel);
+}
+
+/// Brings what was reduced to the shard, on the lane.
+void GradientBucket::store_reduced() {
+  const bool in_place = shard_.is_on(group_.device());
+  at::Tensor sum = in_place ? shard_.tensor() : reduced_;
+  if (accumulates()) {
+    if (!in_place) {
+      sum = room_beside_reduced();
+      shard_.read(sum).wait_issued();
+    }
     for (const FlatRun& run : own_runs_) {
-      auto target = shard_.narrow(0, run.shard_offset, run.numel);
+      auto target = sum.narrow(0, run.shard_offset, run.numel);
       const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
       if (entries_[run.parameter].in_shard) {
         target.add_(source);
@@ -206,8 +245,12 @@ void GradientBucket::complete(const WaitCheck& check) {
         target.copy_(source);
       }
     }
+  } else if (in_place && !sum.is_alias_of(reduced_)) {
+    sum.copy_(reduced_);
   }
-  completed_ = true;
+  if (!in_place) {
+    storing_ = shard_.write(sum);
+  }
 }
 
 void GradientBucket::end_reduce(const WaitCheck& check) {
@@ -230,6 +273,7 @@ Slot GradientBucket::release_slot() {
   applied_ = std::exchange(apply_, false) || applied_;
   applying_ = false;
   reduced_ = at::Tensor();
+  storing_.wait_issued();
   if (slot_.defined()) {
     slot_.after = lane_->mark();
   }

@@ -11,8 +11,17 @@ namespace tessera {
 
 namespace {
 
-at::Tensor values_of(const GradientBucket& bucket, const FlatRun& run) {
-  return bucket.shard().narrow(0, run.shard_offset, run.numel);
+/// This rank's parts of a group's gradients, in `shard`.
+std::vector<at::Tensor> runs_with_gradient(
+    const GradientBucket& bucket,
+    const at::Tensor& shard) {
+  std::vector<at::Tensor> runs;
+  for (const FlatRun& run : bucket.own_runs()) {
+    if (bucket.has_gradient(run.parameter)) {
+      runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
+    }
+  }
+  return runs;
 }
 
 } // namespace
@@ -24,17 +33,35 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
   const GradientBucket& bucket = *pager_.bucket(g);
   auto group = std::make_shared<Group>();
   group->p = p;
-  std::vector<at::Tensor> runs;
+  std::vector<FlatSpan> runs;
   for (const FlatRun& run : bucket.own_runs()) {
     group->has.push_back(bucket.has_gradient(run.parameter));
     if (group->has.back()) {
-      runs.push_back(values_of(bucket, run));
+      runs.push_back({run.shard_offset, run.numel});
     }
   }
   known_[g] = group;
-  return [group, runs = std::move(runs)] {
-    group->sums = PowerSums(runs, group->p);
+  return [group, runs = std::move(runs), resting = bucket.shard()] {
+    if (runs.empty()) {
+      return;
+    }
+    const at::Tensor shard = resting.load();
+    std::vector<at::Tensor> values;
+    for (const FlatSpan& run : runs) {
+      values.push_back(shard.narrow(0, run.begin, run.numel));
+    }
+    group->sums = PowerSums(values, group->p);
   };
+}
+
+bool GradientSums::knows_all(double p) const {
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket != nullptr && bucket->any_gradient() && !knows(*bucket, g, p)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
@@ -56,7 +83,7 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
   std::vector<size_t> groups;
   for (size_t g = 0; g < known_.size(); ++g) {
     const GradientBucket* bucket = pager_.bucket(g);
-    if (bucket == nullptr) {
+    if (bucket == nullptr || !bucket->any_gradient()) {
       continue;
     }
     if (!knows(*bucket, g, p)) {
@@ -119,17 +146,17 @@ bool gradients_are_finite(Pager& pager, GradientSums& sums) {
 void clamp_gradients(Pager& pager, double limit) {
   const c10::NoGradGuard no_grad;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    pager.before_gradients_change(g);
-    const GradientBucket* bucket = pager.bucket(g);
-    if (bucket == nullptr) {
+    GradientBucket* bucket = pager.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
       continue;
     }
+    pager.before_gradients_change(g);
     const double bound = limit / bucket->factor();
-    for (const FlatRun& run : bucket->own_runs()) {
-      if (bucket->has_gradient(run.parameter)) {
-        values_of(*bucket, run).clamp_(-bound, bound);
+    bucket->change([&](const at::Tensor& shard) {
+      for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
+        run.clamp_(-bound, bound);
       }
-    }
+    });
   }
 }
 

@@ -24,6 +24,8 @@ class GradientSums {
   /// work, for any thread; all() may only be called when it has ended, and the
   /// gradients do not change before.
   std::function<void()> begin(size_t g, double p);
+  /// Whether all() has nothing left to compute.
+  bool knows_all(double p) const;
   /// To be called when the gradients of group `g` change.
   void forget(size_t g) {
     known_[g].reset();

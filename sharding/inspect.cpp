@@ -78,7 +78,7 @@ TensorSummary summarize_own_part(
     summary.value.add(part(master));
     if (bucket != nullptr && bucket->has_gradient(place.position)) {
       summary.gradient.emplace().add(
-          part(bucket->shard()), bucket->factor() / gradient_scale);
+          part(bucket->shard().load()), bucket->factor() / gradient_scale);
     }
   }
   return summary;

@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/deferred_init.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ std::vector<GroupSpec> checked_groups(
   auto census = take_parameter_census(module, options.groups.ignored);
   choose_dtypes(module, options.precision, census);
   return make_groups(module, census, options.groups);
+}
+
+ParamGroup::Stores stores_for(ShardPlacement* placement, size_t group) {
+  if (placement == nullptr) {
+    return {};
+  }
+  return {placement->parameter_store(group), placement->master_store(group)};
 }
 
 } // namespace
@@ -55,7 +63,6 @@ Pager::Pager(
     ShardPlacement* placement)
     : options_(options),
       mesh_(world.rank(), world.size(), options.shard_ranks),
-      pages_(mesh_.shard_size > 1),
       agreement_(
           world,
           "engine",
@@ -96,8 +103,9 @@ Pager::Pager(
         mesh_.shard_rank,
         mesh_.shard_size,
         ledger,
-        placement != nullptr ? placement->master_store(group) : nullptr));
+        stores_for(placement, group)));
     groups_.back()->number = static_cast<int>(group);
+    pages_.push_back(is_divided() || groups_.back()->is_stored());
     zero_stages_.push_back(spec.zero_stage);
     reshards_after_forward_.push_back(spec.reshard_after_forward);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -117,8 +125,16 @@ Pager::Pager(
         mesh_,
         *replicas_,
         ledger,
+        placement != nullptr && !options.update_in_backward
+            ? placement->gradient_store(buckets_.size())
+            : nullptr,
         /*keeps_shard=*/!options.update_in_backward));
   }
+  is_alone_ = world_size() == 1 && !pages_any() &&
+              std::none_of(
+                  buckets_.begin(), buckets_.end(), [](const auto& bucket) {
+                    return bucket && bucket->is_stored();
+                  });
   find_tied_groups(module);
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
@@ -127,8 +143,8 @@ Pager::Pager(
   arrivals_.resize(groups_.size());
   expected_arrivals_.resize(groups_.size());
   install_hooks();
-  if (!pages_) {
-    for (const auto& group : groups_) {
+  for (const auto& group : groups_) {
+    if (!pages_[static_cast<size_t>(group->number)]) {
       group->attach_shard();
       // Alone, nothing has to be noticed.
       group->touched_epoch = is_alone() ? epoch_ : 0;

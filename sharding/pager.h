@@ -97,7 +97,7 @@ class Pager : public PageFaultHandler {
   }
   /// Nothing comes, goes or is agreed on: one rank that holds everything.
   bool is_alone() const {
-    return world_size() == 1 && !pages_;
+    return is_alone_;
   }
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
@@ -202,8 +202,8 @@ class Pager : public PageFaultHandler {
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
 
-  /// Bytes of shards, gradients and slots on this rank.
-  MemoryBytes planned_bytes() const;
+  /// Bytes of shards, own master weights, gradients and slots on this rank.
+  TierBytes planned_bytes() const;
 
   const PagerStatistics& statistics() const {
     return statistics_;
@@ -252,6 +252,7 @@ class Pager : public PageFaultHandler {
   void find_tied_groups(const torch::nn::Module& module);
 
   // pager_slots.cpp
+  bool pages_any() const;
   bool keeps_whole_gradients(size_t group) const;
   std::vector<PlanEvent> expected_events() const;
   PlanLimits plan_limits() const;
@@ -274,6 +275,9 @@ class Pager : public PageFaultHandler {
       std::optional<size_t> entry = std::nullopt);
   void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
   void unshard_on_demand(int group);
+  /// Issues the gathers that wait for files, in the order of their begin, up to
+  /// and with the group's; all without one.
+  void issue_gathers(std::optional<int> up_to = std::nullopt);
   RankIntent intent_to_read(int group) const;
   void wait_ready(int group);
   Slot take_gather_slot(
@@ -299,13 +303,16 @@ class Pager : public PageFaultHandler {
   ///   the step.
   void begin_reduce(size_t group, bool is_final = false);
   /// Ends them for the host: final gradients are handed over, slots given back
-  /// or held.
+  /// or held, but for those on their way to files.
   void finish_reductions();
-  /// @return whether they are still read.
+  /// @return whether they are still read from the slot.
   bool hand_over_gradients(size_t group);
   Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
+  /// Gives back those on their way to files. Blocks.
+  void finish_storing();
+  void release_reduce_slot(size_t group);
   /// @throws tessera::Error when the group was updated in this step already.
   void check_not_updated(size_t group, const char* what) const;
   /// Makes the current stream wait for them.
@@ -332,7 +339,8 @@ class Pager : public PageFaultHandler {
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
-  bool pages_; ///< groups come and go, in slots
+  std::vector<bool> pages_; ///< per group: it comes and goes, in a slot
+  bool is_alone_ = false;
   RankAgreement agreement_;
   StreamLane gather_lane_;
   StreamLane reduce_lane_;
@@ -357,7 +365,9 @@ class Pager : public PageFaultHandler {
   std::vector<uint64_t> reduce_sequence_; ///< per group, of its last reduction
   const PagedStorage* reading_ = nullptr; ///< in the touch in progress
   std::vector<int> writable_pins_; ///< per group
+  std::deque<int> reading_groups_; ///< see issue_gathers()
   std::vector<size_t> reducing_; ///< groups, in issue order
+  std::vector<size_t> storing_; ///< groups whose slots leave for files
   std::vector<bool> final_; ///< per group, of its running reduction
   ShardUser* shard_user_ = nullptr;
   /// [Note: held slots] Gradients that are applied in backward stay in their

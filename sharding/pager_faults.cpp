@@ -80,6 +80,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
       follow(*range, /*wait_for_last=*/true);
       return;
     }
+    issue_gathers();
     cursor().depart();
   }
   // All of the operator's groups are protected from eviction at once.
@@ -121,6 +122,7 @@ void Pager::leave_phase() {
   if (is_alone()) {
     return;
   }
+  issue_gathers();
   for (size_t g = 0; g < groups_.size(); ++g) {
     reshard(static_cast<int>(g));
   }
@@ -140,6 +142,10 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
     }
     for (const PlanAction& action : entry.before) {
       perform(action, /*exposed=*/true, i);
+    }
+    // Here on all ranks, whether this one waits for them or passes by.
+    for (const int g : entry.groups) {
+      issue_gathers(g);
     }
     if (in_use) {
       for (const int g : entry.groups) {
@@ -189,20 +195,39 @@ void Pager::unshard_planned(
     return;
   }
   settle_shard(g);
+  Slot slot = take_gather_slot(group_number, end);
   unshard_sequence_[g] = agreement_.count_collective();
-  group.begin_unshard(
-      *data_, take_gather_slot(group_number, end), gather_lane_);
+  group.begin_unshard(*data_, std::move(slot), gather_lane_);
+  if (group.is_reading()) {
+    reading_groups_.push_back(group_number);
+  }
   ++(exposed ? statistics_.on_demand_unshards : statistics_.planned_unshards);
 }
 
 void Pager::unshard_on_demand(int group_number) {
   const auto g = static_cast<size_t>(group_number);
   settle_shard(g);
+  issue_gathers();
   agree_joining_reductions(intent_to_read(group_number));
   unshard_sequence_[g] = agreement_.count_collective();
   groups_[g]->begin_unshard(
       *data_, take_gather_slot(group_number), gather_lane_);
   ++statistics_.on_demand_unshards;
+}
+
+void Pager::issue_gathers(std::optional<int> up_to) {
+  if (up_to && !groups_[static_cast<size_t>(*up_to)]->is_reading()) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  while (!reading_groups_.empty()) {
+    const int next = reading_groups_.front();
+    reading_groups_.pop_front();
+    groups_[static_cast<size_t>(next)]->issue_unshard();
+    if (next == up_to) {
+      return;
+    }
+  }
 }
 
 void Pager::wait_ready(int group_number) {
@@ -245,7 +270,8 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
     for (const auto& group : groups_) {
       const bool evictable =
           group->residency() == Residency::kUnsharded && group->pins == 0 &&
-          group->touched_epoch != epoch_ && !group->slot_is_outside();
+          group->touched_epoch != epoch_ && !group->slot_is_outside() &&
+          pages_[static_cast<size_t>(group->number)];
       if (evictable && (!victim || group->last_use < victim->last_use)) {
         victim = group.get();
       }
@@ -277,9 +303,11 @@ void Pager::settle_shard(size_t g) {
 
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
-  if (group.residency() == Residency::kSharded || group.pins > 0 || !pages_) {
+  if (group.residency() == Residency::kSharded || group.pins > 0 ||
+      !pages_[static_cast<size_t>(group_number)]) {
     return;
   }
+  issue_gathers(group_number);
   group.touched_epoch = 0;
   Slot slot = group.reshard(watch(group_number));
   if (slot.defined()) {

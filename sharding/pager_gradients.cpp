@@ -51,6 +51,9 @@ void Pager::open_bucket(size_t g) {
   if (bucket.is_open()) {
     return;
   }
+  if (bucket.is_storing()) {
+    finish_storing();
+  }
   check_not_updated(g, "gets a gradient");
   before_gradients_change(g);
   if (is_alone() &&
@@ -72,6 +75,7 @@ Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
   Slot slot = reduce_arena_.try_allocate(numel, dtype, end);
   if (!slot.defined()) {
     finish_reductions();
+    finish_storing();
     slot = reduce_arena_.try_allocate(numel, dtype, end);
   }
   while (!slot.defined() && !held_slots_.empty()) {
@@ -184,12 +188,30 @@ void Pager::finish_reductions() {
     }));
     const bool held = final_[g] && hand_over_gradients(g);
     final_[g] = false;
-    Slot slot = buckets_[g]->release_slot();
-    if (slot.defined() && held) {
-      held_slots_.push_back({g, std::move(slot)});
-    } else if (slot.defined()) {
-      reduce_arena_.release(slot);
+    if (buckets_[g]->is_storing()) {
+      storing_.push_back(g);
+    } else if (held) {
+      held_slots_.push_back({g, buckets_[g]->release_slot()});
+    } else {
+      release_reduce_slot(g);
     }
+  }
+}
+
+void Pager::finish_storing() {
+  if (storing_.empty()) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  for (const size_t g : std::exchange(storing_, {})) {
+    release_reduce_slot(g);
+  }
+}
+
+void Pager::release_reduce_slot(size_t g) {
+  Slot slot = buckets_[g]->release_slot();
+  if (slot.defined()) {
+    reduce_arena_.release(slot);
   }
 }
 
@@ -202,7 +224,7 @@ bool Pager::hand_over_gradients(size_t g) {
     still_read = shard_user_->on_final_gradients(g);
   }
   if (!buckets_[g]->applying()) {
-    return still_read;
+    return false;
   }
   // What is left of the old weights: whoever saved them for a backward that is
   // still to come gets an error, and an operator has to fault them in.
@@ -242,6 +264,7 @@ void Pager::on_backward_end() {
       finish_reductions();
       return;
     }
+    issue_gathers();
     cursor().depart();
   }
   agree_joining_reductions({RankIntent::Kind::kBackwardEnd, -1, -1});
@@ -274,6 +297,7 @@ void Pager::reduce_leftovers(bool all) {
     }
   }
   finish_reductions();
+  finish_storing();
 }
 
 void Pager::settle_gradients(const RankIntent& intent) {
@@ -358,14 +382,16 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
+  settle_shard(place.group); // who reads the gradients has ended too
+  const at::Tensor shard = bucket->shard().load(group.device());
   if (!is_divided()) {
-    return group.view_of(bucket->shard(), place.position).mul(bucket->factor());
+    return group.view_of(shard, place.position).mul(bucket->factor());
   }
   const at::Tensor whole =
-      at::empty({group.layout().padded_numel()}, bucket->shard().options());
+      at::empty({group.layout().padded_numel()}, shard.options());
   data_
       ->all_gather(
-          whole, bucket->shard(), "gradient of '" + wanted.record.name() + "'")
+          whole, shard, "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return group.view_of(whole, place.position).mul(bucket->factor());
 }

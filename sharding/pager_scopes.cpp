@@ -12,6 +12,7 @@ namespace tessera {
 void Pager::pin(const std::vector<size_t>& groups, bool writable) {
   std::vector<size_t> held;
   try {
+    issue_gathers();
     for (const size_t g : groups) {
       ParamGroup& group = *groups_[g];
       if (group.residency() == Residency::kUnsharding) {
@@ -67,7 +68,7 @@ void Pager::write_back(ParamGroup& group) noexcept {
     const std::string message = "the values written to group '" + group.name() +
                                 "' are lost: " + error.what();
     log_error(message);
-    group.lose_master(message);
+    group.lose_values(message);
     abandon(message);
   }
 }

@@ -10,6 +10,10 @@
 
 namespace tessera {
 
+bool Pager::pages_any() const {
+  return std::find(pages_.begin(), pages_.end(), true) != pages_.end();
+}
+
 bool Pager::keeps_whole_gradients(size_t g) const {
   return tessera::keeps_whole_gradients(options_, zero_stages_[g]);
 }
@@ -31,10 +35,11 @@ PlanLimits Pager::plan_limits() const {
   limits.capacity_bytes = gather_arena_.capacity_bytes();
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    limits.group_bytes.push_back(groups_[g]->padded_bytes());
-    if (!pages_) {
-      limits.capacity_bytes +=
-          groups_[g]->padded_bytes() + OffsetAllocator::kAlignment;
+    // What stays where it is takes a place in the plan, and none in a slot.
+    limits.group_bytes.push_back(
+        pages_[g] ? groups_[g]->padded_bytes() : OffsetAllocator::kAlignment);
+    if (!pages_any()) {
+      limits.capacity_bytes += 2 * OffsetAllocator::kAlignment;
     }
     const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
     limits.stays.push_back(
@@ -63,7 +68,7 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   }
   const auto events = expected_events();
   reduce_arena_.resize(reduce_slot_bytes(events));
-  if (!pages_) {
+  if (!pages_any()) {
     return;
   }
   std::optional<int64_t> gather_bytes = options_.gather_bytes;
@@ -90,22 +95,26 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
 }
 
-MemoryBytes Pager::planned_bytes() const {
-  MemoryBytes bytes{};
-  const auto add = [&bytes](MemoryPurpose purpose, int64_t count) {
-    bytes[static_cast<size_t>(purpose)] += count;
+TierBytes Pager::planned_bytes() const {
+  TierBytes bytes{};
+  const auto add = [&bytes](
+                       MemoryTier tier, MemoryPurpose purpose, int64_t count) {
+    bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] += count;
   };
   for (const auto& group : groups_) {
-    add(MemoryPurpose::kParameters, group->shard().nbytes());
-    if (group->has_own_master() && group->stored_master() == nullptr) {
-      add(MemoryPurpose::kOptimizerState, group->master().nbytes());
+    const RestingTensor& shard = group->shard();
+    add(shard.tier(), MemoryPurpose::kParameters, shard.bytes());
+    if (group->has_own_master()) {
+      const RestingTensor& master = group->master();
+      add(master.tier(), MemoryPurpose::kOptimizerState, master.bytes());
     }
     if (const auto* bucket = buckets_[group->number].get()) {
-      add(MemoryPurpose::kGradients, bucket->shard_bytes());
+      add(bucket->tier(), MemoryPurpose::kGradients, bucket->shard_bytes());
     }
   }
-  add(MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
-  add(MemoryPurpose::kReduceSlots, reduce_arena_.capacity_bytes());
+  const MemoryTier device = MemoryTier::kDevice;
+  add(device, MemoryPurpose::kGatherSlots, gather_arena_.capacity_bytes());
+  add(device, MemoryPurpose::kReduceSlots, reduce_arena_.capacity_bytes());
   return bytes;
 }
 

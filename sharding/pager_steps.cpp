@@ -25,7 +25,7 @@ void Pager::drop_values(const char* why) {
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!pages_) {
+    if (!pages_[g]) {
       settle_shard(g); // operators read it, without a gather that would wait
     }
     groups_[g]->bump_versions();

@@ -82,7 +82,7 @@ ParamGroup::ParamGroup(
     int rank,
     int world_size,
     MemoryLedger& ledger,
-    ShardStore* master_store)
+    const Stores& stores)
     : name_(spec.name),
       scattered_(spec.scattered),
       blocks_(spec.blocks),
@@ -92,21 +92,30 @@ ParamGroup::ParamGroup(
       casts_arguments_(policy.is_mixed() && at::isFloatingType(dtype_)),
       handler_(handler),
       rank_(rank),
-      layout_(flat_layout_of(spec, world_size)) {
+      layout_(flat_layout_of(spec, world_size)),
+      device_(spec.parameters.front().tensor.device()) {
   const c10::NoGradGuard no_grad;
   auto storages = unique_storages(spec);
-  const c10::Device device = storages.front().device();
-  shard_ = ledger.allocate_zeros(
-      MemoryPurpose::kParameters, layout_.shard_numel(), dtype_, device);
-  master_ = shard_;
-  if (trainable_ && policy.master_weights && is_low_precision(dtype_)) {
-    make_master(ledger, master_store);
+  shard_ = make_shard(
+      "weights", MemoryPurpose::kParameters, dtype_, ledger, stores.parameters);
+  own_master_ =
+      trainable_ && policy.master_weights && is_low_precision(dtype_);
+  if (own_master_) {
+    master_ = make_shard(
+        "master weights",
+        MemoryPurpose::kOptimizerState,
+        at::kFloat,
+        ledger,
+        stores.master);
   }
+  const at::Tensor shard = shard_.load();
+  const at::Tensor master = own_master_ ? master_.load() : at::Tensor();
   for (size_t i = 0; i < storages.size(); ++i) {
-    take_slice(storages[i], layout_.offset(i));
+    take_slice(storages[i], layout_.offset(i), shard, master);
   }
-  if (stored_master_ != nullptr) {
-    store_master(std::exchange(master_, at::Tensor()));
+  shard_.store(shard);
+  if (own_master_) {
+    master_.store(master);
   }
   if (original_dtype_ != dtype_) {
     storages = retype(spec, storages);
@@ -134,35 +143,35 @@ ParamGroup::ParamGroup(
   }
 }
 
-/// Master weights in memory, to be filled.
-void ParamGroup::make_master(MemoryLedger& ledger, ShardStore* store) {
-  own_master_ = true;
+/// Zeros: [shard_numel].
+RestingTensor ParamGroup::make_shard(
+    const char* what,
+    MemoryPurpose purpose,
+    at::ScalarType dtype,
+    MemoryLedger& ledger,
+    ShardStore* store) const {
   const int64_t numel = layout_.shard_numel();
   if (store == nullptr) {
-    master_ = ledger.allocate_zeros(
-        MemoryPurpose::kOptimizerState, numel, at::kFloat, shard_.device());
-    return;
+    return RestingTensor(
+        ledger.allocate_zeros(purpose, numel, dtype, device_));
   }
-  stored_master_ = store->reserve(
-      "master weights of '" + name_ + "'",
-      MemoryPurpose::kOptimizerState,
-      numel,
-      at::kFloat);
-  master_ = stored_master_->in_place();
-  if (!master_.defined()) {
-    master_ = at::zeros({numel}, at::kFloat);
-  }
+  return RestingTensor(store->reserve(
+      detail::concat(what, " of '", name_, "'"), purpose, numel, dtype));
 }
 
-void ParamGroup::take_slice(const c10::Storage& storage, int64_t begin) {
+void ParamGroup::take_slice(
+    const c10::Storage& storage,
+    int64_t begin,
+    const at::Tensor& shard,
+    const at::Tensor& master) {
   const FlatSpan mine = layout_.shard(rank_);
   const FlatSpan span{begin, numel_of(storage, original_dtype_)};
   for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
     const at::Tensor source = slice_of(storage, from, run.numel);
-    shard_.narrow(0, run.shard_offset, run.numel).copy_(source);
-    if (has_own_master()) {
-      master_.narrow(0, run.shard_offset, run.numel).copy_(source);
+    shard.narrow(0, run.shard_offset, run.numel).copy_(source);
+    if (master.defined()) {
+      master.narrow(0, run.shard_offset, run.numel).copy_(source);
     }
   }
 }
@@ -236,19 +245,49 @@ void ParamGroup::begin_unshard(
       "unshard of '",
       name_,
       "': it is already unsharded");
+  check_values();
   slot_ = std::move(slot);
   lane_ = &lane;
+  communicator_ = &communicator;
   const StreamLane::Scope on_lane(lane);
   lane.wait_for(slot_.after);
-  gather_ = communicator.all_gather(
-      slot_.tensor, shard_, "unshard of '" + name_ + "'");
-  if (!gather_.pending()) {
-    ready_ = lane.mark();
-  }
   residency_ = Residency::kUnsharding;
+  if (shard_.is_on(device_)) {
+    begin_gather(shard_.tensor());
+    return;
+  }
+  arriving_ = shard_.read(own_slice(slot_.tensor));
+  reading_ = true;
+  if (shard_.tier() != MemoryTier::kNvme) {
+    issue_unshard();
+  }
+}
+
+void ParamGroup::issue_unshard() {
+  if (!std::exchange(reading_, false)) {
+    return;
+  }
+  const StreamLane::Scope on_lane(*lane_);
+  arriving_.wait_issued();
+  begin_gather(own_slice(slot_.tensor));
+}
+
+/// On the lane. @param shard this rank's slice, maybe in the slot.
+void ParamGroup::begin_gather(const at::Tensor& shard) {
+  gather_ = communicator_->all_gather(
+      slot_.tensor, shard, "unshard of '" + name_ + "'");
+  if (!gather_.pending()) {
+    ready_ = lane_->mark();
+  }
+}
+
+at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
+  const FlatSpan mine = layout_.shard(rank_);
+  return whole.narrow(0, mine.begin, mine.numel);
 }
 
 void ParamGroup::finish_gather(const WaitCheck& check) {
+  issue_unshard();
   if (gather_.pending()) {
     const StreamLane::Scope on_lane(*lane_);
     gather_.wait(check);
@@ -276,7 +315,7 @@ void ParamGroup::use_on_current_stream() {
 }
 
 void ParamGroup::attach_shard() {
-  attach(shard_);
+  attach(shard_.tensor());
 }
 
 void ParamGroup::attach(const at::Tensor& whole) {
@@ -314,6 +353,7 @@ Slot ParamGroup::take_slot() {
   }
   users_.clear();
   ready_ = {};
+  arriving_ = {}; // it has, long ago
   return std::exchange(slot_, {});
 }
 
@@ -325,53 +365,32 @@ void ParamGroup::bump_versions() {
 
 void ParamGroup::write_back() {
   const c10::NoGradGuard no_grad;
-  if (!whole_.is_same(shard_)) {
-    const FlatSpan mine = layout_.shard(rank_);
-    shard_.copy_(whole_.narrow(0, mine.begin, mine.numel));
-  }
-  if (has_own_master()) {
+  const at::Tensor mine = own_slice(whole_);
+  if (own_master_) {
     const at::Tensor master = read_master();
-    const at::Tensor written = shard_.ne(master.to(dtype_));
-    master.copy_(at::where(written, shard_.to(master.dtype()), master));
-    store_master(master);
+    const at::Tensor written = mine.ne(master.to(dtype_));
+    master.copy_(at::where(written, mine.to(master.dtype()), master));
+    master_.store(master);
   }
+  shard_.store(mine);
 }
 
-void ParamGroup::check_master() const {
-  TESSERA_CHECK(master_loss_.empty(), master_loss_);
+void ParamGroup::check_values() const {
+  TESSERA_CHECK(loss_.empty(), loss_);
 }
 
 at::Tensor ParamGroup::read_master() const {
   const c10::NoGradGuard no_grad;
-  check_master();
-  if (stored_master_ == nullptr) {
-    return master_;
-  }
-  at::Tensor values = stored_master_->in_place();
-  if (!values.defined() || values.device() != shard_.device()) {
-    values = at::empty(
-        {layout_.shard_numel()}, shard_.options().dtype(master_dtype()));
-    stored_master_->read(values).wait();
-  }
-  return values;
-}
-
-void ParamGroup::store_master(const at::Tensor& values) {
-  if (stored_master_ == nullptr) {
-    return;
-  }
-  const at::Tensor place = stored_master_->in_place();
-  if (!place.defined() || !values.is_alias_of(place)) {
-    stored_master_->write(values).wait();
-  }
+  check_values();
+  return master().load(device_);
 }
 
 void ParamGroup::write_master(const at::Tensor& values) {
   const c10::NoGradGuard no_grad;
-  store_master(values);
-  if (has_own_master()) {
-    shard_.copy_(values);
+  if (own_master_) {
+    master_.store(values);
   }
+  shard_.store(values);
 }
 
 at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {

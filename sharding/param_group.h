@@ -5,6 +5,7 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/shard_store.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
@@ -35,15 +36,27 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 ///
 /// The gather output *is* the parameters' memory: while unsharded, every
 /// parameter's StorageImpl points into the slot; nothing is copied in or out.
+///
+/// [Note: shards elsewhere] This rank's slice may rest on another tier. It is
+/// then brought to its place in the slot first, and gathered from there. A copy
+/// from host memory is issued to the lane, and the gather right behind it. A
+/// file takes time: the gather is issued by issue_unshard(), later, so that the
+/// host need not wait; all ranks call that for the same groups in the same
+/// order, and end_unshard() or reshard() does it at the latest.
 class ParamGroup {
  public:
+  /// Where this rank's slices rest; null: on the parameters' device.
+  struct Stores {
+    ShardStore* parameters = nullptr;
+    ShardStore* master = nullptr; ///< if the group has master weights
+  };
+
   /// Takes this rank's slice of every parameter and frees the rest; of a
   /// deferred parameter (deferred_init.h) it makes the slice alone. Parameters
   /// whose ParameterRecord::dtype is not their own are changed to it.
   /// @param first_index index of the first parameter in the pager's list.
   /// @param policy all records have the same dtype by it.
-  /// @param master_store where master weights rest, if the group has its own;
-  ///   null: on the parameters' device.
+  /// @param stores outlive the group.
   ParamGroup(
       const GroupSpec& spec,
       size_t first_index,
@@ -52,7 +65,7 @@ class ParamGroup {
       int rank,
       int world_size,
       MemoryLedger& ledger,
-      ShardStore* master_store = nullptr);
+      const Stores& stores);
   ~ParamGroup();
 
   const std::string& name() const {
@@ -82,18 +95,26 @@ class ParamGroup {
     return handler_;
   }
 
+  /// Of the parameters.
+  c10::Device device() const {
+    return device_;
+  }
+
   /// This rank's slice of the weights, as it is gathered: [shard_numel],
   /// dtype().
-  const at::Tensor& shard() const {
+  const RestingTensor& shard() const {
     return shard_;
+  }
+  /// Whether it has to be brought in from another tier.
+  bool is_stored() const {
+    return shard_.tier() != MemoryTier::kDevice;
   }
 
   /// This rank's slice of the weights as optimizers update it: [shard_numel],
   /// of at least float32 precision. The shard itself where that is precise
   /// enough; else whoever updates it writes the rounded values to the shard.
-  /// Undefined where it is stored elsewhere.
-  const at::Tensor& master() const {
-    return master_;
+  const RestingTensor& master() const {
+    return own_master_ ? master_ : shard_;
   }
   bool has_own_master() const {
     return own_master_;
@@ -101,25 +122,20 @@ class ParamGroup {
   at::ScalarType master_dtype() const {
     return own_master_ ? at::kFloat : dtype_;
   }
-  /// Where the master weights rest if not with the parameters; else null.
-  StoredShard* stored_master() const {
-    return stored_master_.get();
+  /// From now on whoever wants the weights from where they rest gets this
+  /// error.
+  void lose_values(const std::string& why) {
+    loss_ = why;
   }
-  /// Takes other memory for the group's own master weights, with other values,
-  /// and gives its own for it. @param tensor where they rest with the
-  /// parameters. @param stored where they rest elsewhere.
-  void swap_master(at::Tensor& tensor, std::unique_ptr<StoredShard>& stored) {
-    std::swap(master_, tensor);
-    std::swap(stored_master_, stored);
+  /// Takes another tensor, which rests on the same tier, for the group's own
+  /// master weights and gives its own for it.
+  void swap_master(RestingTensor& master) {
+    std::swap(master_, master);
   }
-  /// From now on whoever wants the stored master weights gets this error.
-  void lose_master(const std::string& why) {
-    master_loss_ = why;
-  }
-  /// @throws tessera::Error after lose_master().
-  void check_master() const;
-  /// The master weights in memory, on the parameters' device: master() itself,
-  /// or a copy of what is stored. Blocks.
+  /// @throws tessera::Error after lose_values().
+  void check_values() const;
+  /// The master weights in memory, on the parameters' device: themselves, or a
+  /// copy. Blocks.
   at::Tensor read_master() const;
   /// After what read_master() returned was written to: takes it over and rounds
   /// it into the shard. Blocks.
@@ -140,12 +156,21 @@ class ParamGroup {
     return residency_;
   }
 
-  /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane.
-  /// @param lane outlives the group; comes after what was written to shard().
+  /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane;
+  /// of a shard in a file, its reading (see [Note: shards elsewhere]).
+  /// @param communicator, lane outlive the group; the lane comes after what was
+  ///   written to shard().
   void begin_unshard(
       Communicator& communicator,
       Slot slot,
       const StreamLane& lane);
+
+  /// True while the gather waits for issue_unshard().
+  bool is_reading() const {
+    return reading_;
+  }
+  /// Issues the gather of what is in the slot by then. Blocks until it is.
+  void issue_unshard();
 
   /// Ends it: the parameters are readable, on the current stream. The host
   /// does not wait where the communicator runs on streams.
@@ -197,13 +222,23 @@ class ParamGroup {
   bool written = false; ///< by a gather scope, since it was unsharded
 
  private:
+  void begin_gather(const at::Tensor& shard);
   void finish_gather(const WaitCheck& check);
   Slot take_slot();
-  void make_master(MemoryLedger& ledger, ShardStore* store);
-  void store_master(const at::Tensor& values);
+  RestingTensor make_shard(
+      const char* what,
+      MemoryPurpose purpose,
+      at::ScalarType dtype,
+      MemoryLedger& ledger,
+      ShardStore* store) const;
+  at::Tensor own_slice(const at::Tensor& whole) const;
   void attach(const at::Tensor& whole);
   void detach();
-  void take_slice(const c10::Storage& storage, int64_t begin);
+  void take_slice(
+      const c10::Storage& storage,
+      int64_t begin,
+      const at::Tensor& shard,
+      const at::Tensor& master);
   at::Tensor slice_of(const c10::Storage& storage, int64_t first, int64_t numel)
       const;
   std::vector<c10::Storage> retype(
@@ -222,13 +257,16 @@ class ParamGroup {
   FlatLayout layout_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   std::vector<PagedParameter> parameters_;
-  at::Tensor shard_;
+  c10::Device device_;
+  RestingTensor shard_;
   bool own_master_ = false;
-  at::Tensor master_;
-  std::unique_ptr<StoredShard> stored_master_;
-  std::string master_loss_; ///< empty: there is none
+  RestingTensor master_;
+  std::string loss_; ///< of the values; empty: there is none
   at::Tensor whole_;
   Slot slot_;
+  PendingTransfer arriving_; ///< the shard, in its place in the slot
+  bool reading_ = false; ///< and the gather is not issued
+  Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;
   const StreamLane* lane_ = nullptr; ///< of the last gather
   StreamMarks ready_; ///< behind the gather

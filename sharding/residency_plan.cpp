@@ -328,7 +328,8 @@ int64_t capacity_without_exposed_unshards(
   for (const int64_t eighths : {8, 9, 10, 12, 16, 24}) {
     tried.capacity_bytes = std::min(staying + window * eighths / 8, all);
     const auto plan = compile_plan(events, tried);
-    if (plan && plan->exposed_unshards == 0) {
+    // Without prefetching every one is exposed, whatever the room.
+    if (plan && (plan->exposed_unshards == 0 || limits.prefetch_depth == 0)) {
       return tried.capacity_bytes;
     }
   }

@@ -19,9 +19,13 @@ class ShardPlacement {
       const std::vector<GroupSpec>& groups,
       const ShardMesh& mesh) = 0;
 
-  /// The store for the master weights of group number `group`, if it has its
-  /// own; null: they rest on the parameters' device. After plan().
+  /// The stores for this rank's part of group number `group`; null: it rests on
+  /// the parameters' device. After plan(). The master weights are those that
+  /// the group has beside its parameters; gradients are asked for only where it
+  /// is trained.
+  virtual ShardStore* parameter_store(size_t group) = 0;
   virtual ShardStore* master_store(size_t group) = 0;
+  virtual ShardStore* gradient_store(size_t group) = 0;
 };
 
 } // namespace tessera

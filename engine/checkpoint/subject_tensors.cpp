@@ -23,7 +23,7 @@ class Collector : public StateVisitor {
   void elements(
       const ParameterRun& run,
       const std::string& name,
-      StateTensor& state,
+      RestingTensor& state,
       int64_t offset) override {
     if (last_ != &state) {
       last_ = &state;
@@ -61,7 +61,7 @@ class Collector : public StateVisitor {
  private:
   SubjectTensors& tensors_;
   std::string part_;
-  const StateTensor* last_ = nullptr;
+  const RestingTensor* last_ = nullptr;
 };
 
 void add_masters(const CheckpointSubject& subject, SubjectTensors& tensors) {

@@ -65,12 +65,12 @@ class AdafactorMethod : public UpdateMethod {
       constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
       ShardStore* store = context_.tiers.memory_store(parameter.group);
       return store != nullptr
-                 ? StateTensor(store->reserve(
+                 ? RestingTensor(store->reserve(
                        "exp_avg_sq of '" + parameter.name() + "'",
                        kPurpose,
                        numel,
                        access.dtype()))
-                 : StateTensor(ledger.allocate_zeros(
+                 : RestingTensor(ledger.allocate_zeros(
                        kPurpose, numel, access.dtype(), access.device()));
     };
     for (OptimizedParameter* parameter : order_) {
@@ -144,11 +144,11 @@ class AdafactorMethod : public UpdateMethod {
     /// Of a factored parameter, whole: see FactoredShape; else [numel] of the
     /// run, nothing where this rank has none. They are few and stay in memory,
     /// where updates happen.
-    std::optional<StateTensor> moments;
+    std::optional<RestingTensor> moments;
     double weight_squares = 0; ///< of the step in progress
     size_t row = 0; ///< of the step in progress, in sums
 
-    const at::Tensor& values() const {
+    at::Tensor values() const {
       return moments->tensor();
     }
   };

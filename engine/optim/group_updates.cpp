@@ -20,7 +20,7 @@ std::vector<FlatSpan> written_by(const PartUpdate& update) {
 
 GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
     : context_(context),
-      device_(context.pager.groups().front()->shard().device()),
+      device_(context.pager.groups().front()->device()),
       shadows_(context.pager.groups().size()),
       speculated_(shadows_.size()),
       tickets_(shadows_.size(), 0) {

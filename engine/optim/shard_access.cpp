@@ -3,6 +3,9 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -11,6 +14,18 @@ namespace {
 
 bool is_narrow(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+/// Spans may cover what lies between runs too.
+bool cover(
+    const std::vector<FlatSpan>& spans,
+    const std::vector<FlatRun>& runs) {
+  return std::all_of(runs.begin(), runs.end(), [&](const FlatRun& run) {
+    return std::any_of(spans.begin(), spans.end(), [&](const FlatSpan& span) {
+      return span.begin <= run.shard_offset &&
+             run.shard_offset + run.numel <= span.end();
+    });
+  });
 }
 
 } // namespace
@@ -22,7 +37,7 @@ ShardAccess::ShardAccess(
     : group_(group),
       bucket_(bucket),
       device_(
-          tier == MemoryTier::kDevice ? group.shard().device()
+          tier == MemoryTier::kDevice ? group.device()
                                       : at::Device(at::kCPU)) {
   TESSERA_CHECK(
       at::isFloatingType(group.dtype()),
@@ -37,18 +52,8 @@ at::ScalarType ShardAccess::dtype() const {
   return group_.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Updates happen on another device than the parameters'.
-bool ShardAccess::is_remote() const {
-  return device_ != group_.shard().device();
-}
-
-bool ShardAccess::stages_master() const {
-  StoredShard* stored = group_.stored_master();
-  return stored != nullptr ? !stored->in_place().defined() : is_remote();
-}
-
-bool ShardAccess::rounds_in_kernel() const {
-  return group_.has_own_master() && is_narrow(group_.dtype());
+bool ShardAccess::rounds() const {
+  return group_.dtype() != dtype();
 }
 
 at::ScalarType ShardAccess::gradient_dtype() const {
@@ -56,59 +61,66 @@ at::ScalarType ShardAccess::gradient_dtype() const {
 }
 
 int64_t ShardAccess::stage_bytes() const {
+  if (!device_.is_cpu()) {
+    return 0;
+  }
   const int64_t numel = group_.layout().shard_numel();
-  const auto bytes = [numel](bool staged, at::ScalarType type) {
+  const auto bytes = [&](bool staged, at::ScalarType type) {
     return staged ? StateStage::Buffer::bytes_for(numel, type) : 0;
   };
-  return bytes(stages_master(), dtype()) +
-         bytes(is_remote(), gradient_dtype()) +
-         bytes(is_remote() && rounds_in_kernel(), group_.dtype());
+  const auto is_here = [&](MemoryTier tier) {
+    return tier == MemoryTier::kHost ||
+           (tier == MemoryTier::kDevice && group_.device().is_cpu());
+  };
+  return bytes(!group_.master().is_on(device_), dtype()) +
+         bytes(!is_here(bucket_.tier()), gradient_dtype()) +
+         bytes(rounds() && !group_.shard().is_on(device_), group_.dtype());
 }
 
+/// What passes through on device(): [numel].
+at::Tensor ShardAccess::place(
+    int64_t numel,
+    at::ScalarType dtype,
+    StateStage::Buffer* buffer) const {
+  return device_.is_cpu()
+             ? buffer->place(numel, dtype)
+             : at::empty(
+                   {numel}, at::TensorOptions().dtype(dtype).device(device_));
+}
+
+/// The tensor itself where that is possible, else what will be a copy.
 at::Tensor ShardAccess::fetch(
-    const at::Tensor& from,
+    const RestingTensor& from,
     at::ScalarType dtype,
     StateStage::Buffer* buffer) {
-  const at::Tensor place = buffer->place(from.numel(), dtype);
-  if (from.scalar_type() == dtype) {
-    arriving_.push_back(begin_copy(place, from));
-  } else {
-    place.copy_(from); // converts
+  if (from.is_on(device_)) {
+    return from.tensor().to(dtype); // itself, if it is that
   }
-  return place;
+  const at::Tensor copy = place(from.numel(), dtype, buffer);
+  if (from.dtype() == dtype) {
+    arriving_.push_back(from.read(copy));
+  } else {
+    copy.copy_(from.load()); // converts
+  }
+  return copy;
 }
 
 void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
-  group_.check_master();
-  const int64_t numel = group_.layout().shard_numel();
-  StoredShard* stored = group_.stored_master();
-  if (stored != nullptr) {
-    open_.master = stored->in_place();
-    if (!open_.master.defined()) {
-      open_.master = buffer->place(numel, dtype());
-      arriving_.push_back(stored->read(open_.master));
-    }
-  } else if (is_remote()) {
-    open_.master = fetch(group_.master(), dtype(), buffer);
-  } else {
-    open_.master = group_.master().to(dtype()); // itself, if it is that
-  }
-
-  if (!is_remote()) {
-    if (group_.dtype() != dtype()) {
-      open_.low_precision = group_.shard();
-    }
-  } else if (rounds_in_kernel()) {
-    open_.low_precision = buffer->place(numel, group_.dtype());
+  group_.check_values();
+  open_.master = fetch(group_.master(), dtype(), buffer);
+  if (rounds()) {
+    const RestingTensor& shard = group_.shard();
+    open_.low_precision = shard.is_on(device_)
+                              ? shard.tensor()
+                              : place(shard.numel(), shard.dtype(), buffer);
   }
 }
 
 void ShardAccess::begin_gradient(
-    const at::Tensor& gradient,
+    const RestingTensor& gradient,
     StateStage::Buffer* buffer) {
   if (!open_.gradient.defined()) {
-    open_.gradient = is_remote() ? fetch(gradient, gradient_dtype(), buffer)
-                                 : gradient.to(gradient_dtype());
+    open_.gradient = fetch(gradient, gradient_dtype(), buffer);
   }
 }
 
@@ -132,26 +144,31 @@ std::vector<PendingTransfer> ShardAccess::begin_return(
   if (written.empty()) {
     return leaving;
   }
-  StoredShard* stored = group_.stored_master();
-  if (stored != nullptr && stages_master()) {
-    leaving.push_back(stored->write(open.master));
+  const RestingTensor& master = group_.master();
+  if (group_.has_own_master() && !master.is_on(device_)) {
+    leaving.push_back(master.write(open.master));
   }
-  if (!is_remote()) {
-    return leaving;
-  }
-  // Only what was updated: the rest of the buffer means nothing.
-  const at::Tensor& from =
-      open.low_precision.defined() ? open.low_precision : open.master;
-  for (const FlatSpan& span : written) {
-    const at::Tensor into = group_.shard().narrow(0, span.begin, span.numel);
-    const at::Tensor values = from.narrow(0, span.begin, span.numel);
-    if (values.scalar_type() == into.scalar_type()) {
-      leaving.push_back(begin_copy(into, values));
-    } else {
-      into.copy_(values); // rounds
-    }
+  if (!group_.shard().is_on(device_)) {
+    leaving.push_back(begin_return_of_shard(
+        rounds() ? open.low_precision : open.master, written));
   }
   return leaving;
+}
+
+/// Only what was updated counts: the rest of `values` may mean nothing.
+PendingTransfer ShardAccess::begin_return_of_shard(
+    const at::Tensor& values,
+    const std::vector<FlatSpan>& written) {
+  const RestingTensor& shard = group_.shard();
+  if (!rounds() || cover(written, bucket_.own_runs())) {
+    return shard.write(values);
+  }
+  const at::Tensor all = shard.load(values.device());
+  for (const FlatSpan& span : written) {
+    all.narrow(0, span.begin, span.numel)
+        .copy_(values.narrow(0, span.begin, span.numel));
+  }
+  return shard.write(all);
 }
 
 } // namespace tessera

@@ -23,11 +23,12 @@ struct ShardTensors {
   at::Tensor low_precision;
 };
 
-/// Hides where the master weights are: in the group, stored on another tier,
-/// or nowhere (training without master weights: then each update widens the
-/// shard and rounds it back). A group whose state is not on the parameters'
-/// device is updated by the CPU; what comes from elsewhere and goes back passes
-/// through a buffer of the stage.
+/// Hides where the group's tensors rest: master weights may be the group's own
+/// or nowhere (training without them: then each update widens the shard and
+/// rounds it back), and each of weights, gradients and master weights may be on
+/// another tier. A group whose state is not on the parameters' device is
+/// updated by the CPU. What cannot be worked on where it rests passes through a
+/// buffer of the stage.
 class ShardAccess {
  public:
   /// @param group, bucket outlive this object. @param tier of the group's
@@ -50,7 +51,9 @@ class ShardAccess {
   void begin_fetch(StateStage::Buffer* buffer);
   /// Begins to bring it in, once, after begin_fetch(). @param gradient the
   /// bucket's shard().
-  void begin_gradient(const at::Tensor& gradient, StateStage::Buffer* buffer);
+  void begin_gradient(
+      const RestingTensor& gradient,
+      StateStage::Buffer* buffer);
   /// The tensors for an update, after both. Blocks until they are there.
   ShardTensors tensors();
   /// Ends what was begun without an update. Blocks.
@@ -60,14 +63,23 @@ class ShardAccess {
   /// @param written the stretches that were updated.
   std::vector<PendingTransfer> begin_return(
       const std::vector<FlatSpan>& written);
+  /// The part of that for weights on another tier.
+  /// @param values of the group's type; only the written ones count where they
+  ///   were rounded, else all.
+  PendingTransfer begin_return_of_shard(
+      const at::Tensor& values,
+      const std::vector<FlatSpan>& written);
 
  private:
-  bool is_remote() const;
-  bool stages_master() const;
-  bool rounds_in_kernel() const;
+  /// Whether updates write rounded weights beside the master.
+  bool rounds() const;
   at::ScalarType gradient_dtype() const;
+  at::Tensor place(
+      int64_t numel,
+      at::ScalarType dtype,
+      StateStage::Buffer* buffer) const;
   at::Tensor fetch(
-      const at::Tensor& from,
+      const RestingTensor& from,
       at::ScalarType dtype,
       StateStage::Buffer* buffer);
 

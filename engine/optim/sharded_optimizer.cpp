@@ -165,24 +165,13 @@ void ShardedOptimizer::make_shadows() {
 
 TierBytes ShardedOptimizer::planned_bytes() const {
   TierBytes bytes{};
-  const auto add = [&](MemoryTier tier, MemoryPurpose purpose, int64_t count) {
-    bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] += count;
-  };
-  for (size_t g = 0; g < context_.access.size(); ++g) {
-    const ParamGroup& group = *context_.pager.groups()[g];
-    if (const StoredShard* master = group.stored_master()) {
-      add(context_.tiers.tier(g),
-          MemoryPurpose::kOptimizerState,
-          context_.tiers.store(g)->bytes_for(master->numel(), master->dtype()));
-    }
-  }
   for (const auto& method : methods_) {
     method->add_state_bytes(bytes);
   }
   updates_->add_bytes(bytes);
-  add(MemoryTier::kHost,
-      MemoryPurpose::kStaging,
-      context_.stage.bytes() + context_.tiers.staging_bytes());
+  bytes[static_cast<size_t>(MemoryTier::kHost)]
+       [static_cast<size_t>(MemoryPurpose::kStaging)] +=
+      context_.stage.bytes() + context_.tiers.staging_bytes();
   return bytes;
 }
 
@@ -253,7 +242,12 @@ GradientSums& ShardedOptimizer::gradient_sums(double p) {
     }
   }
   sums_p_ = p;
-  guarded([&] { updates_->wait_for_sums(); });
+  guarded([&] {
+    updates_->wait_for_sums();
+    if (!sums_.knows_all(p)) {
+      updates_->wait_all(); // they may read the same gradients
+    }
+  });
   return sums_;
 }
 
@@ -269,10 +263,11 @@ bool ShardedOptimizer::on_final_gradients(size_t g) {
     return updates_->overlaps();
   }
   auto sums = sums_.begin(g, sums_p_);
-  if (bucket.shard().is_cpu()) {
-    updates_->submit_sums(g, std::move(sums));
-  } else {
+  const c10::Device device = context_.pager.groups()[g]->device();
+  if (!device.is_cpu() && bucket.shard().is_on(device)) {
     sums(); // is issued to the reduce lane
+  } else {
+    updates_->submit_sums(g, std::move(sums));
   }
   if (updates_->has_shadow(g)) {
     speculate(g);

@@ -38,8 +38,8 @@ class ShardedOptimizer : public ShardUser {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// Bytes that this rank needs: state, but for master weights on the
-  /// parameters' device, which are the pager's; and what it passes through.
+  /// Bytes that this rank needs: state, but for master weights, which are the
+  /// pager's; and what it passes through.
   TierBytes planned_bytes() const;
   /// Makes the state; before the first step().
   void allocate_state(MemoryLedger& ledger);

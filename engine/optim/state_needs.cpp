@@ -67,7 +67,8 @@ StateNeeds state_needs(
     const GroupSpec& group,
     const OptimizerOptions& optimizer,
     const PagerOptions& sharding,
-    const ShardMesh& mesh) {
+    const ShardMesh& mesh,
+    const ShardTiers& tiers) {
   StateNeeds needs;
   if (!is_trainable(group)) {
     return needs;
@@ -92,19 +93,50 @@ StateNeeds state_needs(
       (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;
-  if (!group.parameters.front().tensor.device().is_cpu()) {
-    needs.staged_shards =
-        HostMemory::rounded(
-            numel * size_of(gradient_dtype(sharding.precision, dtype))) +
+  const bool on_cpu = group.parameters.front().tensor.device().is_cpu();
+  const auto passes = [&](MemoryTier tier) {
+    return tier == MemoryTier::kNvme ||
+           (tier == MemoryTier::kDevice && !on_cpu);
+  };
+  if (passes(tiers.gradients)) {
+    needs.staged_shards += HostMemory::rounded(
+        numel * size_of(gradient_dtype(sharding.precision, dtype)));
+  }
+  if (passes(tiers.parameters)) {
+    needs.staged_shards +=
         HostMemory::rounded(numel * (own_master > 0 ? size_of(dtype) : item));
   }
   return needs;
 }
 
+int64_t parameter_bytes(const GroupSpec& group, const ShardMesh& mesh) {
+  return HostMemory::rounded(
+      flat_layout_of(group, mesh.shard_size).shard_numel() *
+      size_of(group.parameters.front().dtype));
+}
+
+int64_t gradient_bytes(
+    const GroupSpec& group,
+    const PagerOptions& sharding,
+    const ShardMesh& mesh) {
+  if (!is_trainable(group)) {
+    return 0;
+  }
+  const at::ScalarType dtype = group.parameters.front().dtype;
+  return HostMemory::rounded(
+      flat_layout_of(group, mesh.shard_size).shard_numel() *
+      size_of(gradient_dtype(sharding.precision, dtype)));
+}
+
 int64_t device_needs(
     const std::vector<GroupSpec>& groups,
     const PagerOptions& sharding,
-    const ShardMesh& mesh) {
+    const ShardMesh& mesh,
+    std::vector<ShardTiers> tiers) {
+  tiers.resize(groups.size());
+  const bool divided = mesh.shard_size > 1;
+  bool pages = divided;
+  bool reduces = divided || mesh.replicas > 1;
   int64_t bytes = 0;
   std::vector<std::vector<int>> blocks;
   std::vector<bool> trainable;
@@ -113,23 +145,31 @@ int64_t device_needs(
   std::vector<int64_t> passing_gradients;
   PlanLimits limits;
   limits.prefetch_depth = sharding.prefetch_depth;
-  for (const GroupSpec& group : groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const GroupSpec& group = groups[g];
     const FlatLayout layout = flat_layout_of(group, mesh.shard_size);
     const at::ScalarType dtype = group.parameters.front().dtype;
+    const bool stored = tiers[g].parameters != MemoryTier::kDevice;
+    pages = pages || stored;
+    reduces = reduces || stored;
     blocks.emplace_back(group.blocks.begin(), group.blocks.end());
     trainable.push_back(is_trainable(group));
     scattered.push_back(group.scattered);
     if (is_tied(group)) {
       tied.push_back(static_cast<int>(trainable.size()) - 1);
     }
-    bytes += layout.shard_numel() * size_of(dtype);
-    limits.group_bytes.push_back(layout.padded_numel() * size_of(dtype));
+    bytes += stored ? 0 : layout.shard_numel() * size_of(dtype);
+    limits.group_bytes.push_back(
+        divided || stored ? layout.padded_numel() * size_of(dtype)
+                          : OffsetAllocator::kAlignment);
     passing_gradients.push_back(0);
     limits.keeps_gradients.push_back(
         keeps_whole_gradients(sharding, group.zero_stage));
     if (trainable.back()) {
       const int64_t size = size_of(gradient_dtype(sharding.precision, dtype));
-      bytes += layout.shard_numel() * size;
+      const bool leaves = tiers[g].gradients != MemoryTier::kDevice;
+      reduces = reduces || leaves;
+      bytes += leaves ? 0 : layout.shard_numel() * size;
       if (limits.keeps_gradients.back()) {
         bytes += layout.padded_numel() * size + OffsetAllocator::kAlignment;
       } else {
@@ -139,10 +179,10 @@ int64_t device_needs(
   }
   const auto events =
       registration_order_events(blocks, trainable, scattered, tied);
-  if (mesh.shard_size > 1) {
+  if (pages) {
     bytes += capacity_without_exposed_unshards(events, limits);
   }
-  if (mesh.shard_size > 1 || mesh.replicas > 1) {
+  if (reduces) {
     bytes += peak_reduce_bytes(events, passing_gradients);
   }
   return bytes;

@@ -4,6 +4,7 @@
 // divided. Bounds from above, the same on every rank.
 
 #include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/shard_mesh.h"
@@ -13,11 +14,18 @@
 
 namespace tessera {
 
+/// Where a group's shards of weights and gradients rest.
+struct ShardTiers {
+  MemoryTier parameters = MemoryTier::kDevice;
+  MemoryTier gradients = MemoryTier::kDevice;
+};
+
 /// Of one group on one rank, in bytes.
 struct StateNeeds {
   int64_t state = 0; ///< its own master weights and moments
   /// What passes through the host when a step updates it there: its state from
-  /// a file, and weights and gradients from a device that is not the CPU.
+  /// a file, and weights and gradients from a file, or from a device that is
+  /// not the CPU.
   int64_t staged_state = 0;
   int64_t staged_shards = 0;
   /// False where the optimizer keeps state of its own kind in memory.
@@ -28,13 +36,23 @@ StateNeeds state_needs(
     const GroupSpec& group,
     const OptimizerOptions& optimizer,
     const PagerOptions& sharding,
+    const ShardMesh& mesh,
+    const ShardTiers& tiers = {});
+
+/// What a group's shards of weights and gradients take in a store.
+int64_t parameter_bytes(const GroupSpec& group, const ShardMesh& mesh);
+int64_t gradient_bytes(
+    const GroupSpec& group,
+    const PagerOptions& sharding,
     const ShardMesh& mesh);
 
 /// Bytes on the device beside optimizer state: shards of parameters and
-/// gradients, and the least of slots.
+/// gradients that rest there, and the least of slots.
+/// @param tiers per group; empty: everything is on the device.
 int64_t device_needs(
     const std::vector<GroupSpec>& groups,
     const PagerOptions& sharding,
-    const ShardMesh& mesh);
+    const ShardMesh& mesh,
+    std::vector<ShardTiers> tiers = {});
 
 } // namespace tessera

@@ -101,75 +101,63 @@ void StateShadow::add_bytes(TierBytes& bytes) const {
       HostMemory::rounded(bytes_of(shard_numel(), group().dtype())));
 }
 
+std::string StateShadow::name_of(const std::string& what) const {
+  return "the second " + what + " of '" + group().name() +
+         "' (optimizer.overlap speculate)";
+}
+
 at::Tensor StateShadow::take_host(
-    const char* what,
+    const std::string& name,
     int64_t numel,
     at::ScalarType dtype) {
   return context_.tiers.host_memory()
-      .allocate(
-          "the second " + std::string(what) + " of '" + group().name() +
-              "' (optimizer.overlap speculate)",
-          MemoryPurpose::kStaging,
-          bytes_of(numel, dtype))
+      .allocate(name, MemoryPurpose::kStaging, bytes_of(numel, dtype))
       .view(dtype);
 }
 
-std::unique_ptr<StoredShard> StateShadow::take_stored(
-    ShardStore& store,
+/// Room on the tier of the group's state.
+RestingTensor StateShadow::take(
     const std::string& what,
     int64_t numel,
     at::ScalarType dtype) {
-  return store.reserve(
-      "the second " + what + " of '" + group().name() +
-          "' (optimizer.overlap speculate)",
-      MemoryPurpose::kStaging,
-      numel,
-      dtype);
+  ShardStore* store = context_.tiers.store(part_.group);
+  return store != nullptr
+             ? RestingTensor(store->reserve(
+                   name_of(what), MemoryPurpose::kStaging, numel, dtype))
+             : RestingTensor(take_host(name_of(what), numel, dtype));
 }
 
 void StateShadow::allocate() {
-  ShardStore* store = context_.tiers.store(part_.group);
-  const at::ScalarType dtype = method_.state_dtype(part_.group);
   for (const std::string& name : method_.state_names()) {
-    if (store != nullptr) {
-      state_.emplace_back(
-          take_stored(*store, name, part_.state_numel, dtype));
-    } else {
-      state_.emplace_back(take_host(name.c_str(), part_.state_numel, dtype));
-    }
+    state_.push_back(
+        take(name, part_.state_numel, method_.state_dtype(part_.group)));
   }
-  if (group().stored_master() != nullptr) {
-    stored_master_ = take_stored(
-        *store, "master weights", shard_numel(), group().master_dtype());
-  } else if (group().has_own_master()) {
-    master_ = take_host("master weights", shard_numel(), group().master_dtype());
+  if (group().has_own_master()) {
+    master_ = take("master weights", shard_numel(), group().master_dtype());
   }
-  weights_ = take_host("weights", shard_numel(), group().dtype());
+  weights_ = take_host(name_of("weights"), shard_numel(), group().dtype());
 }
 
-/// Lets an update of `tensors` write here what it would change in place.
+/// Lets an update of `tensors` write here what it would change in place. What
+/// has come from a file or another device is a copy already.
 void StateShadow::redirect(PartTensors& tensors, PartTensors& before) {
   const auto replace = [](at::Tensor& tensor, at::Tensor& from, at::Tensor by) {
     from = std::exchange(tensor, std::move(by));
   };
   before.state.resize(tensors.state.size());
   for (size_t i = 0; i < state_.size(); ++i) {
-    // What has come from a file is a copy already.
     if (state_[i].in_memory()) {
       replace(tensors.state[i], before.state[i], state_[i].tensor());
     }
   }
   at::Tensor& master = tensors.shard.master;
-  const bool rounds = tensors.shard.low_precision.defined();
-  if (master_.defined()) {
-    replace(master, before.shard.master, master_);
-  } else if (stored_master_ != nullptr && stored_master_->in_place().defined()) {
-    replace(master, before.shard.master, stored_master_->in_place());
-  } else if (!rounds && master.scalar_type() == weights_.scalar_type()) {
-    replace(master, before.shard.master, weights_); // the shard is the master
+  if (master_.in_memory()) {
+    replace(master, before.shard.master, master_.tensor());
   }
-  if (rounds) {
+  if (tensors.shard.low_precision.defined()) {
     tensors.shard.low_precision = weights_;
+  } else {
+    replace(master, before.shard.master, weights_); // the shard is the master
   }
 }
 
@@ -199,11 +187,11 @@ void StateShadow::update(
         update.spans,
         &SpanUpdate::state_offset);
     if (!state_[i].in_memory()) {
-      leaving.push_back(state_[i].shard().write(tensors.state[i]));
+      leaving.push_back(state_[i].write(tensors.state[i]));
     }
   }
-  if (stored_master_ != nullptr && !stored_master_->in_place().defined()) {
-    leaving.push_back(stored_master_->write(tensors.shard.master));
+  if (master_.defined() && !master_.in_memory()) {
+    leaving.push_back(master_.write(tensors.shard.master));
   }
   method_.discard(part_, std::move(leaving));
 }
@@ -214,22 +202,28 @@ void StateShadow::commit(const PartUpdate& update) {
   }
   std::swap(part_.stored, state_);
   if (group().has_own_master()) {
-    group().swap_master(master_, stored_master_);
+    group().swap_master(master_);
   }
   copy_weights(update.spans);
 }
 
 void StateShadow::copy_weights(const std::vector<SpanUpdate>& spans) {
-  const at::Tensor& shard = group().shard();
+  const RestingTensor& shard = group().shard();
+  if (!shard.is_on(c10::kCPU)) {
+    std::vector<FlatSpan> written;
+    for (const SpanUpdate& span : spans) {
+      written.push_back({span.shard_offset, span.numel});
+    }
+    leaving_.push_back(context_.access[part_.group]->begin_return_of_shard(
+        weights_, written));
+    return;
+  }
+  const at::Tensor weights = shard.tensor();
   std::vector<CpuUpdate> copies;
   for (const SpanUpdate& span : spans) {
-    const at::Tensor into = shard.narrow(0, span.shard_offset, span.numel);
-    const at::Tensor from = weights_.narrow(0, span.shard_offset, span.numel);
-    if (shard.is_cpu()) {
-      copies.push_back(copy_of(into, from));
-    } else {
-      leaving_.push_back(begin_copy(into, from));
-    }
+    copies.push_back(copy_of(
+        weights.narrow(0, span.shard_offset, span.numel),
+        weights_.narrow(0, span.shard_offset, span.numel)));
   }
   run_cpu_updates(copies);
 }

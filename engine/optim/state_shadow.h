@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -40,21 +40,23 @@ class StateShadow {
  private:
   ParamGroup& group() const;
   int64_t shard_numel() const;
-  at::Tensor take_host(const char* what, int64_t numel, at::ScalarType dtype);
-  std::unique_ptr<StoredShard> take_stored(
-      ShardStore& store,
+  at::Tensor take_host(
+      const std::string& name,
+      int64_t numel,
+      at::ScalarType dtype);
+  RestingTensor take(
       const std::string& what,
       int64_t numel,
       at::ScalarType dtype);
+  std::string name_of(const std::string& what) const;
   void redirect(PartTensors& tensors, PartTensors& before);
   void copy_weights(const std::vector<SpanUpdate>& spans);
 
   UpdateContext& context_;
   UpdateMethod& method_;
   ShardPart& part_;
-  std::vector<StateTensor> state_;
-  at::Tensor master_; ///< of master weights in memory, as a tensor
-  std::unique_ptr<StoredShard> stored_master_; ///< of those in a store
+  std::vector<RestingTensor> state_;
+  RestingTensor master_; ///< of the group's own master weights
   at::Tensor weights_; ///< [shard_numel] of the group's dtype
   std::vector<PendingTransfer> leaving_; ///< from weights_
 };

@@ -1,57 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/state_tiers.h"
 
-#include "tessera/engine/optim/state_needs.h"
-#include "tessera/engine/optim/state_stage.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
-#include <limits>
-#include <utility>
 
 namespace tessera {
-
-namespace {
-
-constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-
-/// What is left of each tier.
-struct Room {
-  int64_t device = 0;
-  int64_t host = 0;
-  int64_t nvme = 0;
-};
-
-struct Placing {
-  std::vector<MemoryTier> tiers;
-  bool all_fit = true;
-};
-
-/// Puts every group on the first tier that has room; the device where none has,
-/// so that its error says what is missing.
-Placing fill(const std::vector<StateNeeds>& needs, Room room) {
-  Placing placing;
-  for (const StateNeeds& group : needs) {
-    const auto take = [&](int64_t& left) {
-      const bool fits = group.state <= left;
-      left -= fits ? group.state : 0;
-      return fits;
-    };
-    if (take(room.device)) {
-      placing.tiers.push_back(MemoryTier::kDevice);
-    } else if (take(room.host)) {
-      placing.tiers.push_back(MemoryTier::kHost);
-    } else if (group.may_rest_in_files && take(room.nvme)) {
-      placing.tiers.push_back(MemoryTier::kNvme);
-    } else {
-      placing.tiers.push_back(MemoryTier::kDevice);
-      placing.all_fit = false;
-    }
-  }
-  return placing;
-}
-
-} // namespace
 
 StateTiers::StateTiers(
     const OptimizerOptions& optimizer,
@@ -66,71 +20,24 @@ StateTiers::StateTiers(
 void StateTiers::plan(
     const std::vector<GroupSpec>& groups,
     const ShardMesh& mesh) {
-  switch (optimizer_.placement) {
-    case StatePlacement::kAutomatic:
-      place(groups, mesh);
-      break;
-    case StatePlacement::kWithParameters:
-      tiers_.assign(groups.size(), MemoryTier::kDevice);
-      break;
-    case StatePlacement::kHost:
-      tiers_.assign(groups.size(), MemoryTier::kHost);
-      break;
-    case StatePlacement::kNvme:
-      tiers_.assign(groups.size(), MemoryTier::kNvme);
-      for (const GroupSpec& group : groups) {
-        TESSERA_CHECK(
-            state_needs(group, optimizer_, sharding_, mesh).may_rest_in_files,
-            "optimizer.placement is nvme, and a user's optimizer keeps the "
-            "state of group '",
-            group.name,
-            "' itself; use placement host.");
-      }
-      break;
-  }
+  plan_ = plan_tiers(groups, optimizer_, memory_, sharding_, mesh);
   make_stores(groups.front().parameters.front().tensor.device());
 }
 
-void StateTiers::place(
-    const std::vector<GroupSpec>& groups,
-    const ShardMesh& mesh) {
-  std::vector<StateNeeds> needs;
-  int64_t staged_shards = 0;
-  int64_t staged = 0;
-  for (const GroupSpec& group : groups) {
-    needs.push_back(state_needs(group, optimizer_, sharding_, mesh));
-    const StateNeeds& last = needs.back();
-    staged_shards = std::max(staged_shards, last.staged_shards);
-    staged = std::max(staged, last.staged_shards + last.staged_state);
-  }
-  Room room;
-  room.device = memory_.device_bytes
-                    ? *memory_.device_bytes - memory_.activation_bytes -
-                          device_needs(groups, sharding_, mesh)
-                    : kUnlimited;
-  if (memory_.host_bytes) {
-    room.host = *memory_.host_bytes - StateStage::kBuffers * staged_shards;
-  }
-  Placing placing = fill(needs, room);
-  if (placing.all_fit || memory_.nvme_path.empty()) {
-    tiers_ = std::move(placing.tiers);
-    return;
-  }
-  // With files more passes through the host.
-  if (memory_.host_bytes) {
-    room.host = *memory_.host_bytes - StateStage::kBuffers * staged -
-                BlockPipeline::staging_bytes();
-  }
-  room.nvme = memory_.nvme_bytes.value_or(kUnlimited);
-  tiers_ = fill(needs, room).tiers;
+bool StateTiers::uses(MemoryTier tier) const {
+  return std::find(plan_.state.begin(), plan_.state.end(), tier) !=
+             plan_.state.end() ||
+         std::any_of(
+             plan_.shards.begin(), plan_.shards.end(), [tier](const auto& of) {
+               return of.parameters == tier || of.gradients == tier;
+             });
 }
 
 void StateTiers::make_stores(c10::Device device) {
   host_memory_ = std::make_unique<HostMemory>(
       HostMemoryOptions{memory_.host_bytes, device}, ledger_);
   host_ = std::make_unique<HostStore>(*host_memory_);
-  if (std::find(tiers_.begin(), tiers_.end(), MemoryTier::kNvme) !=
-      tiers_.end()) {
+  if (uses(MemoryTier::kNvme)) {
     TESSERA_CHECK(
         !memory_.nvme_path.empty(),
         "optimizer.placement is nvme, and memory.nvme_path is not set; name a "
@@ -142,8 +49,8 @@ void StateTiers::make_stores(c10::Device device) {
   }
 }
 
-ShardStore* StateTiers::store(size_t group) const {
-  switch (tiers_[group]) {
+ShardStore* StateTiers::store_of(MemoryTier tier) const {
+  switch (tier) {
     case MemoryTier::kDevice:
       return nullptr;
     case MemoryTier::kHost:
@@ -155,7 +62,7 @@ ShardStore* StateTiers::store(size_t group) const {
 }
 
 ShardStore* StateTiers::memory_store(size_t group) const {
-  return tiers_[group] == MemoryTier::kDevice ? nullptr : host_.get();
+  return tier(group) == MemoryTier::kDevice ? nullptr : host_.get();
 }
 
 } // namespace tessera

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// On which tier the optimizer state of each group rests.
+// On which tier the shards of each group rest: its parameters, its gradients,
+// its optimizer state.
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -11,21 +13,13 @@
 #include "tessera/sharding/shard_placement.h"
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace tessera {
 
-/// Owns the stores of a rank, and divides groups among them. All state of a
-/// group, its own master weights and its moments, is on one tier. As
-/// OptimizerOptions::placement says, or by itself (kAutomatic): the first
-/// groups on the device, as many as memory.device_bytes has room for; the next
-/// ones on the host, if memory.host_bytes is set; the rest in files, if
-/// memory.nvme_path is. The last groups get their gradients first, so that
-/// there is the most time for their state to come and go.
-///
-/// The sizes that it plans with are bounds from above (see state_needs.h): a
-/// group may rest one tier further down than it had to.
+/// Owns the stores of a rank, and gives each group's shards theirs, as
+/// plan_tiers() says. All state of a group, its own master weights and its
+/// moments, is on one tier.
 class StateTiers : public ShardPlacement {
  public:
   /// @param ledger outlives this object. All options checked.
@@ -39,15 +33,23 @@ class StateTiers : public ShardPlacement {
   ///   when the file cannot be made.
   void plan(const std::vector<GroupSpec>& groups, const ShardMesh& mesh)
       override;
+  ShardStore* parameter_store(size_t group) override {
+    return store_of(plan_.shards[group].parameters);
+  }
   ShardStore* master_store(size_t group) override {
     return store(group);
   }
+  ShardStore* gradient_store(size_t group) override {
+    return store_of(plan_.shards[group].gradients);
+  }
 
   MemoryTier tier(size_t group) const {
-    return tiers_[group];
+    return plan_.state[group];
   }
   /// Where the state of a group rests; null: on the parameters' device.
-  ShardStore* store(size_t group) const;
+  ShardStore* store(size_t group) const {
+    return store_of(plan_.state[group]);
+  }
   /// For the little state that a method must have in memory where the group is
   /// updated; null: on the parameters' device.
   ShardStore* memory_store(size_t group) const;
@@ -62,14 +64,15 @@ class StateTiers : public ShardPlacement {
   }
 
  private:
-  void place(const std::vector<GroupSpec>& groups, const ShardMesh& mesh);
+  ShardStore* store_of(MemoryTier tier) const;
+  bool uses(MemoryTier tier) const;
   void make_stores(c10::Device device);
 
   OptimizerOptions optimizer_;
   MemoryBudget memory_;
   PagerOptions sharding_;
   MemoryLedger& ledger_;
-  std::vector<MemoryTier> tiers_; ///< per group
+  TierPlan plan_;
   std::unique_ptr<HostMemory> host_memory_;
   std::unique_ptr<HostStore> host_;
   std::unique_ptr<NvmeStore> nvme_;

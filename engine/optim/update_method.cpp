@@ -172,22 +172,24 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (stored.in_memory()) {
       part.state[i] = stored.tensor();
     } else {
       part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
-      part.arriving.push_back(stored.shard().read(part.state[i]));
+      part.arriving.push_back(stored.read(part.state[i]));
     }
   }
 }
 
-void UpdateMethod::begin_fetch(ShardPart& part, const at::Tensor& gradient) {
+void UpdateMethod::begin_fetch(ShardPart& part, const RestingTensor& gradient) {
   begin_fetch(part);
   context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
 }
 
-PartTensors UpdateMethod::open(ShardPart& part, const at::Tensor& gradient) {
+PartTensors UpdateMethod::open(
+    ShardPart& part,
+    const RestingTensor& gradient) {
   begin_fetch(part, gradient);
   ShardTensors shard = context_.access[part.group]->tensors();
   for (PendingTransfer& transfer : part.arriving) {
@@ -243,9 +245,9 @@ void UpdateMethod::close(
   std::vector<PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    StateTensor& stored = part.stored[i];
+    RestingTensor& stored = part.stored[i];
     if (writes_state && !stored.in_memory()) {
-      leaving.push_back(stored.shard().write(part.state[i]));
+      leaving.push_back(stored.write(part.state[i]));
     }
   }
   give_back(part, std::move(leaving));

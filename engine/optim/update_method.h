@@ -6,9 +6,9 @@
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/shard_access.h"
 #include "tessera/engine/optim/state_stage.h"
-#include "tessera/engine/optim/state_tensor.h"
 #include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/sharding/pager.h"
 
 #include <ATen/core/Tensor.h>
@@ -55,7 +55,7 @@ struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<StateTensor> stored; ///< the state where it rests
+  std::vector<RestingTensor> stored; ///< the state where it rests
   /// [state_numel] each: the state while a step has it in reach.
   std::vector<at::Tensor> state;
   bool fetched = false; ///< it is on its way, or there
@@ -98,7 +98,7 @@ class StateVisitor {
   virtual void elements(
       const ParameterRun& run,
       const std::string& name,
-      StateTensor& state,
+      RestingTensor& state,
       int64_t offset) = 0;
 
   /// A tensor that is the same on all ranks.
@@ -155,7 +155,7 @@ struct PartUpdate {
   UpdateMethod* method = nullptr;
   ShardPart* part = nullptr;
   std::vector<SpanUpdate> spans;
-  at::Tensor gradient; ///< the bucket's shard
+  RestingTensor gradient; ///< the bucket's shard
   /// @param before null: tensors are updated in place; else see adamw_runs_().
   std::function<void(const PartTensors& tensors, const PartTensors* before)>
       run;
@@ -214,9 +214,9 @@ class UpdateMethod {
   /// gradient.
   void begin_fetch(ShardPart& part);
   /// The same with the gradient. @param gradient as in PartUpdate.
-  void begin_fetch(ShardPart& part, const at::Tensor& gradient);
+  void begin_fetch(ShardPart& part, const RestingTensor& gradient);
   /// Ends it. Blocks until they are there.
-  PartTensors open(ShardPart& part, const at::Tensor& gradient);
+  PartTensors open(ShardPart& part, const RestingTensor& gradient);
   /// Brings what was written back to where it rests, in the background.
   /// @param written the stretches of the shard that were.
   void close(

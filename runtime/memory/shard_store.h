@@ -23,6 +23,8 @@ class StoredShard {
   virtual MemoryTier tier() const = 0;
   virtual int64_t numel() const = 0;
   virtual at::ScalarType dtype() const = 0;
+  /// What it counts in the ledger.
+  virtual int64_t bytes() const = 0;
 
   /// The tensor itself, [numel] on the CPU, where the tier is memory: work on
   /// it in place needs no copy. Undefined elsewhere. Blocks until transfers

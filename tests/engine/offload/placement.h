@@ -5,6 +5,7 @@
 #include "engine/twin.h"
 #include "support/temporary_folder.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -154,6 +155,48 @@ inline void expect_planned(const Engine& engine, const std::string& what) {
           << what << ": " << name_of(tier) << " " << name_of(purpose);
     }
   }
+}
+
+/// What one training run shows.
+struct Outcome {
+  std::vector<at::Tensor> seen;
+  std::map<std::string, at::Tensor> parameters;
+  std::map<std::string, at::Tensor> unwrapped;
+};
+
+inline Outcome train(
+    World& world,
+    const EngineOptions& options,
+    const std::string& what,
+    const std::function<void(const Engine&)>& look = {},
+    RestingNet net = make_resting_net()) {
+  auto engine = wrap(net, options);
+  expect_planned(engine, what + ", before");
+  Outcome run;
+  run.seen = train_resting(engine, net, 0, 5, world.rank());
+  expect_planned(engine, what + ", behind");
+  if (look) {
+    look(engine);
+  }
+  run.parameters = parameters_of(engine);
+  engine.unwrap();
+  for (const auto& item : net->named_parameters()) {
+    run.unwrapped[item.key()] = item.value().detach().clone();
+  }
+  return run;
+}
+
+inline void expect_same_run(
+    const Outcome& got,
+    const Outcome& want,
+    const std::string& what) {
+  expect_same_bits(got.seen, want.seen, what);
+  expect_same_bits(got.parameters, want.parameters, what);
+  expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
+}
+
+inline std::string text_of(std::optional<at::ScalarType> precision) {
+  return precision ? c10::toString(*precision) : "float32";
 }
 
 } // namespace tessera::testing

@@ -15,44 +15,6 @@ namespace {
 
 using namespace testing;
 
-/// What one training run shows.
-struct Outcome {
-  std::vector<at::Tensor> seen;
-  std::map<std::string, at::Tensor> parameters;
-  std::map<std::string, at::Tensor> unwrapped;
-};
-
-Outcome train(
-    World& world,
-    const EngineOptions& options,
-    const std::string& what,
-    const std::function<void(const Engine&)>& look = {},
-    RestingNet net = make_resting_net()) {
-  auto engine = wrap(net, options);
-  expect_planned(engine, what + ", before");
-  Outcome run;
-  run.seen = train_resting(engine, net, 0, 5, world.rank());
-  expect_planned(engine, what + ", behind");
-  if (look) {
-    look(engine);
-  }
-  run.parameters = parameters_of(engine);
-  engine.unwrap();
-  for (const auto& item : net->named_parameters()) {
-    run.unwrapped[item.key()] = item.value().detach().clone();
-  }
-  return run;
-}
-
-void expect_same_run(
-    const Outcome& got,
-    const Outcome& want,
-    const std::string& what) {
-  expect_same_bits(got.seen, want.seen, what);
-  expect_same_bits(got.parameters, want.parameters, what);
-  expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
-}
-
 const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     std::nullopt,
     at::kBFloat16,
@@ -89,10 +51,6 @@ MemoryBudget budget_for_two_groups_each(
   memory.host_bytes = BlockPipeline::staging_bytes() +
                       StateStage::kBuffers * staged + states[2] + states[3];
   return memory;
-}
-
-std::string text_of(std::optional<at::ScalarType> precision) {
-  return precision ? c10::toString(*precision) : "float32";
 }
 
 } // namespace
