@@ -85,16 +85,11 @@ void check_update_in_backward(
       updates_elements_alone(options.optimizer),
       "an optimizer that looks at more than one element at a time",
       "use AdamW, Adam, SGD or Lion");
-}
-
-/// Calls `update`; when it fails the other ranks need not wait for this one.
-void abandoning(Pager& pager, const std::function<void()>& update) {
-  try {
-    update();
-  } catch (const Error& error) {
-    pager.abandon(error.what());
-    throw;
-  }
+  check(
+      options.optimizer.overlap != UpdateOverlap::kSpeculate,
+      "optimizer.overlap speculate, which is for gradients that may still be "
+      "clipped",
+      "use wait");
 }
 
 } // namespace
@@ -145,11 +140,9 @@ Engine::Engine(
   optimizer_ =
       std::make_unique<ShardedOptimizer>(
           *pager_, *tiers_, options.optimizer, options.offload);
-  if (options.update_in_backward) {
-    pager_->set_gradient_sink(
-        [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
-          abandoning(*pager, [&] { optimizer->update_group(g); });
-        });
+  if (options.update_in_backward ||
+      optimizer_->overlap() != UpdateOverlap::kOff) {
+    pager_->set_shard_user(optimizer_.get());
   }
   if (options.memory.device_bytes) {
     pager_->make_slots(
@@ -233,6 +226,7 @@ void Engine::backward(const at::Tensor& loss) {
       "Engine::backward: the loss does not depend on a parameter that requires "
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
+  optimizer_->begin_backward(1 / scaler_.scale());
   reporting_memory("backward", [&] {
     if (scaler_.is_active()) {
       (loss * scaler_.scale()).backward();
@@ -294,7 +288,9 @@ double Engine::clip_grad_norm(double max_norm, double p) {
       p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
-  const double norm = gradient_norm(*pager_, p) / scaler_.scale();
+  const double norm =
+      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) /
+      scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
     pager_->multiply_gradients(factor);
@@ -339,9 +335,12 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   bool overflow = false;
   reporting_memory("step", [&] {
-    overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
-    if (!overflow) {
-      abandoning(*pager_, [&] { optimizer_->step(1 / scaler_.scale()); });
+    overflow = scaler_.is_active() &&
+               !gradients_are_finite(*pager_, optimizer_->gradient_sums(2));
+    if (overflow) {
+      optimizer_->skip_step();
+    } else {
+      optimizer_->step(1 / scaler_.scale());
     }
     pager_->begin_next_step();
   });
@@ -429,6 +428,7 @@ LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
   check_usable("load_weights");
+  optimizer_->finish_updates();
   return load_sharded_weights(*pager_, *module_, path, options);
 }
 
@@ -439,6 +439,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 void Engine::unwrap() {
   check_usable("unwrap");
+  optimizer_->finish_updates();
   pager_->unwrap();
 }
 

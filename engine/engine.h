@@ -200,6 +200,10 @@ class Engine {
   TransferWaits& transfer_waits() {
     return pager_->transfer_waits();
   }
+  /// Updates beside forward and backward; zeros with UpdateOverlap::kOff.
+  const UpdateStatistics& update_statistics() const {
+    return optimizer_->update_statistics();
+  }
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
   ActivationStatistics activation_statistics() const;
