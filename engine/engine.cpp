@@ -137,9 +137,8 @@ Engine::Engine(
       *ledger_);
   pager_ = std::make_unique<Pager>(
       world, *module_, sharding, *ledger_, tiers_.get());
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(
-          *pager_, *tiers_, options.optimizer, options.offload);
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward ||
       optimizer_->overlap() != UpdateOverlap::kOff) {
     pager_->set_shard_user(optimizer_.get());
@@ -289,8 +288,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const double norm =
-      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) /
-      scaler_.scale();
+      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) / scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
     pager_->multiply_gradients(factor);

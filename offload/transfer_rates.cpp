@@ -31,8 +31,7 @@ struct Direction {
   }
   void end() {
     const StreamLane::Scope scope(lane);
-    best = std::min(
-        best, StreamTime::now(lane.device()).seconds_since(begin));
+    best = std::min(best, StreamTime::now(lane.device()).seconds_since(begin));
   }
 };
 
@@ -48,7 +47,8 @@ TransferRates measure_transfers(
     return memory.allocate(kName, MemoryPurpose::kStaging, bytes);
   };
   const auto on_device = [&] {
-    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+    return at::zeros(
+        {bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   };
   Direction in{on_device(), on_host(), StreamLane(device), {}};
   Direction out{on_host(), on_device(), StreamLane(device), {}};

@@ -65,8 +65,8 @@ int64_t StreamedUpdate::bytes_for(
 }
 
 void StreamedUpdate::need(int64_t bytes, int64_t runs) {
-  buffer_bytes_ = std::max(
-      buffer_bytes_, bytes_for(bytes, runs, limit_bytes_) / kBuffers);
+  buffer_bytes_ =
+      std::max(buffer_bytes_, bytes_for(bytes, runs, limit_bytes_) / kBuffers);
 }
 
 void StreamedUpdate::allocate(MemoryLedger& ledger) {

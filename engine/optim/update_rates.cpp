@@ -49,7 +49,8 @@ struct OneUpdate {
   }
   template <typename Options>
   void operator()(const Options&) const {
-    TESSERA_FAIL("an update that is more than one element's cannot be measured");
+    TESSERA_FAIL(
+        "an update that is more than one element's cannot be measured");
   }
 };
 
@@ -101,8 +102,7 @@ UpdateRates measure_rates(
       memory,
       device,
       std::max<int64_t>(
-          1,
-          std::min({numel * each, kCopiedBytes, memory.free_bytes() / 4})));
+          1, std::min({numel * each, kCopiedBytes, memory.free_bytes() / 4})));
   rates.byte_to_device = transfers.byte_to_device;
   rates.byte_to_host = transfers.byte_to_host;
   return rates;

@@ -78,7 +78,8 @@ std::vector<bool> divide_updates(
     const auto size = static_cast<double>(n);
     all += size;
     // Whatever leaves the CPU's part nearer to what it should be.
-    const bool takes = ratio == 1 || (ratio > 0 && of_cpu + size / 2 < ratio * all);
+    const bool takes =
+        ratio == 1 || (ratio > 0 && of_cpu + size / 2 < ratio * all);
     by_cpu.push_back(takes);
     of_cpu += takes ? size : 0;
   }

@@ -31,7 +31,7 @@ enum class MemoryPurpose {
   kGatherSlots, ///< where weights are whole while they are in use
   kReduceSlots, ///< where whole gradients wait for their reduction
   kStaging, ///< what passes through on its way between tiers
-  kActivations, ///< tensors saved for backward, where they are not of LibTorch's
+  kActivations, ///< tensors saved for backward that rest on the host
 };
 
 inline constexpr size_t kMemoryPurposeCount = 7;

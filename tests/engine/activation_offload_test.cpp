@@ -196,8 +196,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
     const auto train = [&](const std::function<void(Engine&)>& look) {
       Checkpointed model(CheckpointOptions{}, 1);
       auto engine = wrap(model, options);
-      EXPECT_EQ(
-          host_bytes_of(engine.measured_memory(MemoryTier::kHost)), 0);
+      EXPECT_EQ(host_bytes_of(engine.measured_memory(MemoryTier::kHost)), 0);
       engine.backward(model->forward(torch::randn({12, 5})).square().mean());
       engine.step();
       look(engine);
@@ -239,7 +238,8 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
         {"offload.activation_host_bytes is 1000001, and memory.host_bytes"});
     // What activations were promised, the optimizer does not get.
     options.offload.activation_host_bytes = 999'000;
-    expect_error([&] { wrap(model, options); }, {"of memory.host_bytes (1000)"});
+    expect_error(
+        [&] { wrap(model, options); }, {"of memory.host_bytes (1000)"});
   });
 }
 

@@ -155,8 +155,8 @@ TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
         auto resumed = wrap(other, streaming(base, placement, to, folder));
         train_resting(resumed, other, 7, 2, world.rank());
         resumed.load(path);
-        const std::string what = "from " + std::to_string(from) + " to " +
-                                 text_of(placement, to);
+        const std::string what =
+            "from " + std::to_string(from) + " to " + text_of(placement, to);
         expect_same_bits(
             train_resting(resumed, other, 3, 3, world.rank()), expected, what);
         expect_same_bits(parameters_of(resumed), values, what);
@@ -179,9 +179,8 @@ TEST(StreamedBesideBackward, AndInStepChangesNoBit) {
           UpdateOverlap::kSpeculate}) { // of what the CPU updates
       for (const StatePlacement placement : kPlacements) {
         base.optimizer.overlap = overlap;
-        const std::string what =
-            text_of(placement, 0.5) + ", overlap " +
-            std::to_string(static_cast<int>(overlap));
+        const std::string what = text_of(placement, 0.5) + ", overlap " +
+                                 std::to_string(static_cast<int>(overlap));
         const auto options = streaming(base, placement, 0.5, folder);
         expect_same_run(train(world, options, what), expected, what);
       }
@@ -257,8 +256,7 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
       EXPECT_LE(
           total_bytes(engine.measured_memory()), *options.memory.device_bytes);
     };
-    expect_same_run(
-        train(world, options, "budget", look), expected, "budget");
+    expect_same_run(train(world, options, "budget", look), expected, "budget");
     // Not even the buffers fit: an error, for they were asked for.
     options.memory.device_bytes = floor + 100;
     RestingNet other = make_resting_net();

@@ -90,8 +90,7 @@ TEST(BestRatio, FollowsTheFasterSide) {
 TEST(DivideUpdates, GivesAllOrNothingAtTheEnds) {
   const std::vector<int64_t> numel{1000, 1, 50, 0, 1'000'000, 7};
   EXPECT_EQ(of_cpu(numel, divide_updates(numel, 0)), 0);
-  EXPECT_EQ(
-      divide_updates(numel, 1), std::vector<bool>(numel.size(), true));
+  EXPECT_EQ(divide_updates(numel, 1), std::vector<bool>(numel.size(), true));
   EXPECT_TRUE(divide_updates({}, 0.5).empty());
 }
 
@@ -115,8 +114,7 @@ TEST(DivideUpdates, KeepsTheRatioAtEveryPoint) {
 
 TEST(DivideUpdates, AlternatesForEqualGroups) {
   const std::vector<bool> by_cpu = divide_updates({5, 5, 5, 5, 5, 5}, 0.5);
-  EXPECT_EQ(
-      by_cpu, (std::vector<bool>{false, true, false, true, false, true}));
+  EXPECT_EQ(by_cpu, (std::vector<bool>{false, true, false, true, false, true}));
 }
 
 } // namespace tessera
