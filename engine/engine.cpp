@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/autocast_mode.h>
 
@@ -129,6 +130,12 @@ Engine::Engine(
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
+  if (options.parallel != nullptr) {
+    join_model_ranks(world, *options.parallel, options.optimizer);
+    sharding.shard_ranks =
+        options.parallel->size(ParallelGroup::kParameterShards);
+  }
+  World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<StateTiers>(
       options.optimizer,
       without_activations(options),
@@ -136,7 +143,7 @@ Engine::Engine(
       sharding,
       *ledger_);
   pager_ = std::make_unique<Pager>(
-      world, *module_, sharding, *ledger_, tiers_.get());
+      own_world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ = std::make_unique<ShardedOptimizer>(
       *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward ||
@@ -188,6 +195,35 @@ Engine::Engine(
         *module_, offload, options.memory.activation_bytes);
     logs_activations_ = options.log_memory && world.rank() == 0;
   }
+}
+
+void Engine::join_model_ranks(
+    World& world,
+    const ParallelMesh& mesh,
+    const OptimizerOptions& optimizer) {
+  TESSERA_CHECK(
+      mesh.world_size() == world.size(),
+      "wrap: the parallel mesh is for ",
+      mesh.world_size(),
+      " ranks, and the job has ",
+      world.size(),
+      ".");
+  const std::string key = world.unique_name("model");
+  const auto ranks_of = [&](ParallelGroup group) {
+    return mesh.ranks(group, world.rank());
+  };
+  part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
+  if (mesh.size(ParallelGroup::kTensor) == 1 &&
+      mesh.size(ParallelGroup::kPipeline) == 1) {
+    return;
+  }
+  std::unordered_set<const c10::TensorImpl*> divided;
+  for (const auto& [parameter, part] : parts_in(*module_)) {
+    divided.insert(parameter);
+  }
+  check_updates_of_parts(*module_, divided, optimizer);
+  model_ranks_ =
+      std::make_unique<ModelRanks>(world, key, mesh, std::move(divided));
 }
 
 Engine::~Engine() = default;
@@ -334,7 +370,10 @@ bool Engine::step() {
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
-               !gradients_are_finite(*pager_, optimizer_->gradient_sums(2));
+               !gradients_are_finite(
+                   *pager_,
+                   optimizer_->gradient_sums(2),
+                   model_ranks_.get());
     if (overflow) {
       optimizer_->skip_step();
     } else {
