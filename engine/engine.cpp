@@ -84,11 +84,11 @@ Engine::Engine(
     check_update_in_backward(options, scaler_);
   }
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer, options.memory, sharding, *ledger_);
+      options.optimizer, options.memory, options.offload, sharding, *ledger_);
   pager_ = std::make_unique<Pager>(
       world, *module_, sharding, *ledger_, tiers_.get());
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward) {
     pager_->set_gradient_sink(
         [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
@@ -126,6 +126,10 @@ Engine::Engine(
             std::to_string(pager_->groups().size()) +
             " groups (activations not included)",
         planned_memory_));
+    if (const std::string updates = optimizer_->update_table();
+        !updates.empty()) {
+      log_info(updates);
+    }
   }
   // Autocast would keep a cast of every weight: a second model, and after a
   // step one of the weights before it.

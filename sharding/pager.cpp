@@ -31,7 +31,7 @@ std::vector<GroupSpec> checked_groups(
   return make_groups(module, census, options.groups);
 }
 
-ParamGroup::Stores stores_for(ShardPlacement* placement, size_t group) {
+ShardStores stores_for(ShardPlacement* placement, size_t group) {
   if (placement == nullptr) {
     return {};
   }

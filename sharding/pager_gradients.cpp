@@ -84,7 +84,7 @@ void Pager::open_bucket(size_t g) {
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }
-  bucket.open(std::move(slot));
+  or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
 void Pager::note_arrival(size_t parameter) {
@@ -181,7 +181,8 @@ void Pager::finish_storing() {
 }
 
 void Pager::release_reduce_slot(size_t g) {
-  Slot slot = buckets_[g]->release_slot();
+  Slot slot;
+  or_abandon([&] { slot = buckets_[g]->release_slot(); });
   if (slot.defined()) {
     reduce_arena_.release(slot);
   }

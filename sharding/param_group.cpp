@@ -82,7 +82,7 @@ ParamGroup::ParamGroup(
     int rank,
     int world_size,
     MemoryLedger& ledger,
-    const Stores& stores)
+    const ShardStores& stores)
     : name_(spec.name),
       scattered_(spec.scattered),
       blocks_(spec.blocks),

@@ -58,7 +58,30 @@ class ElementwiseMethod : public UpdateMethod {
           {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
       runs.back().step.rounding = rounding_of(part, span);
     }
-    kernel_(runs);
+    if (context_.streams[part.group]) {
+      update_streamed(part, runs);
+    } else {
+      kernel_(runs);
+    }
+  }
+
+  void update_streamed(const ShardPart& part, const std::vector<Run>& runs) {
+    const bool master_on_host = context_.access[part.group]->streams_master();
+    std::vector<StreamedRun> streamed;
+    for (const Run& run : runs) {
+      streamed.push_back({run.tensors, master_on_host});
+    }
+    context_.streamed.run(
+        streamed, [&](const std::vector<StreamedPiece>& pieces) {
+          std::vector<Run> now;
+          for (const StreamedPiece& piece : pieces) {
+            now.push_back(runs[piece.run]);
+            now.back().tensors = piece.tensors;
+            now.back().step.rounding.first_element +=
+                static_cast<uint64_t>(piece.begin);
+          }
+          kernel_(now);
+        });
   }
 
   bool (*kernel_)(std::span<const Run>);

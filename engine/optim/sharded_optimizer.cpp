@@ -84,8 +84,18 @@ struct MethodMaker {
 ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& options)
-    : context_{pager, tiers, {}, {}, options.moment_dtype, options.stochastic_rounding},
+    const OptimizerOptions& options,
+    const OffloadOptions& offload)
+    : plan_(plan_updates(pager, tiers, options, offload)),
+      context_{
+          pager,
+          tiers,
+          {},
+          {pager.groups().front()->device(), offload.stage_bytes},
+          plan_.streams,
+          {},
+          options.moment_dtype,
+          options.stochastic_rounding},
       lr_(options.lr) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
@@ -93,8 +103,10 @@ ShardedOptimizer::ShardedOptimizer(
       context_.access.push_back(nullptr);
       continue;
     }
-    context_.access.push_back(
-        std::make_unique<ShardAccess>(group, *pager.bucket(g), tiers.tier(g)));
+    context_.access.push_back(std::make_unique<ShardAccess>(
+        group,
+        *pager.bucket(g),
+        tiers.tier(g) == MemoryTier::kDevice || plan_.streams[g]));
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       OptimizedParameter parameter;
       parameter.paged = &group.parameters()[i];
@@ -126,15 +138,22 @@ TierBytes ShardedOptimizer::planned_bytes() const {
   for (const auto& method : methods_) {
     method->add_state_bytes(bytes);
   }
-  bytes[static_cast<size_t>(MemoryTier::kHost)]
-       [static_cast<size_t>(MemoryPurpose::kStaging)] +=
+  const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
+  bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
       context_.stage.bytes() + context_.tiers.staging_bytes();
+  bytes[static_cast<size_t>(MemoryTier::kDevice)][staging] +=
+      context_.streamed.bytes();
   return bytes;
+}
+
+std::string ShardedOptimizer::update_table() const {
+  return tessera::update_table(plan_, context_.pager, context_.tiers);
 }
 
 void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
   context_.stage.allocate(context_.tiers.host_memory());
+  context_.streamed.allocate(ledger);
   for (const auto& method : methods_) {
     method->allocate(ledger);
   }
@@ -153,6 +172,7 @@ void ShardedOptimizer::apply(const std::function<void(UpdateMethod&)>& update) {
     for (const auto& method : methods_) {
       update(*method);
     }
+    context_.streamed.join();
   } catch (const std::exception& error) {
     damage_ = error.what();
     throw;

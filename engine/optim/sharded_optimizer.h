@@ -4,6 +4,7 @@
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/update_method.h"
+#include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/pager.h"
 
@@ -20,13 +21,15 @@ namespace tessera {
 /// them, and each counts its own steps.
 class ShardedOptimizer {
  public:
-  /// Divides the parameters among the optimizers; allocates nothing.
+  /// Divides the parameters among the optimizers; keeps nothing allocated.
   /// @param pager outlives this object; so does `tiers`, which has planned the
   ///   pager's groups. @param options checked.
+  ///   Measures, and is collective then, as plan_updates() is.
   ShardedOptimizer(
       Pager& pager,
       StateTiers& tiers,
-      const OptimizerOptions& options);
+      const OptimizerOptions& options,
+      const OffloadOptions& offload);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -34,6 +37,9 @@ class ShardedOptimizer {
   /// Bytes that this rank needs: state, but for master weights, which are the
   /// pager's; and what it passes through.
   TierBytes planned_bytes() const;
+  /// See update_table().
+  std::string update_table() const;
+
   /// Makes the state; before the first step().
   void allocate_state(MemoryLedger& ledger);
 
@@ -90,6 +96,7 @@ class ShardedOptimizer {
   /// Calls `update` for all methods; a failure is remembered.
   void apply(const std::function<void(UpdateMethod&)>& update);
 
+  UpdatePlan plan_;
   UpdateContext context_;
   double lr_;
   int64_t steps_ = 0;

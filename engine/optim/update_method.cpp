@@ -149,6 +149,10 @@ void UpdateMethod::allocate(MemoryLedger& ledger) {
 void UpdateMethod::announce_staging() {
   for (const ShardPart& part : parts_) {
     context_.stage.need(stage_bytes(part));
+    if (context_.streams[part.group]) {
+      context_.streamed.need(
+          streamed_bytes(part), static_cast<int64_t>(part.runs.size()));
+    }
   }
 }
 
@@ -161,6 +165,37 @@ int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
                            : 0;
   return access.stage_bytes() +
          each * static_cast<int64_t>(state_names_.size());
+}
+
+/// What a part brings to the device and back.
+int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
+  const auto bytes = [](int64_t numel, at::ScalarType dtype) {
+    return numel * static_cast<int64_t>(c10::elementSize(dtype));
+  };
+  const ShardAccess& access = *context_.access[part.group];
+  const ParamGroup& group = *context_.pager.groups()[part.group];
+  return bytes(part.state_numel, state_dtype(part.group)) *
+             static_cast<int64_t>(state_names_.size()) +
+         (access.streams_master()
+              ? bytes(group.layout().shard_numel(), access.dtype())
+              : 0);
+}
+
+/// Sees to it that whoever uses the state next comes after its way back: where
+/// it rests in memory, by a note; what goes on to a file has to be there.
+void UpdateMethod::end_streaming(ShardPart& part) {
+  std::vector<RestingTensor> all = part.stored;
+  if (context_.access[part.group]->streams_master()) {
+    all.push_back(context_.pager.groups()[part.group]->master());
+  }
+  for (const RestingTensor& tensor : all) {
+    if (tensor.in_memory()) {
+      context_.streamed.note_use(tensor);
+    } else {
+      const TransferWaits::Scope waits(context_.pager.transfer_waits());
+      context_.streamed.wait();
+    }
+  }
 }
 
 void UpdateMethod::begin_fetch(ShardPart& part) {
@@ -202,6 +237,9 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
          active_spans(part, *context_.pager.bucket(part.group))) {
       written.push_back({span.shard_offset, span.numel});
     }
+  }
+  if (context_.streams[part.group]) {
+    end_streaming(part);
   }
   std::vector<PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);

@@ -127,8 +127,12 @@ World::World(
 World::~World() = default;
 
 int World::local_size() const {
-  return std::getenv("LOCAL_WORLD_SIZE") ? env_int("LOCAL_WORLD_SIZE", 1, size_)
-                                         : size_;
+  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
+    return size_;
+  }
+  // A part of the job may be smaller than a host.
+  const int most = job_ranks_.empty() ? size_ : 1 << 20;
+  return std::min(env_int("LOCAL_WORLD_SIZE", 1, most), size_);
 }
 
 at::Device World::device() const {
@@ -187,6 +191,33 @@ std::unique_ptr<Communicator> World::join_group(
     blame_peer();
     throw;
   }
+}
+
+std::unique_ptr<World> World::part(
+    const std::string& key,
+    const std::vector<int>& ranks) const {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TESSERA_CHECK(
+      place != ranks.end(),
+      "rank ",
+      rank_,
+      " is not among the ranks of its own part of the job, '",
+      key,
+      "'.");
+  auto made = std::make_unique<World>(
+      static_cast<int>(place - ranks.begin()),
+      static_cast<int>(ranks.size()),
+      local_rank_,
+      ranks.size() > 1 ? c10::make_intrusive<c10d::PrefixStore>(
+                             "part/" + key + "/" +
+                                 std::to_string(ranks.front()),
+                             store_)
+                       : nullptr,
+      options_);
+  for (const int rank : ranks) {
+    made->job_ranks_.push_back(job_rank(rank));
+  }
+  return made;
 }
 
 std::string World::unique_name(const std::string& name) {

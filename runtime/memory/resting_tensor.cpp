@@ -34,6 +34,12 @@ at::Tensor RestingTensor::tensor() const {
   return shard_ != nullptr ? shard_->in_place() : tensor_;
 }
 
+void RestingTensor::used_on_current_stream(c10::Device device) const {
+  if (shard_ != nullptr) {
+    shard_->used_on_current_stream(device);
+  }
+}
+
 PendingTransfer RestingTensor::read(const at::Tensor& into) const {
   return shard_ != nullptr ? shard_->read(into) : begin_copy(into, tensor_);
 }
