@@ -208,11 +208,10 @@ std::unique_ptr<World> World::part(
       static_cast<int>(place - ranks.begin()),
       static_cast<int>(ranks.size()),
       local_rank_,
-      ranks.size() > 1 ? c10::make_intrusive<c10d::PrefixStore>(
-                             "part/" + key + "/" +
-                                 std::to_string(ranks.front()),
-                             store_)
-                       : nullptr,
+      ranks.size() > 1
+          ? c10::make_intrusive<c10d::PrefixStore>(
+                "part/" + key + "/" + std::to_string(ranks.front()), store_)
+          : nullptr,
       options_);
   for (const int rank : ranks) {
     made->job_ranks_.push_back(job_rank(rank));
