@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/job_environment.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -227,6 +228,7 @@ World& init(const InitOptions& options) {
   if (world_slot()) {
     return *world_slot();
   }
+  adopt_job_environment();
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
     return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }
