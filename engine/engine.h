@@ -46,6 +46,12 @@ struct EngineOptions {
   bool log_memory = true;
 };
 
+/// What can be told without a module and without a job: for programs that read
+/// options before they load a model. wrap() does it too.
+/// @throws tessera::Error on memory and offload options that are out of range,
+///   do not go together or name a folder that is not there.
+void check(const EngineOptions& options);
+
 /// Trains one wrapped module. Functions marked collective are called by every
 /// rank, in the same order; ranks that differ get an error.
 ///
@@ -180,7 +186,8 @@ class Engine {
   /// backward of a step. @throws tessera::Error when it comes later.
   void set_learning_rate(double lr);
 
-  /// Bytes on this rank by purpose, as computed before anything is allocated.
+  /// Bytes on this rank by purpose, as computed before anything is allocated;
+  /// for activations on the host it is their limit.
   const MemoryBytes& planned_memory(
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
@@ -192,6 +199,10 @@ class Engine {
   /// Where compute waits for gathers, reductions and tiers.
   TransferWaits& transfer_waits() {
     return pager_->transfer_waits();
+  }
+  /// Updates beside forward and backward; zeros with UpdateOverlap::kOff.
+  const UpdateStatistics& update_statistics() const {
+    return optimizer_->update_statistics();
   }
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
@@ -227,6 +238,7 @@ class Engine {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
+  bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
 };
 
