@@ -51,7 +51,8 @@ struct RankIntent {
 class RankAgreement {
  public:
   /// Collective. Agreements of one job do not see each other, whatever their
-  /// names. @param world outlives this object. @param describe turns an intent into words for errors.
+  /// names. @param world outlives this object. @param describe turns an intent
+  /// into words for errors.
   RankAgreement(
       World& world,
       const std::string& name,

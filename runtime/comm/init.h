@@ -130,9 +130,11 @@ class World {
 /// first: LibTorch remembers whether there was CUDA when it was first asked.
 ///
 /// The job is described by torchrun's variables
-/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
-/// by `tessera launch`), or a world of one when there are none. Later calls
-/// return the same World. Blocks until the store is reachable.
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set by
+/// `tessera launch`), or those of Slurm, Open MPI or PMI, which are put into
+/// the environment under torchrun's names (see job_environment.h); without any,
+/// it is a world of one. Later calls return the same World. Blocks until the
+/// store is reachable.
 /// @throws tessera::Error when a variable is missing or malformed.
 World& init(const InitOptions& options = {});
 
