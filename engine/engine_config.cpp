@@ -3,6 +3,7 @@
 
 #include "tessera/engine/optim/streamed_update.h"
 
+#include <array>
 #include <limits>
 #include <optional>
 #include <string>
@@ -200,16 +201,18 @@ void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
   scale.minimum = reader.get_double("minimum", positive, scale.minimum);
 }
 
+/// Nothing: as there is room.
 std::optional<MemoryTier> read_tier(
     const ConfigReader& reader,
     const std::string& key) {
-  return reader.get_enum<std::optional<MemoryTier>>(
+  // The last one is no tier.
+  const std::array tiers{
+      MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme};
+  const auto choice = reader.get_enum<size_t>(
       key,
-      {{"auto", std::nullopt},
-       {"device", MemoryTier::kDevice},
-       {"host", MemoryTier::kHost},
-       {"nvme", MemoryTier::kNvme}},
-      std::nullopt);
+      {{"device", 0}, {"host", 1}, {"nvme", 2}, {"auto", tiers.size()}},
+      tiers.size());
+  return choice < tiers.size() ? std::optional(tiers[choice]) : std::nullopt;
 }
 
 void read_memory(const ConfigReader& reader, MemoryBudget& memory) {

@@ -121,11 +121,10 @@ ShardedOptimizer::ShardedOptimizer(
       context_.access.push_back(nullptr);
       continue;
     }
-    context_.access.push_back(
-        std::make_unique<ShardAccess>(
-            group,
-            *pager.bucket(g),
-            tiers.tier(g) == MemoryTier::kDevice || plan_.streams[g]));
+    context_.access.push_back(std::make_unique<ShardAccess>(
+        group,
+        *pager.bucket(g),
+        tiers.tier(g) == MemoryTier::kDevice || plan_.streams[g]));
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       OptimizedParameter parameter;
       parameter.paged = &group.parameters()[i];

@@ -20,8 +20,7 @@ StateTiers::StateTiers(
 void StateTiers::plan(
     const std::vector<GroupSpec>& groups,
     const ShardMesh& mesh) {
-  plan_ = plan_tiers(
-      groups, optimizer_, memory_, offload_, sharding_, mesh);
+  plan_ = plan_tiers(groups, optimizer_, memory_, offload_, sharding_, mesh);
   make_stores(groups.front().parameters.front().tensor.device());
 }
 

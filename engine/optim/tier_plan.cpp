@@ -57,7 +57,7 @@ class Planner {
  private:
   /// Which of a group's shards, and what it takes in a store.
   struct Kind {
-    MemoryTier ShardTiers::* tier;
+    MemoryTier ShardTiers::*tier;
     std::optional<MemoryTier> wanted;
     int64_t (Planner::*bytes)(const GroupSpec&) const;
   };
@@ -270,9 +270,7 @@ class Planner {
   const PagerOptions& sharding_;
   const ShardMesh& mesh_;
   const std::vector<Kind> kinds_ = {
-      {&ShardTiers::gradients,
-       memory_.gradients,
-       &Planner::bytes_of_gradients},
+      {&ShardTiers::gradients, memory_.gradients, &Planner::bytes_of_gradients},
       {&ShardTiers::parameters,
        memory_.parameters,
        &Planner::bytes_of_parameters}};

@@ -56,8 +56,8 @@ at::Tensor RestingTensor::load(c10::Device device) const {
   if (is_on(device)) {
     return tensor();
   }
-  at::Tensor values = at::empty(
-      {numel()}, at::TensorOptions().dtype(dtype()).device(device));
+  at::Tensor values =
+      at::empty({numel()}, at::TensorOptions().dtype(dtype()).device(device));
   read(values).wait();
   return values;
 }

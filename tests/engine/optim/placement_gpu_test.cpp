@@ -82,6 +82,14 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
         expect_equal(train("host", memory), device, name_of(rule));
         optimizer.placement = StatePlacement::kNvme;
         expect_equal(train("nvme", memory), device, name_of(rule));
+        for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
+          memory.parameters = tier;
+          memory.gradients = tier;
+          const std::string where = std::string("all_") + name_of(tier);
+          expect_equal(train(where.c_str(), memory), device, name_of(rule));
+        }
+        memory.parameters.reset();
+        memory.gradients.reset();
         // Parameters, gradients and the state of the last layer.
         optimizer.placement = StatePlacement::kAutomatic;
         memory.device_bytes = 2500;
