@@ -357,7 +357,9 @@ double Engine::clip_grad_norm(double max_norm, double p) {
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const double norm =
-      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) / scaler_.scale();
+      gradient_norm(
+          *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
+      scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
     pager_->multiply_gradients(factor);
