@@ -6,15 +6,21 @@
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
 //   train_gpt2 matmul=onednn update_in_backward=1 clip=0 helpers=1
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
+//   train_gpt2 lazy=1 optimizer.placement=host memory.gradients=host
 //
-// On CUDA benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera
-// keeps master weights; plain uses autocast over float32 weights.
+// A key with a dot is one of the engine's, as in configs/README.md. On CUDA
+// benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera keeps master
+// weights; plain uses autocast over float32 weights.
 
 #include "gpt2_model.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/engine_config.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/move_module.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -23,6 +29,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <sys/resource.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -40,8 +47,15 @@ constexpr double kLearningRate = 1e-4;
 constexpr double kWeightDecay = 0.01;
 constexpr double kMaxNorm = 1.0;
 
-/// key=value arguments over these defaults.
-std::map<std::string, std::string> parse(int argc, char** argv) {
+/// key=value arguments: those of this program, over its defaults, and the
+/// engine's.
+struct Arguments {
+  std::map<std::string, std::string> settings;
+  std::vector<std::string> engine;
+};
+
+Arguments parse(int argc, char** argv) {
+  std::vector<std::string> engine;
   std::map<std::string, std::string> settings{
       {"mode", "tessera"},
       {"device", "cpu"},
@@ -57,11 +71,16 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
       {"clip", "1"},
       {"helpers", "0"},
       {"update_in_backward", "0"},
+      {"lazy", "0"},
       {"matmul", "libtorch"}};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
     const std::string key = argument.substr(0, equals);
+    if (key.find('.') != std::string::npos) {
+      engine.push_back(argument);
+      continue;
+    }
     TESSERA_CHECK(
         equals != std::string::npos && settings.count(key) == 1,
         "train_gpt2: '",
@@ -69,7 +88,7 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
         "' is not key=value with a known key");
     settings[key] = argument.substr(equals + 1);
   }
-  return settings;
+  return {std::move(settings), std::move(engine)};
 }
 
 /// How a model is trained: gradients, clipping and update of one step.
@@ -131,11 +150,15 @@ class PlainStepper : public Stepper {
 
 class TesseraStepper : public Stepper {
  public:
+  /// @param from_arguments what was said of the engine.
   TesseraStepper(
       torch::nn::Module& module,
+      const EngineOptions& from_arguments,
       bool bfloat16,
       bool update_in_backward)
-      : engine_(wrap(module, options(bfloat16, update_in_backward))) {}
+      : engine_(wrap(
+            module,
+            options(from_arguments, bfloat16, update_in_backward))) {}
 
   void step(const at::Tensor& loss, bool clip) override {
     engine_.backward(loss);
@@ -146,8 +169,10 @@ class TesseraStepper : public Stepper {
   }
 
  private:
-  static EngineOptions options(bool bfloat16, bool update_in_backward) {
-    EngineOptions options;
+  static EngineOptions options(
+      EngineOptions options,
+      bool bfloat16,
+      bool update_in_backward) {
     options.update_in_backward = update_in_backward;
     if (bfloat16) {
       options.sharding.precision.parameters = at::kBFloat16;
@@ -194,7 +219,15 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void run(std::map<std::string, std::string> settings) {
+EngineOptions read_engine(const std::vector<std::string>& arguments) {
+  const ConfigReader reader(nlohmann::json::object(), "train_gpt2", arguments);
+  EngineOptions options = read_engine_options(reader);
+  reader.finish();
+  return options;
+}
+
+void run(const Arguments& arguments) {
+  std::map<std::string, std::string> settings = arguments.settings;
   at::set_num_threads(std::stoi(settings["threads"]));
   if (settings["matmul"] != "libtorch") {
     const CpuMatmul in_use = set_cpu_matmul(
@@ -229,14 +262,18 @@ void run(std::map<std::string, std::string> settings) {
   config.layers = std::stoi(settings["layers"]);
   config.width = std::stoi(settings["width"]);
   config.heads = std::stoi(settings["heads"]);
-  Gpt2 model(config);
-  model->to(device);
+  const auto build = [&config] { return Gpt2(config); };
+  Gpt2 model = settings["lazy"] == "1" ? lazy(build) : build();
+  move_module(*model, device);
   std::unique_ptr<Stepper> stepper;
   if (plain) {
     stepper = std::make_unique<PlainStepper>(*model);
   } else {
     stepper = std::make_unique<TesseraStepper>(
-        *model, bfloat16, settings["update_in_backward"] == "1");
+        *model,
+        read_engine(arguments.engine),
+        bfloat16,
+        settings["update_in_backward"] == "1");
   }
   torch::manual_seed(1000 + rank);
   const at::Tensor ids =

@@ -2,7 +2,6 @@
 #include "tessera/engine/activation_offload.h"
 
 #include "tessera/offload/host_activation_sink.h"
-#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/paged_storage.h"
 
 #include <algorithm>
@@ -53,14 +52,6 @@ std::shared_ptr<HostActivationSink> make_sink(
 }
 
 } // namespace
-
-void check(const OffloadOptions& options, int64_t activation_bytes) {
-  TESSERA_CHECK(
-      options.activations != OffloadActivations::kAuto || activation_bytes > 0,
-      "offload.activations is 'auto', and memory.activation_bytes, the budget "
-      "it keeps, is 0. Set memory.activation_bytes, or offload.activations to "
-      "'all' or 'off'.");
-}
 
 ActivationOffload::ActivationOffload(
     const torch::nn::Module& module,

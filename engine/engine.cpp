@@ -79,11 +79,11 @@ Engine::Engine(
     check_update_in_backward(options, scaler_);
   }
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer, options.memory, sharding, *ledger_);
+      options.optimizer, options.memory, options.offload, sharding, *ledger_);
   pager_ = std::make_unique<Pager>(
       world, *module_, sharding, *ledger_, tiers_.get());
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(*pager_, *tiers_, options.optimizer);
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward ||
       optimizer_->overlap() != UpdateOverlap::kOff) {
     pager_->set_shard_user(optimizer_.get());
@@ -119,6 +119,10 @@ Engine::Engine(
             std::to_string(pager_->groups().size()) +
             " groups (activations not included)",
         planned_memory_));
+    if (const std::string updates = optimizer_->update_table();
+        !updates.empty()) {
+      log_info(updates);
+    }
   }
   // Autocast would keep a cast of every weight: a second model, and after a
   // step one of the weights before it.
@@ -228,8 +232,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const double norm =
-      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) /
-      scaler_.scale();
+      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) / scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
     pager_->multiply_gradients(factor);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine_config.h"
 
+#include "tessera/engine/optim/streamed_update.h"
+
+#include <array>
 #include <limits>
 #include <optional>
 #include <string>
@@ -198,16 +201,18 @@ void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
   scale.minimum = reader.get_double("minimum", positive, scale.minimum);
 }
 
+/// Nothing: as there is room.
 std::optional<MemoryTier> read_tier(
     const ConfigReader& reader,
     const std::string& key) {
-  return reader.get_enum<std::optional<MemoryTier>>(
+  // The last one is no tier.
+  const std::array tiers{
+      MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme};
+  const auto choice = reader.get_enum<size_t>(
       key,
-      {{"auto", std::nullopt},
-       {"device", MemoryTier::kDevice},
-       {"host", MemoryTier::kHost},
-       {"nvme", MemoryTier::kNvme}},
-      std::nullopt);
+      {{"device", 0}, {"host", 1}, {"nvme", 2}, {"auto", tiers.size()}},
+      tiers.size());
+  return choice < tiers.size() ? std::optional(tiers[choice]) : std::nullopt;
 }
 
 void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
@@ -245,6 +250,9 @@ void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
     offload.activation_host_bytes =
         reader.get_int("activation_host_bytes", {.min = 1});
   }
+  offload.ratio = reader.get_double_or("ratio", "auto", {.min = 0, .max = 1});
+  offload.stage_bytes = reader.get_int(
+      "stage_bytes", {.min = StreamedUpdate::kMinBytes}, offload.stage_bytes);
 }
 
 } // namespace

@@ -37,6 +37,13 @@ class HostShard : public StoredShard {
     return tensor_;
   }
 
+  void used_on_current_stream(c10::Device device) override {
+    if (const auto stream = current_stream(device)) {
+      copies_.emplace_back(device.type());
+      copies_.back().record(*stream);
+    }
+  }
+
   PendingTransfer read(const at::Tensor& into) override {
     check_shard_transfer(name_, *this, into);
     return copy(into, tensor_);
@@ -75,7 +82,7 @@ class HostShard : public StoredShard {
 
   std::string name_;
   at::Tensor tensor_;
-  std::vector<c10::Event> copies_; ///< behind the last copy of a device
+  std::vector<c10::Event> copies_; ///< behind the last work of devices
 };
 
 } // namespace

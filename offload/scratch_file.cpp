@@ -66,8 +66,7 @@ void ScratchFile::use_buffers(int why) {
 
 int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
   const int64_t begin = bytes_;
-  const int64_t end =
-      begin + rounded(bytes);
+  const int64_t end = begin + rounded(bytes);
   if (end == begin) {
     return begin;
   }

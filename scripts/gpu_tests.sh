@@ -28,6 +28,8 @@ readonly tests=(
   kernels_pack_gpu_test
   kernels_counter_random_gpu_test
   move_module_gpu_test
+  shard_store_gpu_test
+  activation_offload_gpu_test
   optim_placement_gpu_test
   cuda_training_gpu_test
   trainer_trainer_gpu_test
@@ -129,6 +131,12 @@ run() {
   if [[ ${GPU_BENCHMARK:-1} != 0 ]]; then
     "${PYTHON:-python3}" "$folder/peers/compare_cuda.py" \
       --program "$folder/bin/train_gpt2" || failed+=(benchmark)
+    # 7B parameters, whose state does not fit beside them on most devices.
+    "${PYTHON:-python3}" "$folder/peers/compare_cuda.py" \
+      --program "$folder/bin/train_gpt2" --rounds 1 --steps 3 --warmup 2 \
+      --layers 32 --width 4096 --heads 32 --batch 4 \
+      --engine "lazy=1 optimizer.placement=host" \
+      tessera fsdp2-offload || failed+=("offload benchmark")
   fi
   if ((${#failed[@]} > 0)); then
     printf 'gpu_tests: failed: %s\n' "${failed[@]}" >&2

@@ -88,16 +88,15 @@ void GradientBucket::ensure_shard() {
     return;
   }
   const int64_t numel = group_.layout().shard_numel();
-  shard_ = store_ != nullptr ? RestingTensor(store_->reserve(
-                                   "gradients of '" + group_.name() + "'",
-                                   MemoryPurpose::kGradients,
-                                   numel,
-                                   dtype_))
-                             : RestingTensor(ledger_.allocate_zeros(
-                                   MemoryPurpose::kGradients,
-                                   numel,
-                                   dtype_,
-                                   group_.device()));
+  shard_ =
+      store_ != nullptr
+          ? RestingTensor(store_->reserve(
+                "gradients of '" + group_.name() + "'",
+                MemoryPurpose::kGradients,
+                numel,
+                dtype_))
+          : RestingTensor(ledger_.allocate_zeros(
+                MemoryPurpose::kGradients, numel, dtype_, group_.device()));
 }
 
 int64_t GradientBucket::shard_bytes() const {

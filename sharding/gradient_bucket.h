@@ -144,8 +144,8 @@ class GradientBucket {
   void end_reduce(const WaitCheck& check);
   /// True while the result may still be on its way from the slot to a file.
   bool is_storing() const {
-    return slot_.defined() && !open_ && !reducing_ &&
-           storing_.pending() && tier() == MemoryTier::kNvme;
+    return slot_.defined() && !open_ && !reducing_ && storing_.pending() &&
+           tier() == MemoryTier::kNvme;
   }
   /// Gives the slot back after end_reduce(), marked with the lane's work.
   /// Blocks while is_storing().

@@ -31,7 +31,7 @@ std::vector<GroupSpec> checked_groups(
   return make_groups(module, census, options.groups);
 }
 
-ParamGroup::Stores stores_for(ShardPlacement* placement, size_t group) {
+ShardStores stores_for(ShardPlacement* placement, size_t group) {
   if (placement == nullptr) {
     return {};
   }
@@ -130,11 +130,11 @@ Pager::Pager(
             : nullptr,
         /*keeps_shard=*/!options.update_in_backward));
   }
-  is_alone_ = world_size() == 1 && !pages_any() &&
-              std::none_of(
-                  buckets_.begin(), buckets_.end(), [](const auto& bucket) {
-                    return bucket && bucket->is_stored();
-                  });
+  is_alone_ =
+      world_size() == 1 && !pages_any() &&
+      std::none_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
+        return bucket && bucket->is_stored();
+      });
   find_tied_groups(module);
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());

@@ -275,6 +275,9 @@ class Pager : public PageFaultHandler {
       std::optional<size_t> entry = std::nullopt);
   void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
   void unshard_on_demand(int group);
+  void begin_unshard(ParamGroup& group, Slot slot);
+  /// When it throws, the other ranks need not wait for this one.
+  void or_abandon(const std::function<void()>& use_of_stores);
   /// Issues the gathers that wait for files, in the order of their begin, up to
   /// and with the group's; all without one.
   void issue_gathers(std::optional<int> up_to = std::nullopt);

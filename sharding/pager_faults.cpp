@@ -197,7 +197,7 @@ void Pager::unshard_planned(
   settle_shard(g);
   Slot slot = take_gather_slot(group_number, end);
   unshard_sequence_[g] = agreement_.count_collective();
-  group.begin_unshard(*data_, std::move(slot), gather_lane_);
+  begin_unshard(group, std::move(slot));
   if (group.is_reading()) {
     reading_groups_.push_back(group_number);
   }
@@ -210,9 +210,23 @@ void Pager::unshard_on_demand(int group_number) {
   issue_gathers();
   agree_joining_reductions(intent_to_read(group_number));
   unshard_sequence_[g] = agreement_.count_collective();
-  groups_[g]->begin_unshard(
-      *data_, take_gather_slot(group_number), gather_lane_);
+  begin_unshard(*groups_[g], take_gather_slot(group_number));
+  or_abandon([&] { groups_[g]->issue_unshard(); });
   ++statistics_.on_demand_unshards;
+}
+
+void Pager::begin_unshard(ParamGroup& group, Slot slot) {
+  or_abandon(
+      [&] { group.begin_unshard(*data_, std::move(slot), gather_lane_); });
+}
+
+void Pager::or_abandon(const std::function<void()>& use_of_stores) {
+  try {
+    use_of_stores();
+  } catch (const Error& error) {
+    abandon(error.what());
+    throw;
+  }
 }
 
 void Pager::issue_gathers(std::optional<int> up_to) {
@@ -223,7 +237,7 @@ void Pager::issue_gathers(std::optional<int> up_to) {
   while (!reading_groups_.empty()) {
     const int next = reading_groups_.front();
     reading_groups_.pop_front();
-    groups_[static_cast<size_t>(next)]->issue_unshard();
+    or_abandon([&] { groups_[static_cast<size_t>(next)]->issue_unshard(); });
     if (next == up_to) {
       return;
     }

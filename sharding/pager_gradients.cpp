@@ -61,7 +61,8 @@ void Pager::open_bucket(size_t g) {
     bucket.open({});
     return;
   }
-  bucket.open(take_reduce_slot(*groups_[g], bucket.dtype()));
+  Slot slot = take_reduce_slot(*groups_[g], bucket.dtype());
+  or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
 Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
@@ -209,7 +210,8 @@ void Pager::finish_storing() {
 }
 
 void Pager::release_reduce_slot(size_t g) {
-  Slot slot = buckets_[g]->release_slot();
+  Slot slot;
+  or_abandon([&] { slot = buckets_[g]->release_slot(); });
   if (slot.defined()) {
     reduce_arena_.release(slot);
   }
@@ -389,9 +391,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const at::Tensor whole =
       at::empty({group.layout().padded_numel()}, shard.options());
-  data_
-      ->all_gather(
-          whole, shard, "gradient of '" + wanted.record.name() + "'")
+  data_->all_gather(whole, shard, "gradient of '" + wanted.record.name() + "'")
       .wait(watch_failures());
   return group.view_of(whole, place.position).mul(bucket->factor());
 }

@@ -22,11 +22,11 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
       if (group.residency() == Residency::kSharded) {
         agree_joining_reductions(
             {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
-        group.begin_unshard(
-            *data_,
+        begin_unshard(
+            group,
             gather_arena_.allocate_outside(
-                group.layout().padded_numel(), group.dtype()),
-            gather_lane_);
+                group.layout().padded_numel(), group.dtype()));
+        or_abandon([&] { group.issue_unshard(); });
         group.end_unshard(watch_failures());
       }
       ++group.pins;

@@ -82,7 +82,7 @@ ParamGroup::ParamGroup(
     int rank,
     int world_size,
     MemoryLedger& ledger,
-    const Stores& stores)
+    const ShardStores& stores)
     : name_(spec.name),
       scattered_(spec.scattered),
       blocks_(spec.blocks),
@@ -98,8 +98,7 @@ ParamGroup::ParamGroup(
   auto storages = unique_storages(spec);
   shard_ = make_shard(
       "weights", MemoryPurpose::kParameters, dtype_, ledger, stores.parameters);
-  own_master_ =
-      trainable_ && policy.master_weights && is_low_precision(dtype_);
+  own_master_ = trainable_ && policy.master_weights && is_low_precision(dtype_);
   if (own_master_) {
     master_ = make_shard(
         "master weights",
@@ -152,8 +151,7 @@ RestingTensor ParamGroup::make_shard(
     ShardStore* store) const {
   const int64_t numel = layout_.shard_numel();
   if (store == nullptr) {
-    return RestingTensor(
-        ledger.allocate_zeros(purpose, numel, dtype, device_));
+    return RestingTensor(ledger.allocate_zeros(purpose, numel, dtype, device_));
   }
   return RestingTensor(store->reserve(
       detail::concat(what, " of '", name_, "'"), purpose, numel, dtype));

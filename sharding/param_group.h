@@ -30,6 +30,12 @@ struct PagedParameter {
   FlatSpan span; ///< in the flat buffer, elements
 };
 
+/// Where this rank's slices of a group rest; null: on the parameters' device.
+struct ShardStores {
+  ShardStore* parameters = nullptr;
+  ShardStore* master = nullptr; ///< if the group has master weights
+};
+
 enum class Residency { kSharded, kUnsharding, kUnsharded };
 
 /// One flat buffer of one dtype, divided evenly over the ranks.
@@ -45,12 +51,6 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 /// order, and end_unshard() or reshard() does it at the latest.
 class ParamGroup {
  public:
-  /// Where this rank's slices rest; null: on the parameters' device.
-  struct Stores {
-    ShardStore* parameters = nullptr;
-    ShardStore* master = nullptr; ///< if the group has master weights
-  };
-
   /// Takes this rank's slice of every parameter and frees the rest; of a
   /// deferred parameter (deferred_init.h) it makes the slice alone. Parameters
   /// whose ParameterRecord::dtype is not their own are changed to it.
@@ -65,7 +65,7 @@ class ParamGroup {
       int rank,
       int world_size,
       MemoryLedger& ledger,
-      const Stores& stores);
+      const ShardStores& stores = {});
   ~ParamGroup();
 
   const std::string& name() const {

@@ -32,7 +32,8 @@ RankAgreement::RankAgreement(
     World& world,
     const std::string& name,
     std::function<std::string(const RankIntent&)> describe)
-    : store_(world.store()),
+    : world_(world),
+      store_(world.store()),
       name_(world.unique_name(name)),
       control_(world.new_communicator(name + " control")),
       describe_(std::move(describe)) {}
@@ -45,11 +46,16 @@ std::string RankAgreement::key_of_rank(int rank) const {
   return key("waits/" + std::to_string(rank));
 }
 
-std::string RankAgreement::disagreement(const std::vector<Account>& accounts) {
+std::string RankAgreement::name_of_rank(int rank) const {
+  return "rank " + std::to_string(world_.job_rank(rank));
+}
+
+std::string RankAgreement::disagreement(
+    const std::vector<Account>& accounts) const {
   std::string message =
       "the ranks have taken different paths and cannot go on together:";
   for (const auto& [rank, account] : accounts) {
-    message += "\n  rank " + std::to_string(rank) + ": " + account;
+    message += "\n  " + name_of_rank(rank) + ": " + account;
   }
   return message +
          "\nEvery rank must use the same sharded parameters in the same order; "
@@ -169,7 +175,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
   try {
     store_->set(
         key("failed"),
-        to_bytes("rank " + std::to_string(rank()) + " has failed: " + reason));
+        to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
     // The store is gone, and with it the rank that holds it.
   }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A 1B-class GPT-2 on one CUDA device: Tessera, LibTorch alone, PyTorch alone
-and FSDP2, in turns.
+and FSDP2, in turns; or with optimizer state on the host, beside FSDP2's and
+DeepSpeed's offload.
 
 Each round runs every contender once; the table has medians over the rounds
 (lowest and highest), and ratios are medians over rounds of ratios within one.
@@ -10,7 +11,14 @@ MFU = tokens/s x (6 x parameters + 12 x layers x width x sequence) / peak: the
 operations of forward and backward, attention counted in full. The peak is the
 device's dense bfloat16 rate: known for A100, H100 and H200, else --peak-tflops.
 
+A contender that needs more memory than there is, or that is not installed, is
+left out of the table; with --engine, Tessera is told where things rest.
+
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2
+  benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2 \
+      --layers 32 --width 4096 --heads 32 --batch 4 --rounds 1 \
+      --engine "lazy=1 optimizer.placement=host" \
+      tessera fsdp2-offload deepspeed-offload
 """
 import argparse
 import json
@@ -39,6 +47,8 @@ def parse():
                         ("warmup", 5)]:
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--engine", default="",
+                        help="further key=value arguments of train_gpt2")
     return parser.parse_args()
 
 
@@ -59,7 +69,7 @@ def run(contender, options, peak):
     settings = {key: getattr(options, key) for key in (
         "layers", "width", "heads", "batch", "sequence", "steps", "warmup",
         "dtype")}
-    if contender in ("single", "fsdp2"):
+    if contender not in ("tessera", "plain"):
         line = [options.python, str(HERE / "gpt2_cuda.py"),
                 "--mode", contender]
         for key, value in settings.items():
@@ -67,9 +77,11 @@ def run(contender, options, peak):
     else:
         line = [options.program, "mode=" + contender, "device=cuda"]
         line += [f"{key}={value}" for key, value in settings.items()]
+        line += options.engine.split() if contender == "tessera" else []
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{contender} failed:\n{done.stderr[-4000:]}")
+        print(f"{contender} failed:\n{done.stderr[-4000:]}", flush=True)
+        return None
     result = json.loads(
         [text for text in done.stdout.splitlines() if text[:1] == "{"][-1])
     operations = (6 * result["parameters"] +
@@ -84,16 +96,19 @@ def main():
     peak = device_peak(options)
     rounds = [{name: run(name, options, peak) for name in options.contenders}
               for _ in range(options.rounds)]
-    for name in options.contenders:
+    ran = [name for name in options.contenders
+           if all(results[name] for results in rounds)]
+    for name in ran:
         print(f"{name}:")
         for field in FIELDS:
             values = [results[name][field] for results in rounds]
-            ratios = [results[options.contenders[0]][field] /
-                      results[name][field] for results in rounds]
+            ratios = [results[ran[0]][field] / results[name][field]
+                      for results in rounds]
             print(f"  {field:16} {statistics.median(values):12.4g} "
                   f"({min(values):.4g} to {max(values):.4g}); "
-                  f"{options.contenders[0]} / {name} = "
+                  f"{ran[0]} / {name} = "
                   f"{statistics.median(ratios):.3f}")
+    sys.exit(0 if len(ran) == len(options.contenders) else 1)
 
 
 main()

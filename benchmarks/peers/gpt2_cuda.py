@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 on one CUDA device under PyTorch alone or its FSDP2: the peer of
+"""GPT-2 on one CUDA device under PyTorch alone, its FSDP2, FSDP2 with shards in
+the host's memory, or DeepSpeed's ZeRO-Offload: the peer of
 `train_gpt2 device=cuda`, with the same layers, types and update.
 
-Needs torch and nothing else. Started by compare_cuda.py; prints one line of
-JSON with the same fields as train_gpt2.
+Needs torch, and deepspeed for that one. Started by compare_cuda.py; prints one
+line of JSON with the same fields as train_gpt2.
 """
 import argparse
 import contextlib
@@ -23,7 +24,9 @@ VOCABULARY = 50257
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=["fsdp2", "single"], required=True)
+    parser.add_argument("--mode", choices=[
+        "fsdp2", "single", "fsdp2-offload", "deepspeed-offload"],
+                        required=True)
     for name, value in [("layers", 12), ("width", 768), ("heads", 12),
                         ("batch", 2), ("sequence", 256), ("steps", 10),
                         ("warmup", 3)]:
@@ -80,56 +83,102 @@ class Gpt2(nn.Module):
 
 def build(options):
     torch.manual_seed(0)
-    model = Gpt2(options).cuda()
     if options.mode == "single":
-        return model
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        return Gpt2(options).cuda()
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard)
+    offloads = options.mode == "fsdp2-offload"
+    # Too large for the device: made where it stays.
+    model = Gpt2(options) if offloads else Gpt2(options).cuda()
     policy = MixedPrecisionPolicy()
     if options.dtype == "bfloat16":
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    shards = CPUOffloadPolicy() if offloads else OffloadPolicy()
     for block in model.h:
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(block, mp_policy=policy, offload_policy=shards)
+    fully_shard(model, mp_policy=policy, offload_policy=shards)
     return model
+
+
+class Torch:
+    """A step as PyTorch's users write it."""
+
+    def __init__(self, options):
+        self.model = build(options)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        self.autocast = (options.mode == "single" and
+                         options.dtype == "bfloat16")
+
+    def step(self, ids):
+        with (torch.autocast("cuda", torch.bfloat16) if self.autocast
+              else contextlib.nullcontext()):
+            loss = self.model(ids)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+
+class DeepSpeed:
+    """ZeRO-3 with parameters on the device, optimizer state on the host and the
+    update by its CPU Adam."""
+
+    def __init__(self, options):
+        import deepspeed
+        torch.manual_seed(0)
+        config = {
+            "train_micro_batch_size_per_gpu": options.batch,
+            "gradient_clipping": 1.0,
+            "zero_optimization": {
+                "stage": 3,
+                "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+            "bf16": {"enabled": options.dtype == "bfloat16"},
+            "optimizer": {"type": "AdamW", "params": {
+                "lr": 1e-4, "weight_decay": 0.01}}}
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            model = Gpt2(options)
+        self.parameters = sum(p.ds_numel for p in model.parameters())
+        self.engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=config)
+
+    def step(self, ids):
+        loss = self.engine(ids)
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss.item()
 
 
 def main():
     options = parse()
     torch.cuda.set_device(0)
-    if options.mode == "fsdp2":
+    if options.mode != "single":
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29631")
-        dist.init_process_group("nccl", rank=0, world_size=1)
-    model = build(options)
-    parameters = sum(p.numel() for p in model.parameters())
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        # Shards on the host need a group for the CPU as well.
+        dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
+    trained = (DeepSpeed if options.mode == "deepspeed-offload"
+               else Torch)(options)
     torch.manual_seed(1000)
     ids = torch.randint(
         0, VOCABULARY, (options.batch, options.sequence)).cuda()
-    uses_autocast = options.mode == "single" and options.dtype == "bfloat16"
     times, losses = [], []
     for i in range(options.warmup + options.steps):
         start = time.perf_counter()
-        with (torch.autocast("cuda", torch.bfloat16) if uses_autocast
-              else contextlib.nullcontext()):
-            loss = model(ids)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
+        losses.append(trained.step(ids))
         torch.cuda.synchronize()
         if i >= options.warmup:
             times.append(time.perf_counter() - start)
     median = statistics.median(times)
     print(json.dumps({
         "bench": "gpt2", "peer": options.mode, "step_ms": median * 1e3,
-        "tokens_per_s": ids.numel() / median, "parameters": parameters,
+        "tokens_per_s": ids.numel() / median, "parameters": trained.parameters,
         "peak_device_mib": torch.cuda.max_memory_allocated() / 2**20,
         "first_loss": losses[0], "last_loss": losses[-1]}), flush=True)
-    if options.mode == "fsdp2":
+    if options.mode != "single":
         dist.destroy_process_group()
 
 

@@ -77,19 +77,19 @@ class ElementwiseMethod : public UpdateMethod {
       steps.push_back(make_step_(parameter, input));
       steps.back().rounding = rounding_of(part, span);
     }
-    update.run = [kernel = kernel_, spans = update.spans, steps](
+    update.run = [this, &part, spans = update.spans, steps](
                      const PartTensors& tensors, const PartTensors* before) {
-      run(kernel, spans, steps, tensors, before);
+      run(part, spans, steps, tensors, before);
     };
     return update;
   }
 
-  static void run(
-      Kernel kernel,
+  void run(
+      const ShardPart& part,
       const std::vector<SpanUpdate>& spans,
       const std::vector<Step>& steps,
       const PartTensors& tensors,
-      const PartTensors* before) {
+      const PartTensors* before) const {
     const auto views = [](const PartTensors& all, const SpanUpdate& span) {
       return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
     };
@@ -101,7 +101,30 @@ class ElementwiseMethod : public UpdateMethod {
         begin_from.push_back(views(*before, spans[i]));
       }
     }
-    kernel(runs, begin_from);
+    if (context_.streams[part.group]) {
+      run_streamed(part, runs);
+    } else {
+      kernel_(runs, begin_from);
+    }
+  }
+
+  void run_streamed(const ShardPart& part, const std::vector<Run>& runs) const {
+    const bool master_on_host = context_.access[part.group]->streams_master();
+    std::vector<StreamedRun> streamed;
+    for (const Run& run : runs) {
+      streamed.push_back({run.tensors, master_on_host});
+    }
+    context_.streamed.run(
+        streamed, [&](const std::vector<StreamedPiece>& pieces) {
+          std::vector<Run> now;
+          for (const StreamedPiece& piece : pieces) {
+            now.push_back(runs[piece.run]);
+            now.back().tensors = piece.tensors;
+            now.back().step.rounding.first_element +=
+                static_cast<uint64_t>(piece.begin);
+          }
+          kernel_(now, {});
+        });
   }
 
   Kernel kernel_;

@@ -127,6 +127,7 @@ void GroupUpdates::run(const PartUpdate& update) {
   fetch_next(update);
   update.run(tensors, nullptr);
   update.method->close(*update.part, written_by(update), true);
+  context_.streamed.join();
 }
 
 /// Learns the order of updates; what was fetched ahead is this one's, or not

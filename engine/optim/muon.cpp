@@ -65,9 +65,8 @@ class MuonMethod : public UpdateMethod {
   /// [padded_numel]. What is not a matrix of ours has no meaning.
   at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
     const ParamGroup& group = *context_.pager.groups()[part.group];
-    const auto options = at::TensorOptions()
-                             .dtype(compute_dtype(shard))
-                             .device(group.device());
+    const auto options =
+        at::TensorOptions().dtype(compute_dtype(shard)).device(group.device());
     const at::Tensor mine = at::empty({group.layout().shard_numel()}, options);
     for (const ParameterRun& run : part.runs) {
       if (!has_gradient(*run.parameter)) {

@@ -199,20 +199,22 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
   patterns.check_all_used();
 }
 
+bool updates_elements_alone(const UpdateRule& rule) {
+  return std::holds_alternative<AdamWOptions>(rule) ||
+         std::holds_alternative<AdamOptions>(rule) ||
+         std::holds_alternative<SgdOptions>(rule) ||
+         std::holds_alternative<LionOptions>(rule);
+}
+
 bool updates_elements_alone(const OptimizerOptions& options) {
-  const auto alone = [](const UpdateRule& rule) {
-    return std::holds_alternative<AdamWOptions>(rule) ||
-           std::holds_alternative<AdamOptions>(rule) ||
-           std::holds_alternative<SgdOptions>(rule) ||
-           std::holds_alternative<LionOptions>(rule);
-  };
-  return alone(options.rule) && std::all_of(
-                                    options.parameters.begin(),
-                                    options.parameters.end(),
-                                    [&](const ParameterRule& parameter) {
-                                      return !parameter.rule ||
-                                             alone(*parameter.rule);
-                                    });
+  return updates_elements_alone(options.rule) &&
+         std::all_of(
+             options.parameters.begin(),
+             options.parameters.end(),
+             [](const ParameterRule& parameter) {
+               return !parameter.rule ||
+                      updates_elements_alone(*parameter.rule);
+             });
 }
 
 ParameterSettings settings_for(

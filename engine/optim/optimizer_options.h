@@ -207,6 +207,7 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module);
 /// Whether every rule updates each element by itself, from its own gradient and
 /// state: AdamW, Adam, SGD and Lion do.
 bool updates_elements_alone(const OptimizerOptions& options);
+bool updates_elements_alone(const UpdateRule& rule);
 
 /// What a parameter is trained with.
 struct ParameterSettings {

@@ -33,12 +33,11 @@ bool cover(
 ShardAccess::ShardAccess(
     ParamGroup& group,
     const GradientBucket& bucket,
-    MemoryTier tier)
+    bool on_device)
     : group_(group),
       bucket_(bucket),
-      device_(
-          tier == MemoryTier::kDevice ? group.device()
-                                      : at::Device(at::kCPU)) {
+      on_device_(on_device),
+      device_(on_device ? group.device() : at::Device(at::kCPU)) {
   TESSERA_CHECK(
       at::isFloatingType(group.dtype()),
       "optimizer: weights of type ",
@@ -61,13 +60,13 @@ at::ScalarType ShardAccess::gradient_dtype() const {
 }
 
 int64_t ShardAccess::stage_bytes() const {
-  if (!device_.is_cpu()) {
-    return 0;
-  }
   const int64_t numel = group_.layout().shard_numel();
   const auto bytes = [&](bool staged, at::ScalarType type) {
     return staged ? StateStage::Buffer::bytes_for(numel, type) : 0;
   };
+  if (!device_.is_cpu()) {
+    return bytes(streams_master() && !group_.master().in_memory(), dtype());
+  }
   const auto is_here = [&](MemoryTier tier) {
     return tier == MemoryTier::kHost ||
            (tier == MemoryTier::kDevice && group_.device().is_cpu());
@@ -105,9 +104,22 @@ at::Tensor ShardAccess::fetch(
   return copy;
 }
 
+at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
+  const RestingTensor& master = group_.master();
+  if (!streams_master()) {
+    return fetch(master, dtype(), buffer);
+  }
+  if (master.in_memory()) {
+    return master.tensor();
+  }
+  const at::Tensor copy = buffer->place(master.numel(), dtype());
+  arriving_.push_back(master.read(copy));
+  return copy;
+}
+
 void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
   group_.check_values();
-  open_.master = fetch(group_.master(), dtype(), buffer);
+  open_.master = fetch_master(buffer);
   if (rounds()) {
     const RestingTensor& shard = group_.shard();
     open_.low_precision = shard.is_on(device_)
@@ -145,7 +157,8 @@ std::vector<PendingTransfer> ShardAccess::begin_return(
     return leaving;
   }
   const RestingTensor& master = group_.master();
-  if (group_.has_own_master() && !master.is_on(device_)) {
+  if (group_.has_own_master() &&
+      !(streams_master() ? master.in_memory() : master.is_on(device_))) {
     leaving.push_back(master.write(open.master));
   }
   if (!group_.shard().is_on(device_)) {

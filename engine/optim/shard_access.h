@@ -3,7 +3,6 @@
 // What an update reads and writes of one group, wherever it rests.
 
 #include "tessera/engine/optim/state_stage.h"
-#include "tessera/engine/optim/state_tiers.h"
 #include "tessera/runtime/memory/pending_transfer.h"
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/param_group.h"
@@ -14,8 +13,8 @@
 
 namespace tessera {
 
-/// The tensors of one group's shard during an update: [shard_numel] each, all
-/// on one device.
+/// The tensors of one group's shard during an update: [shard_numel] each, on
+/// one device, but for a master that is to be streamed to it.
 struct ShardTensors {
   at::Tensor master; ///< float32 or float64; updated
   at::Tensor gradient; ///< of master's dtype, bfloat16 or float16
@@ -26,19 +25,25 @@ struct ShardTensors {
 /// Hides where the group's tensors rest: master weights may be the group's own
 /// or nowhere (training without them: then each update widens the shard and
 /// rounds it back), and each of weights, gradients and master weights may be on
-/// another tier. A group whose state is not on the parameters' device is
-/// updated by the CPU. What cannot be worked on where it rests passes through a
-/// buffer of the stage.
+/// another tier. What cannot be worked on where it rests passes through a
+/// buffer of the stage. Where the device updates, master weights that rest
+/// elsewhere are given in host memory.
 class ShardAccess {
  public:
-  /// @param group, bucket outlive this object. @param tier of the group's
-  /// state.
+  /// @param group, bucket outlive this object. @param on_device updates happen
+  /// on the parameters' device, else on the CPU.
   /// @throws tessera::Error when the parameters are not floating-point.
-  ShardAccess(ParamGroup& group, const GradientBucket& bucket, MemoryTier tier);
+  ShardAccess(ParamGroup& group, const GradientBucket& bucket, bool on_device);
 
   /// Where updates happen.
   at::Device device() const {
     return device_;
+  }
+  /// Updates happen on the parameters' device, and master weights are given as
+  /// they rest elsewhere.
+  bool streams_master() const {
+    return on_device_ && group_.has_own_master() &&
+           group_.master().tier() != MemoryTier::kDevice;
   }
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
@@ -82,9 +87,11 @@ class ShardAccess {
       const RestingTensor& from,
       at::ScalarType dtype,
       StateStage::Buffer* buffer);
+  at::Tensor fetch_master(StateStage::Buffer* buffer);
 
   ParamGroup& group_;
   const GradientBucket& bucket_;
+  bool on_device_;
   at::Device device_;
   ShardTensors open_;
   std::vector<PendingTransfer> arriving_;

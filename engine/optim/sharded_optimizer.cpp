@@ -99,8 +99,18 @@ struct MethodMaker {
 ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& options)
-    : context_{pager, tiers, {}, {}, options.moment_dtype, options.stochastic_rounding},
+    const OptimizerOptions& options,
+    const OffloadOptions& offload)
+    : plan_(plan_updates(pager, tiers, options, offload)),
+      context_{
+          pager,
+          tiers,
+          {},
+          {pager.groups().front()->device(), offload.stage_bytes},
+          plan_.streams,
+          {},
+          options.moment_dtype,
+          options.stochastic_rounding},
       overlap_(overlap_of(options, pager, tiers)),
       lr_(options.lr),
       sums_(pager) {
@@ -111,8 +121,10 @@ ShardedOptimizer::ShardedOptimizer(
       context_.access.push_back(nullptr);
       continue;
     }
-    context_.access.push_back(
-        std::make_unique<ShardAccess>(group, *pager.bucket(g), tiers.tier(g)));
+    context_.access.push_back(std::make_unique<ShardAccess>(
+        group,
+        *pager.bucket(g),
+        tiers.tier(g) == MemoryTier::kDevice || plan_.streams[g]));
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       OptimizedParameter parameter;
       parameter.paged = &group.parameters()[i];
@@ -156,7 +168,8 @@ void ShardedOptimizer::make_shadows() {
   for (const auto& method : methods_) {
     for (ShardPart& part : method->parts()) {
       if (method->is_elementwise() && methods_of[part.group] == 1 &&
-          context_.access[part.group]->device().is_cpu()) {
+          context_.access[part.group]->device().is_cpu() &&
+          !context_.streams[part.group]) {
         updates_->add_shadow(*method, part);
       }
     }
@@ -169,15 +182,22 @@ TierBytes ShardedOptimizer::planned_bytes() const {
     method->add_state_bytes(bytes);
   }
   updates_->add_bytes(bytes);
-  bytes[static_cast<size_t>(MemoryTier::kHost)]
-       [static_cast<size_t>(MemoryPurpose::kStaging)] +=
+  const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
+  bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
       context_.stage.bytes() + context_.tiers.staging_bytes();
+  bytes[static_cast<size_t>(MemoryTier::kDevice)][staging] +=
+      context_.streamed.bytes();
   return bytes;
+}
+
+std::string ShardedOptimizer::update_table() const {
+  return tessera::update_table(plan_, context_.pager, context_.tiers);
 }
 
 void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
   context_.stage.allocate(context_.tiers.host_memory());
+  context_.streamed.allocate(ledger);
   for (const auto& method : methods_) {
     method->allocate(ledger);
   }
@@ -341,6 +361,7 @@ void ShardedOptimizer::step(double grad_scale) {
     for (const auto& method : methods_) {
       method->step({lr_});
     }
+    context_.streamed.join();
   });
   ++steps_;
 }

@@ -5,6 +5,7 @@
 #include "tessera/engine/optim/group_updates.h"
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/update_method.h"
+#include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/pager.h"
@@ -27,13 +28,15 @@ namespace tessera {
 /// the next function that needs its result.
 class ShardedOptimizer : public ShardUser {
  public:
-  /// Divides the parameters among the optimizers; allocates nothing.
+  /// Divides the parameters among the optimizers; keeps nothing allocated.
   /// @param pager outlives this object; so does `tiers`, which has planned the
   ///   pager's groups. @param options checked.
+  ///   Measures, and is collective then, as plan_updates() is.
   ShardedOptimizer(
       Pager& pager,
       StateTiers& tiers,
-      const OptimizerOptions& options);
+      const OptimizerOptions& options,
+      const OffloadOptions& offload);
   ~ShardedOptimizer() override;
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -41,6 +44,9 @@ class ShardedOptimizer : public ShardUser {
   /// Bytes that this rank needs: state, but for master weights, which are the
   /// pager's; and what it passes through.
   TierBytes planned_bytes() const;
+  /// See update_table().
+  std::string update_table() const;
+
   /// Makes the state; before the first step().
   void allocate_state(MemoryLedger& ledger);
 
@@ -129,6 +135,7 @@ class ShardedOptimizer : public ShardUser {
   /// Calls `work`; a failure is remembered, and the other ranks are told.
   void guarded(const std::function<void()>& work);
 
+  UpdatePlan plan_;
   UpdateContext context_;
   UpdateOverlap overlap_;
   double lr_;

@@ -19,19 +19,18 @@ int64_t size_of(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-/// Moments per element, at most.
 struct MomentCount {
-  int64_t operator()(const SgdOptions& options) const {
+  int operator()(const SgdOptions& options) const {
     return options.momentum != 0 ? 1 : 0;
   }
-  int64_t operator()(const LionOptions&) const {
+  int operator()(const LionOptions&) const {
     return 1;
   }
-  int64_t operator()(const AdafactorOptions&) const {
+  int operator()(const AdafactorOptions&) const {
     return 1;
   }
   template <typename Options>
-  int64_t operator()(const Options&) const {
+  int operator()(const Options&) const {
     return 2; // the Adam family, and Muon's AdamW
   }
 };
@@ -63,6 +62,10 @@ bool is_tied(const GroupSpec& group) {
 
 } // namespace
 
+int max_moments(const UpdateRule& rule) {
+  return std::visit(MomentCount{}, rule);
+}
+
 StateNeeds state_needs(
     const GroupSpec& group,
     const OptimizerOptions& optimizer,
@@ -76,10 +79,10 @@ StateNeeds state_needs(
   const int64_t numel = flat_layout_of(group, mesh.shard_size).shard_numel();
   const at::ScalarType dtype = group.parameters.front().dtype;
   const int64_t item = size_of(state_dtype(group));
-  int64_t moments = 0;
+  int moments = 0;
   for (const ParameterRecord& record : group.parameters) {
     const UpdateRule rule = settings_for(optimizer, record.names).rule;
-    moments = std::max(moments, std::visit(MomentCount{}, rule));
+    moments = std::max(moments, max_moments(rule));
     needs.may_rest_in_files =
         needs.may_rest_in_files &&
         !std::holds_alternative<UserOptimizerOptions>(rule);

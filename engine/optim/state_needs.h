@@ -20,6 +20,9 @@ struct ShardTiers {
   MemoryTier gradients = MemoryTier::kDevice;
 };
 
+/// Moments per element, at most.
+int max_moments(const UpdateRule& rule);
+
 /// Of one group on one rank, in bytes.
 struct StateNeeds {
   int64_t state = 0; ///< its own master weights and moments

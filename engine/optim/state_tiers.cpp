@@ -10,17 +10,19 @@ namespace tessera {
 StateTiers::StateTiers(
     const OptimizerOptions& optimizer,
     const MemoryBudget& memory,
+    const OffloadOptions& offload,
     const PagerOptions& sharding,
     MemoryLedger& ledger)
     : optimizer_(optimizer),
       memory_(memory),
+      offload_(offload),
       sharding_(sharding),
       ledger_(ledger) {}
 
 void StateTiers::plan(
     const std::vector<GroupSpec>& groups,
     const ShardMesh& mesh) {
-  plan_ = plan_tiers(groups, optimizer_, memory_, sharding_, mesh);
+  plan_ = plan_tiers(groups, optimizer_, memory_, offload_, sharding_, mesh);
   make_stores(groups.front().parameters.front().tensor.device());
 }
 

@@ -26,6 +26,7 @@ class StateTiers : public ShardPlacement {
   StateTiers(
       const OptimizerOptions& optimizer,
       const MemoryBudget& memory,
+      const OffloadOptions& offload,
       const PagerOptions& sharding,
       MemoryLedger& ledger);
 
@@ -54,6 +55,17 @@ class StateTiers : public ShardPlacement {
   /// updated; null: on the parameters' device.
   ShardStore* memory_store(size_t group) const;
 
+  /// See TierPlan.
+  int64_t device_stage_bytes() const {
+    return plan_.device_stage_bytes;
+  }
+  /// Whether the weights or gradients of a group are not on the device.
+  bool shards_are_apart(size_t group) const {
+    const ShardTiers& tiers = plan_.shards[group];
+    return tiers.parameters != MemoryTier::kDevice ||
+           tiers.gradients != MemoryTier::kDevice;
+  }
+
   /// For what passes through the host. After plan().
   HostMemory& host_memory() {
     return *host_memory_;
@@ -70,6 +82,7 @@ class StateTiers : public ShardPlacement {
 
   OptimizerOptions optimizer_;
   MemoryBudget memory_;
+  OffloadOptions offload_;
   PagerOptions sharding_;
   MemoryLedger& ledger_;
   TierPlan plan_;

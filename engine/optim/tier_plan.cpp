@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/tier_plan.h"
 
 #include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/streamed_update.h"
 #include "tessera/offload/block_pipeline.h"
 #include "tessera/runtime/core/error.h"
 
@@ -35,11 +36,13 @@ class Planner {
       const std::vector<GroupSpec>& groups,
       const OptimizerOptions& optimizer,
       const MemoryBudget& memory,
+      const OffloadOptions& offload,
       const PagerOptions& sharding,
       const ShardMesh& mesh)
       : groups_(groups),
         optimizer_(optimizer),
         memory_(memory),
+        offload_(offload),
         sharding_(sharding),
         mesh_(mesh) {
     plan_.shards.resize(groups.size());
@@ -54,7 +57,7 @@ class Planner {
  private:
   /// Which of a group's shards, and what it takes in a store.
   struct Kind {
-    MemoryTier ShardTiers::* tier;
+    MemoryTier ShardTiers::*tier;
     std::optional<MemoryTier> wanted;
     int64_t (Planner::*bytes)(const GroupSpec&) const;
   };
@@ -165,6 +168,7 @@ class Planner {
         break;
       case StatePlacement::kHost:
         plan_.state.assign(groups_.size(), MemoryTier::kHost);
+        reserve_device_stage(device_room());
         break;
       case StatePlacement::kNvme:
         plan_.state.assign(groups_.size(), MemoryTier::kNvme);
@@ -176,6 +180,7 @@ class Planner {
               groups_[g].name,
               "' itself; use placement host.");
         }
+        reserve_device_stage(device_room());
         break;
     }
   }
@@ -199,13 +204,47 @@ class Planner {
       staged_shards = std::max(staged_shards, last.staged_shards);
       staged = std::max(staged, last.staged_shards + last.staged_state);
     }
-    Room room = room_beside_shards(StateStage::kBuffers * staged_shards);
-    if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
-      // With files more passes through the host.
-      room = room_beside_shards(
-          StateStage::kBuffers * staged + BlockPipeline::staging_bytes());
-      fill(needs, room);
+    const auto place = [&](int64_t on_device) {
+      Room room = room_beside_shards(StateStage::kBuffers * staged_shards);
+      room.device -= on_device;
+      if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
+        // With files more passes through the host.
+        room = room_beside_shards(
+            StateStage::kBuffers * staged + BlockPipeline::staging_bytes());
+        room.device -= on_device;
+        fill(needs, room);
+      }
+    };
+    place(0);
+    if (std::any_of(plan_.state.begin(), plan_.state.end(), [](auto tier) {
+          return tier != MemoryTier::kDevice;
+        })) {
+      place(reserve_device_stage(device_room()));
     }
+  }
+
+  /// @return what of `room` is set aside for state that is streamed. Where
+  /// nobody has asked for that, the CPU does without.
+  int64_t reserve_device_stage(int64_t room) {
+    const bool on_cpu =
+        groups_.front().parameters.front().tensor.device().is_cpu();
+    if (offload_.ratio.value_or(on_cpu ? 1 : 0) == 1) {
+      return 0;
+    }
+    int64_t bytes = 0;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      bytes = std::max(
+          bytes,
+          StreamedUpdate::bytes_for(
+              needs_of(g).state,
+              static_cast<int64_t>(groups_[g].parameters.size()),
+              offload_.stage_bytes));
+    }
+    if (!offload_.ratio && bytes > room) {
+      return 0;
+    }
+    plan_.device_stage_bytes = offload_.stage_bytes;
+    return bytes;
   }
 
   /// Puts every group's state on the first tier that has room; on the device
@@ -234,12 +273,11 @@ class Planner {
   const std::vector<GroupSpec>& groups_;
   const OptimizerOptions& optimizer_;
   const MemoryBudget& memory_;
+  const OffloadOptions& offload_;
   const PagerOptions& sharding_;
   const ShardMesh& mesh_;
   const std::vector<Kind> kinds_ = {
-      {&ShardTiers::gradients,
-       memory_.gradients,
-       &Planner::bytes_of_gradients},
+      {&ShardTiers::gradients, memory_.gradients, &Planner::bytes_of_gradients},
       {&ShardTiers::parameters,
        memory_.parameters,
        &Planner::bytes_of_parameters}};
@@ -252,9 +290,10 @@ TierPlan plan_tiers(
     const std::vector<GroupSpec>& groups,
     const OptimizerOptions& optimizer,
     const MemoryBudget& memory,
+    const OffloadOptions& offload,
     const PagerOptions& sharding,
     const ShardMesh& mesh) {
-  return Planner(groups, optimizer, memory, sharding, mesh).plan();
+  return Planner(groups, optimizer, memory, offload, sharding, mesh).plan();
 }
 
 } // namespace tessera

@@ -3,6 +3,7 @@
 // Which tier each group's shards go to: arithmetic, the same on every rank.
 
 #include "tessera/engine/memory_budget.h"
+#include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -18,6 +19,9 @@ namespace tessera {
 struct TierPlan {
   std::vector<ShardTiers> shards; ///< of weights and gradients
   std::vector<MemoryTier> state; ///< master weights and moments
+  /// The most that streamed state may take of the device; 0: there is none, or
+  /// no room for it.
+  int64_t device_stage_bytes = 0;
 };
 
 /// What the options do not say is placed as the budget has room. State: the
@@ -31,12 +35,17 @@ struct TierPlan {
 /// The sizes that it plans with are bounds from above (see state_needs.h): a
 /// group may rest one tier further down than it had to. What fits nowhere is
 /// left on the device, so that its error says what is missing.
+///
+/// Where some state is not on the device and OffloadOptions::ratio lets the
+/// device update it, the buffers for that are set aside on the device first; if
+/// nobody has asked for it, only where there is room.
 /// @throws tessera::Error when state that a user's optimizer keeps is to rest
 ///   in files.
 TierPlan plan_tiers(
     const std::vector<GroupSpec>& groups,
     const OptimizerOptions& optimizer,
     const MemoryBudget& memory,
+    const OffloadOptions& offload,
     const PagerOptions& sharding,
     const ShardMesh& mesh);
 

@@ -149,6 +149,10 @@ void UpdateMethod::allocate(MemoryLedger& ledger) {
 void UpdateMethod::announce_staging() {
   for (const ShardPart& part : parts_) {
     context_.stage.need(stage_bytes(part));
+    if (context_.streams[part.group]) {
+      context_.streamed.need(
+          streamed_bytes(part), static_cast<int64_t>(part.runs.size()));
+    }
   }
 }
 
@@ -160,6 +164,36 @@ int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
                            : 0;
   return access.stage_bytes() +
          each * static_cast<int64_t>(state_names_.size());
+}
+
+/// What a part brings to the device and back.
+int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
+  const auto bytes = [](int64_t numel, at::ScalarType dtype) {
+    return numel * static_cast<int64_t>(c10::elementSize(dtype));
+  };
+  const ShardAccess& access = *context_.access[part.group];
+  const ParamGroup& group = *context_.pager.groups()[part.group];
+  return bytes(part.state_numel, state_dtype(part.group)) *
+             static_cast<int64_t>(state_names_.size()) +
+         (access.streams_master()
+              ? bytes(group.layout().shard_numel(), access.dtype())
+              : 0);
+}
+
+/// Sees to it that whoever uses the state next comes after its way back: where
+/// it rests in memory, by a note; what goes on to a file has to be there.
+void UpdateMethod::end_streaming(ShardPart& part) {
+  std::vector<RestingTensor> all = part.stored;
+  if (context_.access[part.group]->streams_master()) {
+    all.push_back(context_.pager.groups()[part.group]->master());
+  }
+  for (const RestingTensor& tensor : all) {
+    if (tensor.in_memory()) {
+      context_.streamed.note_use(tensor);
+    } else {
+      context_.streamed.wait();
+    }
+  }
 }
 
 void UpdateMethod::begin_fetch(ShardPart& part) {
@@ -187,9 +221,7 @@ void UpdateMethod::begin_fetch(ShardPart& part, const RestingTensor& gradient) {
   context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
 }
 
-PartTensors UpdateMethod::open(
-    ShardPart& part,
-    const RestingTensor& gradient) {
+PartTensors UpdateMethod::open(ShardPart& part, const RestingTensor& gradient) {
   begin_fetch(part, gradient);
   ShardTensors shard = context_.access[part.group]->tensors();
   for (PendingTransfer& transfer : part.arriving) {
@@ -235,6 +267,7 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
+  const TransferWaits::Scope waits(context_.pager.transfer_waits());
   close(part, written, writes.state);
 }
 
@@ -242,6 +275,9 @@ void UpdateMethod::close(
     ShardPart& part,
     const std::vector<FlatSpan>& written,
     bool writes_state) {
+  if (context_.streams[part.group]) {
+    end_streaming(part);
+  }
   std::vector<PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "tessera/engine/optim/shard_access.h"
 #include "tessera/engine/optim/state_stage.h"
 #include "tessera/engine/optim/state_tiers.h"
+#include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/sharding/pager.h"
@@ -120,6 +121,8 @@ struct UpdateContext {
   Pager& pager;
   StateTiers& tiers;
   StateStage stage;
+  StreamedUpdate streamed;
+  std::vector<bool> streams; ///< per group: updates go through `streamed`
   std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
   /// As in OptimizerOptions.
   std::optional<at::ScalarType> moment_dtype;
@@ -253,6 +256,8 @@ class UpdateMethod {
   std::vector<ShardPart*> active_parts();
 
   void give_back(ShardPart& part, std::vector<PendingTransfer> leaving);
+  int64_t streamed_bytes(const ShardPart& part) const;
+  void end_streaming(ShardPart& part);
 
   UpdateContext& context_;
   std::vector<ShardPart> parts_;

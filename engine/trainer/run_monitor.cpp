@@ -13,8 +13,7 @@ namespace {
 
 c10::Device device_of(const Engine& engine) {
   const auto& groups = engine.pager().groups();
-  return groups.empty() ? c10::Device(at::kCPU)
-                        : groups.front()->device();
+  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -126,6 +126,15 @@ World::World(
 
 World::~World() = default;
 
+int World::local_size() const {
+  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
+    return size_;
+  }
+  // A part of the job may be smaller than a host.
+  const int most = job_ranks_.empty() ? size_ : 1 << 20;
+  return std::min(env_int("LOCAL_WORLD_SIZE", 1, most), size_);
+}
+
 at::Device World::device() const {
   if (!uses_cuda(options_)) {
     return at::kCPU;
@@ -146,11 +155,18 @@ std::unique_ptr<Communicator> World::new_communicator(
     const std::string& name,
     at::Device device,
     const std::vector<int>& ranks) {
-  const std::string unique = unique_name(name);
+  return join_group(name, unique_name(name), device, ranks);
+}
+
+std::unique_ptr<Communicator> World::join_group(
+    const std::string& name,
+    const std::string& key,
+    at::Device device,
+    const std::vector<int>& ranks) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(
       place != ranks.end(),
-      "new_communicator: rank ",
+      "rank ",
       rank_,
       " is not among the ranks of its own group '",
       name,
@@ -159,7 +175,7 @@ std::unique_ptr<Communicator> World::new_communicator(
     return std::make_unique<Communicator>(name);
   }
   auto store = c10::make_intrusive<c10d::PrefixStore>(
-      unique + "/" + std::to_string(ranks.front()), store_);
+      key + "/" + std::to_string(ranks.front()), store_);
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
@@ -175,6 +191,33 @@ std::unique_ptr<Communicator> World::new_communicator(
     blame_peer();
     throw;
   }
+}
+
+std::unique_ptr<World> World::part(
+    const std::string& key,
+    const std::vector<int>& ranks) const {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TESSERA_CHECK(
+      place != ranks.end(),
+      "rank ",
+      rank_,
+      " is not among the ranks of its own part of the job, '",
+      key,
+      "'.");
+  auto made = std::make_unique<World>(
+      static_cast<int>(place - ranks.begin()),
+      static_cast<int>(ranks.size()),
+      local_rank_,
+      ranks.size() > 1 ? c10::make_intrusive<c10d::PrefixStore>(
+                             "part/" + key + "/" +
+                                 std::to_string(ranks.front()),
+                             store_)
+                       : nullptr,
+      options_);
+  for (const int rank : ranks) {
+    made->job_ranks_.push_back(job_rank(rank));
+  }
+  return made;
 }
 
 std::string World::unique_name(const std::string& name) {

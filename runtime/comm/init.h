@@ -46,6 +46,8 @@ class World {
   int local_rank() const {
     return local_rank_;
   }
+  /// Ranks of each host: LOCAL_WORLD_SIZE of the environment, or all ranks.
+  int local_size() const;
   const InitOptions& options() const {
     return options_;
   }
@@ -77,6 +79,28 @@ class World {
       at::Device device,
       const std::vector<int>& ranks);
 
+  /// The same without the rest of the job: only the group's ranks call it.
+  /// @param key the same on all of them; none of them has used it before.
+  std::unique_ptr<Communicator> join_group(
+      const std::string& name,
+      const std::string& key,
+      at::Device device,
+      const std::vector<int>& ranks);
+
+  /// A part of the job as a world of its own: its ranks count from 0 in the
+  /// order of `ranks`, and meet each other alone. Only they call it. Does not
+  /// block. This object outlives it.
+  /// @param key the same on all of them; no part has used it before.
+  /// @param ranks ascending, this one among them.
+  std::unique_ptr<World> part(
+      const std::string& key,
+      const std::vector<int>& ranks) const;
+
+  /// Of the whole job, for messages.
+  int job_rank(int rank) const {
+    return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)];
+  }
+
   /// `name` with a number behind it that no earlier call has returned: a prefix
   /// for keys in the store. Every rank calls it in the same order.
   std::string unique_name(const std::string& name);
@@ -87,6 +111,7 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
+  std::vector<int> job_ranks_; ///< of a part; empty: it is the whole
   int names_made_ = 0;
 };
 

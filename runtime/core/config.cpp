@@ -127,6 +127,20 @@ double ConfigReader::get_double(
   return get_scalar(*node_, key, DoubleKind{range}, fallback);
 }
 
+std::optional<double> ConfigReader::get_double_or(
+    std::string_view key,
+    std::string_view word,
+    DoubleRange range) const {
+  const json* value = node_->find(key);
+  if (value == nullptr || *value == word) {
+    node_->resolved[std::string(key)] = word;
+    return std::nullopt;
+  }
+  DoubleKind kind{range};
+  kind.expected += ", or \"" + std::string(word) + "\"";
+  return get_scalar(*node_, key, kind, {});
+}
+
 std::vector<std::string> ConfigReader::get_strings(
     std::string_view key,
     const std::optional<std::vector<std::string>>& fallback) const {

@@ -82,6 +82,12 @@ class ConfigReader {
       DoubleRange range = {},
       std::optional<double> fallback = {}) const;
 
+  /// A number, or `word`, which is also what an absent key means: nothing.
+  std::optional<double> get_double_or(
+      std::string_view key,
+      std::string_view word,
+      DoubleRange range = {}) const;
+
   /// The value that a string stands for.
   template <typename Enum>
   Enum get_enum(

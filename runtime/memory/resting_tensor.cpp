@@ -34,6 +34,12 @@ at::Tensor RestingTensor::tensor() const {
   return shard_ != nullptr ? shard_->in_place() : tensor_;
 }
 
+void RestingTensor::used_on_current_stream(c10::Device device) const {
+  if (shard_ != nullptr) {
+    shard_->used_on_current_stream(device);
+  }
+}
+
 PendingTransfer RestingTensor::read(const at::Tensor& into) const {
   return shard_ != nullptr ? shard_->read(into) : begin_copy(into, tensor_);
 }
@@ -50,8 +56,8 @@ at::Tensor RestingTensor::load(c10::Device device) const {
   if (is_on(device)) {
     return tensor();
   }
-  at::Tensor values = at::empty(
-      {numel()}, at::TensorOptions().dtype(dtype()).device(device));
+  at::Tensor values =
+      at::empty({numel()}, at::TensorOptions().dtype(dtype()).device(device));
   read(values).wait();
   return values;
 }

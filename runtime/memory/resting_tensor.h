@@ -43,6 +43,9 @@ class RestingTensor {
   /// between it and a device have ended.
   at::Tensor tensor() const;
 
+  /// As StoredShard::used_on_current_stream().
+  void used_on_current_stream(c10::Device device) const;
+
   /// As StoredShard::read() and write(), for memory too.
   PendingTransfer read(const at::Tensor& into) const;
   PendingTransfer write(const at::Tensor& from) const;

@@ -31,6 +31,10 @@ class StoredShard {
   /// with a device have ended.
   virtual at::Tensor in_place() = 0;
 
+  /// After work on in_place()'s memory was issued to the current stream of
+  /// `device`: whoever uses the room from now on comes after it.
+  virtual void used_on_current_stream(c10::Device /*device*/) {}
+
   /// Begins to copy all of it into `into`: [numel] of dtype(), contiguous, on
   /// any device. Nobody touches `into` before the end. Does not block on a
   /// disk or a device.

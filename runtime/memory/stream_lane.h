@@ -48,6 +48,13 @@ class StreamLane {
   /// Marks what has been issued to the lane.
   StreamMarks mark() const;
 
+  /// Blocks the host until that is done.
+  void synchronize() const {
+    if (is_real()) {
+      stream_->synchronize();
+    }
+  }
+
  private:
   c10::Device device_;
   std::optional<c10::Stream> stream_;

@@ -60,6 +60,7 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
         for (const auto& run : runs_of_shard({&span, 1}, mine)) {
           const auto got = pager.bucket(place.group)
                                ->shard()
+                               .load()
                                .narrow(0, run.shard_offset, run.numel);
           const auto want =
               flat.narrow(0, mine.begin + run.shard_offset, run.numel);

@@ -54,6 +54,11 @@ TEST(PlacementFaults, OptionsThatDoNotGoTogether) {
         error_of_wrap(options), {"placement is nvme", "memory.nvme_path"});
     options.memory.nvme_path = "/absent/folder";
     expect_parts(error_of_wrap(options), {"/absent/folder", "is not a folder"});
+    for (auto tier : {&MemoryBudget::parameters, &MemoryBudget::gradients}) {
+      options = resting_options(std::nullopt);
+      options.memory.*tier = MemoryTier::kNvme;
+      expect_parts(error_of_wrap(options), {"is nvme", "memory.nvme_path"});
+    }
     options = resting_options(std::nullopt);
     options.memory.nvme_bytes = 1 << 20;
     expect_parts(
@@ -119,6 +124,34 @@ TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
           [&] { engine.step(); }, {"no longer whole", "load the last"});
       expect_throws([&] { engine.save(folder / "c"); }, {"no longer whole"});
       expect_throws([&] { parameters_of(engine); }, {"no longer whole"});
+    }
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST(PlacementFaults, WeightsThatAreLostEndTheForwardOnEveryRank) {
+  const auto results = run_ranks_expecting(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(std::nullopt);
+    options.memory.parameters = MemoryTier::kNvme;
+    options.memory.nvme_path = folder.path();
+    RestingNet net = make_resting_net();
+    auto engine = wrap(net, options);
+    train_resting(engine, net, 0, 2, world.rank());
+    if (world.rank() == 1) {
+      ASSERT_EQ(::ftruncate(nvme_file(), 4096), 0);
+    }
+    const std::string message =
+        message_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
+    EXPECT_TRUE(
+        message.find("truncated to 4096") != std::string::npos ||
+        message.find("checksum differs") != std::string::npos)
+        << message;
+    expect_parts(message, {"go on from the last checkpoint"});
+    if (world.rank() == 0) {
+      expect_parts(message, {"rank 1"});
     }
   });
   for (const RankResult& result : results) {

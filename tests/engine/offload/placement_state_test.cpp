@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reads and writes optimizer state outside of a step finds it wherever it
-// rests: checkpoints, loaded weights, gather scopes, inspection.
+// What reads and writes parameters, gradients and optimizer state outside of a
+// step finds them wherever they rest: checkpoints, loaded weights, gather
+// scopes, inspection.
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"
@@ -20,6 +21,12 @@ EngineOptions options_for(
   EngineOptions options = resting_options(at::kBFloat16, rule);
   options.optimizer.placement = placement;
   options.memory.nvme_path = folder.path();
+  if (placement != StatePlacement::kWithParameters) {
+    options.memory.parameters = placement == StatePlacement::kHost
+                                    ? MemoryTier::kHost
+                                    : MemoryTier::kNvme;
+    options.memory.gradients = options.memory.parameters;
+  }
   return options;
 }
 

@@ -66,10 +66,7 @@ std::vector<Tiers> every_pair() {
   return all;
 }
 
-int64_t bytes_of(
-    const Engine& engine,
-    MemoryTier tier,
-    MemoryPurpose purpose) {
+int64_t bytes_of(const Engine& engine, MemoryTier tier, MemoryPurpose purpose) {
   return engine.measured_memory(tier)[static_cast<size_t>(purpose)];
 }
 
@@ -161,11 +158,7 @@ TEST(ShardTiers, OfCopiesOfDividedAndOfWholeModels) {
             "shard ranks " + std::to_string(shard_ranks) + ", " + name_of(tier);
         expect_same_run(
             train_on(
-                world,
-                options,
-                {tier, tier, MemoryTier::kHost},
-                folder,
-                what),
+                world, options, {tier, tier, MemoryTier::kHost}, folder, what),
             expected,
             what);
       }
@@ -209,8 +202,8 @@ TEST(ShardTiers, AreReadAndWrittenInScopes) {
              {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
           RestingNet net = make_resting_net();
           const at::Tensor before = net->first->weight.detach().clone();
-          auto engine =
-              wrap(net, on(resting_options(precision), {tier, tier, tier}, folder));
+          auto engine = wrap(
+              net, on(resting_options(precision), {tier, tier, tier}, folder));
           train_resting(engine, net, 0, 1, world.rank());
           {
             const auto scope = engine.gather(*net->first, /*writable=*/true);
@@ -221,8 +214,10 @@ TEST(ShardTiers, AreReadAndWrittenInScopes) {
           {
             const torch::NoGradGuard no_grad;
             const auto scope = engine.gather();
-            EXPECT_TRUE(net->first->weight.select(0, 1).eq(2).all().item<bool>());
-            EXPECT_TRUE(net->first->weight.select(0, 0).eq(0.5).all().item<bool>());
+            EXPECT_TRUE(
+                net->first->weight.select(0, 1).eq(2).all().item<bool>());
+            EXPECT_TRUE(
+                net->first->weight.select(0, 0).eq(0.5).all().item<bool>());
           }
           train_resting(engine, net, 1, 1, world.rank());
           const at::Tensor got = parameters_of(engine).at("first.weight");
@@ -281,9 +276,7 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
               const bool moves_parameters = budget < without_gradients;
               EXPECT_EQ(
                   bytes_of(
-                      engine,
-                      MemoryTier::kHost,
-                      MemoryPurpose::kParameters) +
+                      engine, MemoryTier::kHost, MemoryPurpose::kParameters) +
                           bytes_of(
                               engine,
                               MemoryTier::kNvme,

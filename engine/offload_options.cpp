@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/offload_options.h"
+
+#include "tessera/engine/optim/streamed_update.h"
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+void check(const OffloadOptions& options, int64_t activation_bytes) {
+  TESSERA_CHECK(
+      options.activations != OffloadActivations::kAuto || activation_bytes > 0,
+      "offload.activations is 'auto', and memory.activation_bytes, the budget "
+      "it keeps, is 0. Set memory.activation_bytes, or offload.activations to "
+      "'all' or 'off'.");
+  const double ratio = options.ratio.value_or(1);
+  TESSERA_CHECK(
+      ratio >= 0 && ratio <= 1, // not a number is neither
+      "offload.ratio is ",
+      ratio,
+      "; it is the fraction of the offloaded optimizer state that the CPU "
+      "updates, from 0 to 1, or nothing (auto) to have it measured.");
+  TESSERA_CHECK(
+      options.stage_bytes >= StreamedUpdate::kMinBytes,
+      "offload.stage_bytes is ",
+      options.stage_bytes,
+      "; it must be at least ",
+      StreamedUpdate::kMinBytes,
+      ".");
+}
+
+} // namespace tessera

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/update_rates.h"
+
+#include "tessera/engine/optim/state_needs.h"
+#include "tessera/offload/transfer_rates.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/memory/stream_time.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+// More than caches hold, and still some tens of milliseconds for one core.
+constexpr int64_t kCpuElements = int64_t{16} << 20;
+constexpr int64_t kDeviceElements = int64_t{4} << 20;
+constexpr int64_t kCopiedBytes = int64_t{32} << 20;
+
+/// One step of the sample's kernel.
+struct OneUpdate {
+  UpdateTensors tensors;
+
+  template <typename Run>
+  void run(bool (*kernel)(
+      std::span<const Run>, std::span<const UpdateTensors>)) const {
+    Run one;
+    one.tensors = tensors;
+    kernel(std::span<const Run>(&one, 1), {});
+  }
+  void operator()(const AdamWOptions&) const {
+    run<AdamWRun>(&adamw_runs_);
+  }
+  void operator()(const AdamOptions&) const {
+    run<AdamWRun>(&adamw_runs_);
+  }
+  void operator()(const SgdOptions& options) const {
+    SgdRun one;
+    one.tensors = tensors;
+    one.step.momentum = options.momentum;
+    one.step.step = 2;
+    sgd_runs_(std::span<const SgdRun>(&one, 1));
+  }
+  void operator()(const LionOptions&) const {
+    run<LionRun>(&lion_runs_);
+  }
+  template <typename Options>
+  void operator()(const Options&) const {
+    TESSERA_FAIL(
+        "an update that is more than one element's cannot be measured");
+  }
+};
+
+} // namespace
+
+double measure_update(
+    const UpdateSample& sample,
+    c10::Device device,
+    int64_t numel) {
+  constexpr int kRounds = 4; // the first one also touches the memory
+  const c10::NoGradGuard no_grad;
+  const auto make = [&](at::ScalarType dtype) {
+    return at::zeros({numel}, at::TensorOptions().dtype(dtype).device(device));
+  };
+  OneUpdate update;
+  update.tensors.master = make(sample.master);
+  update.tensors.grad = make(sample.gradient);
+  const int moments = max_moments(sample.rule);
+  if (moments > 0) {
+    update.tensors.moment = make(sample.moment);
+  }
+  if (moments > 1) {
+    update.tensors.moment_sq = make(sample.moment);
+  }
+  if (sample.low_precision) {
+    update.tensors.low_precision = make(*sample.low_precision);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kRounds; ++round) {
+    const StreamTime begin = StreamTime::now(device);
+    std::visit(update, sample.rule);
+    best = std::min(best, StreamTime::now(device).seconds_since(begin));
+  }
+  return best / static_cast<double>(numel);
+}
+
+UpdateRates measure_rates(
+    const UpdateSample& sample,
+    HostMemory& memory,
+    c10::Device device,
+    int64_t numel) {
+  const auto each = static_cast<int64_t>(c10::elementSize(sample.master));
+  UpdateRates rates;
+  rates.cpu_element =
+      measure_update(sample, at::kCPU, std::min(numel, kCpuElements));
+  rates.device_element =
+      measure_update(sample, device, std::min(numel, kDeviceElements));
+  const TransferRates transfers = measure_transfers(
+      memory,
+      device,
+      std::max<int64_t>(
+          1, std::min({numel * each, kCopiedBytes, memory.free_bytes() / 4})));
+  rates.byte_to_device = transfers.byte_to_device;
+  rates.byte_to_host = transfers.byte_to_host;
+  return rates;
+}
+
+} // namespace tessera

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/transfer_rates.h"
+
+#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/memory/stream_time.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+/// One direction.
+struct Direction {
+  at::Tensor to;
+  at::Tensor from;
+  StreamLane lane;
+  StreamTime begin;
+  double best = std::numeric_limits<double>::infinity(); ///< seconds
+
+  void issue() {
+    const StreamLane::Scope scope(lane);
+    begin = StreamTime::now(lane.device());
+    to.copy_(from, /*non_blocking=*/true);
+    if (!lane.is_real()) {
+      end(); // it is done
+    }
+  }
+  void end() {
+    const StreamLane::Scope scope(lane);
+    best = std::min(best, StreamTime::now(lane.device()).seconds_since(begin));
+  }
+};
+
+} // namespace
+
+TransferRates measure_transfers(
+    HostMemory& memory,
+    c10::Device device,
+    int64_t bytes) {
+  constexpr int kRounds = 4; // the first one also touches the memory
+  constexpr const char* kName = "a measurement of transfers";
+  const auto on_host = [&] {
+    return memory.allocate(kName, MemoryPurpose::kStaging, bytes);
+  };
+  const auto on_device = [&] {
+    return at::zeros(
+        {bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  };
+  Direction in{on_device(), on_host(), StreamLane(device), {}};
+  Direction out{on_host(), on_device(), StreamLane(device), {}};
+  in.lane.follow_current();
+  out.lane.follow_current();
+  for (int round = 0; round < kRounds; ++round) {
+    in.issue();
+    out.issue();
+    if (in.lane.is_real()) {
+      in.end();
+      out.end();
+    }
+  }
+  const auto size = static_cast<double>(bytes);
+  return {in.best / size, out.best / size};
+}
+
+} // namespace tessera

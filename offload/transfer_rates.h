@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What copies between the host and a device take on this machine.
+
+#include "tessera/offload/host_memory.h"
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Seconds per byte while both directions are busy, as they are when state
+/// comes to a device and goes back.
+struct TransferRates {
+  double byte_to_device = 0;
+  double byte_to_host = 0;
+};
+
+/// Copies `bytes` in each direction a few times at once. Blocks, for about four
+/// such copies.
+/// @param memory for the host's side, pinned if its slabs are; 2 * bytes.
+/// @param device takes 2 * bytes too. @param bytes above 0.
+TransferRates measure_transfers(
+    HostMemory& memory,
+    c10::Device device,
+    int64_t bytes);
+
+} // namespace tessera

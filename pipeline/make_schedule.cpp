@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/pipeline/make_schedule.h"
+
+#include "tessera/pipeline/schedule_transfers.h"
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+using List = std::vector<PipelineInstruction>;
+
+List gpipe_list(const PipelineShape& shape) {
+  List list;
+  for (int i = 0; i < shape.micro_batches; ++i) {
+    list.push_back({PipelineOp::kForward, i, 0});
+  }
+  for (int i = 0; i < shape.micro_batches; ++i) {
+    list.push_back({PipelineOp::kBackward, i, 0});
+  }
+  return list;
+}
+
+/// `warm_up` forwards, then forward and backward in turns, then what is left of
+/// the backwards.
+/// @param forwards, backwards in the order in which they run; as many of each.
+List alternate(const List& forwards, const List& backwards, int warm_up) {
+  const auto total = static_cast<int>(forwards.size());
+  List list(forwards.begin(), forwards.begin() + std::min(warm_up, total));
+  for (int i = 0; i < total; ++i) {
+    if (warm_up + i < total) {
+      list.push_back(forwards[static_cast<std::size_t>(warm_up + i)]);
+    }
+    list.push_back(backwards[static_cast<std::size_t>(i)]);
+  }
+  return list;
+}
+
+/// With one chunk this is 1F1B. Runs of p micro-batches pass through all chunks
+/// of a stage before the next p come.
+List interleaved_list(const PipelineShape& shape, int warm_up) {
+  List forwards;
+  List backwards;
+  const int run = shape.chunks == 1 ? 1 : shape.stages;
+  for (int first = 0; first < shape.micro_batches; first += run) {
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      for (int i = first; i < first + run; ++i) {
+        forwards.push_back({PipelineOp::kForward, i, chunk});
+        backwards.push_back(
+            {PipelineOp::kBackward, i, shape.chunks - 1 - chunk});
+      }
+    }
+  }
+  return alternate(forwards, backwards, warm_up);
+}
+
+/// 1F1B in which stage s computes the gradients of its weights s micro-batches
+/// late: late stages, which would store less, thus get forwards sooner, and
+/// early stages do not wait for gradients that nobody needs yet.
+List zero_bubble_list(const PipelineShape& shape, int stage) {
+  const int warm_up = shape.stages - stage;
+  List list;
+  for (int i = 0; i < std::min(warm_up, shape.micro_batches); ++i) {
+    list.push_back({PipelineOp::kForward, i, 0});
+  }
+  for (int i = 0; i < shape.micro_batches; ++i) {
+    list.push_back({PipelineOp::kBackwardInput, i, 0});
+    if (i >= stage) {
+      list.push_back({PipelineOp::kBackwardWeight, i - stage, 0});
+    }
+    if (i + warm_up < shape.micro_batches) {
+      list.push_back({PipelineOp::kForward, i + warm_up, 0});
+    }
+  }
+  for (int i = std::max(0, shape.micro_batches - stage);
+       i < shape.micro_batches;
+       ++i) {
+    list.push_back({PipelineOp::kBackwardWeight, i, 0});
+  }
+  return list;
+}
+
+List make_list(
+    PipelineScheduleKind kind,
+    const PipelineShape& shape,
+    int stage) {
+  const int behind = shape.stages - 1 - stage;
+  switch (kind) {
+    case PipelineScheduleKind::kGPipe:
+      return gpipe_list(shape);
+    case PipelineScheduleKind::kOneForwardOneBackward:
+      return interleaved_list(shape, behind);
+    case PipelineScheduleKind::kInterleaved:
+      return interleaved_list(
+          shape,
+          shape.chunks == 1 ? behind
+                            : 2 * behind + (shape.chunks - 1) * shape.stages);
+    case PipelineScheduleKind::kZeroBubble:
+      return zero_bubble_list(shape, stage);
+  }
+  TESSERA_FAIL("make_schedule: there is no schedule ", static_cast<int>(kind));
+}
+
+const std::string& name_of(PipelineScheduleKind kind) {
+  const auto& names = pipeline_schedule_names();
+  return std::find_if(
+             names.begin(),
+             names.end(),
+             [&](const auto& entry) { return entry.second == kind; })
+      ->first;
+}
+
+void check_size(const char* what, int value) {
+  TESSERA_CHECK(
+      value >= 1,
+      "a pipeline needs 1 or more ",
+      what,
+      ", and got ",
+      value,
+      ".");
+}
+
+void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
+  check_size("stages", shape.stages);
+  check_size("micro-batches", shape.micro_batches);
+  check_size("chunks in each stage", shape.chunks);
+  const bool interleaved = kind == PipelineScheduleKind::kInterleaved;
+  TESSERA_CHECK(
+      interleaved || shape.chunks == 1,
+      "the schedule ",
+      name_of(kind),
+      " has one chunk in each stage, and got ",
+      shape.chunks,
+      "; only interleaved divides a stage.");
+  const int below = shape.micro_batches / shape.stages * shape.stages;
+  TESSERA_CHECK(
+      shape.chunks == 1 || shape.micro_batches % shape.stages == 0,
+      "interleaved passes micro-batches through its chunks in runs of ",
+      shape.stages,
+      ", the number of stages, which does not divide the ",
+      shape.micro_batches,
+      " micro-batches; take ",
+      below > 0 ? std::to_string(below) + " or " : "",
+      below + shape.stages,
+      ", or the schedule 1f1b.");
+}
+
+} // namespace
+
+const std::vector<std::pair<std::string, PipelineScheduleKind>>&
+pipeline_schedule_names() {
+  static const std::vector<std::pair<std::string, PipelineScheduleKind>> names{
+      {"gpipe", PipelineScheduleKind::kGPipe},
+      {"1f1b", PipelineScheduleKind::kOneForwardOneBackward},
+      {"interleaved", PipelineScheduleKind::kInterleaved},
+      {"zb-h1", PipelineScheduleKind::kZeroBubble},
+  };
+  return names;
+}
+
+PipelineSchedule make_schedule(
+    PipelineScheduleKind kind,
+    const PipelineShape& shape) {
+  check_shape(kind, shape);
+  PipelineSchedule computations{shape, {}};
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    computations.stages.push_back(make_list(kind, shape, stage));
+  }
+  return with_transfers(computations);
+}
+
+} // namespace tessera

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/pipeline/partition.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+void check_numbers(std::size_t layers, int pieces) {
+  TESSERA_CHECK(
+      pieces >= 1, "a pipeline has 1 or more pieces, and got ", pieces, ".");
+  TESSERA_CHECK(
+      layers >= static_cast<std::size_t>(pieces),
+      layers,
+      " layers cannot be cut into ",
+      pieces,
+      " pieces of one layer or more; use fewer stages or fewer chunks.");
+}
+
+/// Of layers [begin, end) as piece `piece`; kNever where that is not allowed.
+using PieceWeight = std::function<double(int piece, int begin, int end)>;
+
+struct Cut {
+  LayerPartition partition;
+  double heaviest = kNever; ///< kNever: there is no cut
+};
+
+/// The cut whose heaviest piece is lightest. Dynamic programming from the last
+/// piece to the first.
+Cut lightest_cut(int layers, int pieces, const PieceWeight& weight) {
+  const auto row = static_cast<std::size_t>(layers) + 1;
+  // rest[piece][begin]: the heaviest of `piece` and those after it when it
+  // begins at that layer; end[piece][begin]: where it then ends.
+  std::vector<std::vector<double>> rest(
+      static_cast<std::size_t>(pieces) + 1, std::vector<double>(row, kNever));
+  std::vector<std::vector<int>> ends(
+      static_cast<std::size_t>(pieces), std::vector<int>(row, layers));
+  rest.back().back() = 0;
+  for (int piece = pieces; piece-- > 0;) {
+    const auto p = static_cast<std::size_t>(piece);
+    for (int begin = piece; begin < layers; ++begin) {
+      const auto b = static_cast<std::size_t>(begin);
+      for (int end = begin + 1; end <= layers; ++end) {
+        const double after = rest[p + 1][static_cast<std::size_t>(end)];
+        if (after < rest[p][b]) {
+          const double all = std::max(after, weight(piece, begin, end));
+          if (all < rest[p][b]) {
+            rest[p][b] = all;
+            ends[p][b] = end;
+          }
+        }
+      }
+    }
+  }
+  Cut cut{{{0}}, rest[0][0]};
+  for (const auto& by_begin : ends) {
+    const int begin = cut.partition.bounds.back();
+    cut.partition.bounds.push_back(by_begin[static_cast<std::size_t>(begin)]);
+  }
+  return cut;
+}
+
+/// Sums over layers [begin, end) in constant time.
+class CostSums {
+ public:
+  explicit CostSums(const std::vector<LayerCost>& costs) : sums_(1) {
+    sums_[0] = {0, 0, 0};
+    for (const LayerCost& cost : costs) {
+      TESSERA_CHECK(
+          cost.time >= 0 && std::isfinite(cost.time) && cost.state_bytes >= 0 &&
+              cost.activation_bytes >= 0,
+          "layer ",
+          sums_.size() - 1,
+          " has a cost below 0 or one that is not a number.");
+      const LayerCost& sum = sums_.back();
+      sums_.push_back(
+          {sum.time + cost.time,
+           sum.state_bytes + cost.state_bytes,
+           sum.activation_bytes + cost.activation_bytes});
+    }
+  }
+
+  double time(int begin, int end) const {
+    return at(end).time - at(begin).time;
+  }
+
+  /// How much of a limit is used; 1 is all of it.
+  double use(const PieceLimit& limit, int begin, int end) const {
+    const int64_t bytes =
+        at(end).state_bytes - at(begin).state_bytes +
+        limit.stored_micro_batches *
+            (at(end).activation_bytes - at(begin).activation_bytes);
+    return static_cast<double>(bytes) / static_cast<double>(limit.bytes);
+  }
+
+ private:
+  const LayerCost& at(int layer) const {
+    return sums_[static_cast<std::size_t>(layer)];
+  }
+
+  std::vector<LayerCost> sums_;
+};
+
+void check_limits(const std::vector<PieceLimit>& limits, int pieces) {
+  TESSERA_CHECK(
+      limits.empty() || limits.size() == static_cast<std::size_t>(pieces),
+      limits.size(),
+      " memory limits for ",
+      pieces,
+      " pieces; give one for each, or none.");
+  for (const PieceLimit& limit : limits) {
+    TESSERA_CHECK(
+        limit.bytes > 0 && limit.stored_micro_batches >= 0,
+        "the memory limit of piece ",
+        &limit - limits.data(),
+        " is ",
+        limit.bytes,
+        " bytes with ",
+        limit.stored_micro_batches,
+        " micro-batches stored; it takes more than 0 bytes, and 0 or more "
+        "micro-batches.");
+  }
+}
+
+} // namespace
+
+int LayerPartition::piece_of(int layer) const {
+  TESSERA_CHECK(
+      layer >= 0 && layer < bounds.back(),
+      "the pipeline has no layer ",
+      layer,
+      "; its layers are 0 to ",
+      bounds.back() - 1,
+      ".");
+  return static_cast<int>(
+      std::upper_bound(bounds.begin(), bounds.end(), layer) - bounds.begin() -
+      1);
+}
+
+LayerPartition partition_by_count(int layers, int pieces) {
+  check_numbers(static_cast<std::size_t>(std::max(layers, 0)), pieces);
+  LayerPartition partition{{0}};
+  for (int piece = 0; piece < pieces; ++piece) {
+    const bool longer = piece >= pieces - layers % pieces;
+    partition.bounds.push_back(
+        partition.bounds.back() + layers / pieces + (longer ? 1 : 0));
+  }
+  return partition;
+}
+
+LayerPartition partition_by_cost(
+    const std::vector<LayerCost>& costs,
+    int pieces,
+    const std::vector<PieceLimit>& limits) {
+  check_numbers(costs.size(), pieces);
+  check_limits(limits, pieces);
+  const CostSums sums(costs);
+  const auto layers = static_cast<int>(costs.size());
+  const auto use = [&](int piece, int begin, int end) {
+    return limits.empty()
+               ? 0.0
+               : sums.use(limits[static_cast<std::size_t>(piece)], begin, end);
+  };
+  const Cut cut = lightest_cut(layers, pieces, [&](int piece, int b, int e) {
+    return use(piece, b, e) > 1 ? kNever : sums.time(b, e);
+  });
+  if (cut.heaviest == kNever) {
+    const double needed = lightest_cut(layers, pieces, use).heaviest;
+    TESSERA_FAIL(
+        "the ",
+        layers,
+        " layers do not fit into ",
+        pieces,
+        " pieces within their memory limits: the best cut for memory needs ",
+        needed,
+        " times the limit of its fullest piece. Use more stages, smaller "
+        "micro-batches, a schedule that stores fewer of them, or checkpointing "
+        "of activations.");
+  }
+  return cut.partition;
+}
+
+LayerPartition partition_by_map(
+    const std::vector<int>& piece_of_layer,
+    int pieces) {
+  check_numbers(piece_of_layer.size(), pieces);
+  LayerPartition partition{{0}};
+  for (std::size_t layer = 0; layer < piece_of_layer.size(); ++layer) {
+    const int piece = piece_of_layer[layer];
+    TESSERA_CHECK(
+        piece >= 0 && piece < pieces,
+        "custom_stage_id puts layer ",
+        layer,
+        " on piece ",
+        piece,
+        "; the pipeline's are 0 to ",
+        pieces - 1,
+        ".");
+    const int last = partition.pieces();
+    TESSERA_CHECK(
+        piece >= last,
+        "custom_stage_id puts layer ",
+        layer,
+        " on piece ",
+        piece,
+        ", behind a layer on piece ",
+        last,
+        "; pieces are consecutive layers, so the numbers never go down.");
+    TESSERA_CHECK(
+        piece <= last + 1 && (layer > 0 || piece == 0),
+        "custom_stage_id leaves piece ",
+        layer > 0 ? last + 1 : 0,
+        " without layers: layer ",
+        layer,
+        " is on piece ",
+        piece,
+        ".");
+    if (piece > last) {
+      partition.bounds.push_back(static_cast<int>(layer));
+    }
+  }
+  TESSERA_CHECK(
+      partition.pieces() == pieces - 1,
+      "custom_stage_id leaves piece ",
+      partition.pieces() + 1,
+      " without layers: its last number is ",
+      partition.pieces(),
+      ", of ",
+      pieces,
+      " pieces.");
+  partition.bounds.push_back(static_cast<int>(piece_of_layer.size()));
+  return partition;
+}
+
+} // namespace tessera

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Carries a schedule out on one stage.
+
+#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/pipeline_schedule.h"
+#include "tessera/pipeline/pipeline_transfers.h"
+#include "tessera/runtime/comm/ring_channels.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+/// What a stage computes; the executor knows no modules.
+struct PipelineCallbacks {
+  /// The forward of one chunk on one micro-batch. `inputs` are what the piece
+  /// before it returned, none for the first piece of the model, whose data the
+  /// callback knows by the micro-batch's number. Returns what the next piece
+  /// needs, tensors of any types, or, on the last piece, the loss alone.
+  std::function<std::vector<at::Tensor>(
+      int chunk,
+      int micro_batch,
+      const std::vector<at::Tensor>& inputs)>
+      forward;
+  /// All micro-batches' gradients of a chunk's parameters are accumulated; may
+  /// be empty.
+  std::function<void(int chunk)> gradients_complete;
+};
+
+struct PipelineOptions {
+  /// Shapes differ between micro-batches or steps, and are sent along with
+  /// every activation, for which the receiving host waits. Otherwise those of
+  /// the first micro-batch of the first step are those of all.
+  bool shapes_vary = false;
+};
+
+/// One stage of a pipeline. Gradients accumulate in the parameters' grad(), as
+/// in any backward; the loss of a step is the mean over its micro-batches.
+///
+/// Sends and receives are issued where the schedule has them and waited for
+/// where their tensors are needed, so they overlap with computation. Of an
+/// output only its graph is kept once it has been sent. For CPU tensors.
+class PipelineExecutor {
+ public:
+  /// @param channels the ring of stages, which outlives this; null for a single
+  ///     stage. channels->index() is the stage.
+  /// @throws tessera::Error for a schedule that validate_schedule() refuses, or
+  ///     one for another number of stages.
+  PipelineExecutor(
+      PipelineSchedule schedule,
+      RingChannels* channels,
+      const PipelineOptions& options = {});
+
+  /// One forward and backward of all micro-batches. Collective over the stages;
+  /// blocks.
+  /// @param loss_scale factor of the loss in backward.
+  /// @return where the last piece is, the losses by micro-batch, detached and
+  ///     unscaled; elsewhere nothing.
+  /// @throws tessera::Error when the last piece returns no single loss, an
+  ///     activation has another shape than before, or another stage is gone;
+  ///     the executor is of no use afterwards.
+  std::vector<at::Tensor> run(
+      const PipelineCallbacks& callbacks,
+      double loss_scale = 1);
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+  /// Chunk and micro-batch.
+  using Work = std::pair<int, int>;
+
+  /// What there is of a chunk's work on a micro-batch.
+  struct InFlight {
+    IncomingTensors inputs;
+    TensorForms input_forms;
+    Tensors outputs; ///< until they are sent or handed on
+    TensorForms output_forms;
+    std::optional<PieceGraph> graph;
+    IncomingTensors output_gradients;
+  };
+
+  void transfer(const PipelineInstruction& instruction);
+  void forward(const Work& work, const PipelineCallbacks& callbacks);
+  void backward(PipelineOp op, const Work& work, double loss_gradient);
+  Tensors take_inputs(const Work& work);
+  Tensors take_output_gradients(const Work& work, double loss_gradient);
+  bool is_last_piece(int chunk) const;
+
+  PipelineSchedule schedule_;
+  PipelineShape shape_;
+  int stage_ = 0;
+  std::optional<PipelineTransfers> transfers_;
+  std::map<Work, InFlight> in_flight_;
+  std::map<int, at::Tensor> losses_; ///< by micro-batch
+};
+
+} // namespace tessera

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What every pipeline stage does in one step, as a list of instructions.
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// How a model and a batch are cut. The model is cut into stages * chunks
+/// consecutive pieces; stage s holds those numbered s, s + stages, s + 2 stages
+/// and so on, as its chunks 0, 1, 2 ... With one chunk a piece is a stage.
+struct PipelineShape {
+  int stages = 1;
+  int micro_batches = 1;
+  int chunks = 1;
+
+  int pieces() const {
+    return stages * chunks;
+  }
+  int piece(int stage, int chunk) const {
+    return chunk * stages + stage;
+  }
+  int stage_of(int piece) const {
+    return piece % stages;
+  }
+  int chunk_of(int piece) const {
+    return piece / stages;
+  }
+  /// Whether neighbouring pieces lie on different stages, so that data between
+  /// them has to be sent.
+  bool has_transfers() const {
+    return stages > 1;
+  }
+
+  bool operator==(const PipelineShape&) const = default;
+};
+
+enum class PipelineOp {
+  kForward,
+  kBackward, ///< all gradients of a chunk at once
+  kBackwardInput, ///< the gradient of a chunk's input only
+  kBackwardWeight, ///< the gradients of its weights, after kBackwardInput
+  kSendActivation, ///< the output of a chunk's forward, to the next piece
+  kReceiveActivation, ///< the input of a chunk, from the piece before it
+  kSendGradient, ///< of a chunk's input, to the piece before it
+  kReceiveGradient, ///< of a chunk's output, from the next piece
+  kReduceGradients, ///< a chunk's weight gradients are complete in this step
+};
+
+/// True for the four that send or receive.
+bool is_transfer(PipelineOp op);
+bool is_send(PipelineOp op);
+/// True for the three kinds of backward.
+bool is_backward(PipelineOp op);
+
+struct PipelineInstruction {
+  PipelineOp op = PipelineOp::kForward;
+  int micro_batch = 0; ///< without meaning for kReduceGradients: 0
+  int chunk = 0; ///< of the stage in whose list this is
+
+  bool operator==(const PipelineInstruction&) const = default;
+};
+
+/// "forward of micro-batch 2 on chunk 0"
+std::string describe(const PipelineInstruction& instruction);
+
+/// [Note: transfers between stages]
+/// A run of transfers without anything else between them is a batch: a stage
+/// issues all of it at once and goes on when all of it is done. Between two
+/// stages, one direction is a queue: what is sent first is received first,
+/// activations and gradients alike.
+///
+/// The validator assumes the least that a transport can offer, a rendezvous:
+/// a send is done when the other side has issued the matching receive. More
+/// buffering, or receives that are issued and waited for later, let a stage go
+/// on sooner and never later, so a schedule that ends under a rendezvous ends
+/// under these as well.
+struct PipelineSchedule {
+  PipelineShape shape;
+  /// By stage; each list is carried out in order.
+  std::vector<std::vector<PipelineInstruction>> stages;
+};
+
+/// The other end of a transfer.
+struct TransferEnd {
+  int stage = 0;
+  PipelineInstruction instruction;
+};
+
+/// @param stage whose list holds `transfer`.
+/// @throws Error when there is no such neighbour: the first piece of the model
+///     has none before it, the last none after it.
+TransferEnd other_end(
+    const PipelineShape& shape,
+    int stage,
+    const PipelineInstruction& transfer);
+
+/// One line for each stage, in columns: "F0 F1 r0 B0 ..." with F, B, I, W for
+/// the computations, s/r for transfers of activations, S/R for those of
+/// gradients, and + for a chunk whose gradients are complete. A chunk other
+/// than 0 stands behind a dot: "F3.1".
+std::string describe(const PipelineSchedule& schedule);
+
+} // namespace tessera

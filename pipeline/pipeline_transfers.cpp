@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/pipeline/pipeline_transfers.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// A header is a fixed number of integers: how many tensors, and for each its
+// type, whether it requires a gradient, its dimensions and sizes.
+constexpr size_t kMaxTensors = 16;
+constexpr size_t kMaxDims = 8;
+constexpr size_t kFormWords = 3 + kMaxDims;
+constexpr size_t kHeaderWords = 1 + kMaxTensors * kFormWords;
+
+at::Tensor header_of(const TensorForms& forms, const std::string& what) {
+  TESSERA_CHECK(
+      forms.size() <= kMaxTensors,
+      what,
+      ": a piece of the pipeline passes ",
+      forms.size(),
+      " tensors on; it may be ",
+      kMaxTensors,
+      " at most.");
+  const at::Tensor header =
+      at::zeros({static_cast<int64_t>(kHeaderWords)}, at::kLong);
+  auto* words = header.mutable_data_ptr<int64_t>();
+  *words++ = static_cast<int64_t>(forms.size());
+  for (const TensorForm& form : forms) {
+    TESSERA_CHECK(
+        form.sizes.size() <= kMaxDims,
+        what,
+        ": a piece of the pipeline passes a tensor of ",
+        form.sizes.size(),
+        " dimensions on; it may have ",
+        kMaxDims,
+        " at most.");
+    words[0] = static_cast<int64_t>(form.dtype);
+    words[1] = form.requires_grad ? 1 : 0;
+    words[2] = static_cast<int64_t>(form.sizes.size());
+    std::copy(form.sizes.begin(), form.sizes.end(), words + 3);
+    words += kFormWords;
+  }
+  return header;
+}
+
+TensorForms forms_in(const at::Tensor& header) {
+  const auto* words = header.const_data_ptr<int64_t>();
+  TensorForms forms(static_cast<size_t>(*words++));
+  for (TensorForm& form : forms) {
+    form.dtype = static_cast<at::ScalarType>(words[0]);
+    form.requires_grad = words[1] != 0;
+    form.sizes.assign(words + 3, words + 3 + words[2]);
+    words += kFormWords;
+  }
+  return forms;
+}
+
+} // namespace
+
+TensorForms forms_of(const std::vector<at::Tensor>& tensors) {
+  TensorForms forms;
+  for (const at::Tensor& tensor : tensors) {
+    forms.push_back(
+        {tensor.scalar_type(), tensor.sizes().vec(), tensor.requires_grad()});
+  }
+  return forms;
+}
+
+std::string describe(const TensorForms& forms) {
+  std::ostringstream text;
+  for (const TensorForm& form : forms) {
+    text << (text.tellp() > 0 ? ", " : "") << at::IntArrayRef(form.sizes) << " "
+         << form.dtype;
+  }
+  return forms.empty() ? "no tensors" : text.str();
+}
+
+void IncomingTensors::wait() {
+  for (PendingCollective& one : pending) {
+    one.wait();
+  }
+  pending.clear();
+}
+
+PipelineTransfers::PipelineTransfers(
+    RingChannels& channels,
+    bool forms_each_time)
+    : channels_(channels), forms_each_time_(forms_each_time) {}
+
+void PipelineTransfers::begin_batch() {
+  for (PendingCollective& one : last_batch_) {
+    one.wait();
+  }
+  last_batch_ = std::exchange(this_batch_, {});
+}
+
+void PipelineTransfers::finish() {
+  begin_batch();
+  begin_batch();
+}
+
+void PipelineTransfers::send(
+    const at::Tensor& tensor,
+    int to,
+    const std::string& what) {
+  this_batch_.push_back(channels_.send(tensor.detach().contiguous(), to, what));
+}
+
+IncomingTensors PipelineTransfers::receive(
+    const TensorForms& forms,
+    int from,
+    const std::string& what) {
+  IncomingTensors incoming;
+  for (const TensorForm& form : forms) {
+    incoming.tensors.push_back(at::empty(form.sizes, form.dtype));
+    incoming.pending.push_back(
+        channels_.receive(incoming.tensors.back(), from, what));
+  }
+  return incoming;
+}
+
+void PipelineTransfers::send_activations(
+    const std::vector<at::Tensor>& tensors,
+    int border,
+    int to,
+    const std::string& what) {
+  const TensorForms forms = forms_of(tensors);
+  const auto [known, first] = sent_forms_.try_emplace(border, forms);
+  if (first || forms_each_time_) {
+    send(header_of(forms, what), to, what);
+  } else {
+    TESSERA_CHECK(
+        known->second == forms,
+        what,
+        ": a piece of the pipeline passed on ",
+        describe(known->second),
+        " before, and now ",
+        describe(forms),
+        " (or gradients for others of them). Give all micro-batches one shape, "
+        "or set PipelineOptions::shapes_vary.");
+  }
+  for (const at::Tensor& tensor : tensors) {
+    send(tensor, to, what);
+  }
+}
+
+IncomingTensors PipelineTransfers::receive_activations(
+    int border,
+    int from,
+    const std::string& what,
+    TensorForms& forms) {
+  const auto known = received_forms_.find(border);
+  if (known == received_forms_.end() || forms_each_time_) {
+    const at::Tensor header =
+        at::zeros({static_cast<int64_t>(kHeaderWords)}, at::kLong);
+    channels_.receive(header, from, what).wait();
+    received_forms_[border] = forms_in(header);
+  }
+  forms = received_forms_[border];
+  return receive(forms, from, what);
+}
+
+void PipelineTransfers::send_gradients(
+    const std::vector<at::Tensor>& tensors,
+    int to,
+    const std::string& what) {
+  for (const at::Tensor& tensor : tensors) {
+    send(tensor, to, what);
+  }
+}
+
+IncomingTensors PipelineTransfers::receive_gradients(
+    const TensorForms& forms,
+    int from,
+    const std::string& what) {
+  return receive(forms, from, what);
+}
+
+} // namespace tessera

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/parallel_mesh.h"
+
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <numeric>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::size_t kGroupsInTable = 8;
+
+struct SizeField {
+  const char* name;
+  int ParallelSizes::*size;
+};
+
+/// Those that multiply to the size of the world, outermost first.
+constexpr std::array<SizeField, 5> kAxes{{
+    {"pipeline", &ParallelSizes::pipeline},
+    {"data", &ParallelSizes::data},
+    {"shard", &ParallelSizes::shard},
+    {"context", &ParallelSizes::context},
+    {"tensor", &ParallelSizes::tensor},
+}};
+
+struct GroupTraits {
+  ParallelGroup group;
+  const char* name;
+  std::vector<std::string> axes;
+};
+
+const GroupTraits& traits_of(ParallelGroup group) {
+  using Group = ParallelGroup;
+  static const std::vector<GroupTraits> all{
+      {Group::kTensor, "tensor", {"tensor"}},
+      {Group::kContext, "context", {"context"}},
+      {Group::kShard, "shard", {"shard"}},
+      {Group::kData, "data", {"data"}},
+      {Group::kPipeline, "pipeline", {"pipeline"}},
+      {Group::kExpert, "expert", {"expert"}},
+      {Group::kSameExperts, "same_experts", {"same_experts"}},
+      {Group::kBatches, "batches", {"data", "shard"}},
+      {Group::kParameterShards, "parameter_shards", {"shard", "context"}},
+      {Group::kGradients, "gradients", {"data", "shard", "context"}},
+      {Group::kOneBatch, "one_batch", {"pipeline", "context", "tensor"}},
+  };
+  return *std::find_if(all.begin(), all.end(), [&](const GroupTraits& traits) {
+    return traits.group == group;
+  });
+}
+
+std::string divisors_of(int number) {
+  std::string text;
+  for (int divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0) {
+      text += text.empty() ? "" : ", ";
+      text += std::to_string(divisor);
+    }
+  }
+  return text;
+}
+
+/// Replaces the one size that is 0 by what is left. Where nothing fits it
+/// becomes 1, and the mesh says which sizes would.
+ParallelSizes filled(ParallelSizes sizes, int world_size) {
+  int ParallelSizes::*open = nullptr;
+  std::int64_t product = 1;
+  for (const SizeField& axis : kAxes) {
+    const int size = sizes.*axis.size;
+    TESSERA_CHECK(
+        size >= 0,
+        "parallel.",
+        axis.name,
+        " is ",
+        size,
+        "; a size is 1 or more, or 0 for all ranks that are left.");
+    if (size > 0) {
+      product = std::min<std::int64_t>(
+          product * size, std::numeric_limits<int>::max());
+      continue;
+    }
+    TESSERA_CHECK(
+        open == nullptr,
+        "more than one size of parallel is 0, parallel.",
+        axis.name,
+        " the last of them; only one can be what is left. State the others.");
+    open = axis.size;
+  }
+  if (open != nullptr) {
+    sizes.*open =
+        world_size % product == 0 ? static_cast<int>(world_size / product) : 1;
+  }
+  return sizes;
+}
+
+DeviceMesh mesh_for(const ParallelSizes& sizes, int world_size) {
+  std::vector<MeshAxis> axes;
+  for (const SizeField& axis : kAxes) {
+    axes.push_back({axis.name, sizes.*axis.size});
+  }
+  return {axes, world_size};
+}
+
+DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
+  const int batches = sizes.data * sizes.shard * sizes.context;
+  TESSERA_CHECK(
+      sizes.expert >= 1 && batches % sizes.expert == 0,
+      "parallel.expert is ",
+      sizes.expert,
+      ", which does not divide the ",
+      batches,
+      " ranks of data ",
+      sizes.data,
+      " x shard ",
+      sizes.shard,
+      " x context ",
+      sizes.context,
+      "; it may be ",
+      divisors_of(batches),
+      ".");
+  return {
+      {{"pipeline", sizes.pipeline},
+       {"same_experts", batches / sizes.expert},
+       {"expert", sizes.expert},
+       {"tensor", sizes.tensor}},
+      world_size};
+}
+
+std::string in_brackets(const std::vector<int>& ranks) {
+  std::string text = "[";
+  for (const int rank : ranks) {
+    text += text.size() > 1 ? "," : "";
+    text += std::to_string(rank);
+  }
+  return text + "]";
+}
+
+template <typename Item>
+std::string first_ones(
+    std::size_t count,
+    const std::string& separator,
+    const Item& item) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(count, kGroupsInTable); ++i) {
+    text += i == 0 ? "" : separator;
+    text += item(i);
+  }
+  if (count > kGroupsInTable) {
+    text += separator + "... " + std::to_string(count) + " in all";
+  }
+  return text;
+}
+
+} // namespace
+
+ParallelSizes read_parallel_sizes(const ConfigReader& reader) {
+  const ConfigReader parallel = reader.get_object("parallel");
+  constexpr IntRange kOrRest{0, std::numeric_limits<int>::max()};
+  ParallelSizes sizes;
+  const auto read = [&](const char* key, int& size, const IntRange& range) {
+    size = static_cast<int>(parallel.get_int(key, range, size));
+  };
+  for (const SizeField& axis : kAxes) {
+    read(axis.name, sizes.*axis.size, kOrRest);
+  }
+  read("expert", sizes.expert, {1, kOrRest.max});
+  return sizes;
+}
+
+const char* name_of(ParallelGroup group) {
+  return traits_of(group).name;
+}
+
+ParallelMesh::ParallelMesh(
+    const ParallelSizes& sizes,
+    int world_size,
+    int local_world_size)
+    : sizes_(filled(sizes, world_size)),
+      mesh_(mesh_for(sizes_, world_size)),
+      expert_mesh_(expert_mesh_for(sizes_, world_size)) {
+  TESSERA_CHECK(
+      local_world_size >= 1 && local_world_size <= world_size,
+      "a node has ",
+      local_world_size,
+      " of the job's ",
+      world_size,
+      " ranks; it can have 1 to all of them.");
+  TESSERA_CHECK(
+      local_world_size % sizes_.tensor == 0,
+      "parallel.tensor is ",
+      sizes_.tensor,
+      ", so that some tensor groups would reach across nodes, of ",
+      local_world_size,
+      " ranks each. Every layer waits for its tensor group several times; "
+      "inside a node it may have ",
+      divisors_of(std::gcd(local_world_size, world_size)),
+      " ranks.");
+}
+
+const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
+  return group == ParallelGroup::kExpert || group == ParallelGroup::kSameExperts
+             ? expert_mesh_
+             : mesh_;
+}
+
+std::vector<int> ParallelMesh::ranks(ParallelGroup group, int rank) const {
+  return mesh_of(group).flat_group_ranks(rank, traits_of(group).axes);
+}
+
+std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
+  return mesh_of(group).flat_groups(traits_of(group).axes);
+}
+
+int ParallelMesh::index(ParallelGroup group, int rank) const {
+  const std::vector<int> all = ranks(group, rank);
+  return static_cast<int>(
+      std::find(all.begin(), all.end(), rank) - all.begin());
+}
+
+int ParallelMesh::size(ParallelGroup group) const {
+  return static_cast<int>(ranks(group, 0).size());
+}
+
+std::string ParallelMesh::table() const {
+  std::string text =
+      std::to_string(world_size()) + " ranks as " + mesh_.describe() + "\n";
+  for (const auto group :
+       {ParallelGroup::kTensor,
+        ParallelGroup::kContext,
+        ParallelGroup::kShard,
+        ParallelGroup::kData,
+        ParallelGroup::kExpert,
+        ParallelGroup::kPipeline}) {
+    const int ranks_in_group = size(group);
+    if (ranks_in_group == 1) {
+      continue;
+    }
+    std::string name = name_of(group);
+    name.resize(10, ' ');
+    text += name + std::to_string(ranks_in_group) + "  ";
+    if (group == ParallelGroup::kPipeline) {
+      const int stage_ranks = world_size() / ranks_in_group;
+      text += first_ones(
+          static_cast<std::size_t>(ranks_in_group), ", ", [&](std::size_t s) {
+            const int first = static_cast<int>(s) * stage_ranks;
+            return detail::concat(
+                "stage ", s, " is ranks ", first, "-", first + stage_ranks - 1);
+          });
+    } else {
+      const auto all = groups(group);
+      text += first_ones(
+          all.size(), " ", [&](std::size_t g) { return in_brackets(all[g]); });
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+} // namespace tessera

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/dim_split.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+DimSplit::DimSplit(int64_t size, int parts, int64_t unit)
+    : size_(size), parts_(parts), unit_(unit) {
+  TESSERA_CHECK(
+      unit >= 1 && size >= 0 && size % unit == 0,
+      "a dimension of ",
+      size,
+      " elements is not made of units of ",
+      unit,
+      ".");
+  TESSERA_CHECK(
+      parts >= 1 && size / unit >= parts,
+      "a dimension of ",
+      size / unit,
+      unit == 1 ? " elements" : " units",
+      " cannot be divided over ",
+      parts,
+      " ranks: each gets one or more. Use a smaller tensor-parallel size.");
+}
+
+int64_t DimSplit::begin(int part) const {
+  const int64_t units = size_ / unit_;
+  return unit_ *
+         (part * (units / parts_) + std::min<int64_t>(part, units % parts_));
+}
+
+} // namespace tessera

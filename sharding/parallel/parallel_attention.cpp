@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/parallel_attention.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/tensor_random.h"
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+namespace tessera {
+
+namespace {
+
+ParallelAttentionOptions filled(ParallelAttentionOptions options, int ranks) {
+  TESSERA_CHECK(
+      options.heads >= 1 &&
+          (options.head_features > 0 || options.features % options.heads == 0),
+      "attention with ",
+      options.features,
+      " features has ",
+      options.heads,
+      " heads, which do not divide them; or state head_features.");
+  if (options.head_features == 0) {
+    options.head_features = options.features / options.heads;
+  }
+  if (options.kv_heads == 0) {
+    options.kv_heads = options.heads;
+  }
+  TESSERA_CHECK(
+      options.kv_heads >= 1 && options.heads % options.kv_heads == 0,
+      "attention has ",
+      options.kv_heads,
+      " kv heads, which do not divide its ",
+      options.heads,
+      " heads.");
+  TESSERA_CHECK(
+      options.kv_heads >= ranks,
+      "attention has ",
+      options.kv_heads,
+      " kv heads for ",
+      ranks,
+      " tensor-parallel ranks; each needs one or more. Use a tensor-parallel "
+      "size of ",
+      options.kv_heads,
+      " or less.");
+  return options;
+}
+
+/// [batch, sequence, heads * n] to [batch, heads, sequence, n].
+at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
+  return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
+}
+
+} // namespace
+
+ParallelAttentionImpl::ParallelAttentionImpl(
+    const TensorParallel& how,
+    const ParallelAttentionOptions& options)
+    : ParallelModule(how), options_(filled(options, how.group->size())) {
+  const int64_t kv_unit = options_.head_features;
+  const int64_t q_unit = kv_unit * (options_.heads / options_.kv_heads);
+  ParallelLinearOptions linear;
+  linear.in = options_.features;
+  linear.bias = options_.bias;
+  linear.weight_init = options_.weight_init;
+  linear.bias_init = options_.bias_init;
+  linear.parameters = options_.parameters;
+
+  linear.out = options_.kv_heads * q_unit;
+  linear.unit = q_unit;
+  q_proj = register_module("q_proj", ColumnParallelLinear(how, linear));
+  linear.out = options_.kv_heads * kv_unit;
+  linear.unit = kv_unit;
+  k_proj = register_module("k_proj", ColumnParallelLinear(how, linear));
+  v_proj = register_module("v_proj", ColumnParallelLinear(how, linear));
+  linear.in = options_.kv_heads * q_unit;
+  linear.out = options_.features;
+  linear.unit = q_unit;
+  o_proj = register_module("o_proj", RowParallelLinear(how, linear));
+}
+
+at::Tensor ParallelAttentionImpl::forward(
+    const at::Tensor& x,
+    const std::optional<at::Tensor>& mask) {
+  // Once for all three, so that their gradients are summed once.
+  const at::Tensor entered = enter_layer(x, how());
+  const auto project = [&](ColumnParallelLinear& linear) {
+    return by_head(linear->forward_entered(entered), options_.head_features);
+  };
+  const at::Tensor query = project(q_proj);
+  const at::Tensor key = project(k_proj);
+  const at::Tensor value = project(v_proj);
+  const double dropout = is_training() ? options_.dropout : 0;
+  at::Tensor attended;
+  {
+    const TensorRandomScope random(*how().group, x.device());
+    attended = at::scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        mask,
+        dropout,
+        options_.causal,
+        /*scale=*/std::nullopt,
+        /*enable_gqa=*/options_.heads != options_.kv_heads);
+  }
+  return o_proj->forward(attended.transpose(1, 2).flatten(2));
+}
+
+} // namespace tessera

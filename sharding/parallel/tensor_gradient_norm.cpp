@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/tensor_gradient_norm.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/power_sum.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Of what each rank has a part, and of what every rank has whole.
+struct Gradients {
+  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> whole;
+};
+
+Gradients gradients_of(const torch::nn::Module& module) {
+  const auto parts = parts_in(module);
+  Gradients found;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.grad().defined()) {
+      const bool part = parts.count(parameter.unsafeGetTensorImpl()) > 0;
+      (part ? found.parts : found.whole)
+          .push_back(parameter.grad().contiguous().view({-1}));
+    }
+  }
+  return found;
+}
+
+/// power_sum() of all of them as one.
+double joined_power_sum(const std::vector<at::Tensor>& tensors, double p) {
+  double result = 0;
+  for (const double sum : power_sums(tensors, p)) {
+    if (!std::isinf(p)) {
+      result += sum;
+    } else if (!std::isnan(result) && !(sum <= result)) {
+      result = sum; // NaN too
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+double tensor_gradient_norm(
+    const torch::nn::Module& module,
+    Communicator& group,
+    double p) {
+  TESSERA_CHECK(
+      p > 0, "a gradient norm of order ", p, "; it takes an order above 0.");
+  const c10::NoGradGuard no_grad;
+  const Gradients gradients = gradients_of(module);
+  const double parts = joined_power_sum(gradients.parts, p);
+  const double whole = joined_power_sum(gradients.whole, p);
+  const char* what = "norm of tensor-parallel gradients";
+  if (!std::isinf(p)) {
+    const at::Tensor total = at::tensor({parts}, at::kDouble);
+    group.all_reduce_sum(total, what).wait();
+    // abs: the NaN of inf - inf has a sign, which would be printed.
+    return std::abs(std::pow(total.item<double>() + whole, 1 / p));
+  }
+  // A maximum over the ranks may lose a NaN.
+  const bool bad = std::isnan(parts) || std::isnan(whole);
+  const at::Tensor largest = at::tensor(
+      {bad ? 0 : std::max(parts, whole), bad ? 1.0 : 0.0}, at::kDouble);
+  group.all_reduce_max(largest, what).wait();
+  return largest[1].item<double>() > 0 ? std::nan("")
+                                       : largest[0].item<double>();
+}
+
+double clip_tensor_gradients(
+    const torch::nn::Module& module,
+    Communicator& group,
+    double max_norm,
+    double p) {
+  TESSERA_CHECK(
+      max_norm > 0,
+      "gradients cannot be clipped to a norm of ",
+      max_norm,
+      "; it takes one above 0.");
+  const double norm = tensor_gradient_norm(module, group, p);
+  if (std::isfinite(norm) && norm > max_norm) {
+    const c10::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : module.parameters()) {
+      if (parameter.grad().defined()) {
+        parameter.grad().mul_(max_norm / norm);
+      }
+    }
+  }
+  return norm;
+}
+
+} // namespace tessera

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// State that rests on the host or in files, updated by "the device" piece by
+// piece: the bits of the CPU's update, whatever part of it goes which way; the
+// memory that was planned; errors. On the CPU the device is the CPU.
+#include "engine/offload/placement.h"
+
+#include "support/ranks.h"
+#include "tessera/engine/engine_config.h"
+#include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/optim/streamed_update.h"
+#include "tessera/engine/optim/update_rates.h"
+#include "tessera/offload/transfer_rates.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+/// State on `placement`, of which the device updates all but `ratio`, with
+/// buffers so small that every layer's state passes in pieces.
+EngineOptions streaming(
+    EngineOptions options,
+    StatePlacement placement,
+    double ratio,
+    const TemporaryFolder& folder) {
+  options.optimizer.placement = placement;
+  options.memory.nvme_path = folder.path();
+  options.offload.ratio = ratio;
+  options.offload.stage_bytes = StreamedUpdate::kMinBytes;
+  return options;
+}
+
+int64_t staging_bytes(const Engine& engine) {
+  return engine.measured_memory()[static_cast<size_t>(MemoryPurpose::kStaging)];
+}
+
+std::string text_of(StatePlacement placement, double ratio) {
+  return std::string(placement == StatePlacement::kHost ? "host" : "nvme") +
+         ", ratio " + std::to_string(ratio);
+}
+
+constexpr StatePlacement kPlacements[] = {
+    StatePlacement::kHost,
+    StatePlacement::kNvme};
+constexpr double kRatios[] = {0, 0.5, 1};
+
+} // namespace
+
+class StreamedState : public ::testing::TestWithParam<int> {};
+
+TEST_P(StreamedState, OfAdamWChangesNoBit) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    for (const std::optional<at::ScalarType> precision :
+         {std::optional<at::ScalarType>(),
+          std::optional(at::kBFloat16),
+          std::optional(at::kHalf)}) {
+      const EngineOptions base = resting_options(precision);
+      const Outcome expected = train(world, base, "resident");
+      for (const StatePlacement placement : kPlacements) {
+        for (const double ratio : kRatios) {
+          const std::string what =
+              text_of(precision) + ", " + text_of(placement, ratio);
+          const Outcome got = train(
+              world,
+              streaming(base, placement, ratio, folder),
+              what,
+              [&](const Engine& engine) {
+                EXPECT_EQ(
+                    staging_bytes(engine),
+                    ratio < 1 ? StreamedUpdate::kMinBytes : 0)
+                    << what;
+                EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0);
+              });
+          expect_same_run(got, expected, what);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    const UpdateRule rules[] = {
+        AdamOptions{},
+        SgdOptions{}, // no state at all in float32
+        SgdOptions{.momentum = 0.9},
+        LionOptions{},
+        LambOptions{}, // not element by element: the CPU's in any case
+        AdafactorOptions{}};
+    for (const UpdateRule& rule : rules) {
+      for (const auto precision :
+           {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
+        const EngineOptions base = resting_options(precision, rule);
+        const std::string name =
+            std::string(name_of(rule)) + ", " + text_of(precision);
+        const Outcome expected = train(world, base, name);
+        for (const StatePlacement placement : kPlacements) {
+          for (const double ratio : {0.0, 0.5}) {
+            const std::string what = name + ", " + text_of(placement, ratio);
+            const auto options = streaming(base, placement, ratio, folder);
+            expect_same_run(train(world, options, what), expected, what);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(StreamedState, KeepsMomentsAndRoundingOfEveryKind) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    for (const bool master : {true, false}) {
+      EngineOptions base = resting_options(at::kBFloat16);
+      base.optimizer.moment_dtype = at::kBFloat16;
+      base.optimizer.stochastic_rounding = true;
+      base.sharding.precision.master_weights = master;
+      // Two methods share the groups.
+      base.optimizer.parameters = {
+          {.pattern = "layer1.*", .lr_scale = 0.1},
+          {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
+      const std::string name = master ? "master" : "no master";
+      const Outcome expected = train(world, base, name);
+      for (const StatePlacement placement : kPlacements) {
+        const std::string what = name + ", " + text_of(placement, 0);
+        const auto options = streaming(base, placement, 0, folder);
+        expect_same_run(train(world, options, what), expected, what);
+      }
+    }
+  });
+}
+
+TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
+  const TemporaryFolder checkpoints;
+  run_ranks(GetParam(), [&](World& world) {
+    const TemporaryFolder folder;
+    const EngineOptions base = resting_options(at::kBFloat16);
+    for (const double from : kRatios) {
+      RestingNet net = make_resting_net();
+      auto engine =
+          wrap(net, streaming(base, StatePlacement::kHost, from, folder));
+      train_resting(engine, net, 0, 3, world.rank());
+      const auto path = engine.save(checkpoints / std::to_string(from));
+      const auto expected = train_resting(engine, net, 3, 3, world.rank());
+      const auto values = parameters_of(engine);
+      for (const double to : kRatios) {
+        const auto placement =
+            to == from ? StatePlacement::kNvme : StatePlacement::kHost;
+        RestingNet other = make_resting_net();
+        auto resumed = wrap(other, streaming(base, placement, to, folder));
+        train_resting(resumed, other, 7, 2, world.rank());
+        resumed.load(path);
+        const std::string what =
+            "from " + std::to_string(from) + " to " + text_of(placement, to);
+        expect_same_bits(
+            train_resting(resumed, other, 3, 3, world.rank()), expected, what);
+        expect_same_bits(parameters_of(resumed), values, what);
+        expect_planned(resumed, what);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, StreamedState, ::testing::Range(1, 4));
+
+TEST(StreamedInBackward, ChangesNoBit) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    std::map<std::string, at::Tensor> expected;
+    for (const double ratio : {1.0, 0.5, 0.0}) {
+      EngineOptions options = streaming(
+          resting_options(at::kBFloat16), StatePlacement::kHost, ratio, folder);
+      options.update_in_backward = true;
+      RestingNet net = make_resting_net();
+      auto engine = wrap(net, options);
+      for (int step = 0; step < 5; ++step) {
+        torch::manual_seed(10 * step + world.rank());
+        engine.backward(
+            net->forward(torch::randn({5, 7}), true).square().mean());
+        engine.step();
+      }
+      const auto values = parameters_of(engine);
+      if (ratio == 1) {
+        expected = values;
+      }
+      expect_same_bits(values, expected, std::to_string(ratio));
+    }
+  });
+}
+
+TEST(StreamedBesideShards, ThatAreElsewhereAreTheCpus) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions base = resting_options(at::kBFloat16);
+    const Outcome expected = train(world, base, "resident");
+    base.memory.gradients = MemoryTier::kHost;
+    base.memory.parameters = MemoryTier::kHost;
+    const auto options = streaming(base, StatePlacement::kHost, 0, folder);
+    expect_same_run(
+        train(
+            world,
+            options,
+            "all elsewhere",
+            [](const Engine& engine) { EXPECT_EQ(staging_bytes(engine), 0); }),
+        expected,
+        "all elsewhere");
+  });
+}
+
+TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions options = resting_options(at::kBFloat16);
+    const Outcome expected = train(world, options, "resident");
+    RestingNet net = make_resting_net();
+    auto census = take_parameter_census(*net, {});
+    choose_dtypes(*net, options.sharding.precision, census);
+    const auto groups = make_groups(*net, census, options.sharding.groups);
+    const ShardMesh mesh(world.rank(), world.size(), 0);
+    const int64_t floor = device_needs(groups, options.sharding, mesh);
+    options.memory.device_bytes =
+        floor + StreamedUpdate::kMinBytes +
+        state_needs(groups[0], options.optimizer, options.sharding, mesh).state;
+    options.memory.host_bytes = 4 << 20;
+    options.offload.ratio = 0;
+    options.offload.stage_bytes = StreamedUpdate::kMinBytes;
+    const auto look = [&](const Engine& engine) {
+      EXPECT_GT(state_bytes(engine, MemoryTier::kDevice), 0);
+      EXPECT_GT(state_bytes(engine, MemoryTier::kHost), 0);
+      EXPECT_EQ(staging_bytes(engine), StreamedUpdate::kMinBytes);
+      EXPECT_LE(
+          total_bytes(engine.measured_memory()), *options.memory.device_bytes);
+    };
+    expect_same_run(train(world, options, "budget", look), expected, "budget");
+    // Not even the buffers fit: an error, for they were asked for.
+    options.memory.device_bytes = floor + 100;
+    RestingNet other = make_resting_net();
+    expect_throws(
+        [&] { wrap(other, options); }, {"the memory budget", "device_bytes"});
+  });
+}
+
+TEST(StreamedFaults, NameTheKeyTheValueAndTheRange) {
+  run_ranks(1, [](World&) {
+    RestingNet net = make_resting_net();
+    EngineOptions options = resting_options(std::nullopt);
+    for (const double ratio : {-0.1, 1.5, std::nan("")}) {
+      options.offload.ratio = ratio;
+      expect_throws(
+          [&] { wrap(net, options); }, {"offload.ratio is ", "from 0 to 1"});
+    }
+    options.offload.ratio = 0.5;
+    options.offload.stage_bytes = 100;
+    expect_throws(
+        [&] { wrap(net, options); },
+        {"offload.stage_bytes is 100", "at least 12288"});
+    options.offload.stage_bytes = 1 << 20;
+    options.optimizer.placement = StatePlacement::kHost;
+    options.memory.host_bytes = 8 << 10;
+    expect_throws(
+        [&] { wrap(net, options); },
+        {"host memory for 'exp_avg", "memory.host_bytes (8192)", "Raise"});
+  });
+}
+
+TEST(StreamedConfig, TakesANumberOrAuto) {
+  const auto read = [](const char* ratio) {
+    const ConfigReader reader(
+        nlohmann::json::parse(
+            std::string(R"({"offload": {"ratio": )") + ratio + "}}"),
+        "c.json");
+    const EngineOptions options = read_engine_options(reader);
+    reader.finish();
+    EXPECT_TRUE(reader.resolved()["offload"].contains("ratio"));
+    return options.offload.ratio;
+  };
+  EXPECT_EQ(read("0.25"), 0.25);
+  EXPECT_EQ(read("0"), 0.0);
+  EXPECT_EQ(read("1"), 1.0);
+  EXPECT_EQ(read("null"), std::nullopt);
+  EXPECT_EQ(read("\"auto\""), std::nullopt);
+  for (const char* wrong : {"1.5", "-1", "\"fast\"", "true"}) {
+    expect_throws(
+        [&] { read(wrong); }, {"c.json: offload.ratio is", "or \"auto\""});
+  }
+}
+
+TEST(StreamedPieces, CoverEveryElementOnce) {
+  MemoryLedger ledger;
+  StreamedUpdate streamed(at::kCPU, StreamedUpdate::kMinBytes);
+  const std::vector<int64_t> sizes{1, 2000, 0, 17, 333, 5000};
+  std::vector<StreamedRun> runs;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    StreamedRun run;
+    run.master_on_host = i % 2 == 0;
+    run.tensors.master = torch::arange(sizes[i]).to(torch::kFloat);
+    run.tensors.grad = torch::full({sizes[i]}, 2.0F);
+    run.tensors.moment = torch::zeros({sizes[i]}, torch::kBFloat16);
+    runs.push_back(run);
+    bytes += 6 * sizes[i];
+  }
+  streamed.need(bytes, static_cast<int64_t>(runs.size()));
+  EXPECT_EQ(streamed.bytes(), StreamedUpdate::kMinBytes);
+  streamed.allocate(ledger);
+  EXPECT_EQ(total_bytes(ledger.live_bytes()), StreamedUpdate::kMinBytes);
+  int calls = 0;
+  std::vector<int64_t> seen(sizes.size(), 0);
+  streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+    ++calls;
+    for (const StreamedPiece& piece : pieces) {
+      EXPECT_EQ(piece.begin, seen[piece.run]);
+      seen[piece.run] += piece.tensors.grad.numel();
+      // Where the device has it, it is not copied.
+      EXPECT_EQ(
+          piece.tensors.master.is_alias_of(runs[piece.run].tensors.master),
+          !runs[piece.run].master_on_host);
+      EXPECT_FALSE(
+          piece.tensors.moment.is_alias_of(runs[piece.run].tensors.moment));
+      piece.tensors.master.add_(piece.tensors.grad);
+      piece.tensors.moment.add_(1);
+    }
+  });
+  streamed.join();
+  streamed.wait();
+  EXPECT_GE(calls, 5);
+  EXPECT_EQ(seen, sizes);
+  for (const StreamedRun& run : runs) {
+    const auto n = run.tensors.master.numel();
+    EXPECT_TRUE(torch::equal(
+        run.tensors.master, torch::arange(n).to(torch::kFloat) + 2));
+    EXPECT_TRUE(
+        torch::equal(run.tensors.moment, torch::ones({n}, torch::kBFloat16)));
+  }
+}
+
+TEST(UpdateRates, AreMeasuredForEveryRule) {
+  MemoryLedger ledger;
+  HostMemory memory({}, ledger);
+  for (const UpdateRule& rule :
+       {UpdateRule(AdamWOptions{}),
+        UpdateRule(AdamOptions{}),
+        UpdateRule(SgdOptions{}),
+        UpdateRule(SgdOptions{.momentum = 0.9}),
+        UpdateRule(LionOptions{})}) {
+    UpdateSample sample;
+    sample.rule = rule;
+    sample.gradient = at::kBFloat16;
+    sample.low_precision = at::kBFloat16;
+    const UpdateRates rates = measure_rates(sample, memory, at::kCPU, 100'000);
+    for (const double rate :
+         {rates.cpu_element,
+          rates.device_element,
+          rates.byte_to_device,
+          rates.byte_to_host}) {
+      EXPECT_GT(rate, 0) << name_of(rule);
+      EXPECT_LT(rate, 1e-3) << name_of(rule);
+    }
+  }
+  EXPECT_EQ(total_bytes(ledger.live_bytes(MemoryTier::kHost)), 0);
+}
+
+} // namespace tessera

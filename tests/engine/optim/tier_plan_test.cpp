@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where shards go as the budget shrinks: state leaves the device first, then
+// gradients, then parameters; to the host, then to files.
+#include "tessera/engine/optim/tier_plan.h"
+
+#include "engine/offload/placement.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+using namespace testing;
+
+class TierPlanOf : public ::testing::TestWithParam<int> {
+ protected:
+  TierPlanOf() : net_(make_resting_net(300, 12)), mesh_(0, GetParam(), 0) {
+    options_ = resting_options(at::kBFloat16);
+    options_.sharding.prefetch_depth = 1;
+    auto census = take_parameter_census(*net_, {});
+    choose_dtypes(*net_, options_.sharding.precision, census);
+    groups_ = make_groups(*net_, census, options_.sharding.groups);
+  }
+
+  TierPlan plan(const MemoryBudget& memory) const {
+    return plan_tiers(
+        groups_, options_.optimizer, memory, options_.sharding, mesh_);
+  }
+  int64_t least(const ShardTiers& tiers) const {
+    return device_needs(
+        groups_,
+        options_.sharding,
+        mesh_,
+        std::vector<ShardTiers>(groups_.size(), tiers));
+  }
+
+  RestingNet net_;
+  EngineOptions options_;
+  ShardMesh mesh_;
+  std::vector<GroupSpec> groups_;
+};
+
+int64_t count(
+    const std::vector<ShardTiers>& shards,
+    MemoryTier ShardTiers::*which,
+    MemoryTier tier) {
+  return std::count_if(shards.begin(), shards.end(), [&](const auto& of) {
+    return of.*which == tier;
+  });
+}
+
+} // namespace
+
+TEST_P(TierPlanOf, WithoutABudgetEverythingIsOnTheDevice) {
+  const TierPlan plan = this->plan({});
+  const auto groups = static_cast<int64_t>(groups_.size());
+  EXPECT_EQ(
+      count(plan.shards, &ShardTiers::parameters, MemoryTier::kDevice), groups);
+  EXPECT_EQ(
+      count(plan.shards, &ShardTiers::gradients, MemoryTier::kDevice), groups);
+  EXPECT_EQ(
+      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
+      groups);
+}
+
+TEST_P(TierPlanOf, WhatFitsNowhereStays) {
+  MemoryBudget memory;
+  memory.device_bytes = 1;
+  const TierPlan plan = this->plan(memory);
+  EXPECT_EQ(
+      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
+      static_cast<int64_t>(groups_.size()));
+}
+
+TEST_P(TierPlanOf, AShrinkingDeviceLosesStateThenGradientsThenParameters) {
+  MemoryBudget memory;
+  memory.host_bytes = int64_t{1} << 30;
+  const int64_t all = least({});
+  const int64_t without_gradients =
+      least({MemoryTier::kDevice, MemoryTier::kHost});
+  const int64_t without_both = least({MemoryTier::kHost, MemoryTier::kHost});
+  ASSERT_LT(without_gradients, all);
+  ASSERT_LT(without_both, without_gradients);
+
+  int64_t gradients_before = 0;
+  int64_t parameters_before = 0;
+  for (int step = 0; step <= 20; ++step) {
+    memory.device_bytes = all - step * (all - without_both) / 20;
+    const TierPlan plan = this->plan(memory);
+    const int64_t gradients =
+        count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost);
+    const int64_t parameters =
+        count(plan.shards, &ShardTiers::parameters, MemoryTier::kHost);
+    EXPECT_GE(gradients, gradients_before);
+    EXPECT_GE(parameters, parameters_before);
+    EXPECT_EQ(gradients > 0, *memory.device_bytes < all);
+    EXPECT_EQ(parameters > 0, *memory.device_bytes < without_gradients);
+    // Nothing of the frozen group has a gradient.
+    EXPECT_LT(gradients, static_cast<int64_t>(groups_.size()));
+    EXPECT_LE(
+        device_needs(groups_, options_.sharding, mesh_, plan.shards),
+        *memory.device_bytes);
+    gradients_before = gradients;
+    parameters_before = parameters;
+  }
+  EXPECT_EQ(parameters_before, static_cast<int64_t>(groups_.size()));
+}
+
+TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
+  const TemporaryFolder folder;
+  MemoryBudget memory;
+  memory.device_bytes = least({MemoryTier::kHost, MemoryTier::kHost});
+  memory.host_bytes = int64_t{16} << 20;
+  memory.nvme_path = folder.path();
+  const TierPlan plan = this->plan(memory);
+  EXPECT_GT(count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), 0);
+  EXPECT_GT(
+      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kNvme), 0);
+}
+
+TEST_P(TierPlanOf, WhatIsSaidIsDone) {
+  const TemporaryFolder folder;
+  MemoryBudget memory;
+  memory.parameters = MemoryTier::kNvme;
+  memory.gradients = MemoryTier::kHost;
+  memory.nvme_path = folder.path();
+  const TierPlan plan = this->plan(memory);
+  const auto groups = static_cast<int64_t>(groups_.size());
+  EXPECT_EQ(
+      count(plan.shards, &ShardTiers::parameters, MemoryTier::kNvme), groups);
+  EXPECT_EQ(
+      count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), groups);
+  EXPECT_EQ(
+      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
+      groups);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TierPlanOf, ::testing::Values(1, 2, 5));
+
+} // namespace tessera

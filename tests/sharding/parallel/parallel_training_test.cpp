@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small language model of parallel layers, trained on 1 to 4 ranks.
+#include "support/ranks.h"
+#include "tessera/sharding/checkpoint.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_attention.h"
+#include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/parallel/sequence_layer_norm.h"
+#include "tessera/sharding/parallel/tensor_gradient_norm.h"
+#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kFeatures = 24;
+constexpr int64_t kVocab = 37; // uneven over 2, 3 and 4 ranks
+constexpr int64_t kLength = 12;
+constexpr int kSteps = 3;
+
+const DistributedParameterOptions kDouble{at::kDouble};
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(const TensorParallel& how, double dropout)
+      : how(how), dropout(dropout) {
+    const SequenceLayerNormOptions norm{
+        .features = kFeatures, .parameters = kDouble};
+    norm1 = register_module("norm1", SequenceLayerNorm(how, norm));
+    norm2 = register_module("norm2", SequenceLayerNorm(how, norm));
+    ParallelAttentionOptions attention_options;
+    attention_options.features = kFeatures;
+    attention_options.heads = 8;
+    attention_options.kv_heads = 4;
+    attention_options.causal = true;
+    attention_options.dropout = dropout;
+    attention_options.parameters = kDouble;
+    attention =
+        register_module("attention", ParallelAttention(how, attention_options));
+    ParallelLinearOptions linear;
+    linear.parameters = kDouble;
+    linear.in = kFeatures;
+    linear.out = 50; // uneven over 3 and 4 ranks
+    up = register_module("up", ColumnParallelLinear(how, linear));
+    linear.in = 50;
+    linear.out = kFeatures;
+    down = register_module("down", RowParallelLinear(how, linear));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor middle = x + drop(attention->forward(norm1->forward(x)));
+    return middle +
+           drop(down->forward(at::gelu(up->forward(norm2->forward(middle)))));
+  }
+
+  /// Of activations between layers.
+  at::Tensor drop(const at::Tensor& x) {
+    if (!how.sequence) {
+      return torch::dropout(x, dropout, is_training());
+    }
+    const TensorRandomScope random(*how.group, x.device());
+    return torch::dropout(x, dropout, is_training());
+  }
+
+  TensorParallel how;
+  double dropout;
+  SequenceLayerNorm norm1{nullptr}, norm2{nullptr};
+  ParallelAttention attention{nullptr};
+  ColumnParallelLinear up{nullptr};
+  RowParallelLinear down{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct ModelOptions {
+  double dropout = 0;
+  bool tied = false;
+  bool checkpointed = false;
+};
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl(const TensorParallel& how, const ModelOptions& options)
+      : how(how), options(options) {
+    VocabParallelEmbeddingOptions table;
+    table.vocab = kVocab;
+    table.features = kFeatures;
+    table.weight_init = normal_init(0, 0.5);
+    table.parameters = kDouble;
+    embedding =
+        register_module("embedding", VocabParallelEmbedding(how, table));
+    for (int i = 0; i < 2; ++i) {
+      blocks.push_back(register_module(
+          "block" + std::to_string(i), Block(how, options.dropout)));
+    }
+    norm = register_module(
+        "norm",
+        SequenceLayerNorm(
+            how,
+            SequenceLayerNormOptions{
+                .features = kFeatures, .parameters = kDouble}));
+    if (!options.tied) {
+      ParallelLinearOptions linear;
+      linear.in = kFeatures;
+      linear.out = kVocab;
+      linear.bias = false;
+      linear.parameters = kDouble;
+      head = register_module("head", ColumnParallelLinear(how, linear));
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& targets) {
+    at::Tensor x = embedding->forward(tokens);
+    for (Block& block : blocks) {
+      x = options.checkpointed
+              ? checkpoint(
+                    true,
+                    [impl = block.ptr()](const at::Tensor& input) {
+                      return impl->forward(input);
+                    },
+                    x)
+              : block->forward(x);
+    }
+    x = norm->forward(x);
+    const at::Tensor logits =
+        options.tied ? at::linear(enter_layer(x, how), embedding->weight)
+                     : head->forward(x);
+    return vocab_parallel_cross_entropy(
+        logits,
+        targets,
+        embedding->split(),
+        *how.group,
+        {.label_smoothing = 0.1, .z_loss = 1e-3});
+  }
+
+  TensorParallel how;
+  ModelOptions options;
+  VocabParallelEmbedding embedding{nullptr};
+  std::vector<Block> blocks;
+  SequenceLayerNorm norm{nullptr};
+  ColumnParallelLinear head{nullptr};
+};
+TORCH_MODULE(Model);
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  Model model{nullptr};
+};
+
+/// Clipped gradient descent from the same numbers, whatever the group.
+Trained train(const TensorParallel& how, const ModelOptions& options) {
+  Trained run;
+  run.model = Model(how, options);
+  init_parameters(*run.model, 5);
+  materialize(*run.model);
+  torch::manual_seed(1);
+  const at::Tensor tokens = torch::randint(kVocab, {3, kLength + 1}, at::kLong);
+  const at::Tensor inputs = tokens.narrow(1, 0, kLength);
+  const at::Tensor targets = tokens.narrow(1, 1, kLength).clone();
+  targets[1].narrow(0, 0, 3).fill_(-100);
+  for (int step = 0; step < kSteps; ++step) {
+    run.model->zero_grad();
+    const at::Tensor loss = run.model->forward(inputs, targets);
+    loss.backward();
+    run.losses.push_back(loss.item<double>());
+    run.norms.push_back(clip_tensor_gradients(*run.model, *how.group, 1.0));
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : run.model->parameters()) {
+      parameter.sub_(0.5 * parameter.grad());
+    }
+  }
+  return run;
+}
+
+using Setting = std::tuple<int, bool, bool, bool>;
+
+class ParallelTraining : public ::testing::TestWithParam<Setting> {};
+
+std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
+  const auto& [ranks, sequence, tied, checkpointed] = info.param;
+  return "ranks" + std::to_string(ranks) + (sequence ? "_sequence" : "") +
+         (tied ? "_tied" : "") + (checkpointed ? "_checkpointed" : "");
+}
+
+} // namespace
+
+// Float64 in another order, over three steps whose gradients and clipping
+// factors depend on each other: 1e-10 leaves some hundreds of roundings each.
+TEST_P(ParallelTraining, IsThatOfOneRank) {
+  const auto& [ranks, sequence, tied, checkpointed] = GetParam();
+  testing::run_ranks(ranks, [=, sequence = sequence](World& world) {
+    Communicator alone_group("alone");
+    const Trained alone = train(TensorParallel{&alone_group}, {.tied = tied});
+    auto group = world.new_communicator("tensor");
+    const Trained divided = train(
+        TensorParallel{group.get(), sequence},
+        {.tied = tied, .checkpointed = checkpointed});
+    for (int step = 0; step < kSteps; ++step) {
+      const auto i = static_cast<size_t>(step);
+      EXPECT_NEAR(divided.losses[i], alone.losses[i], 1e-10) << step;
+      EXPECT_NEAR(divided.norms[i], alone.norms[i], 1e-10) << step;
+    }
+    EXPECT_LT(alone.losses.back(), alone.losses.front() - 0.1);
+    const auto parts = parts_in(*divided.model);
+    const auto wholes = alone.model->named_parameters();
+    for (const auto& item : divided.model->named_parameters()) {
+      at::Tensor expected = wholes[item.key()];
+      const auto part = parts.find(item.value().unsafeGetTensorImpl());
+      if (part != parts.end()) {
+        const DimSplit& split = part->second.split;
+        expected = expected.narrow(
+            part->second.dim,
+            split.begin(world.rank()),
+            split.length(world.rank()));
+      }
+      EXPECT_TRUE(item.value().allclose(expected, 1e-9, 1e-10)) << item.key();
+      if (part == parts.end()) {
+        // What every rank has whole is the same on all of them, to the bit.
+        const at::Tensor mine = item.value().detach();
+        const at::Tensor first = mine.clone();
+        group->broadcast(first, 0, "a test's broadcast").wait();
+        EXPECT_TRUE(first.equal(mine)) << item.key();
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix,
+    ParallelTraining,
+    ::testing::Values(
+        Setting{1, true, false, true},
+        Setting{2, false, false, false},
+        Setting{2, true, true, true},
+        Setting{3, false, true, true},
+        Setting{3, true, false, false},
+        Setting{4, false, false, true},
+        Setting{4, true, true, false}),
+    name_of);
+
+// With dropout the numbers of masks depend on the ranks, but not on whether
+// blocks are computed again; and whole parameters stay equal.
+TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
+  for (const bool sequence : {false, true}) {
+    testing::run_ranks(2, [sequence](World& world) {
+      auto group = world.new_communicator("tensor");
+      const TensorParallel how{group.get(), sequence};
+      const Trained once = train(how, {.dropout = 0.2});
+      const Trained again = train(how, {.dropout = 0.2, .checkpointed = true});
+      EXPECT_EQ(once.losses, again.losses);
+      EXPECT_EQ(once.norms, again.norms);
+      const auto parts = parts_in(*once.model);
+      for (const auto& parameter : once.model->parameters()) {
+        if (parts.count(parameter.unsafeGetTensorImpl()) == 0) {
+          const at::Tensor first = parameter.detach().clone();
+          group->broadcast(first, 0, "a test's broadcast").wait();
+          EXPECT_TRUE(first.equal(parameter));
+        }
+      }
+    });
+  }
+}
+
+} // namespace tessera
