@@ -51,7 +51,8 @@ struct RankIntent {
 class RankAgreement {
  public:
   /// Collective. Agreements of one job do not see each other, whatever their
-  /// names. @param world outlives this object. @param describe turns an intent into words for errors.
+  /// names. @param world outlives this object. @param describe turns an intent
+  /// into words for errors.
   RankAgreement(
       World& world,
       const std::string& name,
@@ -99,6 +100,8 @@ class RankAgreement {
 
   std::string key(const std::string& suffix) const;
   std::string key_of_rank(int rank) const;
+  /// In the store of the job: what the parts of a model tell each other.
+  std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
   std::string disagreement(const std::vector<Account>& accounts) const;
   void throw_if_failed();

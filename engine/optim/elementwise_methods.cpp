@@ -77,22 +77,26 @@ class ElementwiseMethod : public UpdateMethod {
       steps.push_back(make_step_(parameter, input));
       steps.back().rounding = rounding_of(part, span);
     }
-    update.run = [this, &part, spans = update.spans, steps](
+    StreamedUpdate* const streamed =
+        context_.streams[part.group] ? &context_.streamed : nullptr;
+    const bool master_on_host = context_.access[part.group]->streams_master();
+    update.run = [=, kernel = kernel_, spans = update.spans](
                      const PartTensors& tensors, const PartTensors* before) {
-      run(part, spans, steps, tensors, before);
+      if (streamed != nullptr) {
+        stream(*streamed, master_on_host, kernel, spans, steps, tensors);
+      } else {
+        run(kernel, spans, steps, tensors, before);
+      }
     };
     return update;
   }
 
-  void run(
-      const ShardPart& part,
+  static void run(
+      Kernel kernel,
       const std::vector<SpanUpdate>& spans,
       const std::vector<Step>& steps,
       const PartTensors& tensors,
-      const PartTensors* before) const {
-    const auto views = [](const PartTensors& all, const SpanUpdate& span) {
-      return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
-    };
+      const PartTensors* before) {
     std::vector<Run> runs;
     std::vector<UpdateTensors> begin_from;
     for (size_t i = 0; i < spans.size(); ++i) {
@@ -101,30 +105,33 @@ class ElementwiseMethod : public UpdateMethod {
         begin_from.push_back(views(*before, spans[i]));
       }
     }
-    if (context_.streams[part.group]) {
-      run_streamed(part, runs);
-    } else {
-      kernel_(runs, begin_from);
-    }
+    kernel(runs, begin_from);
   }
 
-  void run_streamed(const ShardPart& part, const std::vector<Run>& runs) const {
-    const bool master_on_host = context_.access[part.group]->streams_master();
-    std::vector<StreamedRun> streamed;
-    for (const Run& run : runs) {
-      streamed.push_back({run.tensors, master_on_host});
+  static void stream(
+      StreamedUpdate& streamed,
+      bool master_on_host,
+      Kernel kernel,
+      const std::vector<SpanUpdate>& spans,
+      const std::vector<Step>& steps,
+      const PartTensors& tensors) {
+    std::vector<StreamedRun> runs;
+    for (const SpanUpdate& span : spans) {
+      runs.push_back({views(tensors, span), master_on_host});
     }
-    context_.streamed.run(
-        streamed, [&](const std::vector<StreamedPiece>& pieces) {
-          std::vector<Run> now;
-          for (const StreamedPiece& piece : pieces) {
-            now.push_back(runs[piece.run]);
-            now.back().tensors = piece.tensors;
-            now.back().step.rounding.first_element +=
-                static_cast<uint64_t>(piece.begin);
-          }
-          kernel_(now, {});
-        });
+    streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+      std::vector<Run> now;
+      for (const StreamedPiece& piece : pieces) {
+        now.push_back({piece.tensors, steps[piece.run]});
+        now.back().step.rounding.first_element +=
+            static_cast<uint64_t>(piece.begin);
+      }
+      kernel(now, {});
+    });
+  }
+
+  static UpdateTensors views(const PartTensors& all, const SpanUpdate& span) {
+    return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
   }
 
   Kernel kernel_;

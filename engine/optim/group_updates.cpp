@@ -23,7 +23,8 @@ GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
       device_(context.pager.groups().front()->device()),
       shadows_(context.pager.groups().size()),
       speculated_(shadows_.size()),
-      tickets_(shadows_.size(), 0) {
+      tickets_(shadows_.size(), 0),
+      streamed_(shadows_.size()) {
   if (overlaps) {
     queue_ = std::make_unique<UpdateQueue>(device_);
   }
@@ -127,7 +128,15 @@ void GroupUpdates::run(const PartUpdate& update) {
   fetch_next(update);
   update.run(tensors, nullptr);
   update.method->close(*update.part, written_by(update), true);
-  context_.streamed.join();
+  const size_t g = update.part->group;
+  if (!context_.streams[g]) {
+    return;
+  }
+  if (overlaps()) {
+    streamed_[g] = context_.streamed.mark();
+  } else {
+    context_.streamed.join();
+  }
 }
 
 /// Learns the order of updates; what was fetched ahead is this one's, or not
@@ -205,7 +214,9 @@ StreamMarks GroupUpdates::wait(size_t g) {
     return {};
   }
   queue_->wait(tickets_[g]);
-  return queue_->mark();
+  StreamMarks marks = queue_->mark();
+  marks.add(streamed_[g]);
+  return marks;
 }
 
 void GroupUpdates::wait_all() {
@@ -216,6 +227,7 @@ void GroupUpdates::wait_all() {
   // The thread has nothing to do.
   drop_prefetched();
   queue_->mark().block_current(device_);
+  context_.streamed.join();
 }
 
 } // namespace tessera

@@ -19,8 +19,7 @@ namespace tessera {
 
 /// Since construction, of parts of groups.
 struct UpdateStatistics {
-  int64_t beside =
-      0; ///< updates made on the thread beside, as they were wanted
+  int64_t beside = 0; ///< made on the thread beside, as they were wanted
   int64_t speculated = 0; ///< begun before it was known
   int64_t taken = 0; ///< of those, the ones that were wanted
 };
@@ -119,6 +118,9 @@ class GroupUpdates {
   Place first_; ///< of a step
   Place last_; ///< that was begun; of the step in progress
   Place prefetched_;
+  /// Per group, behind its last update if it was streamed. Read by others once
+  /// that has ended.
+  std::vector<StreamMarks> streamed_;
 
   std::unique_ptr<UpdateQueue> queue_; ///< last: its work uses all of it
 };

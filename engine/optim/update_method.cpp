@@ -267,7 +267,6 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
-  const TransferWaits::Scope waits(context_.pager.transfer_waits());
   close(part, written, writes.state);
 }
 

@@ -255,9 +255,9 @@ class UpdateMethod {
   /// The parts of which some run has a gradient.
   std::vector<ShardPart*> active_parts();
 
-  void give_back(ShardPart& part, std::vector<PendingTransfer> leaving);
   int64_t streamed_bytes(const ShardPart& part) const;
   void end_streaming(ShardPart& part);
+  void give_back(ShardPart& part, std::vector<PendingTransfer> leaving);
 
   UpdateContext& context_;
   std::vector<ShardPart> parts_;

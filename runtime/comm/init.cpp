@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/job_environment.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -208,12 +209,13 @@ std::unique_ptr<World> World::part(
       static_cast<int>(place - ranks.begin()),
       static_cast<int>(ranks.size()),
       local_rank_,
-      ranks.size() > 1 ? c10::make_intrusive<c10d::PrefixStore>(
-                             "part/" + key + "/" +
-                                 std::to_string(ranks.front()),
-                             store_)
-                       : nullptr,
+      ranks.size() > 1
+          ? c10::make_intrusive<c10d::PrefixStore>(
+                "part/" + key + "/" + std::to_string(ranks.front()), store_)
+          : nullptr,
       options_);
+  made->job_store_ = job_store();
+  made->scope_ = scope_ + key + "/";
   for (const int rank : ranks) {
     made->job_ranks_.push_back(job_rank(rank));
   }
@@ -228,6 +230,7 @@ World& init(const InitOptions& options) {
   if (world_slot()) {
     return *world_slot();
   }
+  adopt_job_environment();
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
     return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }

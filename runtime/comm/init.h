@@ -96,7 +96,15 @@ class World {
       const std::string& key,
       const std::vector<int>& ranks) const;
 
-  /// Of the whole job, for messages.
+  /// The store of the whole job, and what tells this part's keys there from
+  /// other worlds'; equal on all parts that were made with one key.
+  const c10::intrusive_ptr<c10d::Store>& job_store() const {
+    return job_store_ ? job_store_ : store_;
+  }
+  const std::string& scope() const {
+    return scope_;
+  }
+  /// The number of a rank in the whole job, for messages.
   int job_rank(int rank) const {
     return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)];
   }
@@ -111,7 +119,10 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
-  std::vector<int> job_ranks_; ///< of a part; empty: it is the whole
+  // Of a part; empty: it is the whole.
+  std::vector<int> job_ranks_;
+  c10::intrusive_ptr<c10d::Store> job_store_;
+  std::string scope_;
   int names_made_ = 0;
 };
 
@@ -119,9 +130,11 @@ class World {
 /// first: LibTorch remembers whether there was CUDA when it was first asked.
 ///
 /// The job is described by torchrun's variables
-/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
-/// by `tessera launch`), or a world of one when there are none. Later calls
-/// return the same World. Blocks until the store is reachable.
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set by
+/// `tessera launch`), or those of Slurm, Open MPI or PMI, which are put into
+/// the environment under torchrun's names (see job_environment.h); without any,
+/// it is a world of one. Later calls return the same World. Blocks until the
+/// store is reachable.
 /// @throws tessera::Error when a variable is missing or malformed.
 World& init(const InitOptions& options = {});
 
