@@ -4,6 +4,7 @@
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
@@ -91,6 +92,25 @@ void check_update_in_backward(
       "optimizer.overlap speculate, which is for gradients that may still be "
       "clipped",
       "use wait");
+}
+
+/// @throws tessera::Error where an optimizer looks at whole parameters and has
+///   only parts of them.
+void check_updates_of_parts(
+    const torch::nn::Module& module,
+    const std::unordered_set<const c10::TensorImpl*>& divided,
+    const OptimizerOptions& optimizer) {
+  for (const auto& item : module.named_parameters()) {
+    const UpdateRule rule = settings_for(optimizer, {item.key()}).rule;
+    TESSERA_CHECK(
+        divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
+            updates_elements_alone(rule),
+        "wrap: parameter '",
+        item.key(),
+        "' is divided over tensor-parallel ranks, and its optimizer (",
+        name_of(rule),
+        ") looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.");
+  }
 }
 
 } // namespace
@@ -269,6 +289,19 @@ void Engine::backward(const at::Tensor& loss) {
       loss.backward();
     }
   });
+}
+
+std::vector<at::Tensor> Engine::run_pipeline(
+    PipelineExecutor& stage,
+    const PipelineCallbacks& callbacks) {
+  check_usable("run_pipeline");
+  pager_->check_identity();
+  optimizer_->begin_backward(1 / scaler_.scale());
+  std::vector<at::Tensor> losses;
+  reporting_memory("run_pipeline", [&] {
+    losses = stage.run(callbacks, scaler_.scale());
+  });
+  return losses;
 }
 
 void Engine::reporting_memory(

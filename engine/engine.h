@@ -30,6 +30,8 @@
 namespace tessera {
 
 class Checkpointable;
+class PipelineExecutor;
+struct PipelineCallbacks;
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
@@ -92,6 +94,15 @@ class Engine {
   /// made `loss`.
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
+
+  /// The same for one step of a pipeline, whose stage the module is: all of its
+  /// forwards and backwards. Losses are multiplied by loss_scale(), gradients
+  /// are those of the mean over the micro-batches. Collective over all ranks.
+  /// @param stage outlives the call.
+  /// @return PipelineExecutor::run()'s.
+  std::vector<at::Tensor> run_pipeline(
+      PipelineExecutor& stage,
+      const PipelineCallbacks& callbacks);
 
   /// Scales all gradients so that their global p-norm is at most `max_norm`
   /// (factor max_norm / (norm + 1e-6), as torch). A norm that is not finite
