@@ -4,9 +4,11 @@
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/autocast_mode.h>
 
@@ -92,6 +94,25 @@ void check_update_in_backward(
       "use wait");
 }
 
+/// @throws tessera::Error where an optimizer looks at whole parameters and has
+///   only parts of them.
+void check_updates_of_parts(
+    const torch::nn::Module& module,
+    const std::unordered_set<const c10::TensorImpl*>& divided,
+    const OptimizerOptions& optimizer) {
+  for (const auto& item : module.named_parameters()) {
+    const UpdateRule rule = settings_for(optimizer, {item.key()}).rule;
+    TESSERA_CHECK(
+        divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
+            updates_elements_alone(rule),
+        "wrap: parameter '",
+        item.key(),
+        "' is divided over tensor-parallel ranks, and its optimizer (",
+        name_of(rule),
+        ") looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.");
+  }
+}
+
 } // namespace
 
 void check(const EngineOptions& options) {
@@ -129,6 +150,12 @@ Engine::Engine(
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
+  if (options.parallel != nullptr) {
+    join_model_ranks(world, *options.parallel, options.optimizer);
+    sharding.shard_ranks =
+        options.parallel->size(ParallelGroup::kParameterShards);
+  }
+  World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<StateTiers>(
       options.optimizer,
       without_activations(options),
@@ -136,7 +163,7 @@ Engine::Engine(
       sharding,
       *ledger_);
   pager_ = std::make_unique<Pager>(
-      world, *module_, sharding, *ledger_, tiers_.get());
+      own_world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ = std::make_unique<ShardedOptimizer>(
       *pager_, *tiers_, options.optimizer, options.offload);
   if (options.update_in_backward ||
@@ -190,6 +217,35 @@ Engine::Engine(
   }
 }
 
+void Engine::join_model_ranks(
+    World& world,
+    const ParallelMesh& mesh,
+    const OptimizerOptions& optimizer) {
+  TESSERA_CHECK(
+      mesh.world_size() == world.size(),
+      "wrap: the parallel mesh is for ",
+      mesh.world_size(),
+      " ranks, and the job has ",
+      world.size(),
+      ".");
+  const std::string key = world.unique_name("model");
+  const auto ranks_of = [&](ParallelGroup group) {
+    return mesh.ranks(group, world.rank());
+  };
+  part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
+  if (mesh.size(ParallelGroup::kTensor) == 1 &&
+      mesh.size(ParallelGroup::kPipeline) == 1) {
+    return;
+  }
+  std::unordered_set<const c10::TensorImpl*> divided;
+  for (const auto& [parameter, part] : parts_in(*module_)) {
+    divided.insert(parameter);
+  }
+  check_updates_of_parts(*module_, divided, optimizer);
+  model_ranks_ =
+      std::make_unique<ModelRanks>(world, key, mesh, std::move(divided));
+}
+
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
@@ -233,6 +289,19 @@ void Engine::backward(const at::Tensor& loss) {
       loss.backward();
     }
   });
+}
+
+std::vector<at::Tensor> Engine::run_pipeline(
+    PipelineExecutor& stage,
+    const PipelineCallbacks& callbacks) {
+  check_usable("run_pipeline");
+  pager_->check_identity();
+  optimizer_->begin_backward(1 / scaler_.scale());
+  std::vector<at::Tensor> losses;
+  reporting_memory("run_pipeline", [&] {
+    losses = stage.run(callbacks, scaler_.scale());
+  });
+  return losses;
 }
 
 void Engine::reporting_memory(
@@ -334,7 +403,10 @@ bool Engine::step() {
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
-               !gradients_are_finite(*pager_, optimizer_->gradient_sums(2));
+               !gradients_are_finite(
+                   *pager_,
+                   optimizer_->gradient_sums(2),
+                   model_ranks_.get());
     if (overflow) {
       optimizer_->skip_step();
     } else {

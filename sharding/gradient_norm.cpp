@@ -101,18 +101,29 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
     for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
-      if (bucket.has_gradient(bucket.own_runs()[i].parameter)) {
-        all.push_back({sums[k][place], bucket.factor()});
+      const size_t position = bucket.own_runs()[i].parameter;
+      if (bucket.has_gradient(position)) {
+        all.push_back(
+            {sums[k][place],
+             bucket.factor(),
+             pager_.groups()[groups[k]]->parameters()[position].record.tensor});
       }
     }
   }
   return all;
 }
 
-double gradient_norm(Pager& pager, GradientSums& sums, double p) {
+double gradient_norm(
+    Pager& pager,
+    GradientSums& sums,
+    double p,
+    ModelRanks* model) {
   const bool largest = std::isinf(p);
   double mine = 0;
-  for (const auto& [sum, factor] : sums.all(p)) {
+  for (const auto& [sum, factor, parameter] : sums.all(p)) {
+    if (model != nullptr && !model->counts(parameter)) {
+      continue;
+    }
     if (!largest) {
       mine += sum * std::pow(factor, p);
     } else if (!std::isnan(mine) && !(sum * factor <= mine)) {
@@ -124,22 +135,35 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     // A maximum over the ranks may lose a NaN.
     const at::Tensor bad =
         at::tensor({std::isnan(mine) ? 1.0 : 0.0}, at::kDouble);
-    pager.max_over_ranks(bad);
-    pager.max_over_ranks(total);
+    for (const at::Tensor& value : {bad, total}) {
+      pager.max_over_ranks(value);
+      if (model != nullptr) {
+        model->max(value, pager.watch_failures());
+      }
+    }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
   pager.sum_over_shards(total);
+  if (model != nullptr) {
+    model->sum(total, pager.watch_failures());
+  }
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
-bool gradients_are_finite(Pager& pager, GradientSums& sums) {
+bool gradients_are_finite(
+    Pager& pager,
+    GradientSums& sums,
+    ModelRanks* model) {
   double mine = 0;
   for (const auto& sum : sums.all(2)) {
     mine += std::isfinite(sum.of_powers) ? 0 : 1;
   }
   const at::Tensor bad = at::tensor({mine}, at::kDouble);
   pager.sum_over_ranks(bad);
+  if (model != nullptr) {
+    model->sum(bad, pager.watch_failures());
+  }
   return bad.item<double>() == 0;
 }
 

@@ -3,6 +3,7 @@
 // Norms and limits of all of a pager's gradients, from this rank's shards.
 
 #include "tessera/runtime/kernels/power_sum.h"
+#include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
 
 #include <functional>
@@ -34,6 +35,7 @@ class GradientSums {
   struct Sum {
     double of_powers;
     double factor; ///< what the gradients are multiplied with
+    at::Tensor parameter;
   };
   /// power_sum() of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
@@ -53,12 +55,21 @@ class GradientSums {
 /// The global p-norm of the settled gradients: every element of every gradient
 /// counts once, whatever rank it lies on. Collective; blocks.
 /// @param p above 0, infinity for the largest magnitude.
+/// @param model where several ranks hold the model between them: the norm is
+///   that of all of it. May be null.
 /// @return the same on all ranks; NaN or infinity when a gradient has one.
-double gradient_norm(Pager& pager, GradientSums& sums, double p);
+double gradient_norm(
+    Pager& pager,
+    GradientSums& sums,
+    double p,
+    ModelRanks* model = nullptr);
 
 /// True when every element of every settled gradient is finite, on all ranks.
-/// Collective; blocks.
-bool gradients_are_finite(Pager& pager, GradientSums& sums);
+/// Collective; blocks. @param model as above.
+bool gradients_are_finite(
+    Pager& pager,
+    GradientSums& sums,
+    ModelRanks* model = nullptr);
 
 /// Limits every element of the settled gradients to [-limit, limit].
 /// Not collective.

@@ -58,7 +58,7 @@ void Pager::open_bucket(size_t g) {
   before_gradients_change(g);
   if (is_alone() &&
       (!options_.update_in_backward || expected_arrivals_[g] == 0)) {
-    bucket.open({});
+    or_abandon([&] { bucket.open({}); });
     return;
   }
   Slot slot = take_reduce_slot(*groups_[g], bucket.dtype());

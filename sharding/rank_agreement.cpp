@@ -42,6 +42,10 @@ std::string RankAgreement::key(const std::string& suffix) const {
   return "agreement/" + name_ + "/" + suffix;
 }
 
+std::string RankAgreement::key_of_failure() const {
+  return "agreement/" + world_.scope() + name_ + "/failed";
+}
+
 std::string RankAgreement::key_of_rank(int rank) const {
   return key("waits/" + std::to_string(rank));
 }
@@ -120,15 +124,16 @@ WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
 }
 
 void RankAgreement::throw_if_failed() {
-  const std::string failed = key("failed");
-  if (store_->check({failed})) {
+  const std::string failed = key_of_failure();
+  const auto& store = world_.job_store();
+  if (store != nullptr && store->check({failed})) {
     blame_peer();
-    throw Error(to_text(store_->get(failed)));
+    throw Error(to_text(store->get(failed)));
   }
 }
 
 WaitCheck RankAgreement::watch_failures() {
-  if (size() == 1) {
+  if (world_.job_store() == nullptr) {
     return {};
   }
   return [this] { throw_if_failed(); };
@@ -169,12 +174,12 @@ WaitCheck RankAgreement::watch(
 }
 
 void RankAgreement::report(const std::string& reason) noexcept {
-  if (size() == 1) {
+  if (world_.job_store() == nullptr) {
     return;
   }
   try {
-    store_->set(
-        key("failed"),
+    world_.job_store()->set(
+        key_of_failure(),
         to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
     // The store is gone, and with it the rank that holds it.
@@ -183,7 +188,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
 
 void RankAgreement::fail(const std::string& message) {
   if (size() > 1) {
-    store_->set(key("failed"), to_bytes(message));
+    world_.job_store()->set(key_of_failure(), to_bytes(message));
   }
   throw Error(message);
 }

@@ -100,6 +100,8 @@ class RankAgreement {
 
   std::string key(const std::string& suffix) const;
   std::string key_of_rank(int rank) const;
+  /// In the store of the job: what the parts of a model tell each other.
+  std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
   std::string disagreement(const std::vector<Account>& accounts) const;
   void throw_if_failed();

@@ -214,6 +214,8 @@ std::unique_ptr<World> World::part(
                 "part/" + key + "/" + std::to_string(ranks.front()), store_)
           : nullptr,
       options_);
+  made->job_store_ = job_store();
+  made->scope_ = scope_ + key + "/";
   for (const int rank : ranks) {
     made->job_ranks_.push_back(job_rank(rank));
   }

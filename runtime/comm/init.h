@@ -96,7 +96,15 @@ class World {
       const std::string& key,
       const std::vector<int>& ranks) const;
 
-  /// Of the whole job, for messages.
+  /// The store of the whole job, and what tells this part's keys there from
+  /// other worlds'; equal on all parts that were made with one key.
+  const c10::intrusive_ptr<c10d::Store>& job_store() const {
+    return job_store_ ? job_store_ : store_;
+  }
+  const std::string& scope() const {
+    return scope_;
+  }
+  /// The number of a rank in the whole job, for messages.
   int job_rank(int rank) const {
     return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)];
   }
@@ -111,7 +119,10 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
-  std::vector<int> job_ranks_; ///< of a part; empty: it is the whole
+  // Of a part; empty: it is the whole.
+  std::vector<int> job_ranks_;
+  c10::intrusive_ptr<c10d::Store> job_store_;
+  std::string scope_;
   int names_made_ = 0;
 };
 
