@@ -333,6 +333,18 @@ void Engine::reporting_memory(
   }
 }
 
+void Engine::check_has_whole_model(const char* function) const {
+  check_usable(function);
+  TESSERA_CHECK(
+      model_ranks_ == nullptr,
+      "Engine::",
+      function,
+      ": this rank has a part of the model (EngineOptions::parallel with "
+      "tensor "
+      "or pipeline ranks), and files hold whole models only. Take the values "
+      "with for_each_parameter().");
+}
+
 void Engine::check_keeps_gradients(const char* function) const {
   check_usable(function);
   TESSERA_CHECK(
@@ -496,13 +508,13 @@ void Engine::for_each_parameter(
 LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
-  check_usable("load_weights");
+  check_has_whole_model("load_weights");
   optimizer_->finish_updates();
   return load_sharded_weights(*pager_, *module_, path, options);
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
-  check_usable("save_weights");
+  check_has_whole_model("save_weights");
   save_sharded_weights(*pager_, *module_, path);
 }
 
@@ -520,7 +532,7 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  check_usable("save");
+  check_has_whole_model("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::save: backward has updated some groups already "
@@ -532,7 +544,7 @@ std::filesystem::path Engine::save(
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  check_usable("load");
+  check_has_whole_model("load");
   return load_checkpoint(
       {*pager_, *optimizer_, scaler_, *module_, states}, path);
 }
