@@ -12,6 +12,7 @@
 #include "adamw_ceiling.h"
 #include "tessera/runtime/kernels/adamw.h"
 #include "tessera/runtime/kernels/cpu_update.h"
+#include "tessera/runtime/kernels/thread_pool.h"
 #include "tessera/runtime/memory/host_heap.h"
 
 #include <ATen/Parallel.h>

@@ -196,7 +196,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
           });
       // Master weights are as the file has them, not rounded.
       for (const auto& group : engine.pager().groups()) {
-        EXPECT_EQ(group->master().scalar_type(), at::kFloat);
+        EXPECT_EQ(group->master().dtype(), at::kFloat);
         EXPECT_EQ(group->has_own_master(), low_precision);
       }
       train(); // the plan goes on

@@ -25,7 +25,12 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
 
   TierPlan plan(const MemoryBudget& memory) const {
     return plan_tiers(
-        groups_, options_.optimizer, memory, options_.sharding, mesh_);
+        groups_,
+        options_.optimizer,
+        memory,
+        options_.offload,
+        options_.sharding,
+        mesh_);
   }
   int64_t least(const ShardTiers& tiers) const {
     return device_needs(
