@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoders against transformers: hidden states, logits, loss, gradients, and
+// the bytes of a folder that is saved again.
+
+#include "support/expect_error.h"
+#include "tessera/zoo/models/decoder.h"
+#include "zoo/model_fixture.h"
+
+namespace tessera::zoo {
+namespace {
+
+class Decoders : public ::testing::TestWithParam<const char*> {};
+
+} // namespace
+
+TEST_P(Decoders, EqualTransformers) {
+  expect_equals_transformers(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Decoders,
+    ::testing::Values(
+        "gpt2",
+        "gpt2_base",
+        "gpt2_classifier",
+        "gptj",
+        "gptj_classifier",
+        "llama",
+        "llama3",
+        "llama_base",
+        "llama_classifier",
+        "llama_dynamic",
+        "llama_linear",
+        "llama_yarn",
+        "opt",
+        "opt_350m",
+        "opt_base",
+        "opt_classifier",
+        "qwen2",
+        "qwen2_classifier",
+        "qwen3"),
+    [](const auto& one) { return std::string(one.param); });
+
+// Without a mask another kernel is taken, and no mask is made.
+TEST(Decoder, NeedsNoMask) {
+  for (const char* name : {"gpt2", "llama", "opt", "qwen2"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    ModelInput input = reference.input();
+    input.attention_mask = torch::Tensor();
+    const ModelOutput output = model->forward(input);
+    input.attention_mask = torch::ones_like(input.input_ids);
+    expect_near(model->forward(input).logits, output.logits);
+  }
+}
+
+TEST(Decoder, ComputesTheLossWithoutLogits) {
+  for (const char* name : {"gpt2", "llama", "gptj"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    ModelInput input = reference.input();
+    input.loss_only = true;
+    input.hidden_states = false;
+    const ModelOutput output = model->forward(input);
+    EXPECT_FALSE(output.logits.defined());
+    expect_near(output.loss, reference.tensors("out.").at("loss"));
+    output.loss.backward();
+    expect_gradients(reference, *model);
+  }
+}
+
+TEST(Decoder, RecomputesItsLayers) {
+  const ModelFixture reference("qwen2");
+  const auto model = from_pretrained(reference.folder());
+  auto& layers = dynamic_cast<Decoder&>(*model).layers();
+  for (size_t i = 0; i < layers->size(); ++i) {
+    layers->block(i)->use_checkpoint = true;
+  }
+  model->forward(reference.input()).loss.backward();
+  expect_gradients(reference, *model);
+}
+
+// A checkpoint without a head makes a classifier with a fresh one, and a
+// language model's makes a base model without its head.
+TEST(Decoder, TakesCheckpointsOfOtherHeads) {
+  const ModelFixture lm("gpt2");
+  const auto base = from_pretrained(lm.folder(), {.architecture = "GPT2Model"});
+  const auto classifier = from_pretrained(
+      lm.folder(), {.architecture = "GPT2ForSequenceClassification"});
+  const torch::Tensor last = lm.tensors("out.").at("hidden_states.2");
+  ModelInput input = lm.input();
+  input.labels = torch::Tensor();
+  const torch::Tensor mask = input.attention_mask;
+  expect_near(
+      without_padding(base->forward(input).last_hidden_state, mask),
+      without_padding(last, mask));
+  EXPECT_EQ(classifier->forward(input).logits.sizes(), (at::IntArrayRef{3, 2}));
+  const TemporaryFolder saved;
+  save_pretrained(*base, saved.path() / "base");
+  const auto again = from_pretrained(saved.path() / "base");
+  expect_near(
+      again->forward(input).last_hidden_state,
+      base->forward(input).last_hidden_state);
+  expect_error(
+      [&] { from_pretrained(lm.folder(), {.architecture = "GPT2Foo"}); },
+      {"GPT2Foo", "GPT2LMHeadModel"});
+}
+
+// Files of older versions: other field names, buffers, no prefix.
+TEST(Decoder, TakesOldConfigurations) {
+  const ModelFixture reference("llama_linear");
+  nlohmann::json old = read_json(reference.folder() / "config.json");
+  old.erase("rope_parameters");
+  old["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  old["rope_theta"] = 10000;
+  const auto model = from_config(old);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+TEST(Decoder, NamesWhatIsWrongWithABatch) {
+  const ModelFixture reference("llama");
+  const auto model = from_pretrained(reference.folder());
+  const auto run = [&](const ModelInput& input) {
+    return [&model, input] { model->forward(input); };
+  };
+  const torch::Tensor ids = torch::full({2, 5}, 7, torch::kInt64);
+  ModelInput input;
+  expect_error(run(input), {"input_ids is missing"});
+  input.input_ids = ids.to(torch::kFloat);
+  expect_error(run(input), {"input_ids", "int64 or int32"});
+  input.input_ids = ids + 60;
+  expect_error(run(input), {"input_ids holds 67", "0 .. 60", "tokenizer"});
+  input.input_ids = ids;
+  input.attention_mask = torch::ones({2, 4});
+  expect_error(run(input), {"attention_mask is [2, 4]", "[2, 5]"});
+  input.attention_mask = torch::Tensor();
+  input.token_type_ids = ids;
+  expect_error(run(input), {"does not take 'token_type_ids'"});
+}
+
+TEST(Registry, NamesWhatIsWrongWithAConfiguration) {
+  const auto with = [](const char* key, nlohmann::json value) {
+    return [key, value] {
+      nlohmann::json config =
+          read_json(fixture("models") / "llama" / "config.json");
+      config[key] = value;
+      from_config(config);
+    };
+  };
+  expect_error(with("model_type", "lama"), {"model_type 'lama'", "llama"});
+  expect_error(with("model_type", nullptr), {"lacks 'model_type'"});
+  expect_error(with("architectures", {"LlamaX"}), {"'LlamaX'", "LlamaModel"});
+  expect_error(with("hidden_size", nullptr), {"lacks 'hidden_size'"});
+  expect_error(with("hidden_size", -4), {"'hidden_size' is -4"});
+  expect_error(with("hidden_size", "24"), {"hidden_size", "an integer"});
+  expect_error(with("num_key_value_heads", 3), {"3 heads of keys"});
+  expect_error(with("hidden_act", "sliu"), {"'sliu'", "'silu'"});
+  expect_error(
+      with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2}}),
+      {"'longrope'", "yarn"});
+  expect_error(with("pad_token_id", 61), {"'pad_token_id' is 61"});
+}
+
+} // namespace tessera::zoo
