@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -100,7 +101,15 @@ inline torch::Tensor loss_of(
       .sum();
 }
 
-inline void expect_gradients(const ModelFixture& reference, Model& model) {
+using GradientOf = std::function<torch::Tensor(const torch::Tensor&)>;
+
+/// @param gradient_of the whole gradient of a parameter; called for all of them
+///     on all ranks.
+inline void expect_gradients(
+    const ModelFixture& reference,
+    Model& model,
+    const GradientOf& gradient_of =
+        [](const torch::Tensor& parameter) { return parameter.grad(); }) {
   const NamedTensors expected = reference.tensors("grad.");
   const auto parameters = model.named_parameters();
   size_t compared = 0;
@@ -112,8 +121,8 @@ inline void expect_gradients(const ModelFixture& reference, Model& model) {
     SCOPED_TRACE("gradient of " + weight.name);
     std::vector<torch::Tensor> gradients;
     for (const std::string& ours : weight.ours) {
-      ASSERT_TRUE(parameters[ours].grad().defined());
-      gradients.push_back(parameters[ours].grad());
+      gradients.push_back(gradient_of(parameters[ours]));
+      ASSERT_TRUE(gradients.back().defined());
     }
     expect_near(weight.assemble(gradients), expected.at(weight.name));
     ++compared;
