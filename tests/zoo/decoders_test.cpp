@@ -39,7 +39,9 @@ INSTANTIATE_TEST_SUITE_P(
         "opt_classifier",
         "qwen2",
         "qwen2_classifier",
-        "qwen3"),
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe"),
     [](const auto& one) { return std::string(one.param); });
 
 // Without a mask another kernel is taken, and no mask is made.

@@ -108,8 +108,9 @@ using GradientOf = std::function<torch::Tensor(const torch::Tensor&)>;
 inline void expect_gradients(
     const ModelFixture& reference,
     Model& model,
-    const GradientOf& gradient_of =
-        [](const torch::Tensor& parameter) { return parameter.grad(); }) {
+    const GradientOf& gradient_of = [](const torch::Tensor& parameter) {
+      return parameter.grad();
+    }) {
   const NamedTensors expected = reference.tensors("grad.");
   const auto parameters = model.named_parameters();
   size_t compared = 0;

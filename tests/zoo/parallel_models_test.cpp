@@ -64,8 +64,8 @@ void check_tensor_parallel(World& world, const char* name, bool sequence) {
       torch::Device(torch::kCPU));
   const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
   const ModelFixture reference(name);
-  const auto model = from_pretrained(
-      reference.folder(), {.context = LayerContext(how)});
+  const auto model =
+      from_pretrained(reference.folder(), {.context = LayerContext(how)});
   const ModelInput input = reference.input();
   const ModelOutput output = model->forward(input);
   expect_outputs(reference, output);
@@ -122,6 +122,7 @@ TEST(ParallelModels, EqualTransformersWithLayersDivided) {
     for (const char* name : kModels) {
       check_tensor_parallel(world, name, false);
     }
+    check_tensor_parallel(world, "qwen2_moe", false);
   });
 }
 

@@ -10,7 +10,9 @@ std::vector<ModelFamily> built_in_families() {
       llama_family(),
       opt_family(),
       qwen2_family(),
+      qwen2_moe_family(),
       qwen3_family(),
+      qwen3_moe_family(),
   };
 }
 

@@ -17,7 +17,9 @@ ModelFamily gptj_family();
 ModelFamily llama_family();
 ModelFamily opt_family();
 ModelFamily qwen2_family();
+ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
+ModelFamily qwen3_moe_family();
 
 /// How a family of decoders reads its configurations and names its weights.
 struct DecoderFamily {
