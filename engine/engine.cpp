@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/autocast_mode.h>
 
@@ -24,6 +27,38 @@ const LossScaleOptions& checked(const LossScaleOptions& options) {
 
 bool uses_float16(const EngineOptions& options) {
   return options.sharding.precision.parameters == at::kHalf;
+}
+
+bool offloads_activations(const EngineOptions& options) {
+  return options.offload.activations != OffloadActivations::kOff;
+}
+
+/// What the other tiers' users may have of the host: memory.host_bytes but for
+/// what is set aside for activations.
+MemoryBudget without_activations(const EngineOptions& options) {
+  MemoryBudget memory = options.memory;
+  if (memory.host_bytes && offloads_activations(options)) {
+    *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
+  }
+  return memory;
+}
+
+/// The options for activations, limited to what the plan has left of
+/// memory.host_bytes.
+OffloadOptions limited(const EngineOptions& options, const TierBytes& planned) {
+  OffloadOptions offload = options.offload;
+  if (options.memory.host_bytes && !offload.activation_host_bytes) {
+    offload.activation_host_bytes = std::max<int64_t>(
+        0,
+        *options.memory.host_bytes -
+            total_bytes(planned[static_cast<size_t>(MemoryTier::kHost)]));
+  }
+  return offload;
+}
+
+int64_t& host_activations(TierBytes& bytes) {
+  return bytes[static_cast<size_t>(MemoryTier::kHost)]
+              [static_cast<size_t>(MemoryPurpose::kActivations)];
 }
 
 /// @throws tessera::Error naming what does not go with it.
@@ -52,19 +87,52 @@ void check_update_in_backward(
       updates_elements_alone(options.optimizer),
       "an optimizer that looks at more than one element at a time",
       "use AdamW, Adam, SGD or Lion");
+  check(
+      options.optimizer.overlap != UpdateOverlap::kSpeculate,
+      "optimizer.overlap speculate, which is for gradients that may still be "
+      "clipped",
+      "use wait");
 }
 
-/// Calls `update`; when it fails the other ranks need not wait for this one.
-void abandoning(Pager& pager, const std::function<void()>& update) {
-  try {
-    update();
-  } catch (const Error& error) {
-    pager.abandon(error.what());
-    throw;
+/// @throws tessera::Error where an optimizer looks at whole parameters and has
+///   only parts of them.
+void check_updates_of_parts(
+    const torch::nn::Module& module,
+    const std::unordered_set<const c10::TensorImpl*>& divided,
+    const OptimizerOptions& optimizer) {
+  for (const auto& item : module.named_parameters()) {
+    const UpdateRule rule = settings_for(optimizer, {item.key()}).rule;
+    TESSERA_CHECK(
+        divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
+            updates_elements_alone(rule),
+        "wrap: parameter '",
+        item.key(),
+        "' is divided over tensor-parallel ranks, and its optimizer (",
+        name_of(rule),
+        ") looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.");
   }
 }
 
 } // namespace
+
+void check(const EngineOptions& options) {
+  check(options.memory);
+  check(options.offload, options.memory.activation_bytes);
+  TESSERA_CHECK(
+      options.optimizer.placement != StatePlacement::kNvme ||
+          !options.memory.nvme_path.empty(),
+      "optimizer.placement is nvme, and memory.nvme_path is not set; name a "
+      "folder on a local disk.");
+  const int64_t activations = options.offload.activation_host_bytes.value_or(0);
+  TESSERA_CHECK(
+      !options.memory.host_bytes || !offloads_activations(options) ||
+          activations <= *options.memory.host_bytes,
+      "offload.activation_host_bytes is ",
+      activations,
+      ", and memory.host_bytes, all that may be taken of the host, is ",
+      options.memory.host_bytes.value_or(0),
+      "; raise that one or lower the other.");
+}
 
 Engine::Engine(
     World& world,
@@ -75,25 +143,32 @@ Engine::Engine(
       scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
+  check(options);
   check(options.optimizer, *module_);
-  check(options.memory);
-  check(options.offload, options.memory.activation_bytes);
   PagerOptions sharding = options.sharding;
   sharding.update_in_backward = options.update_in_backward;
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
+  if (options.parallel != nullptr) {
+    join_model_ranks(world, *options.parallel, options.optimizer);
+    sharding.shard_ranks =
+        options.parallel->size(ParallelGroup::kParameterShards);
+  }
+  World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer, options.memory, options.offload, sharding, *ledger_);
+      options.optimizer,
+      without_activations(options),
+      options.offload,
+      sharding,
+      *ledger_);
   pager_ = std::make_unique<Pager>(
-      world, *module_, sharding, *ledger_, tiers_.get());
+      own_world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ = std::make_unique<ShardedOptimizer>(
       *pager_, *tiers_, options.optimizer, options.offload);
-  if (options.update_in_backward) {
-    pager_->set_gradient_sink(
-        [optimizer = optimizer_.get(), pager = pager_.get()](size_t g) {
-          abandoning(*pager, [&] { optimizer->update_group(g); });
-        });
+  if (options.update_in_backward ||
+      optimizer_->overlap() != UpdateOverlap::kOff) {
+    pager_->set_shard_user(optimizer_.get());
   }
   if (options.memory.device_bytes) {
     pager_->make_slots(
@@ -103,28 +178,28 @@ Engine::Engine(
     pager_->make_slots();
   }
   planned_memory_ = plan_memory();
+  const OffloadOptions offload = limited(options, planned_memory_);
+  if (offloads_activations(options)) {
+    host_activations(planned_memory_) =
+        offload.activation_host_bytes.value_or(0);
+  }
   if (const auto budget = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed =
         total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *budget,
-        "the memory budget is ",
-        needed - *budget,
-        " bytes too small: this rank needs ",
-        needed,
-        ", ",
-        options.memory.activation_bytes,
-        " of them for activations. Raise memory.device_bytes, give "
-        "memory.host_bytes or memory.nvme_path for optimizer state, use more "
-        "ranks, or take smaller micro-batches or shorter sequences.\n",
-        memory_table("needed", planned_memory_));
+        device_budget_error(
+            options.memory,
+            options.optimizer,
+            options.offload,
+            planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {
     log_info(memory_table(
         "memory of rank 0 of " + std::to_string(world.size()) + ", " +
             std::to_string(pager_->groups().size()) +
-            " groups (activations not included)",
+            " groups (activations on the device not included)",
         planned_memory_));
     if (const std::string updates = optimizer_->update_table();
         !updates.empty()) {
@@ -135,10 +210,40 @@ Engine::Engine(
   // step one of the weights before it.
   at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
-  if (options.offload.activations != OffloadActivations::kOff) {
+  if (offloads_activations(options)) {
     activations_ = std::make_unique<ActivationOffload>(
-        *module_, options.offload, options.memory.activation_bytes);
+        *module_, offload, options.memory.activation_bytes);
+    logs_activations_ = options.log_memory && world.rank() == 0;
   }
+}
+
+void Engine::join_model_ranks(
+    World& world,
+    const ParallelMesh& mesh,
+    const OptimizerOptions& optimizer) {
+  TESSERA_CHECK(
+      mesh.world_size() == world.size(),
+      "wrap: the parallel mesh is for ",
+      mesh.world_size(),
+      " ranks, and the job has ",
+      world.size(),
+      ".");
+  const std::string key = world.unique_name("model");
+  const auto ranks_of = [&](ParallelGroup group) {
+    return mesh.ranks(group, world.rank());
+  };
+  part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
+  if (mesh.size(ParallelGroup::kTensor) == 1 &&
+      mesh.size(ParallelGroup::kPipeline) == 1) {
+    return;
+  }
+  std::unordered_set<const c10::TensorImpl*> divided;
+  for (const auto& [parameter, part] : parts_in(*module_)) {
+    divided.insert(parameter);
+  }
+  check_updates_of_parts(*module_, divided, optimizer);
+  model_ranks_ =
+      std::make_unique<ModelRanks>(world, key, mesh, std::move(divided));
 }
 
 Engine::~Engine() = default;
@@ -176,6 +281,7 @@ void Engine::backward(const at::Tensor& loss) {
       "Engine::backward: the loss does not depend on a parameter that requires "
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
+  optimizer_->begin_backward(1 / scaler_.scale());
   reporting_memory("backward", [&] {
     if (scaler_.is_active()) {
       (loss * scaler_.scale()).backward();
@@ -183,6 +289,19 @@ void Engine::backward(const at::Tensor& loss) {
       loss.backward();
     }
   });
+}
+
+std::vector<at::Tensor> Engine::run_pipeline(
+    PipelineExecutor& stage,
+    const PipelineCallbacks& callbacks) {
+  check_usable("run_pipeline");
+  pager_->check_identity();
+  optimizer_->begin_backward(1 / scaler_.scale());
+  std::vector<at::Tensor> losses;
+  reporting_memory("run_pipeline", [&] {
+    losses = stage.run(callbacks, scaler_.scale());
+  });
+  return losses;
 }
 
 void Engine::reporting_memory(
@@ -237,7 +356,8 @@ double Engine::clip_grad_norm(double max_norm, double p) {
       p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
   const c10::NoGradGuard no_grad;
   pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
-  const double norm = gradient_norm(*pager_, p) / scaler_.scale();
+  const double norm =
+      gradient_norm(*pager_, optimizer_->gradient_sums(p), p) / scaler_.scale();
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
     pager_->multiply_gradients(factor);
@@ -282,13 +402,22 @@ bool Engine::step() {
       "first, with a loss computed from the wrapped module.");
   bool overflow = false;
   reporting_memory("step", [&] {
-    overflow = scaler_.is_active() && !gradients_are_finite(*pager_);
-    if (!overflow) {
-      abandoning(*pager_, [&] { optimizer_->step(1 / scaler_.scale()); });
+    overflow = scaler_.is_active() &&
+               !gradients_are_finite(
+                   *pager_,
+                   optimizer_->gradient_sums(2),
+                   model_ranks_.get());
+    if (overflow) {
+      optimizer_->skip_step();
+    } else {
+      optimizer_->step(1 / scaler_.scale());
     }
     pager_->begin_next_step();
   });
   scaler_.update(overflow);
+  if (std::exchange(logs_activations_, false)) {
+    log_info(first_step_text(activation_statistics()));
+  }
   return !overflow;
 }
 
@@ -369,6 +498,7 @@ LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
   check_usable("load_weights");
+  optimizer_->finish_updates();
   return load_sharded_weights(*pager_, *module_, path, options);
 }
 
@@ -379,6 +509,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 void Engine::unwrap() {
   check_usable("unwrap");
+  optimizer_->finish_updates();
   pager_->unwrap();
 }
 
@@ -427,7 +558,13 @@ void Engine::set_learning_rate(double lr) {
 }
 
 MemoryBytes Engine::measured_memory(MemoryTier tier) const {
-  return ledger_->live_bytes(tier);
+  MemoryBytes bytes = ledger_->live_bytes(tier);
+  if (tier == MemoryTier::kHost) {
+    // They have a ledger of their own: graphs may outlive the engine.
+    bytes[static_cast<size_t>(MemoryPurpose::kActivations)] +=
+        activation_statistics().host_slab_bytes;
+  }
+  return bytes;
 }
 
 const PagerStatistics& Engine::statistics() const {

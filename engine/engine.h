@@ -9,9 +9,11 @@
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/inspect.h"
 #include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
 
 #include <torch/nn/module.h>
@@ -28,6 +30,8 @@
 namespace tessera {
 
 class Checkpointable;
+class PipelineExecutor;
+struct PipelineCallbacks;
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
@@ -42,9 +46,22 @@ struct EngineOptions {
   /// scaling and without clipping. The numbers are the same. An exception in
   /// backward leaves the groups that were updated until then updated.
   bool update_in_backward = false;
+  /// Where ranks divide layers too (tensor, pipeline), the module being this
+  /// rank's part of the model: parameters are divided over the ranks that have
+  /// the same part, `shard` x `context` of the mesh, and gradients are averaged
+  /// over those with other batches as well. Norms and the loss scale are those
+  /// of the whole model. In place of PagerOptions::shard_ranks. Not owned;
+  /// looked at by wrap() alone. Null: all ranks have the whole module.
+  const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
+
+/// What can be told without a module and without a job: for programs that read
+/// options before they load a model. wrap() does it too.
+/// @throws tessera::Error on memory and offload options that are out of range,
+///   do not go together or name a folder that is not there.
+void check(const EngineOptions& options);
 
 /// Trains one wrapped module. Functions marked collective are called by every
 /// rank, in the same order; ranks that differ get an error.
@@ -77,6 +94,15 @@ class Engine {
   /// made `loss`.
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
+
+  /// The same for one step of a pipeline, whose stage the module is: all of its
+  /// forwards and backwards. Losses are multiplied by loss_scale(), gradients
+  /// are those of the mean over the micro-batches. Collective over all ranks.
+  /// @param stage outlives the call.
+  /// @return PipelineExecutor::run()'s.
+  std::vector<at::Tensor> run_pipeline(
+      PipelineExecutor& stage,
+      const PipelineCallbacks& callbacks);
 
   /// Scales all gradients so that their global p-norm is at most `max_norm`
   /// (factor max_norm / (norm + 1e-6), as torch). A norm that is not finite
@@ -180,7 +206,8 @@ class Engine {
   /// backward of a step. @throws tessera::Error when it comes later.
   void set_learning_rate(double lr);
 
-  /// Bytes on this rank by purpose, as computed before anything is allocated.
+  /// Bytes on this rank by purpose, as computed before anything is allocated;
+  /// for activations on the host it is their limit.
   const MemoryBytes& planned_memory(
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
@@ -192,6 +219,10 @@ class Engine {
   /// Where compute waits for gathers, reductions and tiers.
   TransferWaits& transfer_waits() {
     return pager_->transfer_waits();
+  }
+  /// Updates beside forward and backward; zeros with UpdateOverlap::kOff.
+  const UpdateStatistics& update_statistics() const {
+    return optimizer_->update_statistics();
   }
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
@@ -210,6 +241,10 @@ class Engine {
   friend std::vector<TensorSummary> inspect_tensor(
       Engine& engine,
       const TensorRecorder& recorder);
+  void join_model_ranks(
+      World& world,
+      const ParallelMesh& mesh,
+      const OptimizerOptions& optimizer);
   void check_usable(const char* function) const;
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
@@ -221,12 +256,15 @@ class Engine {
   TierBytes plan_memory() const;
 
   std::shared_ptr<torch::nn::Module> module_;
+  std::unique_ptr<World> part_; ///< ranks with this part of the model
+  std::unique_ptr<ModelRanks> model_ranks_; ///< null: each rank has all of it
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<StateTiers> tiers_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
+  bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
 };
 

@@ -143,6 +143,13 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
        {"host", StatePlacement::kHost},
        {"nvme", StatePlacement::kNvme}},
       optimizer.placement);
+  optimizer.overlap = reader.get_enum<UpdateOverlap>(
+      "overlap",
+      {{"auto", UpdateOverlap::kAutomatic},
+       {"off", UpdateOverlap::kOff},
+       {"wait", UpdateOverlap::kWait},
+       {"speculate", UpdateOverlap::kSpeculate}},
+      optimizer.overlap);
   read_parameter_rules(reader, optimizer);
 }
 

@@ -7,6 +7,7 @@ std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern) {
   engine.check_usable("inspect_model");
+  engine.optimizer_->finish_updates();
   return inspect_model(
       *engine.pager_,
       pattern,
@@ -17,6 +18,7 @@ std::vector<TensorSummary> inspect_tensor(
     Engine& engine,
     const TensorRecorder& recorder) {
   engine.check_usable("inspect_tensor");
+  engine.optimizer_->finish_updates();
   return inspect_tensor(
       *engine.pager_,
       recorder,

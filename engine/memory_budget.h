@@ -20,7 +20,7 @@ struct MemoryBudget {
   /// The part of device_bytes that stays free for activations.
   int64_t activation_bytes = 0;
   /// Memory of the host beside the device, a hard limit: shards that rest
-  /// there, and what passes through. With device_bytes, what does not fit on
+  /// there, what passes through, and activations that rest there. With device_bytes, what does not fit on
   /// the device goes there: optimizer state first, then gradients, then
   /// parameters.
   std::optional<int64_t> host_bytes;

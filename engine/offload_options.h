@@ -25,7 +25,9 @@ struct OffloadOptions {
   int64_t min_tensor_bytes = 64 << 10;
   /// The most that comes back ahead of its use in backward.
   int64_t prefetch_bytes = 64 << 20;
-  /// Limit of the host memory for activations; none: what there is.
+  /// Limit of the host memory for activations, a part of
+  /// MemoryBudget::host_bytes; none: what is left of that, or, without it, what
+  /// there is.
   std::optional<int64_t> activation_host_bytes;
 
   /// Who updates the groups whose optimizer state is not on the device: of

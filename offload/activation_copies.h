@@ -38,6 +38,11 @@ class ActivationCopies {
     room_.give_back(piece);
   }
 
+  /// Bytes of all slabs on the host.
+  int64_t slab_bytes() const {
+    return room_.slab_bytes();
+  }
+
   c10::Device device() const {
     return device_;
   }

@@ -61,7 +61,7 @@ bool ActivationRoom::add_slab(int64_t bytes) {
   const int64_t capacity = std::min(std::max(needed, kSlabBytes), free);
   try {
     slabs_.push_back(
-        {memory_.allocate("activations", MemoryPurpose::kStaging, capacity),
+        {memory_.allocate("activations", MemoryPurpose::kActivations, capacity),
          OffsetAllocator(capacity),
          {}});
   } catch (const Error&) {

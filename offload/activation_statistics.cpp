@@ -19,7 +19,25 @@ void add_row(std::ostringstream& out, size_t width, const SavedByProducer& r) {
       << mebibytes(r.bytes_left) << " MiB";
 }
 
+std::string mebibytes(int64_t bytes) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2)
+      << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  return out.str();
+}
+
 } // namespace
+
+std::string first_step_text(const ActivationStatistics& statistics) {
+  return "activations in the first step: " +
+         mebibytes(statistics.bytes_to_host) + " went to the host, " +
+         mebibytes(statistics.bytes_to_device) + " came back (" +
+         mebibytes(statistics.bytes_prefetched) +
+         " ahead of their use); at most " +
+         mebibytes(statistics.peak_device_bytes) + " were on the device and " +
+         mebibytes(statistics.peak_host_bytes) + " on the host, where " +
+         mebibytes(statistics.host_slab_bytes) + " are kept for them";
+}
 
 std::string saved_activations_table(const std::vector<SavedByProducer>& rows) {
   SavedByProducer total{"total"};

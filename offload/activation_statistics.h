@@ -17,6 +17,8 @@ struct ActivationStatistics {
   /// Copies on the host now, and the most there were.
   int64_t live_host_bytes = 0;
   int64_t peak_host_bytes = 0;
+  /// Host memory that was taken for such copies, in slabs that are kept.
+  int64_t host_slab_bytes = 0;
   int64_t live_storages = 0; ///< saved and not yet released
   int64_t tensors_saved = 0;
   int64_t tensors_passed = 0; ///< parameters, other devices, no storage
@@ -42,5 +44,9 @@ struct SavedByProducer {
 
 /// A table with one row per producer and a total, for the log.
 std::string saved_activations_table(const std::vector<SavedByProducer>& rows);
+
+/// A line for the log: what moved in the first step.
+/// @param statistics of that step.
+std::string first_step_text(const ActivationStatistics& statistics);
 
 } // namespace tessera

@@ -245,7 +245,9 @@ bool HostActivationSink::leave_in_forward(SavedStorage& saved, Freed& freed) {
 
 ActivationStatistics HostActivationSink::statistics() const {
   const std::lock_guard lock(mutex_);
-  return statistics_;
+  ActivationStatistics statistics = statistics_;
+  statistics.host_slab_bytes = copies_.slab_bytes();
+  return statistics;
 }
 
 void HostActivationSink::reset_peaks() {

@@ -38,20 +38,30 @@ List alternate(const List& forwards, const List& backwards, int warm_up) {
   return list;
 }
 
+/// Forwards in runs of `run` micro-batches, each through all chunks.
+List forward_list(const PipelineShape& shape, int run) {
+  List list;
+  for (int first = 0; first < shape.micro_batches; first += run) {
+    const int end = std::min(first + run, shape.micro_batches);
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      for (int i = first; i < end; ++i) {
+        list.push_back({PipelineOp::kForward, i, chunk});
+      }
+    }
+  }
+  return list;
+}
+
 /// With one chunk this is 1F1B. Runs of p micro-batches pass through all chunks
 /// of a stage before the next p come.
 List interleaved_list(const PipelineShape& shape, int warm_up) {
-  List forwards;
-  List backwards;
-  const int run = shape.chunks == 1 ? 1 : shape.stages;
-  for (int first = 0; first < shape.micro_batches; first += run) {
-    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      for (int i = first; i < first + run; ++i) {
-        forwards.push_back({PipelineOp::kForward, i, chunk});
-        backwards.push_back(
-            {PipelineOp::kBackward, i, shape.chunks - 1 - chunk});
-      }
-    }
+  const List forwards =
+      forward_list(shape, shape.chunks == 1 ? 1 : shape.stages);
+  // The same order, from the last chunk to the first.
+  List backwards = forwards;
+  for (PipelineInstruction& instruction : backwards) {
+    instruction.op = PipelineOp::kBackward;
+    instruction.chunk = shape.chunks - 1 - instruction.chunk;
   }
   return alternate(forwards, backwards, warm_up);
 }
@@ -122,10 +132,14 @@ void check_size(const char* what, int value) {
       ".");
 }
 
-void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
+void check_sizes(const PipelineShape& shape) {
   check_size("stages", shape.stages);
   check_size("micro-batches", shape.micro_batches);
   check_size("chunks in each stage", shape.chunks);
+}
+
+void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
+  check_sizes(shape);
   const bool interleaved = kind == PipelineScheduleKind::kInterleaved;
   TESSERA_CHECK(
       interleaved || shape.chunks == 1,
@@ -167,6 +181,15 @@ PipelineSchedule make_schedule(
   PipelineSchedule computations{shape, {}};
   for (int stage = 0; stage < shape.stages; ++stage) {
     computations.stages.push_back(make_list(kind, shape, stage));
+  }
+  return with_transfers(computations);
+}
+
+PipelineSchedule make_forward_schedule(const PipelineShape& shape) {
+  check_sizes(shape);
+  PipelineSchedule computations{shape, {}, /*trains=*/false};
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    computations.stages.push_back(forward_list(shape, shape.stages));
   }
   return with_transfers(computations);
 }

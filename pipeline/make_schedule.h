@@ -45,4 +45,10 @@ PipelineSchedule make_schedule(
     PipelineScheduleKind kind,
     const PipelineShape& shape);
 
+/// Forwards only, for evaluation: every stage computes what arrives, in runs of
+/// as many micro-batches as there are stages for each chunk. Any number of
+/// micro-batches will do.
+/// @throws Error when a size is below 1.
+PipelineSchedule make_forward_schedule(const PipelineShape& shape);
+
 } // namespace tessera

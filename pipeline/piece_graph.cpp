@@ -68,31 +68,78 @@ struct ArrivalHook : torch::autograd::FunctionPreHook {
   std::shared_ptr<variable_list> arrived;
 };
 
-variable_list run(
+/// Backward from `roots` through everything that they reach.
+void run(
     const edge_list& roots,
     const variable_list& gradients,
-    bool keep_graph,
-    const edge_list& targets = {}) {
-  return torch::autograd::Engine::get_default_engine().execute(
-      roots,
-      gradients,
-      keep_graph,
-      /*create_graph=*/false,
-      /*accumulate_grad=*/targets.empty(),
-      targets);
+    bool keep_graph) {
+  if (!roots.empty()) {
+    torch::autograd::Engine::get_default_engine().execute(
+        roots,
+        gradients,
+        keep_graph,
+        /*create_graph=*/false,
+        /*accumulate_grad=*/true);
+  }
 }
 
 } // namespace
 
 struct PieceGraph::Halves {
+  /// A node on the way to an input beside which something else enters.
   struct Crossing {
     std::shared_ptr<Node> node;
+    edge_list edges; ///< all of them
     std::shared_ptr<variable_list> arrived;
   };
   std::unordered_set<Node*> towards_inputs;
-  /// Nodes on the way to an input beside which something else enters.
   std::vector<Crossing> crossings;
-  variable_list output_gradients;
+  /// Outputs that no input reaches.
+  edge_list other_roots;
+  variable_list other_gradients;
+
+  bool leads_to_input(const Edge& edge) const {
+    return edge.is_valid() && towards_inputs.count(edge.function.get()) > 0;
+  }
+
+  /// All nodes on the way to an input.
+  std::vector<std::shared_ptr<Node>> nodes(const edge_list& roots) const {
+    std::unordered_set<Node*> seen;
+    std::vector<std::shared_ptr<Node>> found;
+    const auto visit = [&](const Edge& edge) {
+      if (leads_to_input(edge) && seen.insert(edge.function.get()).second) {
+        found.push_back(edge.function);
+      }
+    };
+    for (const Edge& root : roots) {
+      visit(root);
+    }
+    for (size_t i = 0; i < found.size(); ++i) {
+      const std::shared_ptr<Node> node = found[i];
+      for (const Edge& edge : node->next_edges()) {
+        visit(edge);
+      }
+    }
+    return found;
+  }
+
+  /// Cuts a node off from all that is no input's, if it is an operator that
+  /// then computes less.
+  void cut(const std::shared_ptr<Node>& node) {
+    Crossing crossing{node, node->next_edges(), nullptr};
+    bool crosses = false;
+    for (Edge& edge : node->next_edges()) {
+      if (edge.is_valid() && !leads_to_input(edge) && node->is_traceable()) {
+        edge = Edge();
+        crosses = true;
+      }
+    }
+    if (crosses) {
+      crossing.arrived = std::make_shared<variable_list>();
+      node->add_pre_hook(std::make_unique<ArrivalHook>(crossing.arrived));
+      crossings.push_back(std::move(crossing));
+    }
+  }
 };
 
 PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
@@ -104,11 +151,7 @@ PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
   }
 }
 
-void PieceGraph::backward(const Tensors& gradients) {
-  if (!roots_.empty()) {
-    run(roots_, gradients, /*keep_graph=*/false);
-  }
-  roots_.clear();
+void PieceGraph::collect_input_gradients() {
   for (at::Tensor& input : inputs_) {
     if (input.requires_grad()) {
       input_gradients_.push_back(
@@ -119,60 +162,35 @@ void PieceGraph::backward(const Tensors& gradients) {
   inputs_.clear();
 }
 
+void PieceGraph::backward(const Tensors& gradients) {
+  run(roots_, gradients, /*keep_graph=*/false);
+  roots_.clear();
+  collect_input_gradients();
+}
+
 void PieceGraph::backward_input(const Tensors& gradients) {
   halves_ = std::make_shared<Halves>();
-  halves_->output_gradients = gradients;
-  edge_list targets;
-  std::unordered_set<Node*> target_nodes;
-  Tensors wanted;
+  std::unordered_set<Node*> targets;
   for (const at::Tensor& input : inputs_) {
     if (input.requires_grad()) {
-      wanted.push_back(input);
-      targets.push_back(torch::autograd::impl::gradient_edge(input));
-      target_nodes.insert(targets.back().function.get());
+      targets.insert(
+          torch::autograd::impl::gradient_edge(input).function.get());
     }
   }
-  inputs_.clear();
-  if (targets.empty() || roots_.empty()) {
-    for (const at::Tensor& input : wanted) {
-      input_gradients_.push_back(at::zeros_like(input));
-    }
-    return;
+  halves_->towards_inputs = nodes_towards(roots_, targets);
+  edge_list roots;
+  variable_list root_gradients;
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    const bool now = halves_->leads_to_input(roots_[i]);
+    (now ? roots : halves_->other_roots).push_back(roots_[i]);
+    (now ? root_gradients : halves_->other_gradients).push_back(gradients[i]);
   }
-  halves_->towards_inputs = nodes_towards(roots_, target_nodes);
-  std::unordered_set<Node*> seen;
-  std::vector<std::shared_ptr<Node>> open;
-  const auto visit = [&](const Edge& edge) {
-    if (edge.is_valid() &&
-        halves_->towards_inputs.count(edge.function.get()) > 0 &&
-        seen.insert(edge.function.get()).second) {
-      open.push_back(edge.function);
-    }
-  };
-  for (const Edge& root : roots_) {
-    visit(root);
+  roots_.clear();
+  for (const auto& node : halves_->nodes(roots)) {
+    halves_->cut(node);
   }
-  while (!open.empty()) {
-    const std::shared_ptr<Node> node = std::move(open.back());
-    open.pop_back();
-    bool crosses = false;
-    for (const Edge& edge : node->next_edges()) {
-      visit(edge);
-      crosses |= edge.is_valid() &&
-                 halves_->towards_inputs.count(edge.function.get()) == 0;
-    }
-    if (crosses) {
-      auto arrived = std::make_shared<variable_list>();
-      node->add_pre_hook(std::make_unique<ArrivalHook>(arrived));
-      halves_->crossings.push_back({node, std::move(arrived)});
-    }
-  }
-  input_gradients_ = run(roots_, gradients, /*keep_graph=*/true, targets);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!input_gradients_[i].defined()) {
-      input_gradients_[i] = at::zeros_like(wanted[i]);
-    }
-  }
+  run(roots, root_gradients, /*keep_graph=*/true);
+  collect_input_gradients();
 }
 
 void PieceGraph::backward_weight() {
@@ -180,40 +198,23 @@ void PieceGraph::backward_weight() {
       halves_ != nullptr,
       "PieceGraph: the second half of a backward was asked for before the "
       "first.");
-  const auto towards_inputs = [&](const Edge& edge) {
-    return edge.is_valid() &&
-           halves_->towards_inputs.count(edge.function.get()) > 0;
-  };
-  edge_list roots;
-  variable_list gradients;
-  const auto start = [&](Edge edge, const at::Tensor& gradient) {
-    roots.push_back(std::move(edge));
-    gradients.push_back(gradient);
-  };
-  // Outputs that no input reaches have not been touched so far.
-  for (size_t i = 0; i < roots_.size(); ++i) {
-    if (!towards_inputs(roots_[i])) {
-      start(roots_[i], halves_->output_gradients[i]);
-    }
-  }
-  for (const Halves::Crossing& crossing : halves_->crossings) {
-    // Cut off from the inputs' side, a node computes the rest.
-    for (Edge& edge : crossing.node->next_edges()) {
-      if (towards_inputs(edge)) {
+  edge_list roots = std::move(halves_->other_roots);
+  variable_list gradients = std::move(halves_->other_gradients);
+  for (Halves::Crossing& crossing : halves_->crossings) {
+    for (Edge& edge : crossing.edges) {
+      if (halves_->leads_to_input(edge)) {
         edge = Edge();
       }
     }
+    crossing.node->next_edges() = std::move(crossing.edges);
     for (size_t i = 0; i < crossing.arrived->size(); ++i) {
       if ((*crossing.arrived)[i].defined()) {
-        start(
-            {crossing.node, static_cast<uint32_t>(i)}, (*crossing.arrived)[i]);
+        roots.emplace_back(crossing.node, static_cast<uint32_t>(i));
+        gradients.push_back((*crossing.arrived)[i]);
       }
     }
   }
-  if (!roots.empty()) {
-    run(roots, gradients, /*keep_graph=*/false);
-  }
-  roots_.clear();
+  run(roots, gradients, /*keep_graph=*/false);
   halves_.reset();
 }
 

@@ -17,14 +17,13 @@ namespace tessera {
 ///
 /// [Note: backward in two halves] The gradients of a piece's inputs need only
 /// those operators through which an input reaches an output. backward_input()
-/// runs these, for their inputs alone, and notes what arrives at the operators
-/// beside which a parameter enters. backward_weight() runs those again, for
-/// their parameters alone, and what lies between them and the parameters. An
-/// operator that computes only what it is asked for (matrix products, norms)
-/// thus does each half of its work once; a custom function that always computes
-/// all of its gradients does so twice. The results are those of a whole
-/// backward. What a checkpointed block accumulates inside its own backward is
-/// there after the first half.
+/// runs these, cut off from everything else, and notes what arrives at each
+/// that has been cut. backward_weight() runs those again, cut off from the
+/// inputs instead, and what lies between them and the parameters. An operator
+/// of LibTorch computes what is asked for only, so that each half of a matrix
+/// product or a norm is computed once. Custom functions are not cut: what they
+/// do for parameters, as a checkpointed block does, belongs to the first half.
+/// The results are those of a whole backward.
 class PieceGraph {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -49,6 +48,8 @@ class PieceGraph {
 
  private:
   struct Halves;
+
+  void collect_input_gradients();
 
   Tensors inputs_;
   torch::autograd::edge_list roots_;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/pipeline/pipeline_executor.h"
 
+#include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/validate_schedule.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/full_like.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -43,8 +45,14 @@ PipelineExecutor::PipelineExecutor(
     PipelineSchedule schedule,
     RingChannels* channels,
     const PipelineOptions& options)
-    : schedule_(std::move(schedule)), shape_(schedule_.shape) {
+    : schedule_(std::move(schedule)),
+      shape_(schedule_.shape),
+      channels_(channels) {
   validate_schedule(schedule_);
+  TESSERA_CHECK(
+      schedule_.trains,
+      "PipelineExecutor: the schedule has forwards only; evaluate() makes its "
+      "own.");
   const int stages = channels != nullptr ? channels->size() : 1;
   TESSERA_CHECK(
       shape_.stages == stages,
@@ -55,7 +63,7 @@ PipelineExecutor::PipelineExecutor(
       ".");
   if (channels != nullptr) {
     stage_ = channels->index();
-    transfers_.emplace(*channels, options.shapes_vary);
+    training_transfers_.emplace(*channels, options.shapes_vary);
   }
 }
 
@@ -66,10 +74,43 @@ bool PipelineExecutor::is_last_piece(int chunk) const {
 std::vector<at::Tensor> PipelineExecutor::run(
     const PipelineCallbacks& callbacks,
     double loss_scale) {
+  transfers_ = training_transfers_ ? &*training_transfers_ : nullptr;
+  shape_ = schedule_.shape;
+  follow(schedule_, callbacks, loss_scale / shape_.micro_batches);
+  Tensors losses;
+  for (auto& [micro_batch, result] : results_) {
+    losses.push_back(result[0]);
+  }
+  return losses;
+}
+
+std::vector<std::vector<at::Tensor>> PipelineExecutor::evaluate(
+    const PipelineForward& forward,
+    int micro_batches) {
+  std::optional<PipelineTransfers> transfers;
+  if (channels_ != nullptr) {
+    transfers.emplace(*channels_, /*forms_each_time=*/true);
+  }
+  transfers_ = transfers ? &*transfers : nullptr;
+  shape_.micro_batches = micro_batches;
+  const PipelineSchedule schedule = make_forward_schedule(shape_);
+  validate_schedule(schedule);
+  const c10::NoGradGuard no_grad;
+  follow(schedule, {forward, {}}, /*loss_gradient=*/0);
+  std::vector<Tensors> results;
+  for (auto& [micro_batch, result] : results_) {
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+void PipelineExecutor::follow(
+    const PipelineSchedule& schedule,
+    const PipelineCallbacks& callbacks,
+    double loss_gradient) {
   in_flight_.clear();
-  losses_.clear();
-  const double loss_gradient = loss_scale / shape_.micro_batches;
-  const Instructions& list = schedule_.stages[static_cast<size_t>(stage_)];
+  results_.clear();
+  const Instructions& list = schedule.stages[static_cast<size_t>(stage_)];
   for (size_t i = 0; i < list.size();) {
     const PipelineInstruction& now = list[i];
     if (is_transfer(now.op)) {
@@ -85,23 +126,19 @@ std::vector<at::Tensor> PipelineExecutor::run(
       i = after;
       continue;
     }
+    const Work work{now.chunk, now.micro_batch};
     if (now.op == PipelineOp::kForward) {
-      forward({now.chunk, now.micro_batch}, callbacks);
+      forward(work, callbacks.forward, schedule.trains);
     } else if (is_backward(now.op)) {
-      backward(now.op, {now.chunk, now.micro_batch}, loss_gradient);
+      backward(now.op, work, loss_gradient);
     } else if (callbacks.gradients_complete) {
       callbacks.gradients_complete(now.chunk);
     }
     ++i;
   }
-  if (transfers_) {
+  if (transfers_ != nullptr) {
     transfers_->finish();
   }
-  Tensors losses;
-  for (auto& [micro_batch, loss] : losses_) {
-    losses.push_back(loss);
-  }
-  return losses;
 }
 
 void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
@@ -159,27 +196,33 @@ PipelineExecutor::Tensors PipelineExecutor::take_inputs(const Work& work) {
 
 void PipelineExecutor::forward(
     const Work& work,
-    const PipelineCallbacks& callbacks) {
+    const PipelineForward& function,
+    bool trains) {
   const auto [chunk, micro_batch] = work;
   const Tensors inputs = take_inputs(work);
-  Tensors outputs = callbacks.forward(chunk, micro_batch, inputs);
+  Tensors outputs = function(chunk, micro_batch, inputs);
   InFlight& flight = in_flight_[work];
-  flight.graph.emplace(inputs, outputs);
   flight.output_forms = forms_of(outputs);
+  if (trains) {
+    flight.graph.emplace(inputs, outputs);
+  }
   if (!is_last_piece(chunk)) {
     flight.outputs = std::move(outputs);
     return;
   }
-  TESSERA_CHECK(
-      outputs.size() == 1 && outputs[0].numel() == 1 &&
-          outputs[0].requires_grad(),
-      "the last piece of the pipeline has to return a loss that requires a "
-      "gradient, one number, and returned ",
-      describe(flight.output_forms),
-      " for micro-batch ",
-      micro_batch,
-      ".");
-  losses_[micro_batch] = outputs[0].detach();
+  if (trains) {
+    TESSERA_CHECK(
+        outputs.size() == 1 && outputs[0].numel() == 1 &&
+            outputs[0].requires_grad(),
+        "the last piece of the pipeline has to return a loss that requires a "
+        "gradient, one number, and returned ",
+        describe(flight.output_forms),
+        " for micro-batch ",
+        micro_batch,
+        ".");
+    outputs[0] = outputs[0].detach();
+  }
+  results_[micro_batch] = std::move(outputs);
 }
 
 PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
@@ -187,7 +230,7 @@ PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
     double loss_gradient) {
   const auto [chunk, micro_batch] = work;
   if (is_last_piece(chunk)) {
-    return {at::full_like(losses_.at(micro_batch), loss_gradient)};
+    return {at::full_like(results_.at(micro_batch)[0], loss_gradient)};
   }
   InFlight& flight = in_flight_[work];
   if (shape_.has_transfers()) {

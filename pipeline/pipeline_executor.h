@@ -17,17 +17,18 @@
 
 namespace tessera {
 
+/// The forward of one chunk on one micro-batch. `inputs` are what the piece
+/// before it returned, none for the first piece of the model, whose data the
+/// function knows by the micro-batch's number. Returns what the next piece
+/// needs, tensors of any types, or, on the last piece, the loss alone.
+using PipelineForward = std::function<std::vector<at::Tensor>(
+    int chunk,
+    int micro_batch,
+    const std::vector<at::Tensor>& inputs)>;
+
 /// What a stage computes; the executor knows no modules.
 struct PipelineCallbacks {
-  /// The forward of one chunk on one micro-batch. `inputs` are what the piece
-  /// before it returned, none for the first piece of the model, whose data the
-  /// callback knows by the micro-batch's number. Returns what the next piece
-  /// needs, tensors of any types, or, on the last piece, the loss alone.
-  std::function<std::vector<at::Tensor>(
-      int chunk,
-      int micro_batch,
-      const std::vector<at::Tensor>& inputs)>
-      forward;
+  PipelineForward forward;
   /// All micro-batches' gradients of a chunk's parameters are accumulated; may
   /// be empty.
   std::function<void(int chunk)> gradients_complete;
@@ -69,12 +70,24 @@ class PipelineExecutor {
       const PipelineCallbacks& callbacks,
       double loss_scale = 1);
 
+  /// Forwards without gradients, of as many micro-batches as you like; shapes
+  /// are sent along. Collective over the stages; blocks.
+  /// @param forward as PipelineCallbacks::forward, but the last piece may
+  /// return
+  ///     any tensors.
+  /// @return where the last piece is, what it returned by micro-batch;
+  ///     elsewhere nothing.
+  std::vector<std::vector<at::Tensor>> evaluate(
+      const PipelineForward& forward,
+      int micro_batches);
+
  private:
   using Tensors = std::vector<at::Tensor>;
   /// Chunk and micro-batch.
   using Work = std::pair<int, int>;
 
-  /// What there is of a chunk's work on a micro-batch.
+  /// What there is of a chunk's work on a micro-batch. Its graph is there in
+  /// training only.
   struct InFlight {
     IncomingTensors inputs;
     TensorForms input_forms;
@@ -84,8 +97,12 @@ class PipelineExecutor {
     IncomingTensors output_gradients;
   };
 
+  void follow(
+      const PipelineSchedule& schedule,
+      const PipelineCallbacks& callbacks,
+      double loss_gradient);
   void transfer(const PipelineInstruction& instruction);
-  void forward(const Work& work, const PipelineCallbacks& callbacks);
+  void forward(const Work& work, const PipelineForward& function, bool trains);
   void backward(PipelineOp op, const Work& work, double loss_gradient);
   Tensors take_inputs(const Work& work);
   Tensors take_output_gradients(const Work& work, double loss_gradient);
@@ -94,9 +111,12 @@ class PipelineExecutor {
   PipelineSchedule schedule_;
   PipelineShape shape_;
   int stage_ = 0;
-  std::optional<PipelineTransfers> transfers_;
+  RingChannels* channels_;
+  /// Those of what is being carried out; null for a single stage.
+  PipelineTransfers* transfers_ = nullptr;
+  std::optional<PipelineTransfers> training_transfers_;
   std::map<Work, InFlight> in_flight_;
-  std::map<int, at::Tensor> losses_; ///< by micro-batch
+  std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
 };
 
 } // namespace tessera

@@ -80,6 +80,8 @@ struct PipelineSchedule {
   PipelineShape shape;
   /// By stage; each list is carried out in order.
   std::vector<std::vector<PipelineInstruction>> stages;
+  /// False: forwards only, which store nothing.
+  bool trains = true;
 };
 
 /// The other end of a transfer.

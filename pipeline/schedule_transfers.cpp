@@ -28,6 +28,7 @@ class TransferPlacement {
         cursors_(computations.stages.size()),
         weights_left_(computations.stages.size()) {
     result_.shape = shape_;
+    result_.trains = given_.trains;
     result_.stages.resize(given_.stages.size());
     for (std::size_t stage = 0; stage < given_.stages.size(); ++stage) {
       for (const PipelineInstruction& instruction : given_.stages[stage]) {

@@ -20,6 +20,7 @@ class StageCheck {
  public:
   StageCheck(const PipelineSchedule& schedule, int stage)
       : shape_(schedule.shape),
+        trains_(schedule.trains),
         list_(schedule.stages[static_cast<std::size_t>(stage)]),
         stage_(stage) {}
 
@@ -71,13 +72,18 @@ class StageCheck {
             chunk < shape_.chunks,
         "there is no such micro-batch or chunk");
     require(!did(op, i, chunk), "it has been done before");
+    require(
+        trains_ || op == Op::kForward || op == Op::kSendActivation ||
+            op == Op::kReceiveActivation,
+        "a schedule that does not train has forwards only");
     if (is_transfer(op)) {
       other_end(shape_, stage_, now); // throws when there is none
     }
     switch (op) {
       case Op::kForward:
         require(input_is_there(i, chunk), "its input is not there yet");
-        peak_ = std::max(peak_, ++stored_);
+        stored_ += trains_ ? 1 : 0;
+        peak_ = std::max(peak_, stored_);
         break;
       case Op::kBackward:
       case Op::kBackwardInput:
@@ -142,8 +148,10 @@ class StageCheck {
       const int piece = shape_.piece(stage_, chunk);
       for (int i = 0; i < shape_.micro_batches; ++i) {
         expect(did(Op::kForward, i, chunk), {Op::kForward, i, chunk});
-        expect(has_weight_gradient(i, chunk), {Op::kBackward, i, chunk});
-        if (shape_.has_transfers() && piece > 0) {
+        expect(
+            !trains_ || has_weight_gradient(i, chunk),
+            {Op::kBackward, i, chunk});
+        if (trains_ && shape_.has_transfers() && piece > 0) {
           expect(
               did(Op::kSendGradient, i, chunk), {Op::kSendGradient, i, chunk});
         }
@@ -154,7 +162,7 @@ class StageCheck {
         }
       }
       expect(
-          did(Op::kReduceGradients, 0, chunk),
+          !trains_ || did(Op::kReduceGradients, 0, chunk),
           {Op::kReduceGradients, 0, chunk});
     }
   }
@@ -170,6 +178,7 @@ class StageCheck {
   }
 
   const PipelineShape shape_;
+  const bool trains_;
   const List& list_;
   const int stage_;
   std::size_t place_ = 0;

@@ -14,12 +14,13 @@ struct ScheduleFacts {
   std::vector<int> peak_stored;
 };
 
-/// Checks that every piece computes every micro-batch forward and backward
-/// once, with its input and its gradient there and no sooner; that what the
-/// neighbours need is sent once, and received in the order in which it is sent;
-/// that each chunk's gradients are reduced once, when they are complete; and
-/// that no stage waits forever even where a send is done only when it is
-/// received ([Note: transfers between stages] in pipeline_schedule.h).
+/// Checks that every piece computes every micro-batch forward and, in training,
+/// backward once, with its input and its gradient there and no sooner; that
+/// what the neighbours need is sent once, and received in the order in which it
+/// is sent; that each chunk's gradients are reduced once, when they are
+/// complete; and that no stage waits forever even where a send is done only
+/// when it is received ([Note: transfers between stages] in
+/// pipeline_schedule.h).
 ///
 /// @throws Error with the stage, the instruction and what is wrong with it; of
 ///     a deadlock, what every stage waits for.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/gradient_norm.h"
 
-#include "tessera/runtime/kernels/power_sum.h"
-
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <vector>
+#include <utility>
 
 namespace tessera {
 
@@ -26,55 +24,110 @@ std::vector<at::Tensor> runs_with_gradient(
   return runs;
 }
 
-/// power_sums() of this rank's parts of all gradients, and their factors. What
-/// is in memory is added up together; what is in files, one group at a time.
-std::vector<double> sums_of_runs(
-    const Pager& pager,
-    double p,
-    std::vector<double>& factors) {
-  std::vector<double> sums;
-  std::vector<at::Tensor> pending;
-  const auto add_up = [&] {
-    const std::vector<double> more = power_sums(pending, p);
-    sums.insert(sums.end(), more.begin(), more.end());
-    pending.clear();
+} // namespace
+
+GradientSums::GradientSums(const Pager& pager)
+    : pager_(pager), known_(pager.groups().size()) {}
+
+std::function<void()> GradientSums::begin(size_t g, double p) {
+  const GradientBucket& bucket = *pager_.bucket(g);
+  auto group = std::make_shared<Group>();
+  group->p = p;
+  std::vector<FlatSpan> runs;
+  for (const FlatRun& run : bucket.own_runs()) {
+    group->has.push_back(bucket.has_gradient(run.parameter));
+    if (group->has.back()) {
+      runs.push_back({run.shard_offset, run.numel});
+    }
+  }
+  known_[g] = group;
+  return [group, runs = std::move(runs), resting = bucket.shard()] {
+    if (runs.empty()) {
+      return;
+    }
+    const at::Tensor shard = resting.load();
+    std::vector<at::Tensor> values;
+    for (const FlatSpan& run : runs) {
+      values.push_back(shard.narrow(0, run.begin, run.numel));
+    }
+    group->sums = PowerSums(values, group->p);
   };
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const GradientBucket* bucket = pager.bucket(g);
+}
+
+bool GradientSums::knows_all(double p) const {
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket != nullptr && bucket->any_gradient() && !knows(*bucket, g, p)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
+    const {
+  const Group* group = known_[g].get();
+  if (group == nullptr || group->p != p) {
+    return false;
+  }
+  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+    if (bucket.has_gradient(bucket.own_runs()[i].parameter) && !group->has[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<GradientSums::Sum> GradientSums::all(double p) {
+  std::vector<const PowerSums*> pending;
+  std::vector<size_t> groups;
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
     if (bucket == nullptr || !bucket->any_gradient()) {
       continue;
     }
-    const RestingTensor resting = bucket->shard();
-    const at::Tensor shard = resting.load();
-    const bool together =
-        pending.empty() || pending.front().device() == shard.device();
-    if (!together) {
-      add_up();
+    if (!knows(*bucket, g, p)) {
+      begin(g, p)();
     }
-    for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
-      pending.push_back(run);
-      factors.push_back(bucket->factor());
-    }
-    if (!resting.in_memory()) {
-      add_up();
+    pending.push_back(&known_[g]->sums);
+    groups.push_back(g);
+  }
+  std::vector<Sum> all;
+  const std::vector<std::vector<double>> sums = PowerSums::wait(pending);
+  for (size_t k = 0; k < groups.size(); ++k) {
+    const GradientBucket& bucket = *pager_.bucket(groups[k]);
+    const Group& group = *known_[groups[k]];
+    size_t next = 0;
+    for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+      const size_t place = next;
+      next += group.has[i] ? 1 : 0;
+      const size_t position = bucket.own_runs()[i].parameter;
+      if (bucket.has_gradient(position)) {
+        all.push_back(
+            {sums[k][place],
+             bucket.factor(),
+             pager_.groups()[groups[k]]->parameters()[position].record.tensor});
+      }
     }
   }
-  add_up();
-  return sums;
+  return all;
 }
 
-} // namespace
-
-double gradient_norm(Pager& pager, double p) {
+double gradient_norm(
+    Pager& pager,
+    GradientSums& sums,
+    double p,
+    ModelRanks* model) {
   const bool largest = std::isinf(p);
-  std::vector<double> factors;
-  const std::vector<double> sums = sums_of_runs(pager, p, factors);
   double mine = 0;
-  for (size_t i = 0; i < sums.size(); ++i) {
+  for (const auto& [sum, factor, parameter] : sums.all(p)) {
+    if (model != nullptr && !model->counts(parameter)) {
+      continue;
+    }
     if (!largest) {
-      mine += sums[i] * std::pow(factors[i], p);
-    } else if (!std::isnan(mine) && !(sums[i] * factors[i] <= mine)) {
-      mine = sums[i] * factors[i]; // NaN too
+      mine += sum * std::pow(factor, p);
+    } else if (!std::isnan(mine) && !(sum * factor <= mine)) {
+      mine = sum * factor; // NaN too
     }
   }
   const at::Tensor total = at::tensor({mine}, at::kDouble);
@@ -82,23 +135,35 @@ double gradient_norm(Pager& pager, double p) {
     // A maximum over the ranks may lose a NaN.
     const at::Tensor bad =
         at::tensor({std::isnan(mine) ? 1.0 : 0.0}, at::kDouble);
-    pager.max_over_ranks(bad);
-    pager.max_over_ranks(total);
+    for (const at::Tensor& value : {bad, total}) {
+      pager.max_over_ranks(value);
+      if (model != nullptr) {
+        model->max(value, pager.watch_failures());
+      }
+    }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
   pager.sum_over_shards(total);
+  if (model != nullptr) {
+    model->sum(total, pager.watch_failures());
+  }
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
-bool gradients_are_finite(Pager& pager) {
-  std::vector<double> factors;
+bool gradients_are_finite(
+    Pager& pager,
+    GradientSums& sums,
+    ModelRanks* model) {
   double mine = 0;
-  for (const double sum : sums_of_runs(pager, 2, factors)) {
-    mine += std::isfinite(sum) ? 0 : 1;
+  for (const auto& sum : sums.all(2)) {
+    mine += std::isfinite(sum.of_powers) ? 0 : 1;
   }
   const at::Tensor bad = at::tensor({mine}, at::kDouble);
   pager.sum_over_ranks(bad);
+  if (model != nullptr) {
+    model->sum(bad, pager.watch_failures());
+  }
   return bad.item<double>() == 0;
 }
 
@@ -109,6 +174,7 @@ void clamp_gradients(Pager& pager, double limit) {
     if (bucket == nullptr || !bucket->any_gradient()) {
       continue;
     }
+    pager.before_gradients_change(g);
     const double bound = limit / bucket->factor();
     bucket->change([&](const at::Tensor& shard) {
       for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {

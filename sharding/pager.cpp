@@ -139,6 +139,7 @@ Pager::Pager(
   unshard_sequence_.resize(groups_.size());
   reduce_sequence_.resize(groups_.size());
   writable_pins_.resize(groups_.size());
+  final_.resize(groups_.size());
   arrivals_.resize(groups_.size());
   expected_arrivals_.resize(groups_.size());
   install_hooks();

@@ -16,6 +16,7 @@
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/shard_user.h"
 #include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -23,7 +24,6 @@
 
 #include <array>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -159,14 +159,13 @@ class Pager : public PageFaultHandler {
   /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
 
-  /// Updates group `g` with the gradients in bucket(g). Called once a step for
-  /// a group, or never, during backward, with work ordered behind the
-  /// reduction; what it did not apply is left to the step.
-  using GradientSink = std::function<void(size_t g)>;
-  /// To be set at once where PagerOptions::update_in_backward is.
-  void set_gradient_sink(GradientSink sink) {
-    gradient_sink_ = std::move(sink);
+  /// To be set at once, where PagerOptions::update_in_backward is or somebody
+  /// wants to know. @param user outlives what is done with the pager.
+  void set_shard_user(ShardUser* user) {
+    shard_user_ = user;
   }
+  /// To be called before gradients of a group are changed, for the ShardUser.
+  void before_gradients_change(size_t g);
   /// True after a group was updated and before begin_next_step().
   bool updated_in_backward() const;
 
@@ -288,6 +287,9 @@ class Pager : public PageFaultHandler {
       int group,
       OffsetAllocator::End end = OffsetAllocator::End::kLow);
   void reshard(int group);
+  /// Orders the gather lane and the current stream behind the ShardUser's work
+  /// on the shard. Blocks.
+  void settle_shard(size_t group);
   void agree_joining_reductions(const RankIntent& intent);
   WaitCheck watch(int group);
   PlanCursor& cursor() {
@@ -303,13 +305,17 @@ class Pager : public PageFaultHandler {
   /// @param is_final nothing reads the group or adds to its gradients until
   ///   the step.
   void begin_reduce(size_t group, bool is_final = false);
-  /// Ends them for the host: final gradients are applied, slots given back,
-  /// but for those on their way to files.
+  /// Ends them for the host: final gradients are handed over, slots given back
+  /// or held, but for those on their way to files.
   void finish_reductions();
-  /// Gives those back. Blocks.
+  /// @return whether they are still read from the slot.
+  bool hand_over_gradients(size_t group);
+  Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
+  /// Gives back the slot that has been held for longest. Blocks.
+  void release_held_slot();
+  /// Gives back those on their way to files. Blocks.
   void finish_storing();
   void release_reduce_slot(size_t group);
-  void apply_gradients(size_t group);
   /// @throws tessera::Error when the group was updated in this step already.
   void check_not_updated(size_t group, const char* what) const;
   /// Makes the current stream wait for them.
@@ -365,7 +371,17 @@ class Pager : public PageFaultHandler {
   std::deque<int> reading_groups_; ///< see issue_gathers()
   std::vector<size_t> reducing_; ///< groups, in issue order
   std::vector<size_t> storing_; ///< groups whose slots leave for files
-  GradientSink gradient_sink_;
+  std::vector<bool> final_; ///< per group, of its running reduction
+  ShardUser* shard_user_ = nullptr;
+  /// [Note: held slots] Gradients that are applied in backward stay in their
+  /// slot while the update reads them, beside the rest of backward. A group
+  /// that finds no room waits for the update that began first: slots take no
+  /// more than they do without, and backward is at most about one group ahead.
+  struct HeldSlot {
+    size_t group;
+    Slot slot;
+  };
+  std::deque<HeldSlot> held_slots_;
   /// Per group, the entry of the train plan at which its gradients are final.
   std::vector<std::optional<size_t>> final_reductions_;
   /// Per group, gradients that arrived in this step and that make it complete.

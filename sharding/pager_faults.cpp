@@ -194,6 +194,7 @@ void Pager::unshard_planned(
   if (group.residency() != Residency::kSharded) {
     return;
   }
+  settle_shard(g);
   Slot slot = take_gather_slot(group_number, end);
   unshard_sequence_[g] = agreement_.count_collective();
   begin_unshard(group, std::move(slot));
@@ -205,6 +206,7 @@ void Pager::unshard_planned(
 
 void Pager::unshard_on_demand(int group_number) {
   const auto g = static_cast<size_t>(group_number);
+  settle_shard(g);
   issue_gathers();
   agree_joining_reductions(intent_to_read(group_number));
   unshard_sequence_[g] = agreement_.count_collective();
@@ -301,6 +303,16 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
     }
     reshard(victim->number);
   }
+}
+
+void Pager::settle_shard(size_t g) {
+  if (shard_user_ == nullptr) {
+    return;
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  const StreamMarks marks = shard_user_->before_shard_use(g);
+  gather_lane_.wait_for(marks);
+  marks.block_current(gather_lane_.device());
 }
 
 void Pager::reshard(int group_number) {

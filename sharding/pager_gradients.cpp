@@ -39,6 +39,7 @@ void Pager::on_token_zero(size_t parameter) {
   const ParameterPlace& place = places_[parameter];
   finish_reductions();
   wait_for_reduce_lane();
+  before_gradients_change(place.group);
   buckets_[place.group]->zero(place.position);
 }
 
@@ -54,13 +55,18 @@ void Pager::open_bucket(size_t g) {
     finish_storing();
   }
   check_not_updated(g, "gets a gradient");
-  if (is_alone() && expected_arrivals_[g] == 0) {
-    bucket.open({});
+  before_gradients_change(g);
+  if (is_alone() &&
+      (!options_.update_in_backward || expected_arrivals_[g] == 0)) {
+    or_abandon([&] { bucket.open({}); });
     return;
   }
-  const ParamGroup& group = *groups_[g];
+  Slot slot = take_reduce_slot(*groups_[g], bucket.dtype());
+  or_abandon([&] { bucket.open(std::move(slot)); });
+}
+
+Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
   const int64_t numel = group.layout().padded_numel();
-  const at::ScalarType dtype = bucket.dtype();
   // Mostly one group collects while the one before it is being reduced.
   const auto end = std::exchange(
       reduce_slot_end_,
@@ -73,18 +79,39 @@ void Pager::open_bucket(size_t g) {
     finish_storing();
     slot = reduce_arena_.try_allocate(numel, dtype, end);
   }
+  while (!slot.defined() && !held_slots_.empty()) {
+    release_held_slot();
+    slot = reduce_arena_.try_allocate(numel, dtype, end);
+  }
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {
       log_warning(
           "the gradients of group '",
           group.name(),
           "' did not fit beside those being collected; they get ",
-          bucket.padded_bytes(),
+          buckets_[static_cast<size_t>(group.number)]->padded_bytes(),
           " bytes outside the planned reduce slots");
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }
-  or_abandon([&] { bucket.open(std::move(slot)); });
+  return slot;
+}
+
+void Pager::release_held_slot() {
+  HeldSlot held = std::move(held_slots_.front());
+  held_slots_.pop_front();
+  const TransferWaits::Scope waits(transfer_waits_);
+  held.slot.after.add(shard_user_->before_gradients_change(held.group));
+  reduce_arena_.release(held.slot);
+}
+
+void Pager::before_gradients_change(size_t g) {
+  if (shard_user_ != nullptr) {
+    const TransferWaits::Scope waits(transfer_waits_);
+    const StreamMarks marks = shard_user_->before_gradients_change(g);
+    marks.block_current(reduce_lane_.device());
+    reduce_lane_.wait_for(marks);
+  }
 }
 
 void Pager::note_arrival(size_t parameter) {
@@ -142,10 +169,11 @@ void Pager::begin_reduce(size_t g, bool is_final) {
   reduce_sequence_[g] = agreement_.count_collective();
   // Where this rank misses a gradient, others may have it: the step, which
   // knows, applies those.
+  final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived();
   bucket.begin_reduce(
       reductions_ ? *reductions_ : *data_,
       reduce_lane_,
-      is_final && gradient_sink_ && bucket.all_arrived());
+      final_[g] && options_.update_in_backward);
   reducing_.push_back(g);
   ++statistics_.reductions;
 }
@@ -159,11 +187,12 @@ void Pager::finish_reductions() {
     buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
       return describe({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
     }));
-    if (buckets_[g]->applying()) {
-      apply_gradients(g);
-    }
+    const bool held = final_[g] && hand_over_gradients(g);
+    final_[g] = false;
     if (buckets_[g]->is_storing()) {
       storing_.push_back(g);
+    } else if (held) {
+      held_slots_.push_back({g, buckets_[g]->release_slot()});
     } else {
       release_reduce_slot(g);
     }
@@ -188,18 +217,23 @@ void Pager::release_reduce_slot(size_t g) {
   }
 }
 
-void Pager::apply_gradients(size_t g) {
+bool Pager::hand_over_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
   ParamGroup& group = *groups_[g];
+  bool still_read = false;
   {
     const StreamLane::Scope on_lane(reduce_lane_);
-    gradient_sink_(g);
+    still_read = shard_user_->on_final_gradients(g);
+  }
+  if (!buckets_[g]->applying()) {
+    return false;
   }
   // What is left of the old weights: whoever saved them for a backward that is
   // still to come gets an error, and an operator has to fault them in.
   group.bump_versions();
   reshard(group.number);
   group.touched_epoch = 0;
+  return still_read;
 }
 
 bool Pager::updated_in_backward() const {
@@ -210,7 +244,7 @@ bool Pager::updated_in_backward() const {
 
 void Pager::check_not_updated(size_t g, const char* what) const {
   TESSERA_CHECK(
-      !gradient_sink_ || !buckets_[g] || !buckets_[g]->applied(),
+      !options_.update_in_backward || !buckets_[g] || !buckets_[g]->applied(),
       "group '",
       groups_[g]->name(),
       "' ",
@@ -350,6 +384,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
+  settle_shard(place.group); // who reads the gradients has ended too
   const at::Tensor shard = bucket->shard().load(group.device());
   if (!is_divided()) {
     return group.view_of(shard, place.position).mul(bucket->factor());

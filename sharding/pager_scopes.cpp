@@ -18,6 +18,7 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
       if (group.residency() == Residency::kUnsharding) {
         wait_ready(static_cast<int>(g));
       }
+      settle_shard(g);
       if (group.residency() == Residency::kSharded) {
         agree_joining_reductions(
             {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
@@ -61,6 +62,7 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
 /// The end of a scope must not throw: what cannot be stored ends the job.
 void Pager::write_back(ParamGroup& group) noexcept {
   try {
+    settle_shard(static_cast<size_t>(group.number));
     group.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + group.name() +
@@ -72,6 +74,7 @@ void Pager::write_back(ParamGroup& group) noexcept {
 }
 
 at::Tensor Pager::gather_master(size_t g) {
+  settle_shard(g);
   const at::Tensor master = groups_[g]->read_master();
   if (!is_divided()) {
     return master;

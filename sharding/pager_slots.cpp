@@ -143,6 +143,9 @@ std::optional<ResidencyPlan> Pager::make_plan(
   }
   const int64_t reduce_bytes = reduce_slot_bytes(events);
   if (reduce_bytes > reduce_arena_.capacity_bytes()) {
+    while (!held_slots_.empty()) {
+      release_held_slot();
+    }
     reduce_arena_.resize(reduce_bytes);
   }
   return plan;

@@ -25,6 +25,9 @@ void Pager::drop_values(const char* why) {
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
+    if (!pages_[g]) {
+      settle_shard(g); // operators read it, without a gather that would wait
+    }
     groups_[g]->bump_versions();
     if (buckets_[g]) {
       buckets_[g]->clear();
@@ -64,7 +67,7 @@ void Pager::begin_next_step() {
 
 void Pager::count_arrivals() {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (is_alone() && gradient_sink_) {
+    if (is_alone() && shard_user_ != nullptr) {
       expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
       groups_[g]->touched_epoch = epoch_; // alone, nothing is faulted in
     }
@@ -102,7 +105,9 @@ void Pager::adopt_plans() {
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
         final_reductions_ = cursor.has_plan()
-                                ? final_reductions(cursor.plan())
+                                ? final_reductions(
+                                      cursor.plan(),
+                                      options_.update_in_backward)
                                 : std::vector<std::optional<size_t>>{};
       }
     }

@@ -127,6 +127,11 @@ class ParamGroup {
   void lose_values(const std::string& why) {
     loss_ = why;
   }
+  /// Takes another tensor, which rests on the same tier, for the group's own
+  /// master weights and gives its own for it.
+  void swap_master(RestingTensor& master) {
+    std::swap(master_, master);
+  }
   /// @throws tessera::Error after lose_values().
   void check_values() const;
   /// The master weights in memory, on the parameters' device: themselves, or a

@@ -32,7 +32,8 @@ RankAgreement::RankAgreement(
     World& world,
     const std::string& name,
     std::function<std::string(const RankIntent&)> describe)
-    : store_(world.store()),
+    : world_(world),
+      store_(world.store()),
       name_(world.unique_name(name)),
       control_(world.new_communicator(name + " control")),
       describe_(std::move(describe)) {}
@@ -41,15 +42,24 @@ std::string RankAgreement::key(const std::string& suffix) const {
   return "agreement/" + name_ + "/" + suffix;
 }
 
+std::string RankAgreement::key_of_failure() const {
+  return "agreement/" + world_.scope() + name_ + "/failed";
+}
+
 std::string RankAgreement::key_of_rank(int rank) const {
   return key("waits/" + std::to_string(rank));
 }
 
-std::string RankAgreement::disagreement(const std::vector<Account>& accounts) {
+std::string RankAgreement::name_of_rank(int rank) const {
+  return "rank " + std::to_string(world_.job_rank(rank));
+}
+
+std::string RankAgreement::disagreement(
+    const std::vector<Account>& accounts) const {
   std::string message =
       "the ranks have taken different paths and cannot go on together:";
   for (const auto& [rank, account] : accounts) {
-    message += "\n  rank " + std::to_string(rank) + ": " + account;
+    message += "\n  " + name_of_rank(rank) + ": " + account;
   }
   return message +
          "\nEvery rank must use the same sharded parameters in the same order; "
@@ -114,15 +124,16 @@ WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
 }
 
 void RankAgreement::throw_if_failed() {
-  const std::string failed = key("failed");
-  if (store_->check({failed})) {
+  const std::string failed = key_of_failure();
+  const auto& store = world_.job_store();
+  if (store != nullptr && store->check({failed})) {
     blame_peer();
-    throw Error(to_text(store_->get(failed)));
+    throw Error(to_text(store->get(failed)));
   }
 }
 
 WaitCheck RankAgreement::watch_failures() {
-  if (size() == 1) {
+  if (world_.job_store() == nullptr) {
     return {};
   }
   return [this] { throw_if_failed(); };
@@ -163,13 +174,13 @@ WaitCheck RankAgreement::watch(
 }
 
 void RankAgreement::report(const std::string& reason) noexcept {
-  if (size() == 1) {
+  if (world_.job_store() == nullptr) {
     return;
   }
   try {
-    store_->set(
-        key("failed"),
-        to_bytes("rank " + std::to_string(rank()) + " has failed: " + reason));
+    world_.job_store()->set(
+        key_of_failure(),
+        to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
     // The store is gone, and with it the rank that holds it.
   }
@@ -177,7 +188,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
 
 void RankAgreement::fail(const std::string& message) {
   if (size() > 1) {
-    store_->set(key("failed"), to_bytes(message));
+    world_.job_store()->set(key_of_failure(), to_bytes(message));
   }
   throw Error(message);
 }

@@ -51,7 +51,8 @@ struct RankIntent {
 class RankAgreement {
  public:
   /// Collective. Agreements of one job do not see each other, whatever their
-  /// names. @param describe turns an intent into words for errors.
+  /// names. @param world outlives this object. @param describe turns an intent
+  /// into words for errors.
   RankAgreement(
       World& world,
       const std::string& name,
@@ -99,10 +100,16 @@ class RankAgreement {
 
   std::string key(const std::string& suffix) const;
   std::string key_of_rank(int rank) const;
+  /// In the store of the job: what the parts of a model tell each other.
+  std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
-  static std::string disagreement(const std::vector<Account>& accounts);
+  std::string disagreement(const std::vector<Account>& accounts) const;
   void throw_if_failed();
 
+  /// "rank 3", by its number in the job.
+  std::string name_of_rank(int rank) const;
+
+  World& world_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_;
   std::unique_ptr<Communicator> control_;

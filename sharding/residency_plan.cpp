@@ -267,7 +267,9 @@ std::optional<ResidencyPlan> compile_plan(
   return best;
 }
 
-std::vector<std::optional<size_t>> final_reductions(const ResidencyPlan& plan) {
+std::vector<std::optional<size_t>> final_reductions(
+    const ResidencyPlan& plan,
+    bool weights_too) {
   std::vector<std::optional<size_t>> reductions;
   const auto at = [&reductions](int group) -> std::optional<size_t>& {
     const auto index = static_cast<size_t>(group);
@@ -282,7 +284,9 @@ std::vector<std::optional<size_t>> final_reductions(const ResidencyPlan& plan) {
     }
     // The operator runs after the entry's actions.
     for (const int group : plan.entries[i].groups) {
-      at(group).reset();
+      if (weights_too) {
+        at(group).reset();
+      }
     }
   }
   return reductions;

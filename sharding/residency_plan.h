@@ -85,9 +85,12 @@ std::optional<ResidencyPlan> compile_plan(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits);
 
-/// Per group, the entry with its last reduction, if no operator uses the group
-/// from there on: then its gradients are final, and its weights free to change.
-std::vector<std::optional<size_t>> final_reductions(const ResidencyPlan& plan);
+/// Per group, the entry with its last reduction: then its gradients are final.
+/// @param weights_too only if no operator uses the group from there on: then its
+///   weights are free to change.
+std::vector<std::optional<size_t>> final_reductions(
+    const ResidencyPlan& plan,
+    bool weights_too);
 
 /// The smallest capacity, of a short list of candidates, with which the events
 /// can be followed without an exposed unshard.

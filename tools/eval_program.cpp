@@ -41,11 +41,14 @@ int run_eval(int argc, char** argv) {
         overrides.begin(),
         "model.folder=" + (std::filesystem::path(path) / "model").string());
   }
-  const FinetuneConfig config = read_finetune_config(
+  FinetuneConfig config = read_finetune_config(
       is_run_folder ? std::filesystem::path(path) / "config.json"
                     : std::filesystem::path(path),
       overrides,
       nullptr);
+
+  check(config.engine);
+  config.engine.log_memory = false; // it is that of training
 
   World& world = init_on(config.device);
   const auto tokenizer = BertTokenizer::from_folder(config.model_folder);

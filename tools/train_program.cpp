@@ -87,6 +87,7 @@ int run_train(int argc, char** argv) {
   nlohmann::ordered_json resolved;
   const FinetuneConfig config =
       read_finetune_config(file, overrides, &resolved);
+  check(config.engine);
 
   install_cpu_memory_counter();
   World& world = init_on(config.device);

@@ -3,7 +3,9 @@
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,12 +21,14 @@ class ElementwiseMethod : public UpdateMethod {
   using Step = decltype(Run::step);
   using MakeStep =
       std::function<Step(const OptimizedParameter&, const StepInput&)>;
+  using Kernel =
+      bool (*)(std::span<const Run>, std::span<const UpdateTensors> before);
 
   ElementwiseMethod(
       UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      bool (*kernel)(std::span<const Run>),
+      Kernel kernel,
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
         kernel_(kernel),
@@ -33,58 +37,104 @@ class ElementwiseMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     for_each_part(
         active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
-          update(part, shard, input);
+          prepare(part, input).run({shard, part.state}, nullptr);
         });
   }
 
-  void update_group(size_t g, const StepInput& input) override {
-    std::vector<ShardPart*> parts = active_parts();
-    std::erase_if(
-        parts, [g](const ShardPart* part) { return part->group != g; });
-    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
-      update(part, shard, input);
-    });
+  bool is_elementwise() const override {
+    return true;
+  }
+
+  std::optional<PartUpdate> prepare(size_t g, const StepInput& input) override {
+    const auto part =
+        std::find_if(parts_.begin(), parts_.end(), [g](const auto& candidate) {
+          return candidate.group == g;
+        });
+    if (part == parts_.end()) {
+      return std::nullopt;
+    }
+    PartUpdate update = prepare(*part, input);
+    return update.spans.empty() ? std::nullopt : std::optional(update);
   }
 
  private:
-  void update(
-      const ShardPart& part,
-      const ShardTensors& shard,
-      const StepInput& input) {
-    std::vector<Run> runs;
-    for (const UpdateSpan& span :
-         active_spans(part, *context_.pager.bucket(part.group))) {
-      runs.push_back(
-          {tensors_of(part, shard, span), make_step_(*span.parameter, input)});
-      runs.back().step.rounding = rounding_of(part, span);
+  PartUpdate prepare(ShardPart& part, const StepInput& input) {
+    const GradientBucket& bucket = *context_.pager.bucket(part.group);
+    PartUpdate update;
+    update.method = this;
+    update.part = &part;
+    update.gradient = bucket.shard();
+    std::vector<Step> steps;
+    for (const UpdateSpan& span : active_spans(part, bucket)) {
+      const OptimizedParameter& parameter = *span.parameter;
+      update.spans.push_back(
+          {span.shard_offset,
+           span.state_offset,
+           span.numel,
+           parameter.steps,
+           input.lr_of(parameter),
+           parameter.grad_scale});
+      steps.push_back(make_step_(parameter, input));
+      steps.back().rounding = rounding_of(part, span);
     }
-    if (context_.streams[part.group]) {
-      update_streamed(part, runs);
-    } else {
-      kernel_(runs);
-    }
-  }
-
-  void update_streamed(const ShardPart& part, const std::vector<Run>& runs) {
+    StreamedUpdate* const streamed =
+        context_.streams[part.group] ? &context_.streamed : nullptr;
     const bool master_on_host = context_.access[part.group]->streams_master();
-    std::vector<StreamedRun> streamed;
-    for (const Run& run : runs) {
-      streamed.push_back({run.tensors, master_on_host});
-    }
-    context_.streamed.run(
-        streamed, [&](const std::vector<StreamedPiece>& pieces) {
-          std::vector<Run> now;
-          for (const StreamedPiece& piece : pieces) {
-            now.push_back(runs[piece.run]);
-            now.back().tensors = piece.tensors;
-            now.back().step.rounding.first_element +=
-                static_cast<uint64_t>(piece.begin);
-          }
-          kernel_(now);
-        });
+    update.run = [=, kernel = kernel_, spans = update.spans](
+                     const PartTensors& tensors, const PartTensors* before) {
+      if (streamed != nullptr) {
+        stream(*streamed, master_on_host, kernel, spans, steps, tensors);
+      } else {
+        run(kernel, spans, steps, tensors, before);
+      }
+    };
+    return update;
   }
 
-  bool (*kernel_)(std::span<const Run>);
+  static void run(
+      Kernel kernel,
+      const std::vector<SpanUpdate>& spans,
+      const std::vector<Step>& steps,
+      const PartTensors& tensors,
+      const PartTensors* before) {
+    std::vector<Run> runs;
+    std::vector<UpdateTensors> begin_from;
+    for (size_t i = 0; i < spans.size(); ++i) {
+      runs.push_back({views(tensors, spans[i]), steps[i]});
+      if (before != nullptr) {
+        begin_from.push_back(views(*before, spans[i]));
+      }
+    }
+    kernel(runs, begin_from);
+  }
+
+  static void stream(
+      StreamedUpdate& streamed,
+      bool master_on_host,
+      Kernel kernel,
+      const std::vector<SpanUpdate>& spans,
+      const std::vector<Step>& steps,
+      const PartTensors& tensors) {
+    std::vector<StreamedRun> runs;
+    for (const SpanUpdate& span : spans) {
+      runs.push_back({views(tensors, span), master_on_host});
+    }
+    streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+      std::vector<Run> now;
+      for (const StreamedPiece& piece : pieces) {
+        now.push_back({piece.tensors, steps[piece.run]});
+        now.back().step.rounding.first_element +=
+            static_cast<uint64_t>(piece.begin);
+      }
+      kernel(now, {});
+    });
+  }
+
+  static UpdateTensors views(const PartTensors& all, const SpanUpdate& span) {
+    return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
+  }
+
+  Kernel kernel_;
   MakeStep make_step_;
 };
 

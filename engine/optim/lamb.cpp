@@ -77,7 +77,13 @@ class LambMethod : public UpdateMethod {
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
     step.rounding = rounding_of(part, span);
-    return {tensors_of(part, shard, span), step};
+    return {
+        tensors_of(
+            {shard, part.state},
+            span.shard_offset,
+            span.state_offset,
+            span.numel),
+        step};
   }
 
   int64_t row_of(const UpdateSpan& span) const {

@@ -153,6 +153,28 @@ enum class StatePlacement {
 /// options.optimizer.rule = LionOptions{.beta2 = 0.98};
 /// options.optimizer.parameters = {{.pattern = ".*bias", .weight_decay = 0}};
 /// ```
+/// What of a step is done beside backward, on a thread of its own. The numbers
+/// are the same with all of them. A group's gradients are final in the last
+/// backward of a step, when the order of the steps before is kept; the rest is
+/// left to the step.
+enum class UpdateOverlap {
+  /// kWait where state of some group does not rest on its parameters' device;
+  /// else kOff.
+  kAutomatic,
+  kOff,
+  /// What final gradients add to their norm is computed in backward; updates
+  /// begin with Engine::step() and go on beside the next forward, which waits
+  /// for each group when it needs it. With EngineOptions::update_in_backward
+  /// updates begin in backward, and it goes on meanwhile.
+  kWait,
+  /// Final gradients are applied to a second copy of weights and state in
+  /// backward, with the factor that holds without clipping and without
+  /// overflow. Where it holds, Engine::step() takes the copy; elsewhere it
+  /// updates as with kWait. For AdamW, Adam, SGD and Lion on the CPU: other
+  /// optimizers, and groups that two optimizers share, are as with kWait.
+  kSpeculate,
+};
+
 struct OptimizerOptions {
   double lr = 1e-3;
   /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer
@@ -165,6 +187,7 @@ struct OptimizerOptions {
   /// Applied in order; of two that match, the later one wins.
   std::vector<ParameterRule> parameters;
   StatePlacement placement = StatePlacement::kAutomatic;
+  UpdateOverlap overlap = UpdateOverlap::kAutomatic;
   /// What moments are kept in: bfloat16, or by default the type of the master
   /// weights. An update works with exact values and rounds what it keeps. Of
   /// AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either type are loaded.

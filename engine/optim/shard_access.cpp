@@ -120,13 +120,25 @@ at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
 void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
   group_.check_values();
   open_.master = fetch_master(buffer);
-  open_.gradient = fetch(bucket_.shard(), gradient_dtype(), buffer);
   if (rounds()) {
     const RestingTensor& shard = group_.shard();
     open_.low_precision = shard.is_on(device_)
                               ? shard.tensor()
                               : place(shard.numel(), shard.dtype(), buffer);
   }
+}
+
+void ShardAccess::begin_gradient(
+    const RestingTensor& gradient,
+    StateStage::Buffer* buffer) {
+  if (!open_.gradient.defined()) {
+    open_.gradient = fetch(gradient, gradient_dtype(), buffer);
+  }
+}
+
+void ShardAccess::forget() {
+  tensors();
+  open_ = {};
 }
 
 ShardTensors ShardAccess::tensors() {

@@ -48,19 +48,31 @@ class ShardAccess {
   /// Of the master and of state: float64 for float64 weights, else float32.
   at::ScalarType dtype() const;
 
-  /// What begin_fetch() takes of a buffer.
+  /// What the two begin_ functions take of a buffer.
   int64_t stage_bytes() const;
 
-  /// Begins to bring in what is not on device().
+  /// Begins to bring in what is not on device(), but for the gradient.
   /// @param buffer of stage_bytes(); may be null when that is 0.
   void begin_fetch(StateStage::Buffer* buffer);
-  /// The tensors for an update, after begin_fetch(). Blocks until they are
-  /// there.
+  /// Begins to bring it in, once, after begin_fetch(). @param gradient the
+  /// bucket's shard().
+  void begin_gradient(
+      const RestingTensor& gradient,
+      StateStage::Buffer* buffer);
+  /// The tensors for an update, after both. Blocks until they are there.
   ShardTensors tensors();
+  /// Ends what was begun without an update. Blocks.
+  void forget();
   /// After the update: begins to bring back what rests elsewhere. A buffer's
   /// user has ended when the returned transfers have.
   /// @param written the stretches that were updated.
   std::vector<PendingTransfer> begin_return(
+      const std::vector<FlatSpan>& written);
+  /// The part of that for weights on another tier.
+  /// @param values of the group's type; only the written ones count where they
+  ///   were rounded, else all.
+  PendingTransfer begin_return_of_shard(
+      const at::Tensor& values,
       const std::vector<FlatSpan>& written);
 
  private:
@@ -76,9 +88,6 @@ class ShardAccess {
       at::ScalarType dtype,
       StateStage::Buffer* buffer);
   at::Tensor fetch_master(StateStage::Buffer* buffer);
-  PendingTransfer begin_return_of_shard(
-      const at::Tensor& values,
-      const std::vector<FlatSpan>& written);
 
   ParamGroup& group_;
   const GradientBucket& bucket_;

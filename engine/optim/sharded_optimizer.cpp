@@ -32,6 +32,21 @@ bool is_hidden_matrix(
   return true;
 }
 
+UpdateOverlap overlap_of(
+    const OptimizerOptions& options,
+    const Pager& pager,
+    const StateTiers& tiers) {
+  if (options.overlap != UpdateOverlap::kAutomatic) {
+    return options.overlap;
+  }
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    if (pager.bucket(g) != nullptr && tiers.tier(g) != MemoryTier::kDevice) {
+      return UpdateOverlap::kWait;
+    }
+  }
+  return UpdateOverlap::kOff;
+}
+
 /// Makes the methods of one rule.
 struct MethodMaker {
   UpdateContext& context;
@@ -96,9 +111,12 @@ ShardedOptimizer::ShardedOptimizer(
           {},
           options.moment_dtype,
           options.stochastic_rounding},
-      lr_(options.lr) {
+      overlap_(overlap_of(options, pager, tiers)),
+      lr_(options.lr),
+      sums_(pager) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
+    first_parameters_.push_back(parameters_.size());
     if (!group.trainable()) {
       context_.access.push_back(nullptr);
       continue;
@@ -116,6 +134,7 @@ ShardedOptimizer::ShardedOptimizer(
       parameters_.push_back(std::move(parameter));
     }
   }
+  first_parameters_.push_back(parameters_.size());
   // The parameters' addresses are final only now.
   std::map<size_t, Parameters> by_rule;
   for (OptimizedParameter& parameter : parameters_) {
@@ -129,15 +148,40 @@ ShardedOptimizer::ShardedOptimizer(
   for (const auto& method : methods_) {
     method->announce_staging();
   }
+  updates_ = std::make_unique<GroupUpdates>(
+      context_, overlap_ != UpdateOverlap::kOff);
+  if (overlap_ == UpdateOverlap::kSpeculate) {
+    make_shadows();
+  }
 }
 
 ShardedOptimizer::~ShardedOptimizer() = default;
+
+/// For groups that one elementwise method updates, on the CPU.
+void ShardedOptimizer::make_shadows() {
+  std::vector<int> methods_of(context_.access.size(), 0);
+  for (const auto& method : methods_) {
+    for (const ShardPart& part : method->parts()) {
+      ++methods_of[part.group];
+    }
+  }
+  for (const auto& method : methods_) {
+    for (ShardPart& part : method->parts()) {
+      if (method->is_elementwise() && methods_of[part.group] == 1 &&
+          context_.access[part.group]->device().is_cpu() &&
+          !context_.streams[part.group]) {
+        updates_->add_shadow(*method, part);
+      }
+    }
+  }
+}
 
 TierBytes ShardedOptimizer::planned_bytes() const {
   TierBytes bytes{};
   for (const auto& method : methods_) {
     method->add_state_bytes(bytes);
   }
+  updates_->add_bytes(bytes);
   const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
   bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
       context_.stage.bytes() + context_.tiers.staging_bytes();
@@ -157,6 +201,7 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
   for (const auto& method : methods_) {
     method->allocate(ledger);
   }
+  updates_->allocate();
 }
 
 void ShardedOptimizer::check_whole() const {
@@ -167,14 +212,18 @@ void ShardedOptimizer::check_whole() const {
       "). Make a new engine and load the last checkpoint.");
 }
 
-void ShardedOptimizer::apply(const std::function<void(UpdateMethod&)>& update) {
+void ShardedOptimizer::guarded(const std::function<void()>& work) {
   try {
-    for (const auto& method : methods_) {
-      update(*method);
-    }
-    context_.streamed.join();
+    work();
   } catch (const std::exception& error) {
-    damage_ = error.what();
+    if (damage_.empty()) {
+      damage_ = error.what();
+      // What LibTorch throws in step() is told them by the engine, with more.
+      if (overlap_ != UpdateOverlap::kOff ||
+          dynamic_cast<const Error*>(&error) != nullptr) {
+        context_.pager.abandon(damage_);
+      }
+    }
     throw;
   }
 }
@@ -189,15 +238,113 @@ void ShardedOptimizer::begin_update(
   }
 }
 
-void ShardedOptimizer::update_group(size_t g) {
-  const c10::NoGradGuard no_grad;
-  check_whole();
-  for (OptimizedParameter& parameter : parameters_) {
-    if (parameter.group == g) {
-      begin_update(parameter, /*grad_scale=*/1);
+std::vector<PartUpdate> ShardedOptimizer::prepare(size_t g) {
+  std::vector<PartUpdate> updates;
+  for (const auto& method : methods_) {
+    if (method->is_elementwise()) {
+      if (auto update = method->prepare(g, {lr_})) {
+        updates.push_back(std::move(*update));
+      }
     }
   }
-  apply([&](UpdateMethod& method) { method.update_group(g, {lr_}); });
+  return updates;
+}
+
+void ShardedOptimizer::begin_backward(double grad_scale) {
+  speculated_scale_ = grad_scale;
+  updates_->begin_step();
+}
+
+GradientSums& ShardedOptimizer::gradient_sums(double p) {
+  for (size_t g = 0; g < context_.access.size(); ++g) {
+    if (overlap_ == UpdateOverlap::kOff) {
+      sums_.forget(g); // nobody has told of changes
+    }
+  }
+  sums_p_ = p;
+  guarded([&] {
+    updates_->wait_for_sums();
+    if (!sums_.knows_all(p)) {
+      updates_->wait_all(); // they may read the same gradients
+    }
+  });
+  return sums_;
+}
+
+bool ShardedOptimizer::on_final_gradients(size_t g) {
+  const c10::NoGradGuard no_grad;
+  const GradientBucket& bucket = *context_.pager.bucket(g);
+  if (bucket.applying()) {
+    check_whole();
+    for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
+      begin_update(parameters_[i], /*grad_scale=*/1);
+    }
+    guarded([&] { updates_->update(g, prepare(g)); });
+    return updates_->overlaps();
+  }
+  auto sums = sums_.begin(g, sums_p_);
+  const c10::Device device = context_.pager.groups()[g]->device();
+  if (!device.is_cpu() && bucket.shard().is_on(device)) {
+    sums(); // is issued to the reduce lane
+  } else {
+    updates_->submit_sums(g, std::move(sums));
+  }
+  if (updates_->has_shadow(g)) {
+    speculate(g);
+  }
+  return true;
+}
+
+void ShardedOptimizer::speculate(size_t g) {
+  std::vector<PartUpdate> updates;
+  for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
+    begin_update(parameters_[i], speculated_scale_);
+  }
+  updates = prepare(g);
+  // Steps are counted by step().
+  for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
+    if (context_.pager.bucket(g)->has_gradient(parameters_[i].position)) {
+      --parameters_[i].steps;
+    }
+  }
+  for (PartUpdate& update : updates) {
+    updates_->speculate(g, std::move(update)); // one at most
+  }
+}
+
+StreamMarks ShardedOptimizer::before_gradients_change(size_t g) {
+  sums_.forget(g);
+  updates_->drop_speculation(g);
+  return before_shard_use(g);
+}
+
+StreamMarks ShardedOptimizer::before_shard_use(size_t g) {
+  StreamMarks marks;
+  guarded([&] { marks = updates_->wait(g); });
+  return marks;
+}
+
+void ShardedOptimizer::finish_updates() {
+  guarded([&] { updates_->wait_all(); });
+}
+
+void ShardedOptimizer::step_groups() {
+  bool all_elementwise = true;
+  for (size_t g = 0; g < context_.access.size(); ++g) {
+    updates_->update(g, prepare(g));
+  }
+  for (const auto& method : methods_) {
+    all_elementwise = all_elementwise && method->is_elementwise();
+  }
+  if (!all_elementwise) {
+    updates_->wait_all();
+    for (const auto& method : methods_) {
+      if (!method->is_elementwise()) {
+        method->step({lr_});
+      }
+    }
+  }
+  updates_->end_step();
 }
 
 void ShardedOptimizer::step(double grad_scale) {
@@ -206,22 +353,34 @@ void ShardedOptimizer::step(double grad_scale) {
   for (OptimizedParameter& parameter : parameters_) {
     begin_update(parameter, grad_scale);
   }
-  apply([&](UpdateMethod& method) { method.step({lr_}); });
+  guarded([&] {
+    if (updates_->overlaps()) {
+      step_groups();
+      return;
+    }
+    for (const auto& method : methods_) {
+      method->step({lr_});
+    }
+    context_.streamed.join();
+  });
   ++steps_;
 }
 
-at::Tensor ShardedOptimizer::load_master(size_t g) const {
+at::Tensor ShardedOptimizer::load_master(size_t g) {
   check_whole();
+  finish_updates();
   return context_.pager.groups()[g]->read_master();
 }
 
 void ShardedOptimizer::store_master(size_t g, const at::Tensor& values) {
+  finish_updates();
   context_.pager.groups()[g]->write_master(values);
 }
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   const c10::NoGradGuard no_grad;
   check_whole();
+  finish_updates();
   for (const auto& method : methods_) {
     method->visit_state(visitor);
   }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/state_tiers.h"
 
-#include "tessera/runtime/core/error.h"
-
 #include <algorithm>
 
 namespace tessera {
@@ -40,10 +38,6 @@ void StateTiers::make_stores(c10::Device device) {
       HostMemoryOptions{memory_.host_bytes, device}, ledger_);
   host_ = std::make_unique<HostStore>(*host_memory_);
   if (uses(MemoryTier::kNvme)) {
-    TESSERA_CHECK(
-        !memory_.nvme_path.empty(),
-        "optimizer.placement is nvme, and memory.nvme_path is not set; name a "
-        "folder on a local disk.");
     nvme_ = std::make_unique<NvmeStore>(
         NvmeOptions{memory_.nvme_path, memory_.nvme_bytes},
         *host_memory_,

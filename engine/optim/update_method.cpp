@@ -156,7 +156,6 @@ void UpdateMethod::announce_staging() {
   }
 }
 
-/// What a part takes of a buffer.
 int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
   const ShardAccess& access = *context_.access[part.group];
   const int64_t each = context_.tiers.tier(part.group) == MemoryTier::kNvme
@@ -192,7 +191,6 @@ void UpdateMethod::end_streaming(ShardPart& part) {
     if (tensor.in_memory()) {
       context_.streamed.note_use(tensor);
     } else {
-      const TransferWaits::Scope waits(context_.pager.transfer_waits());
       context_.streamed.wait();
     }
   }
@@ -204,7 +202,6 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   part.fetched = true;
   if (const int64_t bytes = stage_bytes(part); bytes > 0) {
-    const TransferWaits::Scope waits(context_.pager.transfer_waits());
     part.buffer = context_.stage.take(bytes);
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
@@ -219,15 +216,49 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
 }
 
-ShardTensors UpdateMethod::open(ShardPart& part) {
+void UpdateMethod::begin_fetch(ShardPart& part, const RestingTensor& gradient) {
   begin_fetch(part);
-  const TransferWaits::Scope waits(context_.pager.transfer_waits());
-  ShardTensors tensors = context_.access[part.group]->tensors();
+  context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
+}
+
+PartTensors UpdateMethod::open(
+    ShardPart& part,
+    const RestingTensor& gradient) {
+  begin_fetch(part, gradient);
+  ShardTensors shard = context_.access[part.group]->tensors();
   for (PendingTransfer& transfer : part.arriving) {
     transfer.wait();
   }
   part.arriving.clear();
-  return tensors;
+  return {std::move(shard), part.state};
+}
+
+ShardTensors UpdateMethod::open(ShardPart& part) {
+  const TransferWaits::Scope waits(context_.pager.transfer_waits());
+  return open(part, context_.pager.bucket(part.group)->shard()).shard;
+}
+
+void UpdateMethod::discard(
+    ShardPart& part,
+    std::vector<PendingTransfer> leaving) {
+  context_.access[part.group]->forget();
+  for (PendingTransfer& transfer : part.arriving) {
+    transfer.wait();
+  }
+  part.arriving.clear();
+  give_back(part, std::move(leaving));
+}
+
+void UpdateMethod::give_back(
+    ShardPart& part,
+    std::vector<PendingTransfer> leaving) {
+  for (at::Tensor& state : part.state) {
+    state = at::Tensor();
+  }
+  if (part.buffer != nullptr) {
+    context_.stage.give_back(std::move(part.buffer), std::move(leaving));
+  }
+  part.fetched = false;
 }
 
 void UpdateMethod::close(ShardPart& part, const Writes& writes) {
@@ -238,6 +269,13 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
+  close(part, written, writes.state);
+}
+
+void UpdateMethod::close(
+    ShardPart& part,
+    const std::vector<FlatSpan>& written,
+    bool writes_state) {
   if (context_.streams[part.group]) {
     end_streaming(part);
   }
@@ -245,15 +283,11 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {
     RestingTensor& stored = part.stored[i];
-    if (writes.state && !stored.in_memory()) {
+    if (writes_state && !stored.in_memory()) {
       leaving.push_back(stored.write(part.state[i]));
     }
-    part.state[i] = at::Tensor();
   }
-  if (part.buffer != nullptr) {
-    context_.stage.give_back(std::move(part.buffer), std::move(leaving));
-  }
-  part.fetched = false;
+  give_back(part, std::move(leaving));
 }
 
 void UpdateMethod::for_each_part(
@@ -263,7 +297,9 @@ void UpdateMethod::for_each_part(
   for (size_t i = 0; i < parts.size(); ++i) {
     const ShardTensors tensors = open(*parts[i]);
     if (i + 1 < parts.size()) {
-      begin_fetch(*parts[i + 1]);
+      const TransferWaits::Scope waits(context_.pager.transfer_waits());
+      ShardPart& next = *parts[i + 1];
+      begin_fetch(next, context_.pager.bucket(next.group)->shard());
     }
     work(*parts[i], tensors);
     close(*parts[i], writes);
@@ -283,7 +319,9 @@ std::vector<ShardPart*> UpdateMethod::active_parts() {
   return active;
 }
 
-void UpdateMethod::update_group(size_t g, const StepInput& /*input*/) {
+std::optional<PartUpdate> UpdateMethod::prepare(
+    size_t g,
+    const StepInput& /*input*/) {
   TESSERA_FAIL(
       "group '",
       context_.pager.groups()[g]->name(),
@@ -350,18 +388,21 @@ std::vector<UpdateSpan> active_spans(
 }
 
 UpdateTensors tensors_of(
-    const ShardPart& part,
-    const ShardTensors& shard,
-    const UpdateSpan& span) {
+    const PartTensors& tensors,
+    int64_t shard_offset,
+    int64_t state_offset,
+    int64_t numel) {
+  const auto stretch = [numel](const at::Tensor& tensor, int64_t begin) {
+    return tensor.defined() ? tensor.narrow(0, begin, numel) : at::Tensor();
+  };
   const auto in_shard = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.narrow(0, span.shard_offset, span.numel)
-                            : at::Tensor();
+    return stretch(tensor, shard_offset);
   };
   const auto state = [&](size_t i) {
-    return i < part.state.size()
-               ? part.state[i].narrow(0, span.state_offset, span.numel)
-               : at::Tensor();
+    return i < tensors.state.size() ? stretch(tensors.state[i], state_offset)
+                                    : at::Tensor();
   };
+  const ShardTensors& shard = tensors.shard;
   return {
       in_shard(shard.master),
       in_shard(shard.gradient),

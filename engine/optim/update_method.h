@@ -70,6 +70,12 @@ ShardPart make_shard_part(
     size_t group,
     const std::vector<OptimizedParameter*>& parameters);
 
+/// A part's tensors during an update.
+struct PartTensors {
+  ShardTensors shard;
+  std::vector<at::Tensor> state; ///< as ShardPart::state
+};
+
 /// What all updates of one step have in common.
 struct StepInput {
   double lr = 0;
@@ -132,6 +138,32 @@ struct UpdateSpan {
   int64_t numel;
 };
 
+/// The update of such a stretch, as far as it differs from step to step.
+struct SpanUpdate {
+  int64_t shard_offset = 0;
+  int64_t state_offset = 0;
+  int64_t numel = 0;
+  int64_t steps = 0;
+  double lr = 0;
+  double grad_scale = 0;
+
+  bool operator==(const SpanUpdate&) const = default;
+};
+
+class UpdateMethod;
+
+/// The update of one part as it is to be done: what becomes of parameters,
+/// rates and flags afterwards does not change it, so that any thread can do it.
+struct PartUpdate {
+  UpdateMethod* method = nullptr;
+  ShardPart* part = nullptr;
+  std::vector<SpanUpdate> spans;
+  RestingTensor gradient; ///< the bucket's shard
+  /// @param before null: tensors are updated in place; else see adamw_runs_().
+  std::function<void(const PartTensors& tensors, const PartTensors* before)>
+      run;
+};
+
 /// The updates of one optimizer for the parameters that it was given. Step
 /// counts are kept by ShardedOptimizer.
 class UpdateMethod {
@@ -156,15 +188,49 @@ class UpdateMethod {
   /// needs sums or whole matrices.
   virtual void step(const StepInput& input) = 0;
 
-  /// The part of step() for group `g`; of methods that update elements alone.
-  virtual void update_group(size_t g, const StepInput& input);
+  /// Whether elements are updated alone: step() is then what prepare() gives
+  /// for all groups.
+  virtual bool is_elementwise() const {
+    return false;
+  }
+  /// The update of group `g` with the gradients that it has now; nothing where
+  /// it has none. Of elementwise methods.
+  virtual std::optional<PartUpdate> prepare(size_t g, const StepInput& input);
 
   virtual void visit_state(StateVisitor& visitor);
 
- protected:
-  bool has_gradient(const OptimizedParameter& parameter) const;
+  /// One per group that has parameters of this method.
+  std::vector<ShardPart>& parts() {
+    return parts_;
+  }
+  const std::vector<std::string>& state_names() const {
+    return state_names_;
+  }
   /// What flat state of a group is kept in.
   at::ScalarType state_dtype(size_t group) const;
+  /// What a part takes of a buffer.
+  int64_t stage_bytes(const ShardPart& part) const;
+
+  // Of one part, on any thread, but one at a time for all methods.
+
+  /// Begins to bring its tensors into reach, if that has not begun: all but the
+  /// gradient.
+  void begin_fetch(ShardPart& part);
+  /// The same with the gradient. @param gradient as in PartUpdate.
+  void begin_fetch(ShardPart& part, const RestingTensor& gradient);
+  /// Ends it. Blocks until they are there.
+  PartTensors open(ShardPart& part, const RestingTensor& gradient);
+  /// Brings what was written back to where it rests, in the background.
+  /// @param written the stretches of the shard that were.
+  void close(
+      ShardPart& part,
+      const std::vector<FlatSpan>& written,
+      bool writes_state);
+  /// Ends it without that. @param leaving what still uses the buffer.
+  void discard(ShardPart& part, std::vector<PendingTransfer> leaving = {});
+
+ protected:
+  bool has_gradient(const OptimizedParameter& parameter) const;
   /// How the update of `span` in its current step rounds.
   StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
       const;
@@ -182,22 +248,19 @@ class UpdateMethod {
       const Writes& writes,
       const std::function<void(ShardPart&, const ShardTensors&)>& work);
 
-  /// Begins to bring a part's tensors into reach, if that has not begun.
-  void begin_fetch(ShardPart& part);
-  /// Ends it. Blocks until they are there.
+  /// As above, with the gradients of the bucket as they are now.
   ShardTensors open(ShardPart& part);
-  /// Brings what was written back to where it rests, in the background.
   void close(ShardPart& part, const Writes& writes);
 
   /// The parts of which some run has a gradient.
   std::vector<ShardPart*> active_parts();
 
-  int64_t stage_bytes(const ShardPart& part) const;
   int64_t streamed_bytes(const ShardPart& part) const;
   void end_streaming(ShardPart& part);
+  void give_back(ShardPart& part, std::vector<PendingTransfer> leaving);
 
   UpdateContext& context_;
-  std::vector<ShardPart> parts_; ///< one per group that has parameters
+  std::vector<ShardPart> parts_;
   std::vector<std::string> state_names_;
 };
 
@@ -208,11 +271,12 @@ std::vector<UpdateSpan> active_spans(
     const GradientBucket& bucket,
     bool join = true);
 
-/// The views that a kernel call for `span` takes; state 0 and 1 are moments.
+/// The views that a kernel call for a stretch takes; state 0 and 1 are moments.
 UpdateTensors tensors_of(
-    const ShardPart& part,
-    const ShardTensors& shard,
-    const UpdateSpan& span);
+    const PartTensors& tensors,
+    int64_t shard_offset,
+    int64_t state_offset,
+    int64_t numel);
 
 // The methods. Each is for parameters of one rule.
 std::unique_ptr<UpdateMethod> make_adam(

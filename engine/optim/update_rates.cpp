@@ -11,8 +11,8 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
-#include <span>
 #include <vector>
 
 namespace tessera {
@@ -29,26 +29,23 @@ struct OneUpdate {
   UpdateTensors tensors;
 
   template <typename Run>
-  void run(bool (*kernel)(std::span<const Run>)) const {
-    Run one;
-    one.tensors = tensors;
-    kernel(std::span<const Run>(&one, 1));
+  static std::array<Run, 1> one(const Run& run) {
+    return {run};
   }
   void operator()(const AdamWOptions&) const {
-    run<AdamWRun>(&adamw_runs_);
+    adamw_runs_(one(AdamWRun{tensors, {}}));
   }
   void operator()(const AdamOptions&) const {
-    run<AdamWRun>(&adamw_runs_);
+    adamw_runs_(one(AdamWRun{tensors, {}}));
   }
   void operator()(const SgdOptions& options) const {
-    SgdRun one;
-    one.tensors = tensors;
-    one.step.momentum = options.momentum;
-    one.step.step = 2;
-    sgd_runs_(std::span<const SgdRun>(&one, 1));
+    SgdStep step;
+    step.momentum = options.momentum;
+    step.step = 2;
+    sgd_runs_(one(SgdRun{tensors, step}));
   }
   void operator()(const LionOptions&) const {
-    run<LionRun>(&lion_runs_);
+    lion_runs_(one(LionRun{tensors, {}}));
   }
   template <typename Options>
   void operator()(const Options&) const {

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/job_environment.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -127,8 +128,12 @@ World::World(
 World::~World() = default;
 
 int World::local_size() const {
-  return std::getenv("LOCAL_WORLD_SIZE") ? env_int("LOCAL_WORLD_SIZE", 1, size_)
-                                         : size_;
+  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
+    return size_;
+  }
+  // A part of the job may be smaller than a host.
+  const int most = job_ranks_.empty() ? size_ : 1 << 20;
+  return std::min(env_int("LOCAL_WORLD_SIZE", 1, most), size_);
 }
 
 at::Device World::device() const {
@@ -189,6 +194,34 @@ std::unique_ptr<Communicator> World::join_group(
   }
 }
 
+std::unique_ptr<World> World::part(
+    const std::string& key,
+    const std::vector<int>& ranks) const {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TESSERA_CHECK(
+      place != ranks.end(),
+      "rank ",
+      rank_,
+      " is not among the ranks of its own part of the job, '",
+      key,
+      "'.");
+  auto made = std::make_unique<World>(
+      static_cast<int>(place - ranks.begin()),
+      static_cast<int>(ranks.size()),
+      local_rank_,
+      ranks.size() > 1
+          ? c10::make_intrusive<c10d::PrefixStore>(
+                "part/" + key + "/" + std::to_string(ranks.front()), store_)
+          : nullptr,
+      options_);
+  made->job_store_ = job_store();
+  made->scope_ = scope_ + key + "/";
+  for (const int rank : ranks) {
+    made->job_ranks_.push_back(job_rank(rank));
+  }
+  return made;
+}
+
 std::string World::unique_name(const std::string& name) {
   return name + "." + std::to_string(names_made_++);
 }
@@ -197,6 +230,7 @@ World& init(const InitOptions& options) {
   if (world_slot()) {
     return *world_slot();
   }
+  adopt_job_environment();
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
     return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }

@@ -87,6 +87,28 @@ class World {
       at::Device device,
       const std::vector<int>& ranks);
 
+  /// A part of the job as a world of its own: its ranks count from 0 in the
+  /// order of `ranks`, and meet each other alone. Only they call it. Does not
+  /// block. This object outlives it.
+  /// @param key the same on all of them; no part has used it before.
+  /// @param ranks ascending, this one among them.
+  std::unique_ptr<World> part(
+      const std::string& key,
+      const std::vector<int>& ranks) const;
+
+  /// The store of the whole job, and what tells this part's keys there from
+  /// other worlds'; equal on all parts that were made with one key.
+  const c10::intrusive_ptr<c10d::Store>& job_store() const {
+    return job_store_ ? job_store_ : store_;
+  }
+  const std::string& scope() const {
+    return scope_;
+  }
+  /// The number of a rank in the whole job, for messages.
+  int job_rank(int rank) const {
+    return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)];
+  }
+
   /// `name` with a number behind it that no earlier call has returned: a prefix
   /// for keys in the store. Every rank calls it in the same order.
   std::string unique_name(const std::string& name);
@@ -97,6 +119,10 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
+  // Of a part; empty: it is the whole.
+  std::vector<int> job_ranks_;
+  c10::intrusive_ptr<c10d::Store> job_store_;
+  std::string scope_;
   int names_made_ = 0;
 };
 
@@ -104,9 +130,11 @@ class World {
 /// first: LibTorch remembers whether there was CUDA when it was first asked.
 ///
 /// The job is described by torchrun's variables
-/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set
-/// by `tessera launch`), or a world of one when there are none. Later calls
-/// return the same World. Blocks until the store is reachable.
+/// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also set by
+/// `tessera launch`), or those of Slurm, Open MPI or PMI, which are put into
+/// the environment under torchrun's names (see job_environment.h); without any,
+/// it is a world of one. Later calls return the same World. Blocks until the
+/// store is reachable.
 /// @throws tessera::Error when a variable is missing or malformed.
 World& init(const InitOptions& options = {});
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/cpu_update.h"
 
+#include "tessera/runtime/kernels/thread_pool.h"
+
 #include <algorithm>
-#include <utility>
+#include <atomic>
 
 namespace tessera {
 
@@ -55,24 +57,6 @@ bool run_cpu_updates(const std::vector<CpuUpdate>& updates) {
     update_pool().run(count, run_one);
   }
   return finite;
-}
-
-PendingUpdate submit_cpu_updates(std::vector<CpuUpdate> updates) {
-  PendingUpdate pending;
-  pending.finite_ = std::make_shared<std::atomic<bool>>(true);
-  std::vector<Chunk> chunks = chunks_of(updates);
-  const auto count = static_cast<int64_t>(chunks.size());
-  pending.job_ = update_pool().submit(
-      count,
-      [updates = std::move(updates),
-       chunks = std::move(chunks),
-       finite = pending.finite_](int64_t task) {
-        const Chunk& chunk = chunks[static_cast<size_t>(task)];
-        if (!updates[chunk.update].range(chunk.begin, chunk.end)) {
-          *finite = false;
-        }
-      });
-  return pending;
 }
 
 } // namespace tessera

@@ -2,12 +2,8 @@
 #pragma once
 // Updates of flat shards on the threads of the update pool.
 
-#include "tessera/runtime/kernels/thread_pool.h"
-
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 namespace tessera {
@@ -24,35 +20,9 @@ struct CpuUpdate {
 /// that neither starting a task nor waiting for the last one matters.
 inline constexpr int64_t kUpdateChunk = 1 << 16;
 
-/// An update that runs beside the calling thread.
-class PendingUpdate {
- public:
-  /// One that is done.
-  PendingUpdate() = default;
-
-  bool done() const {
-    return job_.done();
-  }
-  /// Blocks. Throws what the update threw. @return whether all gradients were
-  /// finite.
-  bool wait() const {
-    job_.wait();
-    return finite_ == nullptr || *finite_;
-  }
-
- private:
-  friend PendingUpdate submit_cpu_updates(std::vector<CpuUpdate> updates);
-  PoolJob job_;
-  std::shared_ptr<std::atomic<bool>> finite_;
-};
-
 /// Runs the updates on the pool's threads, before what is queued there; what is
 /// too small to be worth that, on the calling thread. Blocks.
 /// @return whether all gradients were finite.
 bool run_cpu_updates(const std::vector<CpuUpdate>& updates);
-
-/// Queues the updates; returns at once. What their functions have captured
-/// lives until they are done.
-PendingUpdate submit_cpu_updates(std::vector<CpuUpdate> updates);
 
 } // namespace tessera

@@ -5,6 +5,7 @@
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -169,39 +170,62 @@ double power_sum(const at::Tensor& values, double p) {
   return power_sums({values}, p).front();
 }
 
-std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
-  std::vector<double> sums(runs.size(), 0.0);
+PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
+    : p_(p), sums_(runs.size(), 0.0) {
   std::vector<at::Tensor> on_device;
-  std::vector<size_t> places;
   for (size_t i = 0; i < runs.size(); ++i) {
     check(runs[i], p);
     if (runs[i].numel() == 0) {
       continue;
     }
     if (runs[i].is_cpu()) {
-      sums[i] = power_sum_cpu(runs[i], p);
+      sums_[i] = power_sum_cpu(runs[i], p);
     } else {
       on_device.push_back(runs[i]);
-      places.push_back(i);
+      places_.push_back(i);
     }
   }
   if (on_device.empty()) {
-    return sums;
+    return;
   }
   // LibTorch takes no sum that is less precise than its elements.
   const bool any_double =
       std::any_of(on_device.begin(), on_device.end(), [](const auto& run) {
         return run.scalar_type() == at::kDouble;
       });
-  const at::Tensor norms =
-      at::stack(at::_foreach_norm(
-                    on_device, p, any_double ? at::kDouble : at::kFloat))
-          .to(at::kCPU, at::kDouble);
-  const auto* values = norms.const_data_ptr<double>();
-  for (size_t i = 0; i < places.size(); ++i) {
-    sums[places[i]] = std::isinf(p) ? values[i] : std::pow(values[i], p);
+  norms_ = at::stack(at::_foreach_norm(
+                         on_device, p, any_double ? at::kDouble : at::kFloat))
+               .to(at::kDouble);
+}
+
+std::vector<std::vector<double>> PowerSums::wait(
+    const std::vector<const PowerSums*>& pending) {
+  std::vector<at::Tensor> norms;
+  std::vector<std::vector<double>> sums;
+  for (const PowerSums* some : pending) {
+    sums.push_back(some->sums_);
+    if (some->norms_.defined()) {
+      norms.push_back(some->norms_);
+    }
+  }
+  if (norms.empty()) {
+    return sums;
+  }
+  const at::Tensor all = at::cat(norms).to(at::kCPU);
+  const auto* value = all.const_data_ptr<double>();
+  for (size_t k = 0; k < pending.size(); ++k) {
+    for (const size_t place : pending[k]->places_) {
+      const double p = pending[k]->p_;
+      sums[k][place] = std::isinf(p) ? *value : std::pow(*value, p);
+      ++value;
+    }
   }
   return sums;
+}
+
+std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
+  const PowerSums sums(runs, p);
+  return PowerSums::wait({&sums}).front();
 }
 
 } // namespace tessera

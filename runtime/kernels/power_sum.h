@@ -21,9 +21,28 @@ namespace tessera {
 /// @param p above 0.
 double power_sum(const at::Tensor& values, double p);
 
-/// power_sum() of each of many tensors of one device. On CUDA some launches for
-/// all of them, in float32 (float64 where one of them is), and one wait for the
-/// device at the end.
+/// power_sum() of each of many tensors of one device, which on CUDA may still
+/// have to be computed: in float32, or float64 where one of them is.
+class PowerSums {
+ public:
+  PowerSums() = default;
+  /// On CPU it blocks. On CUDA some launches for all runs, on the current
+  /// stream; whoever calls wait() has a stream that comes after it.
+  PowerSums(const std::vector<at::Tensor>& runs, double p);
+
+  /// The sums of all of `pending`, one after the other. On CUDA one wait for
+  /// the device.
+  static std::vector<std::vector<double>> wait(
+      const std::vector<const PowerSums*>& pending);
+
+ private:
+  double p_ = 2;
+  std::vector<double> sums_; ///< of runs on the CPU
+  at::Tensor norms_; ///< of the others: [places_.size()]
+  std::vector<size_t> places_;
+};
+
+/// As above, at once.
 std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p);
 
 } // namespace tessera

@@ -9,6 +9,9 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -128,54 +131,110 @@ void dispatch(const char* op, std::span<const Run> runs, const Use& use) {
   }
 }
 
+/// Copies [begin, end) of one tensor into another, where there is one.
+void copy_range(
+    const at::Tensor& into,
+    const at::Tensor& from,
+    int64_t begin,
+    int64_t end) {
+  if (from.defined()) {
+    const auto item = static_cast<int64_t>(into.itemsize());
+    std::memcpy(
+        static_cast<std::byte*>(into.mutable_data_ptr()) + begin * item,
+        static_cast<const std::byte*>(from.const_data_ptr()) + begin * item,
+        static_cast<size_t>((end - begin) * item));
+  }
+}
+
+void check_before(const UpdateTensors& tensors, const UpdateTensors& before) {
+  const auto check = [](const at::Tensor& into, const at::Tensor& from) {
+    TESSERA_CHECK(
+        !from.defined() ||
+            (into.is_cpu() && from.is_cpu() && from.is_contiguous() &&
+             into.sizes() == from.sizes() &&
+             into.scalar_type() == from.scalar_type()),
+        "optimizer update: a run of ",
+        into.toString(),
+        " of shape ",
+        into.sizes(),
+        " cannot begin from ",
+        from.toString(),
+        " of shape ",
+        from.sizes(),
+        "; both must be alike, on the CPU.");
+  };
+  check(tensors.master, before.master);
+  check(tensors.moment, before.moment);
+  check(tensors.moment_sq, before.moment_sq);
+}
+
+/// The update with the copy from `before` in front, a piece at a time, so that
+/// the piece is in the cache when it is updated.
+CpuUpdate from_copy(
+    CpuUpdate update,
+    const UpdateTensors& tensors,
+    const UpdateTensors& before) {
+  update.range = [&tensors, &before, range = std::move(update.range)](
+                     int64_t begin, int64_t end) {
+    constexpr int64_t kPiece = 1 << 12;
+    static_assert(kUpdateChunk % kPiece == 0);
+    bool finite = true;
+    for (int64_t at = begin; at < end; at += kPiece) {
+      const int64_t piece_end = std::min(at + kPiece, end);
+      copy_range(tensors.master, before.master, at, piece_end);
+      copy_range(tensors.moment, before.moment, at, piece_end);
+      copy_range(tensors.moment_sq, before.moment_sq, at, piece_end);
+      finite = range(at, piece_end) && finite;
+    }
+    return finite;
+  };
+  return update;
+}
+
 template <typename Run>
-bool run_all(const char* op, std::span<const Run> runs) {
+bool run_all(
+    const char* op,
+    std::span<const Run> runs,
+    std::span<const UpdateTensors> before) {
+  TESSERA_CHECK(
+      before.empty() || before.size() == runs.size(),
+      op,
+      ": ",
+      before.size(),
+      " places to begin from for ",
+      runs.size(),
+      " runs");
+  for (size_t i = 0; i < before.size(); ++i) {
+    check_before(runs[i].tensors, before[i]);
+  }
   bool finite = true;
   dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      updates[i] = from_copy(std::move(updates[i]), runs[i].tensors, before[i]);
+    }
     finite = run_cpu_updates(updates);
   });
   return finite;
 }
 
-template <typename Run>
-PendingUpdate submit_all(const char* op, std::span<const Run> runs) {
-  PendingUpdate pending;
-  dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
-    // The tensors live as long as the work.
-    for (size_t i = 0; i < updates.size(); ++i) {
-      updates[i].range =
-          [range = std::move(updates[i].range), tensors = runs[i].tensors](
-              int64_t begin, int64_t end) { return range(begin, end); };
-    }
-    pending = submit_cpu_updates(std::move(updates));
-  });
-  return pending;
-}
-
 } // namespace
 
-bool adamw_runs_(std::span<const AdamWRun> runs) {
-  return run_all("adamw_", runs);
+bool adamw_runs_(
+    std::span<const AdamWRun> runs,
+    std::span<const UpdateTensors> before) {
+  return run_all("adamw_", runs, before);
 }
 
-bool sgd_runs_(std::span<const SgdRun> runs) {
-  return run_all("sgd_", runs);
+bool sgd_runs_(
+    std::span<const SgdRun> runs,
+    std::span<const UpdateTensors> before) {
+  return run_all("sgd_", runs, before);
 }
 
-bool lion_runs_(std::span<const LionRun> runs) {
-  return run_all("lion_", runs);
-}
-
-PendingUpdate submit_adamw_runs_(std::span<const AdamWRun> runs) {
-  return submit_all("adamw_", runs);
-}
-
-PendingUpdate submit_sgd_runs_(std::span<const SgdRun> runs) {
-  return submit_all("sgd_", runs);
-}
-
-PendingUpdate submit_lion_runs_(std::span<const LionRun> runs) {
-  return submit_all("lion_", runs);
+bool lion_runs_(
+    std::span<const LionRun> runs,
+    std::span<const UpdateTensors> before) {
+  return run_all("lion_", runs, before);
 }
 
 } // namespace tessera

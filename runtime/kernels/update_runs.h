@@ -51,7 +51,13 @@ struct LionRun {
 /// On CPU it blocks; on CUDA it runs on the current stream and does not
 /// synchronise. Elements are computed alone: the result depends neither on
 /// threads nor on where a run begins.
-bool adamw_runs_(std::span<const AdamWRun> runs);
+/// @param before CPU only; empty: updates are in place. Else for every run the
+///   master and moments that it begins from, of the same types and sizes; these
+///   stay as they are, and what the run's own held is lost. Undefined ones
+///   begin in place.
+bool adamw_runs_(
+    std::span<const AdamWRun> runs,
+    std::span<const UpdateTensors> before = {});
 
 /// torch::optim::SGD's step, with its operations and roundings:
 ///
@@ -61,7 +67,9 @@ bool adamw_runs_(std::span<const AdamWRun> runs);
 ///   master -= lr * d
 ///
 /// Otherwise as adamw_runs_().
-bool sgd_runs_(std::span<const SgdRun> runs);
+bool sgd_runs_(
+    std::span<const SgdRun> runs,
+    std::span<const UpdateTensors> before = {});
 
 /// Lion (arXiv:2302.06675, Alg. 2):
 ///
@@ -70,15 +78,8 @@ bool sgd_runs_(std::span<const SgdRun> runs);
 ///   master = (1 - lr * weight_decay) * master - lr * d
 ///
 /// Otherwise as adamw_runs_().
-bool lion_runs_(std::span<const LionRun> runs);
-
-/// The same updates beside the calling thread: checks, queues the work for
-/// update_pool() and returns. The tensors stay alive until it is done; nobody
-/// else may touch their memory before wait(). Jobs of a process run in the
-/// order of these calls, and one may begin before the last has ended, so they
-/// must not share memory. On CUDA as the updates above.
-PendingUpdate submit_adamw_runs_(std::span<const AdamWRun> runs);
-PendingUpdate submit_sgd_runs_(std::span<const SgdRun> runs);
-PendingUpdate submit_lion_runs_(std::span<const LionRun> runs);
+bool lion_runs_(
+    std::span<const LionRun> runs,
+    std::span<const UpdateTensors> before = {});
 
 } // namespace tessera

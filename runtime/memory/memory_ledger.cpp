@@ -40,6 +40,8 @@ const char* name_of(MemoryPurpose purpose) {
       return "reduce slots";
     case MemoryPurpose::kStaging:
       return "staging";
+    case MemoryPurpose::kActivations:
+      return "activations";
   }
   return "unknown";
 }
@@ -73,7 +75,7 @@ void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
         std::any_of(columns.begin(), columns.end(), [i](const auto& column) {
           return column[i] != 0;
         });
-    if (is_used || purpose != MemoryPurpose::kStaging) {
+    if (is_used || purpose < MemoryPurpose::kStaging) {
       add_row(name_of(purpose), [i](const auto& column) { return column[i]; });
     }
   }

@@ -31,9 +31,10 @@ enum class MemoryPurpose {
   kGatherSlots, ///< where weights are whole while they are in use
   kReduceSlots, ///< where whole gradients wait for their reduction
   kStaging, ///< what passes through on its way between tiers
+  kActivations, ///< tensors saved for backward that rest on the host
 };
 
-inline constexpr size_t kMemoryPurposeCount = 6;
+inline constexpr size_t kMemoryPurposeCount = 7;
 
 /// "parameters", "gradients", ...
 const char* name_of(MemoryPurpose purpose);

@@ -180,6 +180,96 @@ TEST(ActivationOffload, CheckpointedBlocksInsideAndTheirInputsOnTheHost) {
   });
 }
 
+namespace {
+
+int64_t host_bytes_of(const MemoryBytes& bytes) {
+  return bytes[static_cast<size_t>(MemoryPurpose::kActivations)];
+}
+
+} // namespace
+
+TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
+  run_ranks(1, [](World&) {
+    EngineOptions options;
+    options.log_memory = false;
+    options.offload = everything_moves(OffloadActivations::kAll);
+    const auto train = [&](const std::function<void(Engine&)>& look) {
+      Checkpointed model(CheckpointOptions{}, 1);
+      auto engine = wrap(model, options);
+      EXPECT_EQ(host_bytes_of(engine.measured_memory(MemoryTier::kHost)), 0);
+      engine.backward(model->forward(torch::randn({12, 5})).square().mean());
+      engine.step();
+      look(engine);
+    };
+    const auto planned = [](const Engine& engine) {
+      return host_bytes_of(engine.planned_memory(MemoryTier::kHost));
+    };
+    const auto measured = [](const Engine& engine) {
+      return host_bytes_of(engine.measured_memory(MemoryTier::kHost));
+    };
+    train([&](const Engine& engine) { // without a limit
+      EXPECT_EQ(planned(engine), 0);
+      EXPECT_EQ(
+          measured(engine), engine.activation_statistics().host_slab_bytes);
+      EXPECT_GT(measured(engine), 0);
+    });
+    options.offload.activation_host_bytes = 100'000;
+    train([&](const Engine& engine) {
+      EXPECT_EQ(planned(engine), 100'000);
+      EXPECT_GT(measured(engine), 0);
+      EXPECT_LE(measured(engine), 100'000);
+    });
+    // What the optimizer has left of the host.
+    options.offload.activation_host_bytes.reset();
+    options.memory.host_bytes = 1'000'000;
+    options.optimizer.placement = StatePlacement::kHost;
+    train([&](const Engine& engine) {
+      EXPECT_GT(planned(engine), 100'000);
+      EXPECT_EQ(
+          total_bytes(engine.planned_memory(MemoryTier::kHost)), 1'000'000);
+      EXPECT_GT(measured(engine), 0);
+      EXPECT_LE(
+          total_bytes(engine.measured_memory(MemoryTier::kHost)), 1'000'000);
+    });
+    Checkpointed model(CheckpointOptions{}, 1);
+    options.offload.activation_host_bytes = 1'000'001;
+    expect_error(
+        [&] { wrap(model, options); },
+        {"offload.activation_host_bytes is 1000001, and memory.host_bytes"});
+    // What activations were promised, the optimizer does not get.
+    options.offload.activation_host_bytes = 999'000;
+    expect_error(
+        [&] { wrap(model, options); }, {"of memory.host_bytes (1000)"});
+  });
+}
+
+TEST(ActivationOffload, SaysWhatMovedInTheFirstStep) {
+  const auto results = run_ranks_expecting(2, [](World&) {
+    EngineOptions options;
+    options.offload = everything_moves(OffloadActivations::kAll);
+    Checkpointed model(CheckpointOptions{}, 1);
+    auto engine = wrap(model, options);
+    for (int step = 0; step < 3; ++step) {
+      engine.backward(model->forward(torch::randn({12, 5})).square().mean());
+      engine.step();
+    }
+  });
+  const auto count = [](const std::string& text) {
+    const std::string what = "activations in the first step: ";
+    int times = 0;
+    for (size_t at = text.find(what); at != std::string::npos;
+         at = text.find(what, at + 1)) {
+      ++times;
+    }
+    return times;
+  };
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  EXPECT_EQ(count(results[0].output), 1) << results[0].output;
+  EXPECT_EQ(count(results[1].output), 0) << results[1].output;
+}
+
 TEST(ActivationOffload, ABlocksInputsLeaveTheDevice) {
   run_ranks(1, [](World&) {
     EngineOptions options;

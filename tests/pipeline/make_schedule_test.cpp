@@ -63,6 +63,27 @@ TEST(MakeSchedule, EveryShapeIsValidAndStoresWhatIsPublished) {
   EXPECT_GT(count, 500);
 }
 
+TEST(MakeSchedule, ForwardsAloneAreValidInEveryShape) {
+  for (int stages = 1; stages <= 6; ++stages) {
+    for (int batches = 1; batches <= 9; ++batches) {
+      for (int chunks = 1; chunks <= 3; ++chunks) {
+        const ScheduleFacts facts =
+            validate_schedule(make_forward_schedule({stages, batches, chunks}));
+        EXPECT_EQ(
+            facts.peak_stored,
+            std::vector<int>(static_cast<std::size_t>(stages), 0));
+      }
+    }
+  }
+  EXPECT_EQ(
+      describe(make_forward_schedule({2, 2})),
+      "stage 0: F0 s0 F1 s1\n"
+      "stage 1: r0 F0 r1 F1\n");
+  PipelineSchedule schedule = make_forward_schedule({1, 1});
+  schedule.stages[0].push_back({PipelineOp::kBackward});
+  expect_error([&] { validate_schedule(schedule); }, {"forwards only"});
+}
+
 TEST(MakeSchedule, GPipeRunsAllForwardsFirst) {
   EXPECT_EQ(
       describe(make_schedule(Kind::kGPipe, {2, 2})),

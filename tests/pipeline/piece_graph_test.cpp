@@ -124,6 +124,26 @@ const std::map<std::string, Piece> kPieces{
      }},
 };
 
+/// Counts how often its backward runs; a checkpointed block's must not twice.
+struct OwnBackward : torch::autograd::Function<OwnBackward> {
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x.matmul(weight);
+  }
+  static Tensors backward(
+      torch::autograd::AutogradContext* context,
+      const Tensors& gradients) {
+    const auto saved = context->get_saved_variables();
+    ++runs;
+    return {
+        gradients[0].matmul(saved[1].t()), saved[0].t().matmul(gradients[0])};
+  }
+  static inline int runs = 0;
+};
+
 /// Calls of each operator while `action` runs.
 std::map<std::string, int> operator_calls(const std::function<void()>& action) {
   static std::map<std::string, int> calls;
@@ -206,6 +226,27 @@ TEST(PieceGraph, HalvesDoNotWorkTwice) {
   EXPECT_EQ(in_whole, 6);
   EXPECT_EQ(in_first, 3);
   EXPECT_EQ(in_second, 3);
+}
+
+TEST(PieceGraph, CustomFunctionsRunOnceInTheFirstHalf) {
+  const Tensors parameters = leaves(2, 1);
+  const Tensors inputs = leaves(1, 20);
+  const Tensors outputs{
+      OwnBackward::apply(inputs[0].matmul(parameters[0]), parameters[1])};
+  PieceGraph graph(inputs, outputs);
+  OwnBackward::runs = 0;
+  graph.backward_input(output_gradients(outputs));
+  EXPECT_TRUE(parameters[1].grad().defined());
+  EXPECT_FALSE(parameters[0].grad().defined());
+  const at::Tensor in_first = parameters[1].grad().clone();
+  graph.backward_weight();
+  EXPECT_EQ(OwnBackward::runs, 1);
+  EXPECT_TRUE(parameters[1].grad().equal(in_first));
+  EXPECT_TRUE(
+      parameters[0].grad().allclose(inputs[0]
+                                        .t()
+                                        .matmul(output_gradients(outputs)[0])
+                                        .matmul(parameters[1].t())));
 }
 
 TEST(PieceGraph, HoldsNoOutput) {

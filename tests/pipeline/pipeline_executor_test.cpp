@@ -209,6 +209,66 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{Kind::kZeroBubble, 4, 8, 1}),
     name_of);
 
+// Between two steps of training, with other numbers and sizes of micro-batches.
+TEST(PipelineExecutor, Evaluates) {
+  for (const PipelineShape& shape :
+       {PipelineShape{1, 2, 2},
+        PipelineShape{2, 2, 1},
+        PipelineShape{3, 3, 2}}) {
+    testing::run_ranks(shape.stages, [shape](World& world) {
+      const std::vector<Piece> pieces = all_pieces(shape.pieces());
+      const auto channels = ring_of_all(world);
+      PipelineExecutor executor(
+          make_schedule(
+              shape.chunks == 1 ? Kind::kOneForwardOneBackward
+                                : Kind::kInterleaved,
+              shape),
+          shape.stages > 1 ? channels.get() : nullptr);
+      const auto piece_of = [&](int chunk) -> const Piece& {
+        return pieces[static_cast<size_t>(shape.piece(world.rank(), chunk))];
+      };
+      PipelineCallbacks training;
+      training.forward = [&](int chunk, int i, const Tensors& inputs) {
+        return piece_of(chunk).forward(i, inputs);
+      };
+      const auto before = executor.run(training);
+      // The state that each piece leaves behind, without the loss.
+      const auto forward =
+          [](const Piece& piece, int i, const Tensors& inputs) {
+            const at::Tensor x = inputs.empty()
+                                     ? at::ones({1 + i, kFeatures}, at::kDouble)
+                                     : inputs[0];
+            return Tensors{at::linear(x, piece.weight, piece.bias)};
+          };
+      constexpr int kMicroBatches = 5;
+      const auto found = executor.evaluate(
+          [&](int chunk, int i, const Tensors& inputs) {
+            return forward(piece_of(chunk), i, inputs);
+          },
+          kMicroBatches);
+      if (world.rank() != shape.stages - 1) {
+        EXPECT_TRUE(found.empty());
+      } else {
+        ASSERT_EQ(found.size(), static_cast<size_t>(kMicroBatches));
+        for (int i = 0; i < kMicroBatches; ++i) {
+          Tensors expected;
+          for (const Piece& piece : pieces) {
+            expected = forward(piece, i, expected);
+          }
+          const at::Tensor& result = found[static_cast<size_t>(i)][0];
+          EXPECT_TRUE(result.equal(expected[0]));
+          EXPECT_FALSE(result.requires_grad());
+        }
+      }
+      const auto after = executor.run(training);
+      ASSERT_EQ(after.size(), before.size());
+      for (size_t i = 0; i < after.size(); ++i) {
+        EXPECT_TRUE(after[i].equal(before[i]));
+      }
+    });
+  }
+}
+
 namespace {
 
 PipelineSchedule two_stages() {
@@ -306,6 +366,11 @@ TEST(PipelineExecutor, NamesWhatDoesNotFit) {
   PipelineSchedule wrong = make_schedule(Kind::kGPipe, {1, 2});
   wrong.stages[0].pop_back();
   expect_error([&] { PipelineExecutor(wrong, nullptr); }, {"is wrong"});
+  expect_error(
+      [] {
+        PipelineExecutor(make_forward_schedule({1, 2}), nullptr);
+      },
+      {"forwards only"});
   PipelineExecutor executor(make_schedule(Kind::kGPipe, {1, 2}), nullptr);
   PipelineCallbacks callbacks;
   callbacks.forward = [](int, int, const Tensors&) {

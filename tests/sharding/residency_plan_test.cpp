@@ -186,7 +186,7 @@ TEST(ResidencyPlan, GradientsAreFinalWhereNothingFollows) {
        end},
       limits);
   ASSERT_TRUE(plan);
-  const auto final = final_reductions(*plan);
+  const auto final = final_reductions(*plan, /*weights_too=*/true);
   ASSERT_EQ(final.size(), 4U);
   EXPECT_EQ(final[0], 2U);
   EXPECT_FALSE(final[1]);
@@ -195,7 +195,7 @@ TEST(ResidencyPlan, GradientsAreFinalWhereNothingFollows) {
   // Of several backward passes the last one counts.
   const auto twice = compile_plan(
       {touch(0), arrival(0), end, touch(0), arrival(0), end}, limits);
-  EXPECT_EQ(final_reductions(*twice)[0], 3U);
+  EXPECT_EQ(final_reductions(*twice, /*weights_too=*/true)[0], 3U);
 }
 
 TEST(ResidencyPlan, SaysWhenAnOperatorsGroupsDoNotFitTogether) {

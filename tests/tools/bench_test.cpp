@@ -67,6 +67,22 @@ TEST(Prediction, DividesBytesByBandwidths) {
   EXPECT_DOUBLE_EQ(step.overlapped_with_disk(), 12.0);
 }
 
+TEST(Prediction, SplitsUpdatesBetweenCpuAndDevice) {
+  Bandwidths bandwidths;
+  bandwidths.host_update = 56e9;
+  const auto without = predict_step(2e9, {}, bandwidths);
+  EXPECT_EQ(without.ratio, 1);
+  EXPECT_EQ(without.split, 0);
+  bandwidths.device_to_host = 20e9;
+  bandwidths.host_to_device = 20e9;
+  const auto step = predict_step(2e9, {}, bandwidths);
+  // The CPU's part takes as long as both parts' transfers: r x 28 / 56 =
+  // ((1 - r) x 12 + r x 4) / 20.
+  EXPECT_NEAR(step.ratio, 0.6 / 0.9, 1e-12);
+  EXPECT_NEAR(step.split, step.ratio * step.update, 1e-12);
+  EXPECT_LT(step.split, step.overlapped());
+}
+
 TEST(Prediction, WhatIsNotThereTakesNoTime) {
   Bandwidths bandwidths;
   bandwidths.host_update = 28e9;

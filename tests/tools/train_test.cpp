@@ -87,6 +87,9 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
   EXPECT_EQ(score.exit_code, 0) << score.output;
   EXPECT_NE(score.output.find("of 24 texts"), std::string::npos)
       << score.output;
+  // The plan of memory for training would mean nothing here.
+  EXPECT_EQ(score.output.find("memory of rank"), std::string::npos)
+      << score.output;
 }
 
 TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
@@ -103,6 +106,24 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
        "expected a number"}};
   for (const auto& [override_text, message] : cases) {
     const auto result = run({TESSERA_PROGRAM, "train", kConfig, override_text});
+    EXPECT_EQ(result.exit_code, 1) << override_text;
+    EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
+  }
+}
+
+TEST(Train, ChecksItsTiersBeforeItLoadsTheModel) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"memory.nvme_path=/nowhere/disk", "'/nowhere/disk' is not a folder"},
+      {"optimizer.placement=nvme", "memory.nvme_path is not set"},
+      {"offload.activations=auto", "memory.activation_bytes"},
+      {"offload.ratio=2", "offload.ratio is 2"}};
+  for (const auto& [override_text, message] : cases) {
+    const auto result = run(
+        {TESSERA_PROGRAM,
+         "train",
+         kConfig,
+         "model.folder=/nowhere",
+         override_text});
     EXPECT_EQ(result.exit_code, 1) << override_text;
     EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
   }

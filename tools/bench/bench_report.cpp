@@ -56,6 +56,8 @@ ordered_json json_of(double parameters, const StepPrediction& step) {
       {"state_to_disk_s", step.state_to_disk},
       {"serial_s", step.serial()},
       {"overlapped_s", step.overlapped()},
+      {"offload_ratio", step.ratio},
+      {"split_s", step.split},
       {"overlapped_with_disk_s", step.overlapped_with_disk()}};
 }
 
@@ -66,11 +68,13 @@ std::string text_of(const BenchFindings& findings, double parameters) {
       printed("%8.2f B  %9.1f", parameters * 1e-9, 1000 * step.update);
   if (!findings.devices.empty()) {
     line += printed(
-        "  %9.1f  %9.1f  %9.1f  %10.1f",
+        "  %9.1f  %9.1f  %9.1f  %10.1f  %9.1f  %5.2f",
         1000 * step.gradients_to_host,
         1000 * step.weights_to_device,
         1000 * step.serial(),
-        1000 * step.overlapped());
+        1000 * step.overlapped(),
+        1000 * step.split,
+        step.ratio);
   }
   if (findings.disk) {
     line += printed("  %12.1f", 1000 * step.overlapped_with_disk());
@@ -189,7 +193,8 @@ std::string to_text(const BenchFindings& findings) {
                                      .c_str());
   text += findings.devices.empty()
               ? ""
-              : "  gradients    weights     serial  overlapped";
+              : "  gradients    weights     serial  overlapped      "
+                "split  ratio";
   text += findings.disk ? "  state on disk\n" : "\n";
   for (const double parameters : findings.parameter_counts) {
     text += text_of(findings, parameters);

@@ -34,6 +34,11 @@ struct StepPrediction {
   double weights_to_device = 0;
   double state_from_disk = 0; ///< what it takes if the state rests there
   double state_to_disk = 0;
+  /// With the state in host memory and a device that updates a part of it as it
+  /// streams by: the part that is left to the CPU (offload.ratio) when both
+  /// take equally long, and the time. Without a device 1 and 0.
+  double ratio = 1;
+  double split = 0;
 
   /// With the state in host memory: one after the other, and at the best
   /// overlap, where the slowest counts.

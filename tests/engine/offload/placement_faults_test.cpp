@@ -91,7 +91,61 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
     options.memory.device_bytes = 80 << 10;
     expect_parts(
         error_of_wrap(options),
-        {"the memory budget is", "memory.host_bytes", "memory.nvme_path"});
+        {"memory.device_bytes is 0.08 MiB (81920 bytes)",
+         "raise memory.device_bytes to at least",
+         "set memory.host_bytes, so that optimizer state (",
+         "set memory.nvme_path",
+         "use more ranks"});
+  });
+}
+
+TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
+  run_ranks(1, [](World&) {
+    const TemporaryFolder folder;
+    const auto expect = [](const EngineOptions& options,
+                           std::initializer_list<const char*> parts,
+                           std::initializer_list<const char*> absent) {
+      const std::string message = error_of_wrap(options);
+      expect_parts(message, parts);
+      for (const char* part : absent) {
+        EXPECT_EQ(message.find(part), std::string::npos)
+            << "not expected: " << part << "\nfound: " << message;
+      }
+    };
+    EngineOptions options = resting_options(std::nullopt);
+    options.memory.device_bytes = 4 << 10;
+    options.memory.host_bytes = 8 << 10;
+    expect(
+        options,
+        {"raise memory.host_bytes from 0.01 MiB (8192 bytes)",
+         "set memory.nvme_path"},
+        {"set memory.host_bytes", "activation_bytes", "stage_bytes"});
+    options.memory.host_bytes.reset();
+    options.memory.nvme_path = folder.path();
+    options.memory.nvme_bytes = 4 << 10;
+    options.memory.activation_bytes = 100;
+    expect(
+        options,
+        {"set memory.host_bytes, so that",
+         "raise memory.nvme_bytes from 0.00 MiB (4096 bytes)",
+         "lower memory.activation_bytes",
+         "0.00 MiB (100 bytes) of them for activations"},
+        {"set memory.nvme_path"});
+    options = resting_options(std::nullopt);
+    options.memory.device_bytes = 4 << 10;
+    options.optimizer.placement = StatePlacement::kWithParameters;
+    expect(
+        options,
+        {"set optimizer.placement, which keeps", "to auto"},
+        {"raise memory.host_bytes"});
+    options.optimizer.placement = StatePlacement::kHost;
+    options.memory.parameters = MemoryTier::kDevice;
+    options.memory.gradients = MemoryTier::kDevice;
+    options.offload.ratio = 0;
+    expect(
+        options,
+        {"lower offload.stage_bytes from 96.00 MiB"},
+        {"set memory.host_bytes", "set memory.nvme_path"});
   });
 }
 

@@ -168,6 +168,26 @@ TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StreamedState, ::testing::Range(1, 4));
 
+TEST(StreamedBesideBackward, AndInStepChangesNoBit) {
+  run_ranks(2, [](World& world) {
+    const TemporaryFolder folder;
+    EngineOptions base = resting_options(at::kHalf);
+    const Outcome expected = train(world, base, "resident");
+    for (const UpdateOverlap overlap :
+         {UpdateOverlap::kOff,
+          UpdateOverlap::kWait,
+          UpdateOverlap::kSpeculate}) { // of what the CPU updates
+      for (const StatePlacement placement : kPlacements) {
+        base.optimizer.overlap = overlap;
+        const std::string what = text_of(placement, 0.5) + ", overlap " +
+                                 std::to_string(static_cast<int>(overlap));
+        const auto options = streaming(base, placement, 0.5, folder);
+        expect_same_run(train(world, options, what), expected, what);
+      }
+    }
+  });
+}
+
 TEST(StreamedInBackward, ChangesNoBit) {
   run_ranks(2, [](World& world) {
     const TemporaryFolder folder;

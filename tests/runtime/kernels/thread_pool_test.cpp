@@ -54,7 +54,7 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
     job.wait();
     EXPECT_TRUE(job.done());
     for (const auto& count : counts) {
-      ASSERT_EQ(count, 2);
+      ASSERT_EQ(count, 1);
     }
   }
 }
@@ -288,17 +288,14 @@ TEST(CpuUpdates, CoverEveryElementOnceAndTellWhetherAllWereFinite) {
                              return true;
                            }};
     EXPECT_TRUE(run_cpu_updates({update}));
-    EXPECT_TRUE(submit_cpu_updates({update}).wait());
     for (const auto& count : seen) {
-      ASSERT_EQ(count, 2);
+      ASSERT_EQ(count, 1);
     }
   }
   const CpuUpdate one_bad{3 * kUpdateChunk, [](int64_t begin, int64_t) {
                             return begin != kUpdateChunk;
                           }};
   EXPECT_FALSE(run_cpu_updates({one_bad}));
-  EXPECT_FALSE(submit_cpu_updates({one_bad}).wait());
-  EXPECT_TRUE(PendingUpdate().wait());
   configure_update_pool(place_update_threads({}));
 }
 

@@ -270,7 +270,6 @@ class FiniteGradients : public testing::TestWithParam<at::ScalarType> {
     EXPECT_EQ(sgd_runs_({&sgd, 1}), finite);
     EXPECT_EQ(lion_runs_({&lion, 1}), finite);
     EXPECT_EQ(lamb_moments_({&lamb, 1}, {&own, 1}), finite);
-    EXPECT_EQ(submit_adamw_runs_({&adam, 1}).wait(), finite);
     for (const double p : {1.0, 2.0, HUGE_VAL}) {
       EXPECT_EQ(std::isfinite(power_sum(t.grad, p)), finite) << p;
     }
@@ -301,24 +300,42 @@ INSTANTIATE_TEST_SUITE_P(
     FiniteGradients,
     testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
-TEST(SubmittedUpdates, AreTheSameAsBlockingOnes) {
-  std::vector<UpdateTensors> blocking;
-  std::vector<UpdateTensors> submitted;
-  std::vector<PendingUpdate> pending;
-  for (const int64_t numel : {1, 1000, 70'001, 200'003}) {
-    blocking.push_back(random_tensors(numel, at::kFloat));
-    submitted.push_back(converted(blocking.back(), at::kFloat));
-    // Nobody but the job holds these tensors while it runs.
-    const AdamWRun adam{submitted.back(), {.step = 2}};
-    pending.push_back(submit_adamw_runs_({&adam, 1}));
+/// Clones of the master and the moments; the rest is shared.
+UpdateTensors with_own_state(const UpdateTensors& tensors) {
+  UpdateTensors own = tensors;
+  own.master = tensors.master.clone();
+  own.moment = tensors.moment.clone();
+  own.moment_sq = tensors.moment_sq.clone();
+  return own;
+}
+
+TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
+  for (const int64_t numel : {1, 1000, 4097, 200'003}) {
+    const UpdateTensors old = random_tensors(numel, at::kFloat);
+    const UpdateTensors kept = with_own_state(old);
+    UpdateTensors in_place = with_own_state(old);
+    UpdateTensors copy = with_own_state(old);
+    in_place.low_precision = at::empty({numel}, at::kBFloat16);
+    copy.low_precision = at::empty({numel}, at::kBFloat16);
+    copy.master.fill_(NAN);
+    copy.moment.fill_(NAN);
+    copy.moment_sq.fill_(NAN);
+    const AdamWRun adam{in_place, {.step = 2}};
+    const AdamWRun adam_copy{copy, {.step = 2}};
+    EXPECT_TRUE(adamw_runs_({&adam, 1}));
+    EXPECT_TRUE(adamw_runs_({&adam_copy, 1}, {&old, 1}));
+    for (const auto& [a, b] :
+         {std::pair(copy, in_place), std::pair(old, kept)}) {
+      EXPECT_TRUE(same_bits(a.master, b.master));
+      EXPECT_TRUE(same_bits(a.moment, b.moment));
+      EXPECT_TRUE(same_bits(a.moment_sq, b.moment_sq));
+    }
+    EXPECT_TRUE(same_bits(copy.low_precision, in_place.low_precision));
   }
-  for (size_t i = 0; i < blocking.size(); ++i) {
-    const AdamWRun adam{blocking[i], {.step = 2}};
-    adamw_runs_({&adam, 1});
-    EXPECT_TRUE(pending[i].wait());
-    EXPECT_TRUE(same_bits(blocking[i].master, submitted[i].master));
-    EXPECT_TRUE(same_bits(blocking[i].moment, submitted[i].moment));
-  }
+  const UpdateTensors small = random_tensors(3, at::kFloat);
+  const UpdateTensors large = random_tensors(4, at::kFloat);
+  const LionRun lion{small, {}};
+  EXPECT_THROW(lion_runs_({&lion, 1}, {&large, 1}), Error);
 }
 
 } // namespace tessera

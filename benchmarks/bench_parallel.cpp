@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor and pipeline parallelism on CPU ranks, one thread each:
+//
+//   tessera launch --nproc 2 -- bench_parallel
+//
+// - cross-entropy of logits divided over the ranks, beside gathering them and
+//   LibTorch's cross-entropy: time, and most memory beside the logits;
+// - a step of each pipeline schedule, one stage a rank, beside what the
+//   simulator says of it with the times of one rank alone.
+//
+// Candidates take turns, and medians are printed, so that a load on the machine
+// hits all of them. With fewer cores than ranks the second part says nothing.
+
+#include "tessera/pipeline/make_schedule.h"
+#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/pipeline/simulate_schedule.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int kRounds = 11;
+
+double seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> taken =
+      std::chrono::steady_clock::now() - start;
+  return taken.count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle =
+      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct Measured {
+  double seconds = 0; ///< median
+  double peak_bytes = 0; ///< most beside what was there before
+};
+
+Measured measure(Communicator& group, const std::function<void()>& work) {
+  work();
+  std::vector<double> times;
+  const int64_t before = cpu_bytes_live();
+  reset_cpu_bytes_peak();
+  for (int i = 0; i < kRounds; ++i) {
+    group.barrier();
+    times.push_back(seconds(work));
+  }
+  return {median(times), static_cast<double>(cpu_bytes_peak() - before)};
+}
+
+void compare_losses(World& world) {
+  constexpr int64_t kTokens = 1024;
+  constexpr int64_t kVocab = 50257;
+  const auto group = world.new_communicator("tensor");
+  const DimSplit vocab(kVocab, world.size());
+  torch::manual_seed(1);
+  const at::Tensor logits =
+      torch::randn({kTokens, vocab.length(world.rank())}).requires_grad_();
+  const at::Tensor target = torch::randint(kVocab, {kTokens}, at::kLong);
+  const auto report = [&](const char* name, const Measured& measured) {
+    if (world.rank() == 0) {
+      std::printf(
+          "%-24s %8.1f ms %8.1f MiB\n",
+          name,
+          measured.seconds * 1e3,
+          measured.peak_bytes / (1 << 20));
+    }
+  };
+  if (world.rank() == 0) {
+    std::printf(
+        "cross-entropy of %ld tokens, vocabulary %ld over %d ranks, forward "
+        "and backward; the logits of a rank are %.1f MiB\n",
+        static_cast<long>(kTokens),
+        static_cast<long>(kVocab),
+        world.size(),
+        static_cast<double>(logits.nbytes()) / (1 << 20));
+  }
+  report("gathered, LibTorch's", measure(*group, [&] {
+           const at::Tensor whole = gather_parts(logits, 1, vocab, *group);
+           at::cross_entropy_loss(whole, target).backward();
+           logits.mutable_grad().reset();
+         }));
+  report(
+      "vocabulary-parallel", measure(*group, [&] {
+        vocab_parallel_cross_entropy(logits, target, vocab, *group).backward();
+        logits.mutable_grad().reset();
+      }));
+}
+
+/// Some linear layers, as many in each piece.
+struct Layers {
+  static constexpr int64_t kFeatures = 768;
+  static constexpr int64_t kRows = 256;
+
+  explicit Layers(int count) {
+    for (int i = 0; i < count; ++i) {
+      weights.push_back(
+          (torch::randn({kFeatures, kFeatures}) / 30).requires_grad_());
+    }
+  }
+
+  Tensors forward(const Tensors& inputs, bool last) const {
+    at::Tensor x = inputs.empty() ? torch::ones({kRows, kFeatures}) : inputs[0];
+    for (const at::Tensor& weight : weights) {
+      x = at::linear(x, weight).tanh();
+    }
+    return {last ? x.mean() : x};
+  }
+
+  Tensors weights;
+};
+
+/// The times of a piece on a rank that has nothing else to do.
+PieceCost time_piece(const Layers& layers) {
+  std::vector<double> forwards;
+  std::vector<double> inputs;
+  std::vector<double> weights;
+  for (int i = 0; i < kRounds; ++i) {
+    const at::Tensor x =
+        torch::ones({Layers::kRows, Layers::kFeatures}).requires_grad_();
+    Tensors y;
+    forwards.push_back(seconds([&] { y = layers.forward({x}, false); }));
+    PieceGraph graph({x}, y);
+    inputs.push_back(seconds([&] { graph.backward_input(y); }));
+    weights.push_back(seconds([&] { graph.backward_weight(); }));
+  }
+  return {median(forwards), median(inputs), median(weights)};
+}
+
+void compare_schedules(World& world) {
+  constexpr int kMicroBatches = 8;
+  constexpr int kLayers = 8; // of a stage
+  const auto group = world.new_communicator("bench");
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  RingChannels ring(world, "stages", ranks);
+  if (world.rank() == 0) {
+    std::printf(
+        "pipeline of %d stages, %d micro-batches: measured, simulated\n",
+        world.size(),
+        kMicroBatches);
+  }
+  for (const auto& [name, kind] : pipeline_schedule_names()) {
+    const int chunks = kind == PipelineScheduleKind::kInterleaved ? 2 : 1;
+    const PipelineShape shape{
+        world.size(),
+        (kMicroBatches + world.size() - 1) / world.size() * world.size(),
+        chunks};
+    std::vector<Layers> pieces;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      pieces.emplace_back(kLayers / chunks);
+    }
+    // One rank after the other, so that each has its core.
+    PieceCost cost;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (rank == world.rank()) {
+        cost = time_piece(pieces[0]);
+      }
+      group->barrier();
+    }
+    const PipelineSchedule schedule = make_schedule(kind, shape);
+    PipelineExecutor executor(schedule, world.size() > 1 ? &ring : nullptr);
+    PipelineCallbacks callbacks;
+    callbacks.forward = [&](int chunk, int, const Tensors& inputs) {
+      const bool last = shape.piece(world.rank(), chunk) == shape.pieces() - 1;
+      return pieces[static_cast<size_t>(chunk)].forward(inputs, last);
+    };
+    const Measured step = measure(*group, [&] { executor.run(callbacks); });
+    const SimulatedPipeline simulated = simulate_schedule(
+        schedule,
+        std::vector<PieceCost>(static_cast<size_t>(shape.pieces()), cost));
+    if (world.rank() == 0) {
+      std::printf(
+          "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of stage 0 %6.1f "
+          "MiB\n",
+          name.c_str(),
+          step.seconds * 1e3,
+          simulated.makespan * 1e3,
+          simulated.bubble_fraction * 100,
+          step.peak_bytes / (1 << 20));
+    }
+  }
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main() {
+  tessera::install_cpu_memory_counter();
+  at::set_num_threads(1);
+  tessera::World& world = tessera::init();
+  tessera::compare_losses(world);
+  tessera::compare_schedules(world);
+  return 0;
+}

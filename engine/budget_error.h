@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What to do about a device budget that is too small.
+
+#include "tessera/engine/memory_budget.h"
+#include "tessera/engine/offload_options.h"
+#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+
+#include <string>
+
+namespace tessera {
+
+/// The text of the error: what is needed and what is set, in MiB and bytes, the
+/// remedies that are left with these options, and the table.
+/// @param memory device_bytes is set. @param planned on each tier, without
+///   activations.
+std::string device_budget_error(
+    const MemoryBudget& memory,
+    const OptimizerOptions& optimizer,
+    const OffloadOptions& offload,
+    const TierBytes& planned);
+
+} // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/model_ranks.h"
+
+#include <utility>
+
+namespace tessera {
+
+ModelRanks::ModelRanks(
+    World& world,
+    const std::string& key,
+    const ParallelMesh& mesh,
+    std::unordered_set<const c10::TensorImpl*> divided)
+    : tensor_(world.join_group(
+          "tensor control",
+          key + "/tensor",
+          at::kCPU,
+          mesh.ranks(ParallelGroup::kTensor, world.rank()))),
+      pipeline_(world.join_group(
+          "pipeline control",
+          key + "/pipeline",
+          at::kCPU,
+          mesh.ranks(ParallelGroup::kPipeline, world.rank()))),
+      divided_(std::move(divided)) {}
+
+bool ModelRanks::is_divided(const at::Tensor& parameter) const {
+  return divided_.count(parameter.unsafeGetTensorImpl()) > 0;
+}
+
+bool ModelRanks::counts(const at::Tensor& parameter) const {
+  return tensor_->rank() == 0 || is_divided(parameter);
+}
+
+void ModelRanks::sum(const at::Tensor& values, const WaitCheck& check) {
+  for (Communicator* group : {tensor_.get(), pipeline_.get()}) {
+    group->all_reduce_sum(values, "sum over the parts of a model").wait(check);
+  }
+}
+
+void ModelRanks::max(const at::Tensor& values, const WaitCheck& check) {
+  for (Communicator* group : {tensor_.get(), pipeline_.get()}) {
+    group->all_reduce_max(values, "maximum over the parts of a model")
+        .wait(check);
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/context_layout.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/cat.h>
+
+namespace tessera {
+
+std::vector<ContextSegment> context_segments(
+    ContextLayout layout,
+    int64_t length,
+    int rank,
+    int ranks) {
+  const bool zigzag = layout == ContextLayout::kZigzag;
+  const int64_t parts = zigzag ? 2 * ranks : ranks;
+  TESSERA_CHECK(
+      length > 0 && length % parts == 0,
+      "a sequence of ",
+      length,
+      " tokens cannot be divided into the ",
+      parts,
+      zigzag ? " parts that zigzag context parallelism over "
+             : " parts of context parallelism over ",
+      ranks,
+      " ranks takes; pad it to a multiple of them.");
+  const int64_t part = length / parts;
+  if (!zigzag) {
+    return {{rank * part, 0, part}};
+  }
+  return {{rank * part, 0, part}, {(parts - 1 - rank) * part, part, part}};
+}
+
+at::Tensor take_context_part(
+    const at::Tensor& whole,
+    int64_t dim,
+    ContextLayout layout,
+    int rank,
+    int ranks) {
+  std::vector<at::Tensor> parts;
+  for (const ContextSegment& segment :
+       context_segments(layout, whole.size(dim), rank, ranks)) {
+    parts.push_back(whole.narrow(dim, segment.first, segment.length));
+  }
+  return at::cat(parts, dim);
+}
+
+} // namespace tessera

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates beside backward have the bits of serial ones: wherever state rests,
+// whether gradients are clipped, scaled, accumulated, missing or shared.
+#include "engine/matrix/matrix_net.h"
+#include "engine/offload/overlap.h"
+#include "support/ranks.h"
+
+namespace tessera::testing {
+
+namespace {
+
+constexpr int kSteps = 5;
+
+struct Setting {
+  UpdateOverlap overlap = UpdateOverlap::kOff;
+  StatePlacement placement = StatePlacement::kWithParameters;
+};
+
+std::string text_of(const Setting& setting) {
+  const char* placements[] = {"auto", "device", "host", "nvme"};
+  return std::string(testing::text_of(setting.overlap)) + ", " +
+         placements[static_cast<size_t>(setting.placement)];
+}
+
+/// The clipping limit of a step: none where it is 0.
+using Limit = std::function<double(int step)>;
+
+/// Two micro-batches a step; the third step overflows where losses are scaled.
+SeenRun train(
+    EngineOptions options,
+    const Setting& setting,
+    const Limit& limit,
+    int rank,
+    const std::filesystem::path& folder) {
+  options.optimizer.overlap = setting.overlap;
+  options.optimizer.placement = setting.placement;
+  options.memory.nvme_path = folder;
+  RestingNet net = make_resting_net();
+  auto engine = wrap(net, options);
+  expect_planned(engine, text_of(setting));
+  SeenRun run;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int micro = 0; micro < 2; ++micro) {
+      at::Tensor loss =
+          resting_loss(net, step, micro, rank, /*all=*/step % 2 == 0);
+      run.numbers.push_back(loss.detach().to(torch::kDouble));
+      if (step == 2 && engine.loss_scale() != 1) {
+        loss = loss * std::numeric_limits<float>::infinity();
+      }
+      engine.backward(loss);
+    }
+    if (const double most = limit(step); most > 0) {
+      run.numbers.push_back(
+          torch::tensor(engine.clip_grad_norm(most), torch::kDouble));
+    }
+    engine.step();
+    run.numbers.push_back(torch::tensor(engine.loss_scale(), torch::kDouble));
+    // Only now and then, so that the next forward has something to wait for.
+    if (step % 2 == 1 || step == kSteps - 1) {
+      run.parameters.push_back(parameters_of(engine));
+    }
+  }
+  expect_planned(engine, text_of(setting) + ", in the end");
+  run.updates = engine.update_statistics();
+  return run;
+}
+
+} // namespace
+
+class Overlap : public ::testing::TestWithParam<int> {};
+
+TEST_P(Overlap, ChangesNoBitWhereverStateRests) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    const Limit limits[] = {
+        [](int) { return 0.0; },
+        [](int) { return 1e9; },
+        [](int) { return 0.05; },
+        [](int step) { return step % 2 == 0 ? 0.05 : 1e9; }};
+    for (const auto precision :
+         {std::optional<at::ScalarType>(),
+          std::optional(at::kBFloat16),
+          std::optional(at::kHalf)}) {
+      const EngineOptions options = resting_options(precision);
+      for (size_t l = 0; l < std::size(limits); ++l) {
+        const SeenRun serial =
+            train(options, {}, limits[l], world.rank(), folder.path());
+        for (const UpdateOverlap overlap : kOverlaps) {
+          for (const StatePlacement placement :
+               {StatePlacement::kWithParameters,
+                StatePlacement::kHost,
+                StatePlacement::kNvme}) {
+            const Setting setting{overlap, placement};
+            const std::string what =
+                (precision ? c10::toString(*precision) : "float32") +
+                (", limit " + std::to_string(l)) + ", " + text_of(setting);
+            const SeenRun got =
+                train(options, setting, limits[l], world.rank(), folder.path());
+            expect_same_run(got, serial, what);
+            const bool speculates = overlap == UpdateOverlap::kSpeculate;
+            EXPECT_EQ(got.updates.speculated > 0, speculates) << what;
+            // Clipped in every step, nothing was as speculated.
+            EXPECT_EQ(got.updates.taken > 0, speculates && l != 2) << what;
+            EXPECT_GT(got.updates.beside, 0) << what;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    std::vector<std::pair<std::string, EngineOptions>> cases;
+    for (const UpdateRule& rule : std::vector<UpdateRule>{
+             AdamOptions{},
+             SgdOptions{},
+             SgdOptions{.momentum = 0.9},
+             LionOptions{},
+             LambOptions{},
+             MuonOptions{}}) {
+      cases.emplace_back(
+          name_of(rule), resting_options(at::kBFloat16, rule));
+    }
+    EngineOptions options = resting_options(at::kBFloat16);
+    options.sharding.precision.master_weights = false;
+    cases.emplace_back("no masters", options);
+    options = resting_options(at::kBFloat16);
+    options.optimizer.stochastic_rounding = true;
+    options.optimizer.moment_dtype = at::kBFloat16;
+    cases.emplace_back("stochastic", options);
+    options = resting_options(at::kBFloat16);
+    options.optimizer.parameters = {
+        {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
+    cases.emplace_back("two of one group", options);
+    options = resting_options(std::nullopt);
+    options.sharding.zero_stage = 1;
+    cases.emplace_back("stage 1", options);
+    options.sharding.zero_stage = 2;
+    cases.emplace_back("stage 2", options);
+    const Limit limit = [](int step) { return step % 2 == 0 ? 0.05 : 1e9; };
+    for (const auto& [name, changed] : cases) {
+      const SeenRun serial =
+          train(changed, {}, limit, world.rank(), folder.path());
+      for (const UpdateOverlap overlap : kOverlaps) {
+        const Setting setting{overlap, StatePlacement::kNvme};
+        expect_same_run(
+            train(changed, setting, limit, world.rank(), folder.path()),
+            serial,
+            name + ", " + text_of(setting));
+      }
+    }
+  });
+}
+
+namespace {
+
+/// Every parameter after every step of some odd model.
+std::vector<std::map<std::string, at::Tensor>> train_odd(
+    const MatrixOptions& net_options,
+    const EngineOptions& options,
+    int backwards,
+    double limit,
+    int rank) {
+  torch::manual_seed(5);
+  auto net = std::make_shared<MatrixNetImpl>(net_options);
+  Engine engine = wrap(net, options);
+  std::vector<std::map<std::string, at::Tensor>> history;
+  for (int step = 0; step < kSteps; ++step) {
+    engine.set_learning_rate(0.01 / (1 + step));
+    for (int b = 0; b < backwards; ++b) {
+      torch::manual_seed(100 * step + 10 * b + rank);
+      const at::Tensor tokens =
+          torch::randint(kVocabulary, {2, 5}, torch::kLong);
+      engine.backward(torch::nn::functional::cross_entropy(
+          net->forward(tokens), tokens.reshape(-1)));
+    }
+    if (limit > 0) {
+      engine.clip_grad_norm(step % 2 == 0 ? limit : 1e9);
+    }
+    EXPECT_TRUE(engine.step());
+    if (step >= 2) {
+      history.push_back(parameters_of(engine));
+    }
+  }
+  return history;
+}
+
+} // namespace
+
+TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const MatrixOptions& net : std::vector<MatrixOptions>{
+             {.variant = "tied"},
+             {.variant = "frozen"},
+             {.variant = "low-rank"},
+             {.variant = "unused"},
+             {.checkpointed = true},
+             {.variant = "tied", .checkpointed = true}}) {
+      EngineOptions options = group_per_layer();
+      const std::string what =
+          net.variant + (net.checkpointed ? ", checkpointed" : "");
+      const auto expect_same = [&](const auto& got, const auto& want,
+                                   const std::string& how) {
+        for (size_t step = 0; step < want.size(); ++step) {
+          expect_same_bits(got[step], want[step], what + ", " + how);
+        }
+      };
+      const auto clipped = train_odd(net, options, 2, 0.1, world.rank());
+      for (const UpdateOverlap overlap : kOverlaps) {
+        options.optimizer.overlap = overlap;
+        expect_same(
+            train_odd(net, options, 2, 0.1, world.rank()),
+            clipped,
+            text_of(overlap));
+      }
+      // In backward there is no clipping.
+      options.optimizer.overlap = UpdateOverlap::kOff;
+      const auto serial = train_odd(net, options, 1, 0, world.rank());
+      options.update_in_backward = true;
+      options.optimizer.overlap = UpdateOverlap::kWait;
+      for (const StatePlacement placement :
+           {StatePlacement::kWithParameters, StatePlacement::kHost}) {
+        options.optimizer.placement = placement;
+        expect_same(
+            train_odd(net, options, 1, 0, world.rank()), serial, "in backward");
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Overlap, ::testing::Range(1, 4));
+
+} // namespace tessera::testing

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data, tensor, sequence and pipeline parallelism at once, held against one
+// rank.
+#include "sharding/parallel/small_block.h"
+#include "support/ranks.h"
+#include "tessera/pipeline/make_schedule.h"
+#include "tessera/pipeline/partition.h"
+#include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/pipeline/tied_parameter.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/checkpoint.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using Kind = PipelineScheduleKind;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int kLayers = 5; // uneven over 2 and 4 pieces
+
+struct Layout {
+  std::string name;
+  Kind kind = Kind::kOneForwardOneBackward;
+  int data = 1;
+  int tensor = 1;
+  PipelineShape shape;
+  bool sequence = false;
+  bool checkpointed = false;
+};
+
+/// The pieces of a tied language model that one stage has. Parameters have the
+/// names, and so the numbers, that they have in the whole.
+struct StageImpl : torch::nn::Module {
+  StageImpl(const TensorParallel& how, const Layout& layout, int stage)
+      : how(how),
+        shape(layout.shape),
+        stage(stage),
+        checkpointed(layout.checkpointed),
+        partition(partition_by_count(kLayers, shape.pieces())) {
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      const int piece = shape.piece(stage, chunk);
+      for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
+        const std::string name = "block" + std::to_string(i);
+        blocks.emplace(i, register_module(name, Block(how, /*dropout=*/0)));
+      }
+    }
+    const bool last = stage == shape.stages - 1;
+    if (last) {
+      norm = register_module(
+          "norm",
+          SequenceLayerNorm(
+              how,
+              SequenceLayerNormOptions{
+                  .features = kFeatures, .parameters = kDouble}));
+    }
+    if (last || stage == 0) {
+      VocabParallelEmbeddingOptions options;
+      options.vocab = kVocab;
+      options.features = kFeatures;
+      options.weight_init = normal_init(0, 0.5);
+      options.parameters = kDouble;
+      embedding =
+          register_module("embedding", VocabParallelEmbedding(how, options));
+    }
+  }
+
+  Tensors forward(int chunk, const at::Tensor& tokens, const Tensors& inputs) {
+    const int piece = shape.piece(stage, chunk);
+    at::Tensor x = piece == 0 ? embedding->forward(tokens.narrow(1, 0, kLength))
+                              : inputs[0];
+    for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
+      const auto run = [block = blocks.at(i).ptr()](const at::Tensor& input) {
+        return block->forward(input);
+      };
+      x = checkpointed ? checkpoint(true, run, x) : run(x);
+    }
+    if (piece < shape.pieces() - 1) {
+      return {x};
+    }
+    const at::Tensor logits =
+        at::linear(enter_layer(norm->forward(x), how), embedding->weight);
+    return {vocab_parallel_cross_entropy(
+        logits, tokens.narrow(1, 1, kLength), embedding->split(), *how.group)};
+  }
+
+  TensorParallel how;
+  PipelineShape shape;
+  int stage;
+  bool checkpointed;
+  LayerPartition partition;
+  std::map<int, Block> blocks;
+  SequenceLayerNorm norm{nullptr};
+  VocabParallelEmbedding embedding{nullptr};
+};
+TORCH_MODULE(Stage);
+
+at::Tensor tokens_of(int data_rank, int micro_batch) {
+  torch::manual_seed(static_cast<uint64_t>(1000 * data_rank + micro_batch));
+  return torch::randint(kVocab, {2, kLength + 1}, at::kLong);
+}
+
+Stage make_stage(const TensorParallel& how, const Layout& layout, int stage) {
+  Stage made(how, layout, stage);
+  init_parameters(*made, 5);
+  materialize(*made);
+  return made;
+}
+
+struct Reference {
+  Stage model{nullptr};
+  double loss = 0; ///< the mean over all
+};
+
+/// All batches of all data ranks on one rank.
+Reference run_alone(const Layout& layout, Communicator& alone) {
+  Layout single = layout;
+  single.shape = {1, layout.shape.micro_batches, 1};
+  single.checkpointed = false;
+  Reference reference;
+  reference.model = make_stage(TensorParallel{&alone}, single, 0);
+  const int count = layout.data * layout.shape.micro_batches;
+  for (int data_rank = 0; data_rank < layout.data; ++data_rank) {
+    for (int i = 0; i < layout.shape.micro_batches; ++i) {
+      const at::Tensor loss =
+          reference.model->forward(0, tokens_of(data_rank, i), {})[0] / count;
+      loss.backward();
+      reference.loss += loss.item<double>();
+    }
+  }
+  return reference;
+}
+
+class CombinedParallel : public ::testing::TestWithParam<Layout> {};
+
+} // namespace
+
+// Float64 in another order: sums of some hundreds of terms of size 1.
+TEST_P(CombinedParallel, IsThatOfOneRank) {
+  const Layout& layout = GetParam();
+  const int ranks = layout.data * layout.tensor * layout.shape.stages;
+  testing::run_ranks(ranks, [&](World& world) {
+    Communicator alone("alone");
+    const Reference reference = run_alone(layout, alone);
+
+    ParallelSizes sizes;
+    sizes.data = layout.data;
+    sizes.shard = 1;
+    sizes.tensor = layout.tensor;
+    sizes.pipeline = layout.shape.stages;
+    ParallelGroups groups(
+        world, ParallelMesh(sizes, world.size(), world.local_size()), at::kCPU);
+    const ParallelMesh& mesh = groups.mesh();
+    RingChannels stages(
+        world, "pipeline", mesh.ranks(ParallelGroup::kPipeline, world.rank()));
+    const int data_rank = mesh.index(ParallelGroup::kData, world.rank());
+    Stage stage = make_stage(
+        TensorParallel{&groups[ParallelGroup::kTensor], layout.sequence},
+        layout,
+        stages.index());
+    if (stage->embedding) {
+      copy_tied_parameter(stage->embedding->weight, stages);
+    }
+    PipelineExecutor executor(
+        make_schedule(layout.kind, layout.shape),
+        stages.size() > 1 ? &stages : nullptr);
+    PipelineCallbacks callbacks;
+    callbacks.forward = [&](int chunk, int i, const Tensors& inputs) {
+      return stage->forward(chunk, tokens_of(data_rank, i), inputs);
+    };
+    const Tensors losses = executor.run(callbacks);
+    if (stage->embedding) {
+      sum_tied_gradients(stage->embedding->weight, stages);
+    }
+
+    const auto parts = parts_in(*stage);
+    const auto wholes = reference.model->named_parameters();
+    for (const auto& item : stage->named_parameters()) {
+      at::Tensor gradient = item.value().grad();
+      groups[ParallelGroup::kGradients]
+          .all_reduce_sum(gradient, "a test's sum")
+          .wait();
+      gradient /= layout.data;
+      at::Tensor expected = wholes[item.key()].grad();
+      const auto part = parts.find(item.value().unsafeGetTensorImpl());
+      if (part != parts.end()) {
+        const DimSplit& split = part->second.split;
+        const int index = mesh.index(ParallelGroup::kTensor, world.rank());
+        expected = expected.narrow(
+            part->second.dim, split.begin(index), split.length(index));
+      }
+      EXPECT_TRUE(gradient.allclose(expected, 1e-10, 1e-12)) << item.key();
+    }
+    if (stages.index() == stages.size() - 1) {
+      const at::Tensor loss = torch::stack(losses).mean().view({1});
+      groups[ParallelGroup::kBatches]
+          .all_reduce_sum(loss, "a test's sum")
+          .wait();
+      EXPECT_NEAR(loss.item<double>() / layout.data, reference.loss, 1e-12);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix,
+    CombinedParallel,
+    ::testing::Values(
+        Layout{"gpipe_2x2x2", Kind::kGPipe, 2, 2, {2, 3}},
+        Layout{
+            "1f1b_2x2x2_sequence",
+            Kind::kOneForwardOneBackward,
+            2,
+            2,
+            {2, 4},
+            true},
+        Layout{
+            "interleaved_2x2x2_checkpointed",
+            Kind::kInterleaved,
+            2,
+            2,
+            {2, 4, 2},
+            false,
+            true},
+        Layout{"zbh1_2x2x2_sequence", Kind::kZeroBubble, 2, 2, {2, 3}, true},
+        Layout{
+            "zbh1_1x2x4_checkpointed",
+            Kind::kZeroBubble,
+            1,
+            2,
+            {4, 6},
+            false,
+            true},
+        Layout{
+            "1f1b_1x4x2_sequence",
+            Kind::kOneForwardOneBackward,
+            1,
+            4,
+            {2, 2},
+            true},
+        Layout{"1f1b_2x1x4", Kind::kOneForwardOneBackward, 2, 1, {4, 5}},
+        Layout{"gpipe_2x3x1", Kind::kGPipe, 2, 3, {1, 2}}),
+    [](const auto& info) { return info.param.name; });
+
+} // namespace tessera

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A small transformer's block of parallel layers.
+
+#include "tessera/sharding/parallel/parallel_attention.h"
+#include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/parallel/sequence_layer_norm.h"
+#include "tessera/sharding/parallel/tensor_random.h"
+
+#include <torch/torch.h>
+
+namespace tessera {
+
+constexpr int64_t kFeatures = 24;
+constexpr int64_t kVocab = 37; // uneven over 2, 3 and 4 ranks
+constexpr int64_t kLength = 12;
+
+const DistributedParameterOptions kDouble{at::kDouble};
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(const TensorParallel& how, double dropout)
+      : how(how), dropout(dropout) {
+    const SequenceLayerNormOptions norm{
+        .features = kFeatures, .parameters = kDouble};
+    norm1 = register_module("norm1", SequenceLayerNorm(how, norm));
+    norm2 = register_module("norm2", SequenceLayerNorm(how, norm));
+    ParallelAttentionOptions attention_options;
+    attention_options.features = kFeatures;
+    attention_options.heads = 8;
+    attention_options.kv_heads = 4;
+    attention_options.causal = true;
+    attention_options.dropout = dropout;
+    attention_options.parameters = kDouble;
+    attention =
+        register_module("attention", ParallelAttention(how, attention_options));
+    ParallelLinearOptions linear;
+    linear.parameters = kDouble;
+    linear.in = kFeatures;
+    linear.out = 50; // uneven over 3 and 4 ranks
+    up = register_module("up", ColumnParallelLinear(how, linear));
+    linear.in = 50;
+    linear.out = kFeatures;
+    down = register_module("down", RowParallelLinear(how, linear));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor middle = x + drop(attention->forward(norm1->forward(x)));
+    return middle +
+           drop(down->forward(at::gelu(up->forward(norm2->forward(middle)))));
+  }
+
+  /// Of activations between layers.
+  at::Tensor drop(const at::Tensor& x) {
+    if (!how.sequence) {
+      return torch::dropout(x, dropout, is_training());
+    }
+    const TensorRandomScope random(*how.group, x.device());
+    return torch::dropout(x, dropout, is_training());
+  }
+
+  TensorParallel how;
+  double dropout;
+  SequenceLayerNorm norm1{nullptr}, norm2{nullptr};
+  ParallelAttention attention{nullptr};
+  ColumnParallelLinear up{nullptr};
+  RowParallelLinear down{nullptr};
+};
+TORCH_MODULE(Block);
+
+} // namespace tessera
