@@ -298,9 +298,8 @@ std::vector<at::Tensor> Engine::run_pipeline(
   pager_->check_identity();
   optimizer_->begin_backward(1 / scaler_.scale());
   std::vector<at::Tensor> losses;
-  reporting_memory("run_pipeline", [&] {
-    losses = stage.run(callbacks, scaler_.scale());
-  });
+  reporting_memory(
+      "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
   return losses;
 }
 
@@ -404,9 +403,7 @@ bool Engine::step() {
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
                !gradients_are_finite(
-                   *pager_,
-                   optimizer_->gradient_sums(2),
-                   model_ranks_.get());
+                   *pager_, optimizer_->gradient_sums(2), model_ranks_.get());
     if (overflow) {
       optimizer_->skip_step();
     } else {

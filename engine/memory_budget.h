@@ -20,9 +20,9 @@ struct MemoryBudget {
   /// The part of device_bytes that stays free for activations.
   int64_t activation_bytes = 0;
   /// Memory of the host beside the device, a hard limit: shards that rest
-  /// there, what passes through, and activations that rest there. With device_bytes, what does not fit on
-  /// the device goes there: optimizer state first, then gradients, then
-  /// parameters.
+  /// there, what passes through, and activations that rest there. With
+  /// device_bytes, what does not fit on the device goes there: optimizer state
+  /// first, then gradients, then parameters.
   std::optional<int64_t> host_bytes;
   /// A folder on a local disk, for what does not fit elsewhere. Empty: none.
   std::filesystem::path nvme_path;

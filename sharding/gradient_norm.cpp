@@ -151,10 +151,7 @@ double gradient_norm(
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
-bool gradients_are_finite(
-    Pager& pager,
-    GradientSums& sums,
-    ModelRanks* model) {
+bool gradients_are_finite(Pager& pager, GradientSums& sums, ModelRanks* model) {
   double mine = 0;
   for (const auto& sum : sums.all(2)) {
     mine += std::isfinite(sum.of_powers) ? 0 : 1;

@@ -15,8 +15,9 @@
 
 namespace tessera {
 
-/// The ranks of one tensor-parallel group in every pipeline stage. What a stage's
-/// tensor-parallel ranks have whole counts once in sums over parameters.
+/// The ranks of one tensor-parallel group in every pipeline stage. What a
+/// stage's tensor-parallel ranks have whole counts once in sums over
+/// parameters.
 class ModelRanks {
  public:
   /// Collective over these ranks; blocks until all have called.

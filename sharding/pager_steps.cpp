@@ -104,11 +104,10 @@ void Pager::adopt_plans() {
         cursor.set_plan(make_plan(cursor.events()));
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
-        final_reductions_ = cursor.has_plan()
-                                ? final_reductions(
-                                      cursor.plan(),
-                                      options_.update_in_backward)
-                                : std::vector<std::optional<size_t>>{};
+        final_reductions_ =
+            cursor.has_plan()
+                ? final_reductions(cursor.plan(), options_.update_in_backward)
+                : std::vector<std::optional<size_t>>{};
       }
     }
     cursor.rewind();

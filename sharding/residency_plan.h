@@ -86,7 +86,8 @@ std::optional<ResidencyPlan> compile_plan(
     const PlanLimits& limits);
 
 /// Per group, the entry with its last reduction: then its gradients are final.
-/// @param weights_too only if no operator uses the group from there on: then its
+/// @param weights_too only if no operator uses the group from there on: then
+/// its
 ///   weights are free to change.
 std::vector<std::optional<size_t>> final_reductions(
     const ResidencyPlan& plan,

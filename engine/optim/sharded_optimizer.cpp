@@ -148,8 +148,8 @@ ShardedOptimizer::ShardedOptimizer(
   for (const auto& method : methods_) {
     method->announce_staging();
   }
-  updates_ = std::make_unique<GroupUpdates>(
-      context_, overlap_ != UpdateOverlap::kOff);
+  updates_ =
+      std::make_unique<GroupUpdates>(context_, overlap_ != UpdateOverlap::kOff);
   if (overlap_ == UpdateOverlap::kSpeculate) {
     make_shadows();
   }

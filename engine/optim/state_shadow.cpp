@@ -214,8 +214,8 @@ void StateShadow::copy_weights(const std::vector<SpanUpdate>& spans) {
     for (const SpanUpdate& span : spans) {
       written.push_back({span.shard_offset, span.numel});
     }
-    leaving_.push_back(context_.access[part_.group]->begin_return_of_shard(
-        weights_, written));
+    leaving_.push_back(
+        context_.access[part_.group]->begin_return_of_shard(weights_, written));
     return;
   }
   const at::Tensor weights = shard.tensor();

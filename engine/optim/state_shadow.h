@@ -29,9 +29,7 @@ class StateShadow {
 
   /// Makes the update here; the state stays as it is. Blocks.
   /// @param meanwhile called when all that it needs has come.
-  void update(
-      const PartUpdate& update,
-      const std::function<void()>& meanwhile);
+  void update(const PartUpdate& update, const std::function<void()>& meanwhile);
 
   /// Makes the last update() the state. Device copies are issued to the current
   /// stream. Otherwise blocks.

@@ -221,9 +221,7 @@ void UpdateMethod::begin_fetch(ShardPart& part, const RestingTensor& gradient) {
   context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
 }
 
-PartTensors UpdateMethod::open(
-    ShardPart& part,
-    const RestingTensor& gradient) {
+PartTensors UpdateMethod::open(ShardPart& part, const RestingTensor& gradient) {
   begin_fetch(part, gradient);
   ShardTensors shard = context_.access[part.group]->tensors();
   for (PendingTransfer& transfer : part.arriving) {

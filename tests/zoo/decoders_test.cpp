@@ -3,8 +3,12 @@
 // the bytes of a folder that is saved again.
 
 #include "support/expect_error.h"
+#include "tessera/sharding/lazy.h"
 #include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
+
+#include <limits>
 
 namespace tessera::zoo {
 namespace {
@@ -111,7 +115,63 @@ TEST(Decoder, TakesCheckpointsOfOtherHeads) {
       {"GPT2Foo", "GPT2LMHeadModel"});
 }
 
-// Files of older versions: other field names, buffers, no prefix.
+/// The fixture's weights in several files, some under other names and some that
+/// nothing needs, as old versions wrote them.
+void write_old_files(
+    const std::filesystem::path& from,
+    const std::filesystem::path& to) {
+  const auto file = SafetensorsFile::open(from / "model.safetensors");
+  nlohmann::json weight_map;
+  std::vector<NamedTensors> parts(3);
+  size_t next = 0;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    const size_t part = next++ % parts.size();
+    parts[part].emplace(name, tensor);
+    weight_map[name] = "part-" + std::to_string(part) + ".safetensors";
+  };
+  for (const SafetensorsEntry& entry : file.entries()) {
+    add(entry.name.substr(std::string("transformer.").size()),
+        fixture_tensor(file, entry.name));
+  }
+  add("h.0.attn.bias", torch::ones({1, 1, 23, 23}));
+  add("h.1.attn.masked_bias", torch::full({}, -1e4));
+  add("lm_head.weight", torch::zeros({61, 24})); // tied: not looked at
+  for (size_t i = 0; i < parts.size(); ++i) {
+    write_named_tensors(
+        to / ("part-" + std::to_string(i) + ".safetensors"), parts[i]);
+  }
+  write_file_atomically(
+      to / "model.safetensors.index.json",
+      nlohmann::json({{"weight_map", weight_map}}).dump());
+  std::filesystem::copy_file(from / "config.json", to / "config.json");
+}
+
+TEST(Decoder, TakesOldCheckpointsInSeveralFiles) {
+  const ModelFixture reference("gpt2");
+  const TemporaryFolder folder;
+  write_old_files(reference.folder(), folder.path());
+  const auto model = from_pretrained(folder.path());
+  expect_outputs(reference, model->forward(reference.input()));
+  save_pretrained(*model, folder.path() / "again");
+  expect_same_bytes(reference.folder(), folder.path() / "again");
+}
+
+TEST(Decoder, IsSavedInTheTypeThatItHas) {
+  const ModelFixture reference("llama");
+  const TemporaryFolder folder;
+  const auto half =
+      from_pretrained(reference.folder(), {.dtype = torch::kBFloat16});
+  save_pretrained(*half, folder.path() / "half");
+  EXPECT_EQ(
+      read_json(folder.path() / "half" / "config.json")["dtype"], "bfloat16");
+  const auto again = from_pretrained(folder.path() / "half");
+  const auto parameters = again->named_parameters();
+  for (const auto& item : half->named_parameters()) {
+    EXPECT_TRUE(parameters[item.key()].equal(item.value().to(torch::kFloat)));
+  }
+}
+
+// Files of older versions have other field names.
 TEST(Decoder, TakesOldConfigurations) {
   const ModelFixture reference("llama_linear");
   nlohmann::json old = read_json(reference.folder() / "config.json");
@@ -166,6 +226,58 @@ TEST(Registry, NamesWhatIsWrongWithAConfiguration) {
       with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2}}),
       {"'longrope'", "yarn"});
   expect_error(with("pad_token_id", 61), {"'pad_token_id' is 61"});
+  expect_error(with("head_dim", 7), {"7 features", "even"});
+  expect_error(with("num_hidden_layers", 1 << 20), {"at most 10000"});
+}
+
+// Whatever a file says, there is a model or an error that names it: no crash,
+// and no memory but for small tensors.
+TEST(Registry, SurvivesHostileConfigurations) {
+  const std::vector<nlohmann::json> values = {
+      nullptr,
+      true,
+      -1,
+      0,
+      1,
+      7,
+      1 << 28,
+      1 << 30,
+      std::numeric_limits<int64_t>::max(),
+      std::numeric_limits<uint64_t>::max(),
+      1e300,
+      -0.5,
+      "",
+      "x",
+      nlohmann::json::array(),
+      {1, "x", nullptr},
+      nlohmann::json::object(),
+      {{"x", 1}}};
+  int refused = 0;
+  for (const char* name :
+       {"gpt2",
+        "gptj",
+        "llama3",
+        "llama_yarn",
+        "opt_350m",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3"}) {
+    const nlohmann::json config =
+        read_json(fixture("models") / name / "config.json");
+    for (const auto& [key, old] : config.items()) {
+      for (const nlohmann::json& value : values) {
+        SCOPED_TRACE(std::string(name) + " " + key + " " + value.dump());
+        nlohmann::json changed = config;
+        changed[key] = value;
+        try {
+          lazy([&] { return from_config(changed); });
+        } catch (const Error&) {
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 500);
 }
 
 } // namespace tessera::zoo

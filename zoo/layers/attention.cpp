@@ -13,6 +13,8 @@ namespace tessera::zoo {
 
 namespace {
 
+constexpr int64_t kMostFeatures = int64_t{1} << 30;
+
 AttentionOptions filled(AttentionOptions options, int ranks) {
   TESSERA_CHECK(
       options.heads >= 1 &&
@@ -25,6 +27,14 @@ AttentionOptions filled(AttentionOptions options, int ranks) {
   if (options.head_features == 0) {
     options.head_features = options.features / options.heads;
   }
+  TESSERA_CHECK(
+      options.heads <= kMostFeatures &&
+          options.head_features <= kMostFeatures / options.heads,
+      "attention has ",
+      options.heads,
+      " heads of ",
+      options.head_features,
+      " features; together they can be 2^30 at most");
   if (options.kv_heads == 0) {
     options.kv_heads = options.heads;
   }

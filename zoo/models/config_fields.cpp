@@ -5,7 +5,10 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 30;
+// The bytes of a matrix of two such sizes, one of them four times as large,
+// stay inside an int64.
+constexpr int64_t kMaxSize = int64_t{1} << 28;
+constexpr int64_t kMaxCount = 10'000;
 
 std::string shown(FieldNames names) {
   std::string text;
@@ -61,8 +64,36 @@ int64_t ConfigFields::size(FieldNames names, std::optional<int64_t> otherwise)
       shown(names),
       " is ",
       *value,
-      "; it must be between 1 and 2^30");
+      "; it must be between 1 and 2^28");
   return *value;
+}
+
+int64_t ConfigFields::count(FieldNames names, std::optional<int64_t> otherwise)
+    const {
+  const int64_t value = size(names, otherwise);
+  TESSERA_CHECK(
+      value <= kMaxCount,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be at most ",
+      kMaxCount);
+  return value;
+}
+
+double ConfigFields::deviation(FieldNames names, double otherwise) const {
+  const double value = get<double>(names, otherwise);
+  TESSERA_CHECK(
+      value >= 0 && value < 100,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be 0 or more, usually 0.02");
+  return value;
 }
 
 double ConfigFields::probability(FieldNames names, double otherwise) const {

@@ -40,9 +40,18 @@ class ConfigFields {
     return find<Value>(names).value_or(std::move(otherwise));
   }
 
-  /// An integer from 1 to 2^30; products of two sizes stay inside an int64.
+  /// An integer from 1 to 2^28: more is damage.
   /// @throws Error when it is absent and there is no other, or out of range.
   int64_t size(FieldNames names, std::optional<int64_t> otherwise = {}) const;
+
+  /// As size(), of what modules are made for one by one: layers, experts.
+  /// @throws Error also above 10000: such a file is damaged, and building the
+  ///     model would take all memory there is.
+  int64_t count(FieldNames names, std::optional<int64_t> otherwise = {}) const;
+
+  /// The standard deviation of fresh weights.
+  /// @throws Error unless it is at least 0.
+  double deviation(FieldNames names, double otherwise = 0.02) const;
 
   /// A dropout: 0 unless given.
   /// @throws Error unless it is at least 0 and below 1.

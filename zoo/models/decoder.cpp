@@ -50,6 +50,9 @@ Decoder::Decoder(
       decoder_(config),
       head_kind_(head),
       context_(context) {
+  if (config.rotary) {
+    rotary_frequencies(*config.rotary, 1); // says what is wrong with them
+  }
   const int64_t features = config.features;
   const int64_t embedded =
       config.embedding_features == 0 ? features : config.embedding_features;

@@ -12,7 +12,7 @@ namespace {
 DecoderConfig config(const ConfigFields& fields) {
   fields.require_only("add_cross_attention", false);
   const int64_t features = fields.size({"n_embd", "hidden_size"});
-  const int64_t count = fields.size({"n_layer", "num_hidden_layers"});
+  const int64_t count = fields.count({"n_layer", "num_hidden_layers"});
   const int64_t heads = fields.size({"n_head", "num_attention_heads"});
   TESSERA_CHECK(
       features % heads == 0,
@@ -29,7 +29,7 @@ DecoderConfig config(const ConfigFields& fields) {
   decoder.learned_positions =
       fields.size({"n_positions", "max_position_embeddings", "n_ctx"}, 1024);
   decoder.embedding_dropout = fields.probability({"embd_pdrop"}, 0.1);
-  decoder.deviation = fields.get<double>({"initializer_range"}, 0.02);
+  decoder.deviation = fields.deviation({"initializer_range"});
 
   TransformerLayerOptions layer;
   layer.norm.features = features;

@@ -16,7 +16,7 @@ DecoderConfig config(const ConfigFields& fields) {
   decoder.features = features;
   decoder.token_types = true;
   decoder.embedding_dropout = fields.probability({"embd_pdrop"});
-  decoder.deviation = fields.get<double>({"initializer_range"}, 0.02);
+  decoder.deviation = fields.deviation({"initializer_range"});
 
   TransformerLayerOptions layer;
   layer.parallel_halves = true;
@@ -38,7 +38,7 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.dropout = fields.probability({"resid_pdrop"});
 
   decoder.layers =
-      equal_layers(layer, fields.size({"n_layer", "num_hidden_layers"}));
+      equal_layers(layer, fields.count({"n_layer", "num_hidden_layers"}));
   decoder.rotary = RotaryOptions{
       .features = fields.size({"rotary_dim"}, 64),
       .layout = RotaryLayout::kPairs,

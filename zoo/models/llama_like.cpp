@@ -19,7 +19,7 @@ DecoderConfig llama_like_config(const ConfigFields& fields) {
   decoder.features = features;
   decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab);
   decoder.padding_id = decoder.padding_token;
-  decoder.deviation = fields.get<double>({"initializer_range"}, 0.02);
+  decoder.deviation = fields.deviation({"initializer_range"});
 
   TransformerLayerOptions layer;
   layer.norm.kind = NormKind::kRmsNorm;
@@ -43,7 +43,7 @@ DecoderConfig llama_like_config(const ConfigFields& fields) {
   layer.feed_forward.bias = false;
   layer.feed_forward.deviation = decoder.deviation;
 
-  decoder.layers = equal_layers(layer, fields.size({"num_hidden_layers"}));
+  decoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
   decoder.rotary = fields.rotary(
       attention.head_features, fields.size({"max_position_embeddings"}, 2048));
   decoder.final_norm = layer.norm;

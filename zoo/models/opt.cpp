@@ -21,7 +21,7 @@ DecoderConfig config(const ConfigFields& fields) {
   decoder.learned_positions =
       fields.size({"max_position_embeddings"}, 2048) + decoder.position_offset;
   decoder.positions_skip_padding = true;
-  decoder.deviation = fields.get<double>({"init_std"}, 0.02);
+  decoder.deviation = fields.deviation({"init_std"});
 
   TransformerLayerOptions layer;
   layer.placement = pre_norm ? NormPlacement::kPre : NormPlacement::kPost;
@@ -44,7 +44,7 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.dropout = fields.probability({"dropout"}, 0.1);
   fields.require_only("layerdrop", 0.0);
 
-  decoder.layers = equal_layers(layer, fields.size({"num_hidden_layers"}));
+  decoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
   if (pre_norm && !fields.get<bool>({"_remove_final_layer_norm"}, false)) {
     decoder.final_norm = layer.norm;
   }

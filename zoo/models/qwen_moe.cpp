@@ -44,7 +44,7 @@ void add_experts(
     ExpertsOptions experts;
     experts.expert = layer.feed_forward;
     experts.expert.inner = fields.size({"moe_intermediate_size"});
-    experts.experts = fields.size({"num_experts", "num_local_experts"});
+    experts.experts = fields.count({"num_experts", "num_local_experts"});
     experts.experts_per_token = fields.size({"num_experts_per_tok"});
     experts.normalise = fields.get<bool>({"norm_topk_prob"}, false);
     if (shared) {

@@ -120,8 +120,7 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
              LionOptions{},
              LambOptions{},
              MuonOptions{}}) {
-      cases.emplace_back(
-          name_of(rule), resting_options(at::kBFloat16, rule));
+      cases.emplace_back(name_of(rule), resting_options(at::kBFloat16, rule));
     }
     EngineOptions options = resting_options(at::kBFloat16);
     options.sharding.precision.master_weights = false;
@@ -201,12 +200,12 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
       EngineOptions options = group_per_layer();
       const std::string what =
           net.variant + (net.checkpointed ? ", checkpointed" : "");
-      const auto expect_same = [&](const auto& got, const auto& want,
-                                   const std::string& how) {
-        for (size_t step = 0; step < want.size(); ++step) {
-          expect_same_bits(got[step], want[step], what + ", " + how);
-        }
-      };
+      const auto expect_same =
+          [&](const auto& got, const auto& want, const std::string& how) {
+            for (size_t step = 0; step < want.size(); ++step) {
+              expect_same_bits(got[step], want[step], what + ", " + how);
+            }
+          };
       const auto clipped = train_odd(net, options, 2, 0.1, world.rank());
       for (const UpdateOverlap overlap : kOverlaps) {
         options.optimizer.overlap = overlap;

@@ -98,8 +98,7 @@ Stage make_stage(const TensorParallel& how, int first, int last) {
 std::pair<at::Tensor, at::Tensor> batch_of(int step, int number) {
   torch::manual_seed(static_cast<uint64_t>(100 * step + number));
   const at::Tensor tokens = torch::randint(kVocab, {2, kLength + 1}, at::kLong);
-  return {
-      tokens.narrow(1, 0, kLength), tokens.narrow(1, 1, kLength).clone()};
+  return {tokens.narrow(1, 0, kLength), tokens.narrow(1, 1, kLength).clone()};
 }
 
 EngineOptions small_groups(int stage) {
@@ -181,8 +180,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     ParallelGroups groups(world, mesh, at::kCPU);
     const int stages = mesh.size(ParallelGroup::kPipeline);
     const int stage = mesh.index(ParallelGroup::kPipeline, world.rank());
-    const TensorParallel how{
-        &groups[ParallelGroup::kTensor], setting.sequence};
+    const TensorParallel how{&groups[ParallelGroup::kTensor], setting.sequence};
     Stage model = make_stage(
         how, stage * kBlocks / stages, (stage + 1) * kBlocks / stages);
     const auto parts = parts_in(*model);
@@ -217,27 +215,26 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
       engine.step();
       const auto at_step = static_cast<size_t>(step);
       if (stage == stages - 1) {
-        EXPECT_NEAR(
-            sum.item<double>() / kBatches, alone.losses[at_step], 1e-9);
+        EXPECT_NEAR(sum.item<double>() / kBatches, alone.losses[at_step], 1e-9);
       }
       EXPECT_NEAR(norm, alone.norms[at_step], 1e-9) << step;
     }
     EXPECT_LT(alone.losses.back(), alone.losses.front());
 
     const auto tensors = model->named_parameters();
-    engine.for_each_parameter([&](const std::string& name,
-                                  const at::Tensor& value) {
-      at::Tensor expected = alone.parameters.at(name);
-      const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
-      if (part != parts.end()) {
-        const DimSplit& split = part->second.split;
-        const int index = mesh.index(ParallelGroup::kTensor, world.rank());
-        expected = expected.narrow(
-            part->second.dim, split.begin(index), split.length(index));
-      }
-      EXPECT_TRUE(value.allclose(expected, 1e-7, 1e-8))
-          << name << (value - expected).abs().max();
-    });
+    engine.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          at::Tensor expected = alone.parameters.at(name);
+          const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
+          if (part != parts.end()) {
+            const DimSplit& split = part->second.split;
+            const int index = mesh.index(ParallelGroup::kTensor, world.rank());
+            expected = expected.narrow(
+                part->second.dim, split.begin(index), split.length(index));
+          }
+          EXPECT_TRUE(value.allclose(expected, 1e-7, 1e-8))
+              << name << (value - expected).abs().max();
+        });
   });
 }
 
@@ -278,8 +275,8 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
   testing::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .tensor = 2}, 2, 2);
     ParallelGroups groups(world, mesh, at::kCPU);
-    Stage model = make_stage(
-        TensorParallel{&groups[ParallelGroup::kTensor]}, 0, kBlocks);
+    Stage model =
+        make_stage(TensorParallel{&groups[ParallelGroup::kTensor]}, 0, kBlocks);
     EngineOptions options = small_groups(3);
     options.parallel = &mesh;
     options.optimizer.rule = LambOptions{};
