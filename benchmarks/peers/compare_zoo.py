@@ -5,8 +5,9 @@
     compare_zoo.py build/release/bin/bench_zoo [--rounds 3]
 
 Needs torch and transformers. Models have fresh weights and no dropout; both
-sides take scaled_dot_product_attention, the same loss, and float32. Rounds
-alternate, so that both see the same load; a figure is the median over all.
+sides take scaled_dot_product_attention, the same loss, and float32. Times are
+of the processor, so that other programs matter little; rounds alternate, and a
+figure is the median over all.
 """
 import argparse
 import json
@@ -29,9 +30,9 @@ MODELS = {
 
 
 def milliseconds(work):
-    begin = time.perf_counter()
+    begin = time.process_time()
     work()
-    return 1000 * (time.perf_counter() - begin)
+    return 1000 * (time.process_time() - begin)
 
 
 def transformers_times(folder, batch, length, repeats):
