@@ -51,7 +51,9 @@ struct EngineOptions {
   /// the same part, `shard` x `context` of the mesh, and gradients are averaged
   /// over those with other batches as well. Norms and the loss scale are those
   /// of the whole model. In place of PagerOptions::shard_ranks. Not owned;
-  /// looked at by wrap() alone. Null: all ranks have the whole module.
+  /// looked at by wrap() alone. Files (save(), load(), load_weights(),
+  /// save_weights()) hold whole models: they throw then. Null: all ranks have
+  /// the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
@@ -246,6 +248,7 @@ class Engine {
       const ParallelMesh& mesh,
       const OptimizerOptions& optimizer);
   void check_usable(const char* function) const;
+  void check_has_whole_model(const char* function) const;
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
   ///   engine's own by purpose; the other ranks then end with an error too.

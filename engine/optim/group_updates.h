@@ -19,8 +19,7 @@ namespace tessera {
 
 /// Since construction, of parts of groups.
 struct UpdateStatistics {
-  int64_t beside =
-      0; ///< updates made on the thread beside, as they were wanted
+  int64_t beside = 0; ///< made on the thread beside, as they were wanted
   int64_t speculated = 0; ///< begun before it was known
   int64_t taken = 0; ///< of those, the ones that were wanted
 };

@@ -96,6 +96,10 @@ StateNeeds state_needs(
       (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;
+  if (optimizer.overlap == UpdateOverlap::kSpeculate) {
+    needs.second_state = needs.state;
+    needs.second_weights = HostMemory::rounded(numel * size_of(dtype));
+  }
   const bool on_cpu = group.parameters.front().tensor.device().is_cpu();
   const auto passes = [&](MemoryTier tier) {
     return tier == MemoryTier::kNvme ||

@@ -31,6 +31,10 @@ struct StateNeeds {
   /// not the CPU.
   int64_t staged_state = 0;
   int64_t staged_shards = 0;
+  /// What speculated updates take: state once more on the same tier (on the
+  /// host where that is a device that is the CPU), and weights on the host.
+  int64_t second_state = 0;
+  int64_t second_weights = 0;
   /// False where the optimizer keeps state of its own kind in memory.
   bool may_rest_in_files = true;
 };

@@ -185,6 +185,10 @@ class Planner {
     }
   }
 
+  bool on_cpu() const {
+    return groups_.front().parameters.front().tensor.device().is_cpu();
+  }
+
   StateNeeds needs_of(size_t g) const {
     return state_needs(
         groups_[g], optimizer_, sharding_, mesh_, plan_.shards[g]);
@@ -249,12 +253,15 @@ class Planner {
     bool all_fit = true;
     plan_.state.clear();
     for (const StateNeeds& group : needs) {
+      const int64_t twice = group.state + group.second_state;
       if (take(room.device, group.state)) {
         plan_.state.push_back(MemoryTier::kDevice);
-      } else if (take(room.host, group.state)) {
+        room.host -= on_cpu() ? group.second_state + group.second_weights : 0;
+      } else if (take(room.host, twice + group.second_weights)) {
         plan_.state.push_back(MemoryTier::kHost);
-      } else if (group.may_rest_in_files && take(room.nvme, group.state)) {
+      } else if (group.may_rest_in_files && take(room.nvme, twice)) {
         plan_.state.push_back(MemoryTier::kNvme);
+        room.host -= group.second_weights;
       } else {
         plan_.state.push_back(MemoryTier::kDevice);
         all_fit = false;

@@ -141,7 +141,8 @@ std::string in_brackets(const std::vector<int>& ranks) {
     text += text.size() > 1 ? "," : "";
     text += std::to_string(rank);
   }
-  return text + "]";
+  text += ']';
+  return text;
 }
 
 template <typename Item>
@@ -155,7 +156,7 @@ std::string first_ones(
     text += item(i);
   }
   if (count > kGroupsInTable) {
-    text += separator + "... " + std::to_string(count) + " in all";
+    text += detail::concat(separator, "... ", count, " in all");
   }
   return text;
 }

@@ -192,6 +192,8 @@ TEST(ResidencyPlan, GradientsAreFinalWhereNothingFollows) {
   EXPECT_FALSE(final[1]);
   EXPECT_FALSE(final[2]);
   EXPECT_EQ(final[3], 6U) << "the end of backward";
+  // Its gradients are final although its weights are used again.
+  EXPECT_TRUE(final_reductions(*plan, /*weights_too=*/false)[2]);
   // Of several backward passes the last one counts.
   const auto twice = compile_plan(
       {touch(0), arrival(0), end, touch(0), arrival(0), end}, limits);

@@ -14,12 +14,15 @@ constexpr int kSteps = 5;
 struct Setting {
   UpdateOverlap overlap = UpdateOverlap::kOff;
   StatePlacement placement = StatePlacement::kWithParameters;
+  /// Of parameters and gradients.
+  MemoryTier shards = MemoryTier::kDevice;
 };
 
 std::string text_of(const Setting& setting) {
   const char* placements[] = {"auto", "device", "host", "nvme"};
   return std::string(testing::text_of(setting.overlap)) + ", " +
-         placements[static_cast<size_t>(setting.placement)];
+         placements[static_cast<size_t>(setting.placement)] + ", " +
+         name_of(setting.shards);
 }
 
 /// The clipping limit of a step: none where it is 0.
@@ -35,6 +38,10 @@ SeenRun train(
   options.optimizer.overlap = setting.overlap;
   options.optimizer.placement = setting.placement;
   options.memory.nvme_path = folder;
+  if (setting.shards != MemoryTier::kDevice) {
+    options.memory.parameters = setting.shards;
+    options.memory.gradients = setting.shards;
+  }
   RestingNet net = make_resting_net();
   auto engine = wrap(net, options);
   expect_planned(engine, text_of(setting));
@@ -102,6 +109,32 @@ TEST_P(Overlap, ChangesNoBitWhereverStateRests) {
             // Clipped in every step, nothing was as speculated.
             EXPECT_EQ(got.updates.taken > 0, speculates && l != 2) << what;
             EXPECT_GT(got.updates.beside, 0) << what;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Overlap, ChangesNoBitWhereverShardsRest) {
+  run_ranks(GetParam(), [](World& world) {
+    const TemporaryFolder folder;
+    const Limit limit = [](int step) { return step % 2 == 0 ? 0.05 : 1e9; };
+    for (const auto precision :
+         {std::optional<at::ScalarType>(), std::optional(at::kHalf)}) {
+      const EngineOptions options = resting_options(precision);
+      const SeenRun serial =
+          train(options, {}, limit, world.rank(), folder.path());
+      for (const UpdateOverlap overlap : kOverlaps) {
+        for (const StatePlacement placement :
+             {StatePlacement::kHost, StatePlacement::kNvme}) {
+          for (const MemoryTier shards :
+               {MemoryTier::kHost, MemoryTier::kNvme}) {
+            const Setting setting{overlap, placement, shards};
+            expect_same_run(
+                train(options, setting, limit, world.rank(), folder.path()),
+                serial,
+                text_of(setting));
           }
         }
       }

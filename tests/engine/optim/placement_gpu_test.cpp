@@ -50,7 +50,74 @@ std::map<std::string, at::Tensor> train_on_cuda(
   return values_of(engine, *net);
 }
 
+/// Steps of which every other one is clipped, unless groups are updated in
+/// backward.
+std::map<std::string, at::Tensor> train_overlapped(
+    UpdateOverlap overlap,
+    StatePlacement placement,
+    bool in_backward,
+    at::ScalarType precision,
+    const std::filesystem::path& folder) {
+  torch::manual_seed(1);
+  auto net = torch::nn::Sequential(
+      torch::nn::Linear(7, 13),
+      torch::nn::Tanh(),
+      torch::nn::Linear(13, 13),
+      torch::nn::Tanh(),
+      torch::nn::Linear(13, 3));
+  net->to(at::kCUDA);
+  auto options = group_per_layer();
+  options.optimizer.rule =
+      AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect};
+  options.optimizer.overlap = overlap;
+  options.optimizer.placement = placement;
+  options.sharding.precision.parameters = precision;
+  options.memory.nvme_path = folder;
+  options.offload.ratio = 1;
+  options.update_in_backward = in_backward;
+  auto engine = wrap(net, options);
+  for (int step = 0; step < 8; ++step) {
+    torch::manual_seed(step);
+    const auto x = torch::randn({5, 7}).to(at::kCUDA);
+    engine.backward(net->forward(x).square().mean());
+    if (!in_backward) {
+      engine.clip_grad_norm(step % 2 == 0 ? 1e-3 : 1e9);
+    }
+    engine.step();
+  }
+  EXPECT_EQ(
+      engine.update_statistics().taken > 0,
+      overlap == UpdateOverlap::kSpeculate);
+  return values_of(engine, *net);
+}
+
 } // namespace
+
+TEST(PlacementGpu, OverlappedUpdatesGiveTheBitsOfSerialOnes) {
+  if (count_cuda_devices() == 0) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World&) {
+    load_cuda_backend();
+    for (const at::ScalarType precision : {at::kFloat, at::kBFloat16}) {
+      for (const StatePlacement placement :
+           {StatePlacement::kHost, StatePlacement::kNvme}) {
+        for (const bool in_backward : {false, true}) {
+          const auto train = [&](UpdateOverlap overlap) {
+            return train_overlapped(
+                overlap, placement, in_backward, precision, folder.path());
+          };
+          const auto serial = train(UpdateOverlap::kOff);
+          expect_equal(train(UpdateOverlap::kWait), serial, "wait");
+          if (!in_backward) {
+            expect_equal(train(UpdateOverlap::kSpeculate), serial, "speculate");
+          }
+        }
+      }
+    }
+  });
+}
 
 TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
   if (count_cuda_devices() == 0) {

@@ -2,6 +2,7 @@
 // A language model whose layers are divided over tensor-parallel ranks and
 // pipeline stages, and whose parameters, gradients and optimizer state are
 // divided over data-parallel ranks: the numbers of one rank with all batches.
+#include "engine/twin.h"
 #include "sharding/parallel/small_block.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
@@ -12,6 +13,8 @@
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
@@ -220,6 +223,10 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
       EXPECT_NEAR(norm, alone.norms[at_step], 1e-9) << step;
     }
     EXPECT_LT(alone.losses.back(), alone.losses.front());
+    if (mesh.size(ParallelGroup::kTensor) > 1) {
+      testing::expect_throws(
+          [&] { engine.save("unused"); }, {"Engine::save", "a part of"});
+    }
 
     const auto tensors = model->named_parameters();
     engine.for_each_parameter(
@@ -242,6 +249,8 @@ INSTANTIATE_TEST_SUITE_P(
     Meshes,
     MeshTraining,
     ::testing::Values(
+        Setting{"one", {.shard = 1}},
+        Setting{"shard2", {.shard = 2}},
         Setting{"tensor2", {.shard = 1, .tensor = 2}},
         Setting{"tensor2_shard2", {.shard = 2, .tensor = 2}, 3, true},
         Setting{"tensor2_data2", {.data = 2, .shard = 1, .tensor = 2}, 1},
@@ -284,7 +293,7 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
         testing::message_of([&] { wrap(model, options); });
     EXPECT_NE(message.find("divided over tensor-parallel"), std::string::npos)
         << message;
-    EXPECT_NE(message.find("lamb"), std::string::npos) << message;
+    EXPECT_NE(message.find("LAMB"), std::string::npos) << message;
   });
 }
 

@@ -38,7 +38,7 @@ Variables slurm_step() {
 
 TEST(JobEnvironment, TorchrunsIsLeftAlone) {
   Variables environment = slurm_step();
-  environment["RANK"] = "0";
+  environment.insert({"RANK", "0"});
   EXPECT_EQ(translate(environment), Variables{});
   EXPECT_EQ(translate({}), Variables{});
 }

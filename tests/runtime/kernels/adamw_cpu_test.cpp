@@ -5,6 +5,7 @@
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/libtorch_sqrt.h"
+#include "tessera/runtime/kernels/thread_pool.h"
 
 #include <gtest/gtest.h>
 

