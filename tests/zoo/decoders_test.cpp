@@ -5,6 +5,7 @@
 #include "support/expect_error.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/llama_like.h"
 #include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
@@ -184,6 +185,36 @@ TEST(Decoder, TakesOldConfigurations) {
   expect_outputs(reference, model->forward(reference.input()));
 }
 
+// ModelCenter's names make the same model, which is saved with Hugging Face's.
+TEST(Decoder, TakesModelCentersConfigurations) {
+  const ModelFixture reference("gpt2");
+  nlohmann::json config = {
+      {"model_type", "gpt2"},
+      {"vocab_size", 61},
+      {"dim_model", 24},
+      {"num_heads", 3},
+      {"dim_head", 8},
+      {"dim_ff", 96},
+      {"num_layers", 2},
+      {"position_size", 23},
+      {"norm_eps", 1e-5},
+      {"dropout_p", 0.1},
+      {"ffn_activate_fn", "gelu"},
+      {"tied", true},
+      {"int8", false},
+      {"half", true}};
+  const auto model = from_config(config);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+  EXPECT_EQ(model->config().at("hidden_size"), 24);
+  EXPECT_FALSE(model->config().contains("dim_model"));
+  config["length_scale"] = true;
+  expect_error([&] { from_config(config); }, {"'length_scale' is 1"});
+  config.erase("model_type");
+  expect_error([&] { from_config(config); }, {"dim_model", "gpt2, gptj"});
+}
+
 TEST(Decoder, NamesWhatIsWrongWithABatch) {
   const ModelFixture reference("llama");
   const auto model = from_pretrained(reference.folder());
@@ -203,6 +234,47 @@ TEST(Decoder, NamesWhatIsWrongWithABatch) {
   input.attention_mask = torch::Tensor();
   input.token_type_ids = ids;
   expect_error(run(input), {"does not take 'token_type_ids'"});
+}
+
+TEST(Registry, TakesFamiliesOfUsers) {
+  const ModelFamily mine = decoder_family(
+      {.model_type = "mine",
+       .base = "MineModel",
+       .causal_lm = "MineForCausalLM",
+       .sequence_classification = "",
+       .config = llama_like_config,
+       .names = [] { return llama_like_names(); }});
+  register_model(mine);
+  expect_error([&] { register_model(mine); }, {"'mine' already"});
+  const ModelFixture reference("llama");
+  nlohmann::json config = read_json(reference.folder() / "config.json");
+  config["model_type"] = "mine";
+  config.erase("architectures"); // the first one is made
+  const auto model = from_config(config);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+TEST(WeightNames, SayWhatATableLacks) {
+  torch::nn::Sequential module(
+      torch::nn::Linear(2, 3), torch::nn::Linear(2, 4));
+  expect_error(
+      [&] {
+        WeightNames(*module, {.base = {{"first", {"0"}}}});
+      },
+      {"no line", "'1."});
+  expect_error(
+      [&] {
+        WeightNames(*module, {.base = {{"a.*", {"*"}}, {"b", {"1"}}}});
+      },
+      {"two lines", "'1.", "'b'"});
+  const WeightNames names(*module, {.base = {{"both", {"0", "1"}}}});
+  EXPECT_EQ(names.weights().size(), 2); // weight and bias
+  size_t place = 0;
+  EXPECT_EQ(names.of("1.weight", &place).shape(), (std::vector<int64_t>{7, 2}));
+  EXPECT_EQ(place, 1);
+  expect_error([&] { names.of("2.weight", nullptr); }, {"'2.weight'"});
 }
 
 TEST(Registry, NamesWhatIsWrongWithAConfiguration) {

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/zoo/models/families.h"
+#include "tessera/zoo/models/model_center.h"
 
 #include <algorithm>
 #include <map>
@@ -121,6 +122,9 @@ std::shared_ptr<Model> from_config(
     const nlohmann::json& config,
     const FromConfigOptions& options,
     const std::string& origin) {
+  if (is_model_center(config)) {
+    return from_config(from_model_center(config, origin), options, origin);
+  }
   const ConfigFields fields(config, origin);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(

@@ -49,7 +49,8 @@ struct FromConfigOptions {
 
 /// A model with fresh weights. With a group it has no memory until
 /// init_parameters() and materialize() or wrap().
-/// @param config the content of a config.json.
+/// @param config the content of a config.json; ModelCenter's names are taken as
+///     well, see model_center.h.
 /// @param origin what to call it in messages.
 /// @throws tessera::Error naming the field on unknown types, architectures and
 ///     variants that are not implemented.
