@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 /// A parameter's place in a flat buffer and what goes there.
 struct FlatWeight {
-  const SafetensorsEntry* entry = nullptr;
+  EntryView source;
   FlatSpan span;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -31,7 +31,7 @@ struct FlatWeight {
 
 FlatWeight flat_weight(const WeightTarget& target, int64_t begin) {
   return {
-      target.entry,
+      target.source,
       {begin, storage_extent(target.tensor)},
       target.tensor.sizes().vec(),
       target.tensor.strides().vec(),
@@ -52,13 +52,13 @@ void read_part(
   const at::Tensor part = slice.narrow(0, from - first, to - from);
   const int64_t offset = from - weight.span.begin;
   if (weight.is_contiguous) {
-    read_elements(*weight.entry, offset, part);
+    read_elements(weight.source, offset, part);
     return;
   }
   // Rows of the file are scattered over the buffer, perhaps with gaps.
   const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
   const at::Tensor is_written = values.to(at::kBool);
-  read_whole(*weight.entry, values.as_strided(weight.sizes, weight.strides));
+  read_whole(weight.source, values.as_strided(weight.sizes, weight.strides));
   is_written.as_strided(weight.sizes, weight.strides).fill_(true);
   part.copy_(at::where(
       is_written.narrow(0, offset, part.numel()),
@@ -120,14 +120,14 @@ LoadWeightsReport load_weights(
   std::unordered_map<c10::StorageImpl*, std::vector<const WeightTarget*>>
       deferred;
   for (const WeightTarget& target : targets) {
-    if (target.entry == nullptr) {
+    if (target.source.entry == nullptr) {
       continue;
     }
     if (is_deferred(target.tensor)) {
       deferred[target.tensor.storage().unsafeGetStorageImpl()].push_back(
           &target);
     } else {
-      read_whole(*target.entry, target.tensor);
+      read_whole(target.source, target.tensor);
     }
   }
   for (const auto& [storage, members] : deferred) {
@@ -156,7 +156,7 @@ LoadWeightsReport load_sharded_weights(
     for (const PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
-      if (found == by_tensor.end() || found->second->entry == nullptr) {
+      if (found == by_tensor.end() || found->second->source.entry == nullptr) {
         continue;
       }
       if (!master.defined()) {
@@ -174,8 +174,8 @@ LoadWeightsReport load_sharded_weights(
   }
   // Buffers, and parameters that the engine leaves alone.
   for (const auto& [tensor, target] : by_tensor) {
-    if (target->entry != nullptr) {
-      read_whole(*target->entry, target->tensor);
+    if (target->source.entry != nullptr) {
+      read_whole(target->source, target->tensor);
     }
   }
   pager.invalidate();

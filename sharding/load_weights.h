@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,26 @@ namespace tessera {
 
 class Pager;
 
+/// A tensor of the module inside a tensor of the checkpoint: offset, sizes and
+/// strides as in EntryView.
+struct WeightPiece {
+  std::string name; ///< the module's
+  std::vector<int64_t> shape; ///< that the checkpoint's tensor must have
+  int64_t offset = 0;
+  std::vector<int64_t> sizes; ///< as many elements as the module's tensor has
+  std::vector<int64_t> strides;
+};
+
 struct LoadWeightsOptions {
   /// The module's name of a checkpoint's tensor; "" leaves the tensor out.
   /// By default names are taken as they are.
   std::function<std::string(std::string_view)> rename;
+  /// In place of `rename`, for a checkpoint that keeps tensors transposed or
+  /// several as one, or a module that holds parts of them: what of the tensor
+  /// of this name goes where. Empty leaves the tensor out; nothing says that it
+  /// is unexpected.
+  std::function<std::optional<std::vector<WeightPiece>>(std::string_view)>
+      pieces;
   /// Parameters with one of these prefixes may be missing; they keep what they
   /// hold.
   std::vector<std::string> may_be_missing;

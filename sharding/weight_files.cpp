@@ -51,7 +51,108 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return files;
 }
 
+/// Copies elements [first, first + count) of the view to `out`.
+template <size_t kBytes>
+void copy_strided(
+    const EntryView& view,
+    int64_t first,
+    int64_t count,
+    std::byte* out) {
+  const size_t dims = view.sizes.size();
+  std::vector<int64_t> index(dims);
+  int64_t at = view.offset;
+  for (size_t d = dims; d-- > 0;) {
+    index[d] = first % view.sizes[d];
+    first /= view.sizes[d];
+    at += index[d] * view.strides[d];
+  }
+  const std::byte* const elements = view.entry->data.data();
+  for (int64_t done = 0; done < count; ++done) {
+    std::memcpy(
+        out + done * static_cast<int64_t>(kBytes),
+        elements + at * static_cast<int64_t>(kBytes),
+        kBytes);
+    for (size_t d = dims; d-- > 0;) {
+      at += view.strides[d];
+      if (++index[d] < view.sizes[d]) {
+        break;
+      }
+      at -= view.sizes[d] * view.strides[d];
+      index[d] = 0;
+    }
+  }
+}
+
+void copy_elements(
+    const EntryView& view,
+    int64_t first,
+    int64_t count,
+    std::byte* out) {
+  const auto size = static_cast<int64_t>(size_of(view.entry->dtype));
+  if (view.is_contiguous()) {
+    std::memcpy(
+        out,
+        view.entry->data.data() + (view.offset + first) * size,
+        static_cast<size_t>(count * size));
+    return;
+  }
+  switch (size) {
+    case 1:
+      return copy_strided<1>(view, first, count, out);
+    case 2:
+      return copy_strided<2>(view, first, count, out);
+    case 4:
+      return copy_strided<4>(view, first, count, out);
+    default:
+      return copy_strided<8>(view, first, count, out);
+  }
+}
+
 } // namespace
+
+EntryView EntryView::whole(const SafetensorsEntry& entry) {
+  EntryView view{&entry, 0, entry.shape, std::vector<int64_t>()};
+  view.strides.resize(entry.shape.size());
+  int64_t stride = 1;
+  for (size_t d = entry.shape.size(); d-- > 0;) {
+    view.strides[d] = stride;
+    stride *= entry.shape[d];
+  }
+  return view;
+}
+
+int64_t EntryView::numel() const {
+  int64_t product = 1;
+  for (const int64_t size : sizes) {
+    product *= size;
+  }
+  return product;
+}
+
+bool EntryView::is_contiguous() const {
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != stride) {
+      return false;
+    }
+    stride *= sizes[d];
+  }
+  return true;
+}
+
+bool EntryView::lies_within_entry() const {
+  if (numel() == 0) {
+    return true;
+  }
+  int64_t last = offset;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (strides[d] < 0) {
+      return false;
+    }
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return offset >= 0 && last < whole(*entry).numel();
+}
 
 WeightFiles WeightFiles::open(const fs::path& path) {
   WeightFiles weights;
@@ -128,33 +229,30 @@ at::ScalarType scalar_type_of(const SafetensorsEntry& entry) {
 }
 
 void read_elements(
-    const SafetensorsEntry& entry,
+    const EntryView& view,
     int64_t first,
     const at::Tensor& target) {
   const c10::NoGradGuard no_grad;
-  const auto size = static_cast<int64_t>(size_of(entry.dtype));
   // Entries need not be aligned: copied as bytes, then converted.
   const at::Tensor chunk = at::empty(
       {std::min(kChunkNumel, target.numel())},
-      at::TensorOptions().dtype(scalar_type_of(entry)));
+      at::TensorOptions().dtype(scalar_type_of(*view.entry)));
   for (int64_t done = 0; done < target.numel(); done += kChunkNumel) {
     const int64_t count = std::min(kChunkNumel, target.numel() - done);
-    std::memcpy(
-        chunk.data_ptr(),
-        entry.data.data() + (first + done) * size,
-        static_cast<size_t>(count * size));
+    copy_elements(
+        view, first + done, count, static_cast<std::byte*>(chunk.data_ptr()));
     target.narrow(0, done, count).copy_(chunk.narrow(0, 0, count));
   }
 }
 
-void read_whole(const SafetensorsEntry& entry, const at::Tensor& target) {
+void read_whole(const EntryView& view, const at::Tensor& target) {
   const c10::NoGradGuard no_grad;
   if (target.is_contiguous()) {
-    read_elements(entry, 0, target.detach().view({-1}));
+    read_elements(view, 0, target.detach().view({-1}));
     return;
   }
   const at::Tensor rows = at::empty({target.numel()}, target.options());
-  read_elements(entry, 0, rows);
+  read_elements(view, 0, rows);
   target.detach().copy_(rows.view(target.sizes()));
 }
 

@@ -42,20 +42,40 @@ class WeightFiles {
   std::map<std::string, const SafetensorsEntry*> entries_;
 };
 
+/// Elements of an entry in an order of their own: that of a tensor of `sizes`,
+/// row by row, whose element (i, j, ...) is the entry's element
+/// offset + i * strides[0] + j * strides[1] + ... So a slice, a transpose and a
+/// part of a fused weight are read without the rest of the entry.
+struct EntryView {
+  const SafetensorsEntry* entry = nullptr;
+  int64_t offset = 0;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+
+  /// The whole entry as it lies in the file.
+  static EntryView whole(const SafetensorsEntry& entry);
+
+  int64_t numel() const;
+  bool is_contiguous() const;
+  /// Whether every element is one of the entry's.
+  bool lies_within_entry() const;
+};
+
 /// The LibTorch type of a file's elements.
 /// @throws tessera::Error naming the entry when LibTorch's CPU kernels have
 ///   none, as for 8-bit floats and unsigned integers above 8 bits.
 at::ScalarType scalar_type_of(const SafetensorsEntry& entry);
 
-/// Reads elements [first, first + target.numel()) of the entry, row by row, and
+/// Reads elements [first, first + target.numel()) of the view, row by row, and
 /// converts them to the target's dtype. Needs a few MiB beside the target.
 /// @param target one-dimensional, contiguous; on any device.
 void read_elements(
-    const SafetensorsEntry& entry,
+    const EntryView& view,
     int64_t first,
     const at::Tensor& target);
 
-/// Reads the whole entry into `target`, which has its sizes and any strides.
-void read_whole(const SafetensorsEntry& entry, const at::Tensor& target);
+/// Reads the whole view into `target`, which has as many elements and any
+/// strides.
+void read_whole(const EntryView& view, const at::Tensor& target);
 
 } // namespace tessera

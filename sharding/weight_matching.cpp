@@ -109,6 +109,10 @@ class Matching {
 
  private:
   void take(const std::string& name, const SafetensorsEntry& entry) {
+    if (options_.pieces) {
+      take_pieces(name, entry);
+      return;
+    }
     const std::string wanted = options_.rename ? options_.rename(name) : name;
     if (wanted.empty()) {
       report_.left_out.push_back(name);
@@ -116,25 +120,87 @@ class Matching {
     }
     const auto found = index_.find(wanted);
     if (found == index_.end()) {
-      report_.unexpected.push_back(name);
-      if (options_.strict) {
-        wrong_.add("unexpected: '", name, "'", hint({wanted}, all_names_));
-      }
+      note_unexpected(name, hint({wanted}, all_names_));
       return;
     }
-    WeightTarget& target = targets_[found->second];
-    target.is_found = true;
     used_.insert(name);
+    WeightTarget& target = targets_[found->second];
+    assign(
+        target,
+        wanted,
+        name,
+        target.tensor.sizes().vec(),
+        EntryView::whole(entry));
+  }
+
+  void take_pieces(const std::string& name, const SafetensorsEntry& entry) {
+    const auto pieces = options_.pieces(name);
+    if (!pieces) {
+      note_unexpected(name, "");
+      return;
+    }
+    if (pieces->empty()) {
+      report_.left_out.push_back(name);
+      return;
+    }
+    used_.insert(name);
+    for (const WeightPiece& piece : *pieces) {
+      const auto found = index_.find(piece.name);
+      TESSERA_CHECK(
+          found != index_.end(),
+          "LoadWeightsOptions::pieces: '",
+          piece.name,
+          "', for '",
+          name,
+          "', is no parameter of the model",
+          hint({piece.name}, all_names_));
+      assign(
+          targets_[found->second],
+          piece.name,
+          name,
+          piece.shape,
+          {&entry, piece.offset, piece.sizes, piece.strides});
+    }
+  }
+
+  void note_unexpected(const std::string& name, const std::string& nearest) {
+    report_.unexpected.push_back(name);
+    if (options_.strict) {
+      wrong_.add("unexpected: '", name, "'", nearest);
+    }
+  }
+
+  void assign(
+      WeightTarget& target,
+      const std::string& wanted,
+      const std::string& name,
+      const std::vector<int64_t>& shape,
+      EntryView source) {
+    const SafetensorsEntry& entry = *source.entry;
+    target.is_found = true;
     if (!taken_.insert(wanted).second) {
       wrong_.add("two tensors for '", wanted, "', one of them '", name, "'");
-    } else if (target.tensor.sizes() != at::IntArrayRef(entry.shape)) {
+    } else if (entry.shape != shape) {
       wrong_.add(
           "shape of '",
           name,
           "': ",
           at::IntArrayRef(entry.shape),
           ", but the model's is ",
-          target.tensor.sizes());
+          at::IntArrayRef(shape));
+    } else if (
+        source.numel() != target.tensor.numel() ||
+        !source.lies_within_entry()) {
+      TESSERA_FAIL(
+          "LoadWeightsOptions::pieces: the piece of '",
+          name,
+          "' for '",
+          wanted,
+          "' has sizes ",
+          at::IntArrayRef(source.sizes),
+          ", which are not those of ",
+          target.tensor.sizes(),
+          " or lie outside of it");
     } else if (!is_convertible(entry, target.tensor.scalar_type())) {
       wrong_.add(
           "dtype of '",
@@ -146,8 +212,9 @@ class Matching {
           at::isFloatingType(target.tensor.scalar_type())
               ? "; F64, F32, F16 and BF16 are converted"
               : "");
-    } else if (target.entry == nullptr) {
-      target.entry = &entry; // A tied one is taken by one of its names.
+    } else if (target.source.entry == nullptr) {
+      // A tied one is taken by one of its names.
+      target.source = std::move(source);
     }
   }
 

@@ -18,13 +18,13 @@ struct WeightTarget {
   at::Tensor tensor;
   bool is_buffer = false;
   bool is_found = false; ///< by name
-  const SafetensorsEntry* entry = nullptr; ///< null: keeps what it holds
+  EntryView source; ///< without an entry: keeps what it holds
 };
 
 /// The parameters and registered buffers of `module`, tied ones once.
 std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module);
 
-/// Sets WeightTarget::entry where the checkpoint has one.
+/// Sets WeightTarget::source where the checkpoint has one.
 /// @throws tessera::Error that names everything that does not fit.
 LoadWeightsReport match_weights(
     std::vector<WeightTarget>& targets,

@@ -17,10 +17,17 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTokenizerFiles[] = {
     "vocab.txt",
+    "vocab.json",
+    "merges.txt",
     "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "added_tokens.json"};
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "preprocessor_config.json"};
 
 std::set<std::string> own_names() {
   std::set<std::string> names(

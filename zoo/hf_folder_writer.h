@@ -10,12 +10,11 @@
 
 namespace tessera {
 
-/// A Hugging Face folder: config.json, those of vocab.txt, tokenizer.json,
-/// tokenizer_config.json, special_tokens_map.json and added_tokens.json that
-/// the tokenizer's folder has, and the weights, which save_weights() or
-/// Engine::save_weights() writes. Nothing is visible before commit(), and the
-/// folder that was there stays till then. Used by one thread of one rank;
-/// blocks on the disk.
+/// A Hugging Face folder: config.json, those files of a tokenizer, of
+/// generation and of preprocessing that the tokenizer's folder has, and the
+/// weights, which save_weights() or Engine::save_weights() writes. Nothing is
+/// visible before commit(), and the folder that was there stays till then. Used
+/// by one thread of one rank; blocks on the disk.
 class HfFolderWriter {
  public:
   /// @param config the content of config.json.

@@ -329,4 +329,79 @@ TEST(LoadWeights, FilesThatAreNotThere) {
   expect_error([&] { load_weights(*net, index); }, {"names no tensors"});
 }
 
+// A fused matrix, transposed, as Conv1D keeps query, key and value: parts of it
+// go into parameters of their own, over ranks too, and are converted.
+TEST(LoadWeights, TakesPiecesOfTensors) {
+  const TemporaryFolder folder;
+  const at::Tensor fused =
+      torch::arange(40 * 90, torch::kBFloat16).view({40, 90});
+  write_weights(
+      folder / "model.safetensors",
+      {{"fused", fused}, {"unused", torch::ones({2})}});
+  LoadWeightsOptions options;
+  const auto column = [](const char* name, int64_t begin, int64_t size) {
+    return WeightPiece{name, {40, 90}, begin, {size, 40}, {1, 90}};
+  };
+  options.pieces =
+      [&](std::string_view name) -> std::optional<std::vector<WeightPiece>> {
+    if (name == "fused") {
+      return std::vector{column("a", 0, 30), column("b", 30, 60)};
+    }
+    return std::vector<WeightPiece>();
+  };
+  const auto make = [](int64_t rows_of_b) {
+    auto module = std::make_shared<torch::nn::Module>();
+    module->register_parameter("a", torch::zeros({30, 40}));
+    module->register_parameter("b", torch::zeros({rows_of_b, 40}));
+    return module;
+  };
+  const auto check = [&](const torch::nn::Module& module) {
+    const auto parameters = module.named_parameters();
+    const at::Tensor all =
+        torch::cat({parameters["a"], parameters["b"]}).detach();
+    EXPECT_TRUE(all.equal(fused.t().to(torch::kFloat)));
+  };
+  testing::run_ranks(2, [&](World& world) {
+    const auto sharded = make(60);
+    MemoryLedger ledger;
+    PagerOptions pager_options;
+    pager_options.groups.min_group_numel = 0;
+    Pager pager(world, *sharded, pager_options, ledger);
+    pager.make_slots();
+    load_sharded_weights(pager, *sharded, folder.path(), options);
+    pager.unwrap();
+    check(*sharded);
+  });
+  const auto whole = make(60);
+  const LoadWeightsReport report = load_weights(*whole, folder.path(), options);
+  EXPECT_EQ(report.left_out, std::vector<std::string>{"unused"});
+  check(*whole);
+  const auto later = lazy([&] { return make(60); }, all_lazy());
+  load_weights(*later, folder.path(), options);
+  materialize(*later);
+  check(*later);
+
+  expect_error(
+      [&] { load_weights(*make(59), folder.path(), options); },
+      {"'fused'", "'b'", "[60, 40]", "[59, 40]"});
+  options.pieces = [&](std::string_view) {
+    return std::optional(std::vector{column("c", 0, 30)});
+  };
+  expect_error(
+      [&] { load_weights(*make(60), folder.path(), options); }, {"'c'"});
+  options.pieces = [&](std::string_view) {
+    return std::optional(std::vector{column("a", 70, 30), column("b", 0, 60)});
+  };
+  expect_error(
+      [&] { load_weights(*make(60), folder.path(), options); },
+      {"'fused'", "'a'", "outside"});
+  options.pieces =
+      [&](std::string_view) -> std::optional<std::vector<WeightPiece>> {
+    return std::nullopt;
+  };
+  expect_error(
+      [&] { load_weights(*make(60), folder.path(), options); },
+      {"unexpected: 'fused'", "missing: 'a'"});
+}
+
 } // namespace tessera

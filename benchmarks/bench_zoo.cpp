@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times a model of the zoo: forward with its loss, and forward with backward.
+// benchmarks/peers/compare_zoo.py runs it beside transformers.
+//
+//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
+//
+// Prints one line of JSON: the times of each repeat in milliseconds.
+
+#include "tessera/zoo/models/pretrained.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Of the processor: with one thread that is the time on an idle machine.
+template <typename Work>
+double milliseconds(const Work& work) {
+  const std::clock_t begin = std::clock();
+  work();
+  return 1000.0 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+int run(const std::string& folder, int batch, int length, int repeats) {
+  at::set_num_threads(1);
+  const auto model = zoo::from_pretrained(folder);
+  torch::manual_seed(1);
+  zoo::ModelInput input;
+  input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
+  input.labels = input.input_ids;
+  std::vector<double> forward;
+  std::vector<double> both;
+  for (int i = 0; i <= repeats; ++i) {
+    const double without = milliseconds([&] {
+      const torch::NoGradGuard no_grad;
+      model->forward(input);
+    });
+    const double with =
+        milliseconds([&] { model->forward(input).loss.backward(); });
+    model->zero_grad();
+    if (i > 0) { // The first one touches the memory.
+      forward.push_back(without);
+      both.push_back(with);
+    }
+  }
+  std::cout << nlohmann::json{{"forward", forward}, {"both", both}} << '\n';
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS\n";
+    return 2;
+  }
+  return tessera::run(
+      argv[1], std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]));
+}

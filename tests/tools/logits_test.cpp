@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera logits` as a user runs it, on one rank and on two.
+#include "support/launched_job.h"
+#include "support/temporary_folder.h"
+#include "tessera/runtime/io/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using testing::LaunchedJob;
+
+/// Rows of the fixture that are compared: without padding on the left, where
+/// results mean nothing.
+constexpr int64_t kRows = 2;
+
+std::filesystem::path model_folder() {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) /
+         "tests/zoo/fixtures/models/llama";
+}
+
+LaunchedJob::Result run(const std::vector<std::string>& arguments) {
+  LaunchedJob job([&arguments] {
+    std::vector<char*> argv;
+    for (const std::string& argument : arguments) {
+      argv.push_back(const_cast<char*>(argument.c_str()));
+    }
+    argv.push_back(nullptr);
+    ::execv(TESSERA_PROGRAM, argv.data());
+    return 127;
+  });
+  return job.wait();
+}
+
+template <typename Number>
+std::vector<Number> numbers(const SafetensorsEntry& entry) {
+  std::vector<Number> values(entry.data.size() / sizeof(Number));
+  std::memcpy(values.data(), entry.data.data(), entry.data.size());
+  return values;
+}
+
+nlohmann::json rows_of(const SafetensorsEntry& entry) {
+  const auto values = numbers<int64_t>(entry);
+  nlohmann::json rows = nlohmann::json::array();
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto begin = values.begin() + row * entry.shape[1];
+    rows.push_back(std::vector<int64_t>(begin, begin + entry.shape[1]));
+  }
+  return rows;
+}
+
+void write_input(const std::filesystem::path& path) {
+  const auto file =
+      SafetensorsFile::open(model_folder() / "expected.safetensors");
+  std::ofstream(path) << nlohmann::json{
+      {"input_ids", rows_of(file.at("in.input_ids"))},
+      {"attention_mask", rows_of(file.at("in.attention_mask"))}};
+}
+
+void expect_reference(const std::filesystem::path& output) {
+  const auto file = SafetensorsFile::open(output);
+  const auto reference =
+      SafetensorsFile::open(model_folder() / "expected.safetensors");
+  for (const std::string name :
+       {"logits", "hidden_states.0", "hidden_states.1", "hidden_states.2"}) {
+    const SafetensorsEntry& entry = file.at(name);
+    ASSERT_EQ(entry.shape.front(), kRows);
+    const auto found = numbers<float>(entry);
+    const auto expected = numbers<float>(reference.at("out." + name));
+    for (size_t i = 0; i < found.size(); ++i) {
+      // As the zoo's tests: fp32 sums in another order; the largest is about 4.
+      ASSERT_NEAR(found[i], expected[i], 4e-5) << name << " element " << i;
+    }
+  }
+  EXPECT_FALSE(file.contains("loss"));
+}
+
+} // namespace
+
+TEST(Logits, WritesWhatTransformersComputes) {
+  const TemporaryFolder folder;
+  const auto input = folder / "ids.json";
+  write_input(input);
+  const auto check = [&](std::vector<std::string> launch,
+                         const std::vector<std::string>& more) {
+    const auto output = folder / "out.safetensors";
+    std::vector<std::string> arguments = std::move(launch);
+    arguments.insert(
+        arguments.end(),
+        {TESSERA_PROGRAM,
+         "logits",
+         "--model",
+         model_folder().string(),
+         "--input",
+         input.string(),
+         "--output",
+         output.string()});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = run(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    expect_reference(output);
+    std::filesystem::remove(output);
+  };
+  check({}, {});
+  const std::vector<std::string> two = {
+      TESSERA_PROGRAM, "launch", "--nproc", "2", "--"};
+  check(two, {});
+  check(two, {"--tensor", "2", "--sequence"});
+}
+
+TEST(Logits, SaysWhatIsWrong) {
+  const TemporaryFolder folder;
+  const auto fails = [&](const std::string& input, const char* expected) {
+    std::ofstream(folder / "ids.json") << input;
+    const auto result = run(
+        {TESSERA_PROGRAM,
+         "logits",
+         "--model",
+         model_folder().string(),
+         "--input",
+         (folder / "ids.json").string(),
+         "--output",
+         (folder / "out.safetensors").string()});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+  };
+  fails("[1]", "it must be an object");
+  fails(R"({"input_ids": [[1, 2], [3]]})", "'input_ids'[1] is [3]");
+  fails(R"({"input_ids": [[1, "a"]]})", "must be a number");
+  fails(R"({"input_ids": [[1, 99]]})", "input_ids holds 99");
+  fails(R"({"input_ids": [[1]], "pixels": [1]})", "does not take 'pixels'");
+  fails(R"({"input_ids": [[1.5]]})", "int64 or int32");
+}
+
+} // namespace tessera

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoders against transformers: hidden states, logits, loss, gradients, and
+// the bytes of a folder that is saved again.
+
+#include "support/expect_error.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/llama_like.h"
+#include "tessera/zoo/models/tensor_files.h"
+#include "zoo/model_fixture.h"
+
+#include <limits>
+
+namespace tessera::zoo {
+namespace {
+
+class Decoders : public ::testing::TestWithParam<const char*> {};
+
+} // namespace
+
+TEST_P(Decoders, EqualTransformers) {
+  expect_equals_transformers(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Decoders,
+    ::testing::Values(
+        "gpt2",
+        "gpt2_base",
+        "gpt2_classifier",
+        "gptj",
+        "gptj_classifier",
+        "llama",
+        "llama3",
+        "llama_base",
+        "llama_classifier",
+        "llama_dynamic",
+        "llama_linear",
+        "llama_yarn",
+        "opt",
+        "opt_350m",
+        "opt_base",
+        "opt_classifier",
+        "qwen2",
+        "qwen2_classifier",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe"),
+    [](const auto& one) { return std::string(one.param); });
+
+// Without a mask another kernel is taken, and no mask is made.
+TEST(Decoder, NeedsNoMask) {
+  for (const char* name : {"gpt2", "llama", "opt", "qwen2"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    ModelInput input = reference.input();
+    input.attention_mask = torch::Tensor();
+    const ModelOutput output = model->forward(input);
+    input.attention_mask = torch::ones_like(input.input_ids);
+    expect_near(model->forward(input).logits, output.logits);
+  }
+}
+
+TEST(Decoder, ComputesTheLossWithoutLogits) {
+  for (const char* name : {"gpt2", "llama", "gptj"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    ModelInput input = reference.input();
+    input.loss_only = true;
+    input.hidden_states = false;
+    const ModelOutput output = model->forward(input);
+    EXPECT_FALSE(output.logits.defined());
+    expect_near(output.loss, reference.tensors("out.").at("loss"));
+    output.loss.backward();
+    expect_gradients(reference, *model);
+  }
+}
+
+TEST(Decoder, RecomputesItsLayers) {
+  const ModelFixture reference("qwen2");
+  const auto model = from_pretrained(reference.folder());
+  auto& layers = dynamic_cast<Decoder&>(*model).layers();
+  for (size_t i = 0; i < layers->size(); ++i) {
+    layers->block(i)->use_checkpoint = true;
+  }
+  model->forward(reference.input()).loss.backward();
+  expect_gradients(reference, *model);
+}
+
+// A checkpoint without a head makes a classifier with a fresh one, and a
+// language model's makes a base model without its head.
+TEST(Decoder, TakesCheckpointsOfOtherHeads) {
+  const ModelFixture lm("gpt2");
+  const auto base = from_pretrained(lm.folder(), {.architecture = "GPT2Model"});
+  const auto classifier = from_pretrained(
+      lm.folder(), {.architecture = "GPT2ForSequenceClassification"});
+  const torch::Tensor last = lm.tensors("out.").at("hidden_states.2");
+  ModelInput input = lm.input();
+  input.labels = torch::Tensor();
+  const torch::Tensor mask = input.attention_mask;
+  expect_near(
+      without_padding(base->forward(input).last_hidden_state, mask),
+      without_padding(last, mask));
+  EXPECT_EQ(classifier->forward(input).logits.sizes(), (at::IntArrayRef{3, 2}));
+  const TemporaryFolder saved;
+  save_pretrained(*base, saved.path() / "base");
+  const auto again = from_pretrained(saved.path() / "base");
+  expect_near(
+      again->forward(input).last_hidden_state,
+      base->forward(input).last_hidden_state);
+  expect_error(
+      [&] { from_pretrained(lm.folder(), {.architecture = "GPT2Foo"}); },
+      {"GPT2Foo", "GPT2LMHeadModel"});
+}
+
+/// The fixture's weights in several files, some under other names and some that
+/// nothing needs, as old versions wrote them.
+void write_old_files(
+    const std::filesystem::path& from,
+    const std::filesystem::path& to) {
+  const auto file = SafetensorsFile::open(from / "model.safetensors");
+  nlohmann::json weight_map;
+  std::vector<NamedTensors> parts(3);
+  size_t next = 0;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    const size_t part = next++ % parts.size();
+    parts[part].emplace(name, tensor);
+    weight_map[name] = "part-" + std::to_string(part) + ".safetensors";
+  };
+  for (const SafetensorsEntry& entry : file.entries()) {
+    add(entry.name.substr(std::string("transformer.").size()),
+        fixture_tensor(file, entry.name));
+  }
+  add("h.0.attn.bias", torch::ones({1, 1, 23, 23}));
+  add("h.1.attn.masked_bias", torch::full({}, -1e4));
+  add("lm_head.weight", torch::zeros({61, 24})); // tied: not looked at
+  for (size_t i = 0; i < parts.size(); ++i) {
+    write_named_tensors(
+        to / ("part-" + std::to_string(i) + ".safetensors"), parts[i]);
+  }
+  write_file_atomically(
+      to / "model.safetensors.index.json",
+      nlohmann::json({{"weight_map", weight_map}}).dump());
+  std::filesystem::copy_file(from / "config.json", to / "config.json");
+}
+
+TEST(Decoder, TakesOldCheckpointsInSeveralFiles) {
+  const ModelFixture reference("gpt2");
+  const TemporaryFolder folder;
+  write_old_files(reference.folder(), folder.path());
+  const auto model = from_pretrained(folder.path());
+  expect_outputs(reference, model->forward(reference.input()));
+  save_pretrained(*model, folder.path() / "again");
+  expect_same_bytes(reference.folder(), folder.path() / "again");
+}
+
+TEST(Decoder, IsSavedInTheTypeThatItHas) {
+  const ModelFixture reference("llama");
+  const TemporaryFolder folder;
+  const auto half =
+      from_pretrained(reference.folder(), {.dtype = torch::kBFloat16});
+  save_pretrained(*half, folder.path() / "half");
+  EXPECT_EQ(
+      read_json(folder.path() / "half" / "config.json")["dtype"], "bfloat16");
+  const auto again = from_pretrained(folder.path() / "half");
+  const auto parameters = again->named_parameters();
+  for (const auto& item : half->named_parameters()) {
+    EXPECT_TRUE(parameters[item.key()].equal(item.value().to(torch::kFloat)));
+  }
+}
+
+// Files of older versions have other field names.
+TEST(Decoder, TakesOldConfigurations) {
+  const ModelFixture reference("llama_linear");
+  nlohmann::json old = read_json(reference.folder() / "config.json");
+  old.erase("rope_parameters");
+  old["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  old["rope_theta"] = 10000;
+  const auto model = from_config(old);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+// ModelCenter's names make the same model, which is saved with Hugging Face's.
+TEST(Decoder, TakesModelCentersConfigurations) {
+  const ModelFixture reference("gpt2");
+  nlohmann::json config = {
+      {"model_type", "gpt2"},
+      {"vocab_size", 61},
+      {"dim_model", 24},
+      {"num_heads", 3},
+      {"dim_head", 8},
+      {"dim_ff", 96},
+      {"num_layers", 2},
+      {"position_size", 23},
+      {"norm_eps", 1e-5},
+      {"dropout_p", 0.1},
+      {"ffn_activate_fn", "gelu"},
+      {"tied", true},
+      {"int8", false},
+      {"half", true}};
+  const auto model = from_config(config);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+  EXPECT_EQ(model->config().at("hidden_size"), 24);
+  EXPECT_FALSE(model->config().contains("dim_model"));
+  config["length_scale"] = true;
+  expect_error([&] { from_config(config); }, {"'length_scale' is 1"});
+  config.erase("model_type");
+  expect_error([&] { from_config(config); }, {"dim_model", "gpt2, gptj"});
+}
+
+TEST(Decoder, NamesWhatIsWrongWithABatch) {
+  const ModelFixture reference("llama");
+  const auto model = from_pretrained(reference.folder());
+  const auto run = [&](const ModelInput& input) {
+    return [&model, input] { model->forward(input); };
+  };
+  const torch::Tensor ids = torch::full({2, 5}, 7, torch::kInt64);
+  ModelInput input;
+  expect_error(run(input), {"input_ids is missing"});
+  input.input_ids = ids.to(torch::kFloat);
+  expect_error(run(input), {"input_ids", "int64 or int32"});
+  input.input_ids = ids + 60;
+  expect_error(run(input), {"input_ids holds 67", "0 .. 60", "tokenizer"});
+  input.input_ids = ids;
+  input.attention_mask = torch::ones({2, 4});
+  expect_error(run(input), {"attention_mask is [2, 4]", "[2, 5]"});
+  input.attention_mask = torch::Tensor();
+  input.token_type_ids = ids;
+  expect_error(run(input), {"does not take 'token_type_ids'"});
+}
+
+TEST(Registry, TakesFamiliesOfUsers) {
+  const ModelFamily mine = decoder_family(
+      {.model_type = "mine",
+       .base = "MineModel",
+       .causal_lm = "MineForCausalLM",
+       .sequence_classification = "",
+       .config = llama_like_config,
+       .names = [] { return llama_like_names(); }});
+  register_model(mine);
+  expect_error([&] { register_model(mine); }, {"'mine' already"});
+  const ModelFixture reference("llama");
+  nlohmann::json config = read_json(reference.folder() / "config.json");
+  config["model_type"] = "mine";
+  config.erase("architectures"); // the first one is made
+  const auto model = from_config(config);
+  load_weights(*model, reference.folder(), weight_options(*model));
+  model->eval();
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+TEST(WeightNames, SayWhatATableLacks) {
+  torch::nn::Sequential module(
+      torch::nn::Linear(2, 3), torch::nn::Linear(2, 4));
+  expect_error(
+      [&] {
+        WeightNames(*module, {.base = {{"first", {"0"}}}});
+      },
+      {"no line", "'1."});
+  expect_error(
+      [&] {
+        WeightNames(*module, {.base = {{"a.*", {"*"}}, {"b", {"1"}}}});
+      },
+      {"two lines", "'1.", "'b'"});
+  const WeightNames names(*module, {.base = {{"both", {"0", "1"}}}});
+  EXPECT_EQ(names.weights().size(), 2); // weight and bias
+  size_t place = 0;
+  EXPECT_EQ(names.of("1.weight", &place).shape(), (std::vector<int64_t>{7, 2}));
+  EXPECT_EQ(place, 1);
+  expect_error([&] { names.of("2.weight", nullptr); }, {"'2.weight'"});
+}
+
+TEST(Registry, NamesWhatIsWrongWithAConfiguration) {
+  const auto with = [](const char* key, nlohmann::json value) {
+    return [key, value] {
+      nlohmann::json config =
+          read_json(fixture("models") / "llama" / "config.json");
+      config[key] = value;
+      from_config(config);
+    };
+  };
+  expect_error(with("model_type", "lama"), {"model_type 'lama'", "llama"});
+  expect_error(with("model_type", nullptr), {"lacks 'model_type'"});
+  expect_error(with("architectures", {"LlamaX"}), {"'LlamaX'", "LlamaModel"});
+  expect_error(with("hidden_size", nullptr), {"lacks 'hidden_size'"});
+  expect_error(with("hidden_size", -4), {"'hidden_size' is -4"});
+  expect_error(with("hidden_size", "24"), {"hidden_size", "an integer"});
+  expect_error(with("num_key_value_heads", 3), {"3 heads of keys"});
+  expect_error(with("hidden_act", "sliu"), {"'sliu'", "'silu'"});
+  expect_error(
+      with("rope_parameters", {{"rope_type", "longrope"}, {"factor", 2}}),
+      {"'longrope'", "yarn"});
+  expect_error(with("pad_token_id", 61), {"'pad_token_id' is 61"});
+  expect_error(with("head_dim", 7), {"7 features", "even"});
+  expect_error(with("num_hidden_layers", 1 << 20), {"at most 10000"});
+}
+
+// Whatever a file says, there is a model or an error that names it: no crash,
+// and no memory but for small tensors.
+TEST(Registry, SurvivesHostileConfigurations) {
+  const std::vector<nlohmann::json> values = {
+      nullptr,
+      true,
+      -1,
+      0,
+      1,
+      7,
+      1 << 28,
+      1 << 30,
+      std::numeric_limits<int64_t>::max(),
+      std::numeric_limits<uint64_t>::max(),
+      1e300,
+      -0.5,
+      "",
+      "x",
+      nlohmann::json::array(),
+      {1, "x", nullptr},
+      nlohmann::json::object(),
+      {{"x", 1}}};
+  int refused = 0;
+  for (const char* name :
+       {"gpt2",
+        "gptj",
+        "llama3",
+        "llama_yarn",
+        "opt_350m",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3"}) {
+    const nlohmann::json config =
+        read_json(fixture("models") / name / "config.json");
+    for (const auto& [key, old] : config.items()) {
+      for (const nlohmann::json& value : values) {
+        SCOPED_TRACE(std::string(name) + " " + key + " " + value.dump());
+        nlohmann::json changed = config;
+        changed[key] = value;
+        try {
+          lazy([&] { return from_config(changed); });
+        } catch (const Error&) {
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 500);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same models over two ranks, from the same folders: layers divided
+// (tensor parallelism, with and without parts of sequences), and parameters
+// divided by the engine (ZeRO-3). What they compute is held against
+// transformers, as the plain models are.
+
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "zoo/model_fixture.h"
+
+namespace tessera::zoo {
+namespace {
+
+using testing::run_ranks;
+
+constexpr const char* kModels[] = {
+    "gpt2",
+    "gptj",
+    "llama3",
+    "llama_classifier",
+    "opt_350m",
+    "qwen2",
+    "qwen3"};
+
+/// A folder that all ranks know; the first one removes it.
+std::filesystem::path shared_folder(World& world, const std::string& name) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("tessera-parallel-models-" + name);
+  if (world.rank() == 0) {
+    std::filesystem::remove_all(path);
+  }
+  return path;
+}
+
+/// The whole of a gradient of which each rank has a part.
+class WholeGradients {
+ public:
+  explicit WholeGradients(const Model& model, Communicator& group)
+      : parts_(parts_in(model)), group_(group) {}
+
+  torch::Tensor operator()(const torch::Tensor& parameter) const {
+    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
+    return part == parts_.end() ? parameter.grad()
+                                : gather_parts(
+                                      parameter.grad(),
+                                      part->second.dim,
+                                      part->second.split,
+                                      group_);
+  }
+
+ private:
+  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  Communicator& group_;
+};
+
+void check_tensor_parallel(World& world, const char* name, bool sequence) {
+  SCOPED_TRACE(name);
+  ParallelGroups groups(
+      world,
+      ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
+      torch::Device(torch::kCPU));
+  const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
+  const ModelFixture reference(name);
+  const auto model =
+      from_pretrained(reference.folder(), {.context = LayerContext(how)});
+  const ModelInput input = reference.input();
+  const ModelOutput output = model->forward(input);
+  expect_outputs(reference, output);
+  output.loss.backward();
+  expect_gradients(reference, *model, WholeGradients(*model, *how.group));
+
+  if (model->names().prefix == "transformer." &&
+      input.labels.dim() == 2) { // Without the logits of the whole vocabulary.
+    ModelInput loss_only = input;
+    loss_only.loss_only = true;
+    expect_near(model->forward(loss_only).loss, output.loss);
+  }
+  const auto folder =
+      shared_folder(world, std::string(name) + (sequence ? "-s" : "-t"));
+  save_pretrained(*model, folder);
+  if (world.rank() == 0) {
+    expect_same_bytes(reference.folder(), folder);
+    std::filesystem::remove_all(folder);
+  }
+}
+
+void check_engine(World& world, const char* name) {
+  SCOPED_TRACE(name);
+  const ModelFixture reference(name);
+  const auto model = from_pretrained(reference.folder(), {.lazy = true});
+  EngineOptions options;
+  options.log_memory = false;
+  options.sharding.groups.min_group_numel = 1000;
+  Engine engine(world, model, options);
+  const ModelInput input = reference.input();
+  ModelOutput output = model->forward(input);
+  expect_outputs(reference, output);
+  engine.backward(output.loss);
+  // Both ranks had the same batch: the average is each one's.
+  expect_gradients(reference, *model, [&](const torch::Tensor& parameter) {
+    return engine.grad(parameter);
+  });
+  output = {};
+  // Something else, and the folder's again.
+  engine.step();
+  load_pretrained(engine, *model, reference.folder());
+  const auto folder = shared_folder(world, std::string(name) + "-z");
+  save_pretrained(world, engine, *model, folder);
+  if (world.rank() == 0) {
+    expect_same_bytes(reference.folder(), folder);
+    std::filesystem::remove_all(folder);
+  }
+}
+
+} // namespace
+
+TEST(ParallelModels, EqualTransformersWithLayersDivided) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kModels) {
+      check_tensor_parallel(world, name, false);
+    }
+    check_tensor_parallel(world, "qwen2_moe", false);
+  });
+}
+
+TEST(ParallelModels, EqualTransformersWithSequencesDivided) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kModels) {
+      check_tensor_parallel(world, name, true);
+    }
+  });
+}
+
+TEST(ParallelModels, EqualTransformersWithParametersDivided) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kModels) {
+      check_engine(world, name);
+    }
+  });
+}
+
+TEST(ParallelModels, SayOnEveryRankThatTheDiskFailed) {
+  run_ranks(2, [](World& world) {
+    const ModelFixture reference("gpt2");
+    const auto model = from_pretrained(reference.folder(), {.lazy = true});
+    EngineOptions options;
+    options.log_memory = false;
+    Engine engine(world, model, options);
+    EXPECT_THROW(
+        save_pretrained(world, engine, *model, "/proc/nowhere/model"), Error);
+  });
+}
+
+} // namespace tessera::zoo

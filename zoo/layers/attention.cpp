@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/attention.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/tensor_random.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr int64_t kMostFeatures = int64_t{1} << 30;
+
+AttentionOptions filled(AttentionOptions options, int ranks) {
+  TESSERA_CHECK(
+      options.heads >= 1 &&
+          (options.head_features > 0 || options.features % options.heads == 0),
+      "attention over ",
+      options.features,
+      " features has ",
+      options.heads,
+      " heads, which do not divide them");
+  if (options.head_features == 0) {
+    options.head_features = options.features / options.heads;
+  }
+  TESSERA_CHECK(
+      options.heads <= kMostFeatures &&
+          options.head_features <= kMostFeatures / options.heads,
+      "attention has ",
+      options.heads,
+      " heads of ",
+      options.head_features,
+      " features; together they can be 2^30 at most");
+  if (options.kv_heads == 0) {
+    options.kv_heads = options.heads;
+  }
+  TESSERA_CHECK(
+      options.kv_heads >= 1 && options.heads % options.kv_heads == 0,
+      "attention has ",
+      options.kv_heads,
+      " heads of keys and values, which do not divide its ",
+      options.heads,
+      " heads");
+  TESSERA_CHECK(
+      options.kv_heads >= ranks,
+      "attention has ",
+      options.kv_heads,
+      " heads of keys and values for ",
+      ranks,
+      " tensor-parallel ranks; use a tensor-parallel size of ",
+      options.kv_heads,
+      " or less");
+  if (options.memory_features == 0) {
+    options.memory_features = options.features;
+  }
+  if (options.output_deviation == 0) {
+    options.output_deviation = options.deviation;
+  }
+  return options;
+}
+
+/// [B, S, heads * n] to [B, heads, S, n].
+at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
+  return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
+}
+
+/// This rank's heads of what has a number for every head.
+at::Tensor own_heads(
+    const at::Tensor& x,
+    int64_t heads,
+    const LayerContext& context,
+    int64_t unit) {
+  if (!x.defined() || context.ranks() == 1 || x.size(1) != heads) {
+    return x;
+  }
+  const DimSplit split(heads, context.ranks(), unit);
+  // Its gradient has this rank's heads only: summed, if it has one.
+  return context.shared(x).narrow(
+      1, split.begin(context.rank()), split.length(context.rank()));
+}
+
+} // namespace
+
+AttentionImpl::AttentionImpl(
+    const LayerContext& context,
+    const AttentionOptions& options)
+    : context_(context), options_(filled(options, context.ranks())) {
+  const int64_t head = options_.head_features;
+  const int64_t q_unit = head * (options_.heads / options_.kv_heads);
+  const auto column =
+      [&](const char* name, int64_t in, int64_t unit, bool bias) {
+        return Linear::column(
+            *this,
+            name,
+            context_,
+            {in, options_.kv_heads * unit, bias, unit, options_.deviation});
+      };
+  query_ = column("query", options_.features, q_unit, options_.query_bias);
+  key_ = column("key", options_.memory_features, head, options_.key_bias);
+  value_ = column("value", options_.memory_features, head, options_.value_bias);
+  output_ = Linear::row(
+      *this,
+      "output",
+      context_,
+      {options_.kv_heads * q_unit,
+       options_.features,
+       options_.output_bias,
+       q_unit,
+       options_.output_deviation});
+  if (options_.query_key_norm) {
+    NormOptions norm = *options_.query_key_norm;
+    norm.features = head;
+    norm.inside_layer = true;
+    query_norm_ = register_module("query_norm", Norm(context_, norm));
+    key_norm_ = register_module("key_norm", Norm(context_, norm));
+  }
+}
+
+at::Tensor AttentionImpl::mask_of(
+    const AttentionInput& input,
+    const at::Tensor& query) const {
+  const int64_t shared = options_.heads / options_.kv_heads;
+  const at::Tensor mask =
+      own_heads(input.mask, options_.heads, context_, shared);
+  if (!input.bias.defined()) {
+    return mask;
+  }
+  const at::Tensor bias =
+      own_heads(input.bias, options_.heads, context_, shared)
+          .to(query.scalar_type());
+  return mask.defined()
+             ? at::where(mask, bias, -std::numeric_limits<double>::infinity())
+             : bias;
+}
+
+at::Tensor AttentionImpl::forward(
+    const at::Tensor& hidden,
+    const AttentionInput& input) {
+  TESSERA_CHECK(
+      !options_.causal || !input.bias.defined() || input.mask.defined(),
+      "Attention: causal attention with a bias needs a mask that is causal");
+  const at::Tensor entered = context_.enter(hidden);
+  const at::Tensor source =
+      input.memory.defined() ? context_.enter(input.memory) : entered;
+  const int64_t head = options_.head_features;
+  at::Tensor query = by_head(query_.forward_entered(entered), head);
+  at::Tensor key = by_head(key_.forward_entered(source), head);
+  const at::Tensor value = by_head(value_.forward_entered(source), head);
+  if (options_.query_key_norm) {
+    query = query_norm_->forward(query);
+    key = key_norm_->forward(key);
+  }
+  if (input.rotary.cosines.defined()) {
+    query = rotate(query, input.rotary);
+    key = rotate(key, input.rotary);
+  }
+  AttentionCall call{query, key, value, mask_of(input, query)};
+  call.causal = options_.causal && !call.mask.defined();
+  call.scale =
+      options_.scale.value_or(1 / std::sqrt(static_cast<double>(head)));
+  call.dropout = is_training() ? options_.dropout : 0;
+  at::Tensor attended;
+  {
+    std::optional<TensorRandomScope> parts;
+    if (context_.parallel() != nullptr && call.dropout > 0) {
+      parts.emplace(*context_.parallel()->group, hidden.device());
+    }
+    attended = options_.function(call);
+  }
+  return output_.forward(attended.transpose(1, 2).flatten(2));
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A table of token embeddings, plain or divided by rows over a tensor-parallel
+// group.
+
+#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/zoo/layers/layer_context.h"
+
+#include <torch/nn/modules/embedding.h>
+
+#include <optional>
+#include <string>
+
+namespace tessera::zoo {
+
+struct EmbeddingOptions {
+  int64_t rows = 0;
+  int64_t features = 0;
+  /// Its row is 0 at first and gets no gradient.
+  std::optional<int64_t> padding_id;
+  /// Fresh weights are N(0, deviation).
+  double deviation = 0.02;
+};
+
+/// A handle: the table is registered in the module that owns it, with a
+/// parameter `weight` [rows, features].
+class Embedding {
+ public:
+  Embedding() = default;
+
+  Embedding(
+      torch::nn::Module& owner,
+      const std::string& name,
+      const LayerContext& context,
+      const EmbeddingOptions& options);
+
+  /// ids int64 or int32 [batch, sequence], whole -> [batch, sequence, features]
+  /// between layers. Collective with a group.
+  /// @throws tessera::Error on an id outside the table, for ids on the CPU.
+  at::Tensor forward(const at::Tensor& ids);
+
+  /// This rank's rows.
+  const at::Tensor& weight() const;
+
+ private:
+  int64_t rows_ = 0;
+  torch::nn::Embedding plain_{nullptr};
+  VocabParallelEmbedding parallel_{nullptr};
+};
+
+} // namespace tessera::zoo

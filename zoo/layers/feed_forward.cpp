@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/feed_forward.h"
+
+#include "tessera/sharding/parallel/tensor_random.h"
+
+#include <ATen/ops/dropout.h>
+
+#include <optional>
+
+namespace tessera::zoo {
+
+FeedForwardImpl::FeedForwardImpl(
+    const LayerContext& context,
+    const FeedForwardOptions& options)
+    : context_(context),
+      options_(options),
+      activation_(zoo::activation(options.activation)) {
+  const LinearOptions widening{
+      options.features, options.inner, options.bias, 1, options.deviation};
+  if (options.gated) {
+    gate_ = Linear::column(*this, "gate", context_, widening);
+  }
+  up_ = Linear::column(*this, "up", context_, widening);
+  down_ = Linear::row(
+      *this,
+      "down",
+      context_,
+      {options.inner,
+       options.features,
+       options.bias,
+       1,
+       options.output_deviation == 0 ? options.deviation
+                                     : options.output_deviation});
+}
+
+at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
+  const at::Tensor entered = context_.enter(x);
+  const at::Tensor up = up_.forward_entered(entered);
+  at::Tensor inner = options_.gated
+                         ? activation_(gate_.forward_entered(entered)) * up
+                         : activation_(up);
+  if (is_training() && options_.dropout > 0) {
+    std::optional<TensorRandomScope> parts;
+    if (context_.parallel() != nullptr) {
+      parts.emplace(*context_.parallel()->group, x.device());
+    }
+    inner = at::dropout(inner, options_.dropout, true);
+  }
+  return down_.forward(inner);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The half of a transformer layer that looks at one token.
+
+#include "tessera/zoo/layers/activation.h"
+#include "tessera/zoo/layers/linear.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tessera::zoo {
+
+struct FeedForwardOptions {
+  int64_t features = 0;
+  int64_t inner = 0;
+  std::string activation = "gelu";
+  /// down(act(gate x) * up x) in place of down(act(up x)) (arXiv:2002.05202).
+  bool gated = false;
+  bool bias = true;
+  double dropout = 0; ///< of the inner features, while training
+  double deviation = 0.02; ///< of fresh weights
+  double output_deviation = 0; ///< of down's; 0: as the others
+};
+
+/// Projections up (and gate) by column, down by row.
+class FeedForwardImpl : public torch::nn::Module {
+ public:
+  /// @throws tessera::Error on an unknown activation.
+  FeedForwardImpl(
+      const LayerContext& context,
+      const FeedForwardOptions& options);
+
+  /// x [..., features] between layers -> the same. Collective with a group.
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  LayerContext context_;
+  FeedForwardOptions options_;
+  Activation activation_;
+  Linear gate_, up_, down_;
+};
+TORCH_MODULE(FeedForward);
+
+} // namespace tessera::zoo

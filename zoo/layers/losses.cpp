@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/losses.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <torch/types.h>
+
+namespace tessera::zoo {
+
+namespace {
+
+at::Tensor in_float(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
+} // namespace
+
+at::Tensor cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& targets,
+    const CrossEntropyOptions& options) {
+  TESSERA_CHECK(
+      targets.sizes() == logits.sizes().slice(0, logits.dim() - 1),
+      "cross_entropy: logits are ",
+      logits.sizes(),
+      " and targets ",
+      targets.sizes(),
+      "; targets must be as the logits without their last dimension");
+  return at::cross_entropy_loss(
+      in_float(logits).flatten(0, -2),
+      targets.flatten(),
+      /*weight=*/{},
+      at::Reduction::Mean,
+      options.ignore_index,
+      options.label_smoothing);
+}
+
+at::Tensor next_token_targets(const at::Tensor& labels, int64_t ignore_index) {
+  return at::constant_pad_nd(labels, {0, 1}, ignore_index)
+      .narrow(1, 1, labels.size(1));
+}
+
+at::Tensor distillation_loss(
+    const at::Tensor& student_logits,
+    const at::Tensor& teacher_logits,
+    double temperature) {
+  TESSERA_CHECK(
+      temperature > 0,
+      "distillation_loss: the temperature is ",
+      temperature,
+      "; it must be positive");
+  const at::Tensor student =
+      at::log_softmax(in_float(student_logits) / temperature, -1);
+  const at::Tensor teacher =
+      at::log_softmax(in_float(teacher_logits).detach() / temperature, -1);
+  return (teacher.exp() * (teacher - student)).sum(-1).mean() * temperature *
+         temperature;
+}
+
+} // namespace tessera::zoo

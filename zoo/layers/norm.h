@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Normalisation of features between layers, or inside attention.
+
+#include "tessera/zoo/layers/layer_context.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+namespace tessera::zoo {
+
+enum class NormKind {
+  kLayerNorm, ///< (x - mean) / sqrt(variance + eps) w + b (arXiv:1607.06450)
+  kRmsNorm, ///< x / sqrt(mean of squares + eps) w (arXiv:1910.07467)
+};
+
+struct NormOptions {
+  NormKind kind = NormKind::kLayerNorm;
+  int64_t features = 0;
+  double eps = 1e-5;
+  bool weight = true;
+  bool bias = true; ///< of LayerNorm with a weight
+  /// The features are those of a head of divided attention, not those between
+  /// layers.
+  bool inside_layer = false;
+};
+
+/// Over the last dimension. Parameters `weight` and `bias` [features] where the
+/// options say so, whole on every rank; at first 1 and 0.
+class NormImpl : public torch::nn::Module {
+ public:
+  NormImpl(const LayerContext& context, const NormOptions& options);
+
+  /// x [..., features] -> the same.
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  LayerContext context_;
+  NormOptions options_;
+  at::Tensor weight_;
+  at::Tensor bias_;
+};
+TORCH_MODULE(Norm);
+
+} // namespace tessera::zoo

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/positions.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+
+namespace tessera::zoo {
+
+at::Tensor sinusoid_table(
+    int64_t positions,
+    int64_t features,
+    SinusoidLayout layout,
+    double base) {
+  TESSERA_CHECK(
+      features >= 2 && features % 2 == 0,
+      "sinusoid_table: features is ",
+      features,
+      "; it must be even");
+  const at::Tensor frequencies = torch::pow(
+      base, -torch::arange(0, features, 2, torch::kFloat) / features);
+  const at::Tensor angles =
+      torch::arange(positions, torch::kFloat).unsqueeze(1) * frequencies;
+  return layout == SinusoidLayout::kPairs
+             ? torch::stack({angles.sin(), angles.cos()}, -1).flatten(1)
+             : torch::cat({angles.sin(), angles.cos()}, 1);
+}
+
+std::vector<double> alibi_slopes(int64_t heads) {
+  TESSERA_CHECK(
+      heads >= 1, "ALiBi for ", heads, " heads; there must be 1 or more");
+  int64_t power = 1;
+  while (2 * power <= heads) {
+    power *= 2;
+  }
+  std::vector<double> slopes;
+  for (int64_t head = 1; head <= power; ++head) {
+    slopes.push_back(std::exp2(
+        -8.0 * static_cast<double>(head) / static_cast<double>(power)));
+  }
+  for (int64_t head = 1; power + (head + 1) / 2 <= heads; head += 2) {
+    slopes.push_back(std::exp2(
+        -4.0 * static_cast<double>(head) / static_cast<double>(power)));
+  }
+  return slopes;
+}
+
+at::Tensor alibi_bias(int64_t heads, int64_t length, const at::Device& device) {
+  const at::Tensor slopes =
+      torch::tensor(alibi_slopes(heads), torch::kFloat).to(device);
+  const at::Tensor places =
+      torch::arange(length, torch::dtype(torch::kFloat).device(device));
+  return slopes.view({1, heads, 1, 1}) * places;
+}
+
+at::Tensor relative_buckets(
+    int64_t queries,
+    int64_t keys,
+    const RelativeBuckets& options,
+    const at::Device& device) {
+  const auto places = torch::dtype(torch::kInt64).device(device);
+  const at::Tensor relative = torch::arange(keys, places).unsqueeze(0) -
+                              torch::arange(queries, places).unsqueeze(1);
+  int64_t buckets = options.buckets;
+  at::Tensor first = torch::zeros_like(relative);
+  at::Tensor distance;
+  if (options.bidirectional) {
+    buckets /= 2;
+    first = relative.gt(0).to(torch::kInt64) * buckets;
+    distance = relative.abs();
+  } else {
+    distance = (-relative).clamp_min(0);
+  }
+  const int64_t exact = buckets / 2;
+  const double range = std::log(
+      static_cast<double>(options.max_distance) / static_cast<double>(exact));
+  const at::Tensor far =
+      exact + (torch::log(distance.to(torch::kFloat) / exact) / range *
+               (buckets - exact))
+                  .clamp_min(0)
+                  .to(torch::kInt64);
+  return first +
+         torch::where(distance.lt(exact), distance, far.clamp_max(buckets - 1));
+}
+
+} // namespace tessera::zoo

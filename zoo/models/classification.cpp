@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/classification.h"
+
+#include "tessera/zoo/layers/losses.h"
+
+#include <torch/types.h>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr const char* kRegression = "regression";
+constexpr const char* kSingleLabel = "single_label_classification";
+constexpr const char* kMultiLabel = "multi_label_classification";
+
+} // namespace
+
+ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
+  ClassifierOptions options{
+      fields.labels(), fields.find<std::string>({"problem_type"})};
+  TESSERA_CHECK(
+      !options.problem_type || *options.problem_type == kRegression ||
+          *options.problem_type == kSingleLabel ||
+          *options.problem_type == kMultiLabel,
+      fields.origin(),
+      ": problem_type is '",
+      options.problem_type.value_or(""),
+      "'; it can be ",
+      kRegression,
+      ", ",
+      kSingleLabel,
+      " or ",
+      kMultiLabel);
+  return options;
+}
+
+at::Tensor classifier_loss(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const ClassifierOptions& options) {
+  const std::string problem = options.problem_type.value_or(
+      options.labels == 1                        ? kRegression
+      : at::isFloatingType(labels.scalar_type()) ? kMultiLabel
+                                                 : kSingleLabel);
+  if (problem == kRegression) {
+    return at::mse_loss(
+        logits.squeeze(-1),
+        labels.to(logits.scalar_type()).view_as(logits.squeeze(-1)));
+  }
+  if (problem == kMultiLabel) {
+    return at::binary_cross_entropy_with_logits(logits, labels);
+  }
+  return cross_entropy(logits, labels.flatten());
+}
+
+at::Tensor last_token_places(
+    const at::Tensor& input_ids,
+    const std::optional<int64_t>& padding_id) {
+  const int64_t length = input_ids.size(1);
+  if (!padding_id) {
+    TESSERA_CHECK(
+        input_ids.size(0) == 1,
+        "classifying ",
+        input_ids.size(0),
+        " rows needs a padding token: set pad_token_id in config.json");
+    return torch::full({1}, length - 1, input_ids.options().dtype(at::kLong));
+  }
+  const at::Tensor places =
+      torch::arange(length, input_ids.options().dtype(at::kLong));
+  return (input_ids.ne(*padding_id) * places).argmax(-1);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/config_fields.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+// The bytes of a matrix of two such sizes, one of them four times as large,
+// stay inside an int64.
+constexpr int64_t kMaxSize = int64_t{1} << 28;
+constexpr int64_t kMaxCount = 10'000;
+
+std::string shown(FieldNames names) {
+  std::string text;
+  for (const char* name : names) {
+    text += (text.empty() ? "'" : "' or '") + std::string(name);
+  }
+  return text + "'";
+}
+
+RotaryScalingKind scaling_kind(
+    const std::string& name,
+    const std::string& origin) {
+  if (name == "default") {
+    return RotaryScalingKind::kNone;
+  }
+  if (name == "linear") {
+    return RotaryScalingKind::kLinear;
+  }
+  if (name == "dynamic") {
+    return RotaryScalingKind::kDynamic;
+  }
+  if (name == "llama3") {
+    return RotaryScalingKind::kLlama3;
+  }
+  if (name == "yarn") {
+    return RotaryScalingKind::kYarn;
+  }
+  TESSERA_FAIL(
+      origin,
+      ": rotary positions of type '",
+      name,
+      "' are not implemented; default, linear, dynamic, llama3 and yarn are");
+}
+
+} // namespace
+
+int64_t ConfigFields::size(FieldNames names, std::optional<int64_t> otherwise)
+    const {
+  auto value = find<int64_t>(names);
+  if (!value) {
+    value = otherwise;
+  }
+  TESSERA_CHECK(
+      value.has_value(),
+      origin(),
+      " lacks ",
+      shown(names),
+      "; is it the file of this kind of model?");
+  TESSERA_CHECK(
+      *value >= 1 && *value <= kMaxSize,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      *value,
+      "; it must be between 1 and 2^28");
+  return *value;
+}
+
+int64_t ConfigFields::count(FieldNames names, std::optional<int64_t> otherwise)
+    const {
+  const int64_t value = size(names, otherwise);
+  TESSERA_CHECK(
+      value <= kMaxCount,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be at most ",
+      kMaxCount);
+  return value;
+}
+
+double ConfigFields::deviation(FieldNames names, double otherwise) const {
+  const double value = get<double>(names, otherwise);
+  TESSERA_CHECK(
+      value >= 0 && value < 100,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be 0 or more, usually 0.02");
+  return value;
+}
+
+double ConfigFields::probability(FieldNames names, double otherwise) const {
+  const double value = get<double>(names, otherwise);
+  TESSERA_CHECK(
+      value >= 0 && value < 1,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be at least 0 and less than 1");
+  return value;
+}
+
+double ConfigFields::positive(FieldNames names, std::optional<double> otherwise)
+    const {
+  auto value = find<double>(names);
+  if (!value) {
+    value = otherwise;
+  }
+  TESSERA_CHECK(
+      value && *value > 0 && *value < 1e30,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value ? std::to_string(*value) : "absent",
+      "; it must be a number above 0");
+  return *value;
+}
+
+std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
+    const {
+  const auto value = find<int64_t>(names);
+  if (!value || *value == -1) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *value >= 0 && *value < bound,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      *value,
+      ", outside the vocabulary of ",
+      bound,
+      " tokens");
+  return value;
+}
+
+std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
+  const auto found = fields_.object().find(name);
+  if (found == fields_.object().end() || found->is_null()) {
+    return std::nullopt;
+  }
+  return *found;
+}
+
+int64_t ConfigFields::labels() const {
+  const auto names = json("id2label");
+  if (names && names->is_object() && !names->empty()) {
+    return static_cast<int64_t>(names->size());
+  }
+  return size({"num_labels"}, 2);
+}
+
+RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
+    const {
+  const char* const section =
+      json("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const ConfigFields rope(
+      json(section).value_or(nlohmann::json::object()),
+      origin() + ": '" + section + "'");
+  RotaryOptions options;
+  options.features = features;
+  options.max_positions = max_positions;
+  options.base = rope.positive(
+      {"rope_theta"}, positive({"rope_theta", "rotary_emb_base"}, 10000.0));
+  RotaryScaling& scaling = options.scaling;
+  scaling.kind = scaling_kind(
+      rope.get<std::string>({"rope_type", "type"}, "default"), rope.origin());
+  if (scaling.kind == RotaryScalingKind::kNone) {
+    return options;
+  }
+  scaling.original_positions = size(
+      {"original_max_position_embeddings"},
+      rope.size({"original_max_position_embeddings"}, max_positions));
+  std::optional<double> stretched;
+  if (scaling.kind == RotaryScalingKind::kYarn) {
+    stretched = static_cast<double>(max_positions) /
+                static_cast<double>(scaling.original_positions);
+  }
+  scaling.factor = rope.positive({"factor"}, stretched);
+  scaling.low_frequency_factor = rope.positive({"low_freq_factor"}, 1.0);
+  scaling.high_frequency_factor = rope.positive({"high_freq_factor"}, 4.0);
+  scaling.beta_fast = rope.positive({"beta_fast"}, 32.0);
+  scaling.beta_slow = rope.positive({"beta_slow"}, 1.0);
+  scaling.attention_factor = rope.find<double>({"attention_factor"});
+  scaling.mscale = rope.get<double>({"mscale"}, 0.0);
+  scaling.mscale_all_features = rope.get<double>({"mscale_all_dim"}, 0.0);
+  scaling.truncate = rope.get<bool>({"truncate"}, true);
+  return options;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/decoder.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/losses.h"
+#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/vocab_head.h"
+
+#include <torch/torch.h>
+
+#include <span>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+std::vector<TransformerLayer> make_layers(
+    const LayerContext& context,
+    const std::vector<TransformerLayerOptions>& options) {
+  std::vector<TransformerLayer> layers;
+  for (const TransformerLayerOptions& one : options) {
+    layers.emplace_back(context, one);
+  }
+  return layers;
+}
+
+std::vector<std::string> fresh_parts(DecoderHead head) {
+  return head == DecoderHead::kSequenceClassification
+             ? std::vector<std::string>{"score."}
+             : std::vector<std::string>{};
+}
+
+} // namespace
+
+std::vector<TransformerLayerOptions> equal_layers(
+    const TransformerLayerOptions& layer,
+    int64_t count) {
+  return {static_cast<size_t>(count), layer};
+}
+
+Decoder::Decoder(
+    const DecoderConfig& config,
+    DecoderHead head,
+    const LayerContext& context,
+    nlohmann::json json,
+    NameTable names)
+    : Model(std::move(json), std::move(names), fresh_parts(head)),
+      decoder_(config),
+      head_kind_(head),
+      context_(context) {
+  if (config.rotary) {
+    rotary_frequencies(*config.rotary, 1); // says what is wrong with them
+  }
+  const int64_t features = config.features;
+  const int64_t embedded =
+      config.embedding_features == 0 ? features : config.embedding_features;
+  const LinearOptions narrow{embedded, features, false, 1, config.deviation};
+  const auto embeddings = register_module(
+      "embeddings", std::make_shared<torch::nn::Module>("Embeddings"));
+  tokens_ = Embedding(
+      *embeddings,
+      "tokens",
+      context_,
+      {config.vocab, embedded, config.padding_id, config.deviation});
+  if (config.learned_positions > 0) {
+    positions_ = embeddings->register_module(
+        "positions", torch::nn::Embedding(config.learned_positions, features));
+    const torch::NoGradGuard no_grad;
+    positions_->weight.normal_(0, config.deviation);
+  }
+  if (embedded != features) {
+    project_in_ = Linear::undivided(*this, "project_in", context_, narrow);
+    project_out_ = Linear::undivided(
+        *this,
+        "project_out",
+        context_,
+        {features, embedded, false, 1, config.deviation});
+  }
+  layers_ = register_module(
+      "layers",
+      TransformerLayers(
+          make_layers(context_, config.layers),
+          CheckpointOptions{.use_checkpoint = false}));
+  if (config.final_norm) {
+    final_norm_ =
+        register_module("final_norm", Norm(context_, *config.final_norm));
+  }
+  if (head == DecoderHead::kCausalLm && !config.tied_head) {
+    head_ = Linear::column(
+        *this,
+        "head",
+        context_,
+        {embedded, config.vocab, config.head_bias, 1, config.deviation});
+  }
+  if (head == DecoderHead::kSequenceClassification) {
+    // Every rank computes all of it from whole hidden states.
+    score_ = Linear::column(
+        *this,
+        "score",
+        LayerContext(),
+        {embedded, config.classifier.labels, false, 1, config.deviation});
+  }
+}
+
+void Decoder::check(const ModelInput& input) const {
+  check_ids("input_ids", input.input_ids, decoder_.vocab);
+  check_same_shape("attention_mask", input.attention_mask, input.input_ids);
+  if (decoder_.token_types && input.token_type_ids.defined()) {
+    check_ids("token_type_ids", input.token_type_ids, decoder_.vocab);
+    check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
+  }
+  check_not_taken(
+      input,
+      std::span(kDecoderInputs)
+          .first(kDecoderInputs.size() - (decoder_.token_types ? 0 : 1)));
+  const int64_t length = input.input_ids.size(1);
+  const int64_t most = decoder_.learned_positions - decoder_.position_offset;
+  TESSERA_CHECK(
+      decoder_.learned_positions == 0 || length <= most,
+      "sequences of ",
+      length,
+      " tokens; the model has positions for ",
+      most,
+      "; cut the texts");
+}
+
+at::Tensor Decoder::position_ids(const ModelInput& input) const {
+  if (input.position_ids.defined()) {
+    return input.position_ids.to(at::kLong);
+  }
+  if (decoder_.positions_skip_padding && input.attention_mask.defined()) {
+    return positions_without_padding(input.attention_mask);
+  }
+  return torch::arange(
+             input.input_ids.size(1),
+             input.input_ids.options().dtype(at::kLong))
+      .unsqueeze(0);
+}
+
+at::Tensor Decoder::embed(
+    const ModelInput& input,
+    const at::Tensor& positions) {
+  at::Tensor x = tokens_.forward(input.input_ids);
+  if (decoder_.token_types && input.token_type_ids.defined()) {
+    x = x + tokens_.forward(input.token_type_ids);
+  }
+  if (decoder_.embedding_features != 0 &&
+      decoder_.embedding_features != decoder_.features) {
+    x = project_in_.forward(x);
+  }
+  if (decoder_.learned_positions > 0) {
+    x = x + context_.between(
+                positions_->forward(positions + decoder_.position_offset));
+  }
+  return context_.dropout(x, decoder_.embedding_dropout, is_training());
+}
+
+LayerInput Decoder::layer_input(
+    const ModelInput& input,
+    const at::Tensor& positions) const {
+  const int64_t length = input.input_ids.size(1);
+  const at::Device device = input.input_ids.device();
+  LayerInput layer;
+  if (decoder_.rotary) {
+    // Only this kind looks at the length: others do not wait for the device.
+    const bool ask =
+        input.position_ids.defined() &&
+        decoder_.rotary->scaling.kind == RotaryScalingKind::kDynamic;
+    layer.rotary = rotary_tables(
+        *decoder_.rotary,
+        positions,
+        ask ? positions.max().item<int64_t>() + 1 : length,
+        tokens_.weight().scalar_type());
+  }
+  const at::Tensor seen = padding_mask(input.attention_mask);
+  if (seen.defined()) {
+    layer.mask = with_safe_rows(all_of({causal_mask(length, device), seen}));
+  }
+  if (decoder_.window > 0) {
+    layer.local_mask = with_safe_rows(all_of(
+        {causal_mask(length, device),
+         window_mask(length, decoder_.window, device),
+         seen}));
+  }
+  return layer;
+}
+
+ModelOutput Decoder::forward(const ModelInput& input) {
+  check(input);
+  ModelOutput output;
+  const at::Tensor positions = position_ids(input);
+  at::Tensor hidden = embed(input, positions);
+  const LayerInput layer = layer_input(input, positions);
+  if (input.hidden_states) {
+    auto states = layers_->forward_with_hidden_states(hidden, layer);
+    for (const at::Tensor& entered : states.entered.unbind(0)) {
+      output.hidden_states.push_back(context_.whole(entered));
+    }
+    hidden = states.output;
+  } else {
+    hidden = layers_->forward(hidden, layer);
+  }
+  if (decoder_.final_norm) {
+    hidden = final_norm_->forward(hidden);
+  }
+  if (decoder_.embedding_features != 0 &&
+      decoder_.embedding_features != decoder_.features) {
+    hidden = project_out_.forward(hidden);
+  }
+  const bool is_lm = head_kind_ == DecoderHead::kCausalLm;
+  if (!is_lm || input.hidden_states) {
+    output.last_hidden_state = context_.whole(hidden);
+  }
+  if (input.hidden_states) {
+    output.hidden_states.push_back(output.last_hidden_state);
+  }
+  if (is_lm) {
+    add_language_head(input, hidden, output);
+  } else if (head_kind_ == DecoderHead::kSequenceClassification) {
+    add_classifier(input, output);
+  }
+  if (head_kind_ != DecoderHead::kBase) {
+    output.last_hidden_state = at::Tensor();
+  }
+  return output;
+}
+
+void Decoder::add_language_head(
+    const ModelInput& input,
+    const at::Tensor& hidden,
+    ModelOutput& output) {
+  const VocabHead head(context_, decoder_.vocab);
+  const at::Tensor weight =
+      decoder_.tied_head ? tokens_.weight() : head_.weight();
+  const at::Tensor bias = decoder_.tied_head ? at::Tensor() : head_.bias();
+  at::Tensor targets;
+  if (input.labels.defined()) {
+    check_same_shape("labels", input.labels, input.input_ids);
+    targets = next_token_targets(input.labels);
+  }
+  if (input.loss_only) {
+    TESSERA_CHECK(targets.defined(), "loss_only without labels");
+    output.loss = head.loss(hidden, weight, bias, targets);
+    return;
+  }
+  output.logits = head.logits(hidden, weight, bias);
+  if (targets.defined()) {
+    output.loss = cross_entropy(output.logits, targets);
+  }
+}
+
+void Decoder::add_classifier(const ModelInput& input, ModelOutput& output) {
+  const at::Tensor places =
+      last_token_places(input.input_ids, decoder_.padding_token);
+  const at::Tensor rows = torch::arange(places.size(0), places.options());
+  output.logits =
+      score_.forward(output.last_hidden_state.index({rows, places}));
+  if (input.labels.defined()) {
+    output.loss =
+        classifier_loss(output.logits, input.labels, decoder_.classifier);
+  }
+}
+
+} // namespace tessera::zoo

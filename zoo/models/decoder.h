@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Models that read from left to right: GPT-2 and what came after.
+
+#include "tessera/zoo/layers/embedding.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/models/classification.h"
+#include "tessera/zoo/models/model.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+enum class DecoderHead { kBase, kCausalLm, kSequenceClassification };
+
+/// What makes a decoder; a family fills it from its config.json.
+struct DecoderConfig {
+  int64_t vocab = 0;
+  int64_t features = 0;
+  int64_t embedding_features = 0; ///< 0: as features; else projected
+  std::optional<int64_t> padding_id; ///< of the embedding, see EmbeddingOptions
+  /// Token types are embedded by the same table as tokens.
+  bool token_types = false;
+  int64_t learned_positions = 0; ///< rows of their table; 0: none
+  int64_t position_offset = 0; ///< the row of position 0
+  bool positions_skip_padding = false;
+  std::optional<RotaryOptions> rotary;
+  double embedding_dropout = 0;
+  double deviation = 0.02; ///< of fresh weights
+
+  std::vector<TransformerLayerOptions> layers;
+  int64_t window = 0; ///< of layers that are local
+  std::optional<NormOptions> final_norm;
+
+  bool tied_head = false; ///< its weight is the embedding's
+  bool head_bias = false;
+  std::optional<int64_t> padding_token; ///< of inputs, for classification
+  ClassifierOptions classifier;
+};
+
+/// Modules: `embeddings.tokens`, `embeddings.positions`, `project_in`,
+/// `layers.N` (TransformerLayer), `final_norm`, `project_out`, and the head:
+/// `head`, or nothing where it is tied, or `score`.
+class Decoder : public Model {
+ public:
+  /// @param json config.json, kept.
+  Decoder(
+      const DecoderConfig& config,
+      DecoderHead head,
+      const LayerContext& context,
+      nlohmann::json json,
+      NameTable names);
+
+  /// Takes input_ids, attention_mask, position_ids, token_type_ids where the
+  /// model has them, and labels: tokens [B, S], of which each predicts the next
+  /// one, or classes.
+  ModelOutput forward(const ModelInput& input) override;
+
+  const DecoderConfig& decoder_config() const {
+    return decoder_;
+  }
+
+  /// The layers, to set what of them is recomputed.
+  TransformerLayers& layers() {
+    return layers_;
+  }
+
+ private:
+  void check(const ModelInput& input) const;
+  at::Tensor embed(const ModelInput& input, const at::Tensor& positions);
+  at::Tensor position_ids(const ModelInput& input) const;
+  LayerInput layer_input(const ModelInput& input, const at::Tensor& positions)
+      const;
+  void add_language_head(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      ModelOutput& output);
+  void add_classifier(const ModelInput& input, ModelOutput& output);
+
+  DecoderConfig decoder_;
+  DecoderHead head_kind_;
+  LayerContext context_;
+  Embedding tokens_;
+  torch::nn::Embedding positions_{nullptr};
+  Linear project_in_, project_out_;
+  TransformerLayers layers_{nullptr};
+  Norm final_norm_{nullptr};
+  Linear head_, score_;
+};
+
+/// So many layers with the same options.
+std::vector<TransformerLayerOptions> equal_layers(
+    const TransformerLayerOptions& layer,
+    int64_t count);
+
+} // namespace tessera::zoo

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The families that come with Tessera: one function each, in a file of its own,
+// and a line in families.cpp.
+
+#include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/registry.h"
+
+#include <vector>
+
+namespace tessera::zoo {
+
+std::vector<ModelFamily> built_in_families();
+
+ModelFamily gpt2_family();
+ModelFamily gptj_family();
+ModelFamily llama_family();
+ModelFamily opt_family();
+ModelFamily qwen2_family();
+ModelFamily qwen2_moe_family();
+ModelFamily qwen3_family();
+ModelFamily qwen3_moe_family();
+
+/// How a family of decoders reads its configurations and names its weights.
+struct DecoderFamily {
+  std::string model_type;
+  std::string base; ///< "GPT2Model"
+  std::string causal_lm; ///< "GPT2LMHeadModel"
+  std::string sequence_classification; ///< "" where there is none
+  DecoderConfig (*config)(const ConfigFields& fields);
+  /// Without heads: those are the same everywhere.
+  NameTable (*names)();
+  /// The names of the language model's head and the classifier's.
+  std::string head = "lm_head";
+  std::string score = "score";
+};
+
+ModelFamily decoder_family(const DecoderFamily& family);
+
+} // namespace tessera::zoo

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/input_checks.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <string>
+
+namespace tessera::zoo {
+
+void check_ids(const char* name, const at::Tensor& ids, int64_t bound) {
+  TESSERA_CHECK(ids.defined(), name, " is missing; the model needs it");
+  TESSERA_CHECK(
+      ids.dim() == 2 && ids.numel() > 0 &&
+          (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
+      name,
+      " is ",
+      ids.toString(),
+      ids.sizes(),
+      "; it must be [batch, sequence] of int64 or int32, and not empty");
+  if (!ids.is_cpu()) {
+    return;
+  }
+  const auto [least, greatest] = at::aminmax(ids);
+  const auto low = least.item<int64_t>();
+  const auto high = greatest.item<int64_t>();
+  TESSERA_CHECK(
+      low >= 0 && high < bound,
+      name,
+      " holds ",
+      (low < 0 ? low : high),
+      ", outside 0 .. ",
+      bound - 1,
+      "; was the text encoded with this model's tokenizer?");
+}
+
+void check_same_shape(
+    const char* name,
+    const at::Tensor& tensor,
+    const at::Tensor& ids) {
+  TESSERA_CHECK(
+      !tensor.defined() || tensor.sizes() == ids.sizes(),
+      name,
+      " is ",
+      tensor.sizes(),
+      ", but the tokens are ",
+      ids.sizes(),
+      "; they must have one shape");
+}
+
+void check_not_taken(
+    const ModelInput& input,
+    std::span<const std::string_view> taken) {
+  for (const auto& [name, tensor] : input.named()) {
+    const bool is_taken =
+        std::find(taken.begin(), taken.end(), name) != taken.end();
+    if (is_taken) {
+      continue;
+    }
+    std::string list;
+    for (const std::string_view one : taken) {
+      list += (list.empty() ? "" : ", ") + std::string(one);
+    }
+    TESSERA_FAIL("the model does not take '", name, "'; it takes ", list);
+  }
+}
+
+} // namespace tessera::zoo

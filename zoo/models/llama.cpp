@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// LLaMA 1 to 3 (arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783).
+
+#include "tessera/zoo/models/llama_like.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+DecoderConfig config(const ConfigFields& fields) {
+  DecoderConfig decoder = llama_like_config(fields);
+  const bool bias = fields.get<bool>({"attention_bias"}, false);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.attention.query_bias = layer.attention.key_bias = bias;
+    layer.attention.value_bias = layer.attention.output_bias = bias;
+    layer.feed_forward.bias = fields.get<bool>({"mlp_bias"}, false);
+  }
+  return decoder;
+}
+
+NameTable names() {
+  return llama_like_names();
+}
+
+} // namespace
+
+ModelFamily llama_family() {
+  return decoder_family(
+      {.model_type = "llama",
+       .base = "LlamaModel",
+       .causal_lm = "LlamaForCausalLM",
+       .sequence_classification = "LlamaForSequenceClassification",
+       .config = config,
+       .names = names});
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/model_center.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/models/config_fields.h"
+
+#include <vector>
+
+namespace tessera::zoo {
+
+namespace {
+
+struct Renamed {
+  const char* theirs;
+  std::vector<const char*> ours;
+};
+
+/// What a type of model calls what ModelCenter calls the same everywhere.
+struct TypeNames {
+  const char* model_type;
+  const char* inner;
+  const char* eps;
+  const char* positions;
+  const char* activation;
+  std::vector<const char*> dropouts;
+  bool free_head_dim;
+};
+
+const TypeNames& names_of(const ConfigFields& fields) {
+  static const std::vector<TypeNames> kTypes = {
+      {"gpt2",
+       "n_inner",
+       "layer_norm_epsilon",
+       "n_positions",
+       "activation_function",
+       {"attn_pdrop", "resid_pdrop"},
+       false},
+      {"gptj",
+       "n_inner",
+       "layer_norm_epsilon",
+       "n_positions",
+       "activation_function",
+       {"attn_pdrop", "resid_pdrop"},
+       false},
+      {"llama",
+       "intermediate_size",
+       "rms_norm_eps",
+       "max_position_embeddings",
+       "hidden_act",
+       {"attention_dropout"},
+       true}};
+  const auto type = fields.get<std::string>({"model_type"}, "");
+  std::string list;
+  for (const TypeNames& one : kTypes) {
+    if (type == one.model_type) {
+      return one;
+    }
+    list += (list.empty() ? "" : ", ") + std::string(one.model_type);
+  }
+  TESSERA_FAIL(
+      fields.origin(),
+      " has ModelCenter's names ('dim_model') and model_type '",
+      type,
+      "'; add 'model_type', one of ",
+      list);
+}
+
+} // namespace
+
+bool is_model_center(const nlohmann::json& config) {
+  return config.is_object() && config.contains("dim_model");
+}
+
+nlohmann::json from_model_center(
+    const nlohmann::json& config,
+    const std::string& origin) {
+  const ConfigFields fields(config, origin);
+  const TypeNames& names = names_of(fields);
+  for (const char* name : {"length_scale", "int8", "post_layer_norm"}) {
+    fields.require_only(name, false);
+  }
+  fields.require_only("attn_scale", true);
+  nlohmann::json result = {{"model_type", names.model_type}};
+  const auto take = [&](const Renamed& renamed) {
+    if (const auto value = fields.json(renamed.theirs)) {
+      for (const char* ours : renamed.ours) {
+        result[ours] = *value;
+      }
+    }
+  };
+  take({"vocab_size", {"vocab_size"}});
+  take({"dim_model", {"hidden_size"}});
+  take({"num_layers", {"num_hidden_layers"}});
+  take({"num_heads", {"num_attention_heads"}});
+  take({"dim_ff", {names.inner}});
+  take({"norm_eps", {names.eps}});
+  take({"position_size", {names.positions}});
+  take({"pos_rotary_dim", {"rotary_dim"}});
+  take({"dropout_p", names.dropouts});
+  take({"att_init_std", {"initializer_range"}});
+  take({"tied", {"tie_word_embeddings"}});
+  take({"architectures", {"architectures"}});
+  take({"cls_head", {"num_labels"}});
+  const int64_t features = fields.size({"dim_model"});
+  const int64_t heads = fields.size({"num_heads"});
+  const int64_t head = fields.size({"dim_head"}, features / heads);
+  if (names.free_head_dim) {
+    result["head_dim"] = head;
+  }
+  TESSERA_CHECK(
+      names.free_head_dim || head * heads == features,
+      origin,
+      ": dim_head ",
+      head,
+      " times num_heads ",
+      heads,
+      " is not dim_model ",
+      features,
+      ", as it is in every ",
+      names.model_type);
+  auto activation = fields.get<std::string>({"ffn_activate_fn"}, "gelu");
+  constexpr const char* kGated = "gated_";
+  if (activation.starts_with(kGated)) {
+    activation = activation.substr(std::string(kGated).size());
+  }
+  // ModelCenter's is the one with tanh.
+  result[names.activation] = activation == "gelu" ? "gelu_new" : activation;
+  return result;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/pretrained.h"
+
+#include "tessera/runtime/core/log.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/models/weight_writer.h"
+
+#include <torch/torch.h>
+
+#include <exception>
+#include <optional>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void log_list(
+    const fs::path& folder,
+    const char* what,
+    const std::vector<std::string>& names) {
+  if (names.empty() || !is_log_rank_zero()) {
+    return;
+  }
+  std::string list;
+  for (const std::string& name : names) {
+    list += " " + name;
+  }
+  log_info(folder.string(), ": ", what, ":", list);
+}
+
+/// config.json of the model as it is now: its dtype may not be the file's.
+nlohmann::json config_to_save(const Model& model) {
+  nlohmann::json config = model.config();
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (config.contains(key) && !model.parameters().empty()) {
+      const at::ScalarType dtype = model.parameters().front().scalar_type();
+      config[key] = dtype == at::kBFloat16 ? "bfloat16"
+                    : dtype == at::kHalf   ? "float16"
+                    : dtype == at::kDouble ? "float64"
+                                           : "float32";
+    }
+  }
+  return config;
+}
+
+/// Parts of tensor-parallel ranks to whole parameters.
+class PartGatherer {
+ public:
+  explicit PartGatherer(const Model& model) : parts_(parts_in(model)) {
+    for (const auto& module : model.modules()) {
+      if (const auto* one = dynamic_cast<const ParallelModule*>(&*module)) {
+        group_ = one->how().group;
+      }
+    }
+  }
+
+  /// The first of its group.
+  bool is_writer() const {
+    return group_ == nullptr || group_->rank() == 0;
+  }
+  Communicator* group() const {
+    return group_;
+  }
+
+  /// Collective over the group.
+  /// @param value of `parameter`, which is not always in it.
+  at::Tensor whole(const at::Tensor& parameter, const at::Tensor& value) const {
+    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
+    return part == parts_.end()
+               ? value
+               : gather_parts(
+                     value, part->second.dim, part->second.split, *group_);
+  }
+
+ private:
+  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  Communicator* group_ = nullptr;
+};
+
+/// A folder and its weights, on the rank that writes. What goes wrong there is
+/// thrown by finish(), so that others are not left alone in a collective.
+class FolderJob {
+ public:
+  FolderJob(
+      const Model& model,
+      const WeightNames& names,
+      const fs::path& folder,
+      const fs::path& tokenizer_folder) {
+    guarded([&] {
+      folder_.emplace(folder, config_to_save(model), tokenizer_folder);
+      weights_.emplace(folder_->weights_path(), names, parameter_dtypes(model));
+    });
+  }
+
+  void add(const std::string& name, const at::Tensor& value) {
+    guarded([&] { weights_->add(name, value); });
+  }
+
+  void finish() {
+    guarded([&] {
+      weights_->commit();
+      folder_->commit();
+    });
+  }
+
+  const std::exception_ptr& error() const {
+    return error_;
+  }
+
+ private:
+  template <typename Work>
+  void guarded(const Work& work) {
+    if (error_) {
+      return;
+    }
+    try {
+      work();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  std::optional<HfFolderWriter> folder_;
+  std::optional<WeightWriter> weights_;
+  std::exception_ptr error_;
+};
+
+void finish(
+    std::optional<FolderJob>& job,
+    const fs::path& folder,
+    double failed) {
+  if (job && job->error()) {
+    std::rethrow_exception(job->error());
+  }
+  TESSERA_CHECK(
+      failed == 0,
+      "save_pretrained: the rank that writes could not write ",
+      folder,
+      "; its own message says why");
+}
+
+} // namespace
+
+LoadWeightsOptions weight_options(const Model& model) {
+  LoadWeightsOptions options;
+  options.pieces = WeightNames(model, model.names()).pieces();
+  options.may_be_missing = model.may_be_missing();
+  return options;
+}
+
+std::shared_ptr<Model> from_pretrained(
+    const fs::path& folder,
+    const FromPretrainedOptions& options) {
+  const fs::path path = folder / "config.json";
+  TESSERA_CHECK(
+      fs::exists(path),
+      path,
+      " does not exist; give the folder of an unpacked Hugging Face model");
+  const auto config = JsonFields::from_file(path);
+  const std::shared_ptr<Model> model = lazy([&] {
+    auto made = from_config(
+        config.object(),
+        {options.architecture, options.context},
+        config.origin());
+    made->to(options.dtype);
+    return made;
+  });
+  const LoadWeightsReport report =
+      load_weights(*model, folder, weight_options(*model));
+  log_list(folder, "not needed, left out", report.left_out);
+  log_list(folder, "not in the checkpoint, fresh", report.missing);
+  if (!options.lazy) {
+    materialize(*model);
+  }
+  model->eval();
+  return model;
+}
+
+LoadWeightsReport load_pretrained(
+    Engine& engine,
+    const Model& model,
+    const fs::path& folder) {
+  return engine.load_weights(folder, weight_options(model));
+}
+
+void save_pretrained(
+    const Model& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  const torch::NoGradGuard no_grad;
+  const auto parameters = model.named_parameters();
+  for (const auto& item : parameters) {
+    TESSERA_CHECK(
+        !has_page_key(item.value()),
+        "save_pretrained: '",
+        item.key(),
+        "' is sharded; give the engine too, on every rank.");
+  }
+  const WeightNames names(model, model.names());
+  const PartGatherer gatherer(model);
+  std::optional<FolderJob> job;
+  if (gatherer.is_writer()) {
+    job.emplace(model, names, folder, tokenizer_folder);
+  }
+  for (const auto& item : parameters) {
+    const at::Tensor whole = gatherer.whole(item.value(), item.value());
+    if (job) {
+      job->add(item.key(), whole);
+    }
+  }
+  if (job) {
+    job->finish();
+  }
+  double failed = 0;
+  if (gatherer.group() != nullptr) {
+    const at::Tensor count =
+        torch::full({}, job && job->error() ? 1.0 : 0.0, torch::kDouble);
+    failed = reduce_over_group(count, *gatherer.group()).item<double>();
+  }
+  finish(job, folder, failed);
+}
+
+void save_pretrained(
+    const World& world,
+    Engine& engine,
+    const Model& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  const torch::NoGradGuard no_grad;
+  const WeightNames names(model, model.names());
+  const PartGatherer gatherer(model);
+  const auto parameters = model.named_parameters();
+  std::optional<FolderJob> job;
+  if (world.rank() == 0) {
+    job.emplace(model, names, folder, tokenizer_folder);
+  }
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        const at::Tensor whole = gatherer.whole(parameters[name], value);
+        if (job) {
+          job->add(name, whole);
+        }
+      });
+  if (job) {
+    job->finish();
+  }
+  const at::Tensor failed =
+      torch::full({1}, job && job->error() ? 1.0 : 0.0, torch::kDouble);
+  engine.sum_over_ranks(failed);
+  finish(job, folder, failed.item<double>());
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Models from and to Hugging Face folders.
+
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/models/registry.h"
+
+#include <ATen/core/ScalarType.h>
+
+#include <filesystem>
+#include <memory>
+
+namespace tessera::zoo {
+
+struct FromPretrainedOptions {
+  /// Overrides config.json's, to read a language model as a classifier, say:
+  /// heads that the checkpoint lacks are fresh (from the default generator,
+  /// which ranks must seed alike; the log says so), and those it has too many
+  /// are left out.
+  std::string architecture;
+  LayerContext context; ///< plain or tensor-parallel layers
+  /// Of parameters; the file's numbers are converted.
+  at::ScalarType dtype = at::kFloat;
+  /// The model gets no memory: tessera::wrap() reads each rank's part of the
+  /// weights only, and materialize() makes it whole. The folder must stay as it
+  /// is until then.
+  bool lazy = false;
+};
+
+/// The model of a folder with config.json and model.safetensors, whole or in
+/// several files with an index. In evaluation mode. With a tensor-parallel
+/// group each rank reads its part; collective only as far as construction is.
+/// @throws tessera::Error naming the file and what is missing, unexpected, of
+///     the wrong shape or not implemented.
+std::shared_ptr<Model> from_pretrained(
+    const std::filesystem::path& folder,
+    const FromPretrainedOptions& options = {});
+
+/// How the weights of such a folder go into `model`, for
+/// tessera::load_weights() and Engine::load_weights().
+LoadWeightsOptions weight_options(const Model& model);
+
+/// Weights of a folder into the shards of a wrapped model. Collective.
+LoadWeightsReport load_pretrained(
+    Engine& engine,
+    const Model& model,
+    const std::filesystem::path& folder);
+
+/// Writes a folder that transformers loads: config.json, model.safetensors, and
+/// the tokenizer's files from another folder; see HfFolderWriter. With a
+/// tensor-parallel group the parts are gathered one by one: collective over the
+/// group, and its first rank writes. Blocks on the disk.
+/// @param tokenizer_folder may be empty, for none.
+/// @throws tessera::Error, also when `model` is sharded by an engine.
+void save_pretrained(
+    const Model& model,
+    const std::filesystem::path& folder,
+    const std::filesystem::path& tokenizer_folder = {});
+
+/// The same for a wrapped model, one group of parameters at a time; rank 0
+/// writes. Collective.
+/// @throws tessera::Error on every rank when rank 0 cannot write.
+void save_pretrained(
+    const World& world,
+    Engine& engine,
+    const Model& model,
+    const std::filesystem::path& folder,
+    const std::filesystem::path& tokenizer_folder = {});
+
+} // namespace tessera::zoo

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen2 (arXiv:2407.10671) and Qwen3 (arXiv:2505.09388), dense.
+
+#include "tessera/zoo/models/llama_like.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+DecoderConfig qwen2_config(const ConfigFields& fields) {
+  DecoderConfig decoder = llama_like_config(fields);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.attention.query_bias = layer.attention.key_bias = true;
+    layer.attention.value_bias = true;
+  }
+  read_windows(fields, decoder);
+  return decoder;
+}
+
+DecoderConfig qwen3_config(const ConfigFields& fields) {
+  DecoderConfig decoder = llama_like_config(fields);
+  const bool bias = fields.get<bool>({"attention_bias"}, false);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    AttentionOptions& attention = layer.attention;
+    attention.head_features = fields.size({"head_dim"}, 128);
+    attention.query_bias = attention.key_bias = bias;
+    attention.value_bias = attention.output_bias = bias;
+    attention.query_key_norm = layer.norm;
+  }
+  decoder.rotary->features = decoder.layers.front().attention.head_features;
+  read_windows(fields, decoder);
+  return decoder;
+}
+
+NameTable qwen2_names() {
+  return llama_like_names();
+}
+
+NameTable qwen3_names() {
+  NameTable table = llama_like_names();
+  table.base.push_back(
+      {"layers.*.self_attn.q_norm", {"layers.*.attention.query_norm"}});
+  table.base.push_back(
+      {"layers.*.self_attn.k_norm", {"layers.*.attention.key_norm"}});
+  return table;
+}
+
+} // namespace
+
+ModelFamily qwen2_family() {
+  return decoder_family(
+      {.model_type = "qwen2",
+       .base = "Qwen2Model",
+       .causal_lm = "Qwen2ForCausalLM",
+       .sequence_classification = "Qwen2ForSequenceClassification",
+       .config = qwen2_config,
+       .names = qwen2_names});
+}
+
+ModelFamily qwen3_family() {
+  return decoder_family(
+      {.model_type = "qwen3",
+       .base = "Qwen3Model",
+       .causal_lm = "Qwen3ForCausalLM",
+       .sequence_classification = "Qwen3ForSequenceClassification",
+       .config = qwen3_config,
+       .names = qwen3_names});
+}
+
+} // namespace tessera::zoo

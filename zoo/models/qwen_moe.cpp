@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen's mixtures of experts: Qwen1.5 and 2 (arXiv:2407.10671) and 3
+// (arXiv:2505.09388).
+
+#include "tessera/zoo/models/llama_like.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// Layers that stay dense although the others are not.
+std::vector<int64_t> dense_layers(const ConfigFields& fields) {
+  std::vector<int64_t> layers;
+  for (const auto& layer :
+       fields.json("mlp_only_layers").value_or(nlohmann::json::array())) {
+    TESSERA_CHECK(
+        layer.is_number_integer(),
+        fields.origin(),
+        ": 'mlp_only_layers' must be a list of layers");
+    layers.push_back(layer.get<int64_t>());
+  }
+  return layers;
+}
+
+/// Gives every layer that is not dense its experts.
+void add_experts(
+    const ConfigFields& fields,
+    DecoderConfig& decoder,
+    const std::optional<int64_t>& shared) {
+  // Its loss would have a term for the balance of experts.
+  fields.require_only("output_router_logits", false);
+  const int64_t step = fields.size({"decoder_sparse_step"}, 1);
+  const std::vector<int64_t> dense = dense_layers(fields);
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    const auto number = static_cast<int64_t>(i);
+    if ((number + 1) % step != 0 ||
+        std::find(dense.begin(), dense.end(), number) != dense.end()) {
+      continue;
+    }
+    TransformerLayerOptions& layer = decoder.layers[i];
+    ExpertsOptions experts;
+    experts.expert = layer.feed_forward;
+    experts.expert.inner = fields.size({"moe_intermediate_size"});
+    experts.experts = fields.count({"num_experts", "num_local_experts"});
+    experts.experts_per_token = fields.size({"num_experts_per_tok"});
+    experts.normalise = fields.get<bool>({"norm_topk_prob"}, false);
+    if (shared) {
+      experts.shared = layer.feed_forward;
+      experts.shared->inner = *shared;
+    }
+    layer.experts = experts;
+  }
+}
+
+NameTable expert_names() {
+  NameTable table = llama_like_names();
+  table.base.push_back({"layers.*.mlp.gate", {"layers.*.feed_forward.router"}});
+  for (const std::string part : {"gate", "up", "down"}) {
+    table.base.push_back(
+        {"layers.*.mlp.experts.*." + part + "_proj",
+         {"layers.*.feed_forward.experts.*." + part}});
+  }
+  return table;
+}
+
+DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
+  DecoderConfig decoder = llama_like_config(fields);
+  const bool bias = fields.get<bool>({"qkv_bias"}, true);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.attention.query_bias = layer.attention.key_bias = bias;
+    layer.attention.value_bias = bias;
+  }
+  fields.require_only("use_sliding_window", false);
+  add_experts(
+      fields, decoder, fields.size({"shared_expert_intermediate_size"}));
+  return decoder;
+}
+
+DecoderConfig qwen3_moe_config(const ConfigFields& fields) {
+  DecoderConfig decoder = llama_like_config(fields);
+  const bool bias = fields.get<bool>({"attention_bias"}, false);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    AttentionOptions& attention = layer.attention;
+    attention.query_bias = attention.key_bias = bias;
+    attention.value_bias = attention.output_bias = bias;
+    attention.query_key_norm = layer.norm;
+  }
+  fields.require_only("use_sliding_window", false);
+  add_experts(fields, decoder, std::nullopt);
+  return decoder;
+}
+
+NameTable qwen2_moe_names() {
+  NameTable table = expert_names();
+  table.base.push_back(
+      {"layers.*.mlp.shared_expert_gate",
+       {"layers.*.feed_forward.shared_gate"}});
+  for (const std::string part : {"gate", "up", "down"}) {
+    table.base.push_back(
+        {"layers.*.mlp.shared_expert." + part + "_proj",
+         {"layers.*.feed_forward.shared." + part}});
+  }
+  return table;
+}
+
+NameTable qwen3_moe_names() {
+  NameTable table = expert_names();
+  table.base.push_back(
+      {"layers.*.self_attn.q_norm", {"layers.*.attention.query_norm"}});
+  table.base.push_back(
+      {"layers.*.self_attn.k_norm", {"layers.*.attention.key_norm"}});
+  return table;
+}
+
+} // namespace
+
+ModelFamily qwen2_moe_family() {
+  return decoder_family(
+      {.model_type = "qwen2_moe",
+       .base = "Qwen2MoeModel",
+       .causal_lm = "Qwen2MoeForCausalLM",
+       .sequence_classification = "Qwen2MoeForSequenceClassification",
+       .config = qwen2_moe_config,
+       .names = qwen2_moe_names});
+}
+
+ModelFamily qwen3_moe_family() {
+  return decoder_family(
+      {.model_type = "qwen3_moe",
+       .base = "Qwen3MoeModel",
+       .causal_lm = "Qwen3MoeForCausalLM",
+       .sequence_classification = "Qwen3MoeForSequenceClassification",
+       .config = qwen3_moe_config,
+       .names = qwen3_moe_names});
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/registry.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/models/families.h"
+#include "tessera/zoo/models/model_center.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+using Families = std::map<std::string, ModelFamily>;
+
+/// What users add lives as long as the process, with what comes with Tessera.
+Families& families() {
+  static Families all = [] {
+    Families built_in;
+    for (ModelFamily& family : built_in_families()) {
+      std::string type = family.model_type;
+      built_in.emplace(std::move(type), std::move(family));
+    }
+    return built_in;
+  }();
+  return all;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  return list;
+}
+
+const ModelFamily& family_of(const ConfigFields& fields) {
+  const auto type = fields.get<std::string>({"model_type"}, "");
+  TESSERA_CHECK(
+      !type.empty(),
+      fields.origin(),
+      " lacks 'model_type', which says what model it is; known are ",
+      listed(registered_models()));
+  const auto found = families().find(type);
+  TESSERA_CHECK(
+      found != families().end(),
+      fields.origin(),
+      ": model_type '",
+      type,
+      "' is not implemented; known are ",
+      listed(registered_models()),
+      ". Others can be added with zoo::register_model().");
+  return found->second;
+}
+
+std::string named_architecture(
+    const ConfigFields& fields,
+    const ModelFamily& family) {
+  const auto list = fields.json("architectures");
+  if (!list || !list->is_array() || list->empty()) {
+    return family.architectures.front().name;
+  }
+  TESSERA_CHECK(
+      list->front().is_string(),
+      fields.origin(),
+      ": 'architectures' is ",
+      show_json(*list),
+      "; it must be a list of names");
+  return list->front().get<std::string>();
+}
+
+const Architecture& architecture_of(
+    const ModelFamily& family,
+    const std::string& name,
+    const std::string& origin) {
+  std::vector<std::string> names;
+  for (const Architecture& one : family.architectures) {
+    if (one.name == name) {
+      return one;
+    }
+    names.push_back(one.name);
+  }
+  TESSERA_FAIL(
+      origin,
+      ": the architecture '",
+      name,
+      "' is not implemented; of ",
+      family.model_type,
+      " there are ",
+      listed(names),
+      ": choose one with FromConfigOptions::architecture");
+}
+
+} // namespace
+
+void register_model(ModelFamily family) {
+  TESSERA_CHECK(
+      !family.model_type.empty() && !family.architectures.empty(),
+      "register_model: the family '",
+      family.model_type,
+      "' needs a model_type and an architecture");
+  std::string type = family.model_type;
+  TESSERA_CHECK(
+      families().emplace(type, std::move(family)).second,
+      "register_model: there is a family '",
+      type,
+      "' already");
+}
+
+std::vector<std::string> registered_models() {
+  std::vector<std::string> types;
+  for (const auto& [type, family] : families()) {
+    types.push_back(type);
+  }
+  return types;
+}
+
+std::shared_ptr<Model> from_config(
+    const nlohmann::json& config,
+    const FromConfigOptions& options,
+    const std::string& origin) {
+  if (is_model_center(config)) {
+    return from_config(from_model_center(config, origin), options, origin);
+  }
+  const ConfigFields fields(config, origin);
+  const ModelFamily& family = family_of(fields);
+  const Architecture& architecture = architecture_of(
+      family,
+      options.architecture.empty() ? named_architecture(fields, family)
+                                   : options.architecture,
+      origin);
+  nlohmann::json kept = config;
+  kept["architectures"] = {architecture.name};
+  return architecture.make(fields, options.context, std::move(kept));
+}
+
+} // namespace tessera::zoo

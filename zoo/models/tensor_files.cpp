@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/tensor_files.h"
+
+#include "tessera/engine/checkpoint/tensor_io.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/safetensors.h"
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Numbers of nested lists, row by row.
+class NestedLists {
+ public:
+  NestedLists(const nlohmann::json& lists, std::string place)
+      : place_(std::move(place)) {
+    const nlohmann::json* inner = &lists;
+    while (inner->is_array()) {
+      TESSERA_CHECK(
+          sizes_.size() < kMostDims, place_, " has too many lists in lists");
+      sizes_.push_back(static_cast<int64_t>(inner->size()));
+      if (inner->empty()) {
+        break;
+      }
+      inner = &inner->front();
+    }
+    add(lists, 0, place_);
+  }
+
+  torch::Tensor tensor() const {
+    const torch::Tensor values =
+        is_whole_ ? torch::tensor(whole_, torch::kInt64)
+                  : torch::tensor(numbers_, torch::kFloat64).to(torch::kFloat);
+    return values.view(sizes_);
+  }
+
+ private:
+  static constexpr size_t kMostDims = 8;
+
+  void add(const nlohmann::json& value, size_t depth, const std::string& at) {
+    if (depth < sizes_.size()) {
+      TESSERA_CHECK(
+          value.is_array() &&
+              static_cast<int64_t>(value.size()) == sizes_[depth],
+          at,
+          " is ",
+          show_json(value),
+          "; by the first one it must be a list of ",
+          sizes_[depth]);
+      for (size_t i = 0; i < value.size(); ++i) {
+        add(value[i], depth + 1, at + "[" + std::to_string(i) + "]");
+      }
+      return;
+    }
+    TESSERA_CHECK(
+        value.is_number() || value.is_boolean(),
+        at,
+        " is ",
+        show_json(value),
+        "; it must be a number");
+    const bool is_whole = value.is_number_integer() || value.is_boolean();
+    is_whole_ = is_whole_ && is_whole;
+    numbers_.push_back(
+        value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0)
+                           : value.get<double>());
+    whole_.push_back(
+        value.is_boolean() ? static_cast<int64_t>(value.get<bool>())
+        : is_whole         ? value.get<int64_t>()
+                           : 0);
+  }
+
+  std::string place_;
+  std::vector<int64_t> sizes_;
+  bool is_whole_ = true;
+  std::vector<int64_t> whole_;
+  std::vector<double> numbers_;
+};
+
+} // namespace
+
+NamedTensors read_named_tensors(const fs::path& path) {
+  const nlohmann::json json = parse_json(read_text_file(path), path.string());
+  TESSERA_CHECK(
+      json.is_object() && !json.empty(),
+      path,
+      " is ",
+      show_json(json),
+      "; it must be an object such as {\"input_ids\": [[5, 7]]}");
+  NamedTensors tensors;
+  for (const auto& [name, value] : json.items()) {
+    tensors.emplace(
+        name, NestedLists(value, path.string() + ": '" + name + "'").tensor());
+  }
+  return tensors;
+}
+
+void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
+  std::vector<SafetensorsSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back(
+        {name, saved_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  if (path.has_parent_path()) {
+    fs::create_directories(path.parent_path());
+  }
+  SafetensorsWriter writer(path, std::move(specs), {{"format", "pt"}});
+  for (const auto& [name, tensor] : tensors) {
+    const torch::Tensor rows = tensor.detach().cpu().contiguous();
+    if (rows.numel() > 0) {
+      writer.write(name, raw_bytes(rows));
+    }
+  }
+  writer.commit();
+}
+
+} // namespace tessera::zoo
