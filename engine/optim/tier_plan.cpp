@@ -254,7 +254,7 @@ class Planner {
     plan_.state.clear();
     for (const StateNeeds& group : needs) {
       const int64_t twice = group.state + group.second_state;
-      if (take(room.device, group.state)) {
+      if (group.state == 0 || take(room.device, group.state)) {
         plan_.state.push_back(MemoryTier::kDevice);
         room.host -= on_cpu() ? group.second_state + group.second_weights : 0;
       } else if (take(room.host, twice + group.second_weights)) {

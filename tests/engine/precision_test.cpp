@@ -135,7 +135,7 @@ TEST(MemoryBudget, TooLittleIsAnErrorThatSaysHowMuchIsMissing) {
       options.memory.device_bytes = 300;
       expect_throws(
           [&] { wrap(net, options); },
-          {"memory budget", "bytes too small", "memory.device_bytes"});
+          {"memory budget", "too small", "memory.device_bytes"});
     });
   }
 }

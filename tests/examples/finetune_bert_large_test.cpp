@@ -140,7 +140,9 @@ TEST_F(
 
   std::smatch needed;
   ASSERT_TRUE(std::regex_search(
-      refused.output, needed, std::regex("this rank needs ([0-9]+)")))
+      refused.output,
+      needed,
+      std::regex("this rank needs [0-9.]+ MiB .([0-9]+) bytes")))
       << refused.output;
   const auto least =
       run({"memory.device_bytes=" + needed[1].str(), "training.max_steps=1"});

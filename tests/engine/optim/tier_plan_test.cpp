@@ -116,7 +116,8 @@ TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
   const TemporaryFolder folder;
   MemoryBudget memory;
   memory.device_bytes = least({MemoryTier::kHost, MemoryTier::kHost});
-  memory.host_bytes = int64_t{16} << 20;
+  memory.host_bytes =
+      BlockPipeline::staging_bytes() + (int64_t{8} << 20) / GetParam();
   memory.nvme_path = folder.path();
   const TierPlan plan = this->plan(memory);
   EXPECT_GT(count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), 0);
