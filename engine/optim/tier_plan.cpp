@@ -194,6 +194,14 @@ class Planner {
         groups_[g], optimizer_, sharding_, mesh_, plan_.shards[g]);
   }
 
+  bool shards_rest_in_files() const {
+    return std::any_of(
+        plan_.shards.begin(), plan_.shards.end(), [](const ShardTiers& tiers) {
+          return tiers.parameters == MemoryTier::kNvme ||
+                 tiers.gradients == MemoryTier::kNvme;
+        });
+  }
+
   void place_state_by_room() {
     std::vector<StateNeeds> needs;
     int64_t staged_shards = 0;
@@ -205,7 +213,9 @@ class Planner {
       staged = std::max(staged, last.staged_shards + last.staged_state);
     }
     const auto place = [&](int64_t on_device) {
-      Room room = room_beside_shards(StateStage::kBuffers * staged_shards);
+      Room room = room_beside_shards(
+        StateStage::kBuffers * staged_shards +
+        (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
       room.device -= on_device;
       if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
         // With files more passes through the host.
