@@ -214,8 +214,8 @@ class Planner {
     }
     const auto place = [&](int64_t on_device) {
       Room room = room_beside_shards(
-        StateStage::kBuffers * staged_shards +
-        (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
+          StateStage::kBuffers * staged_shards +
+          (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
       room.device -= on_device;
       if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
         // With files more passes through the host.
