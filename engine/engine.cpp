@@ -58,6 +58,13 @@ std::vector<at::Tensor> Engine::run_pipeline(
   return losses;
 }
 
+void Engine::settle_gradients(const RankIntent& intent) {
+  pager_->settle_gradients(intent);
+  if (model_ranks_) {
+    model_ranks_->tied().add_gradients(*pager_);
+  }
+}
+
 void Engine::reporting_memory(
     const char* function,
     const std::function<void()>& work) {
@@ -121,7 +128,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
   const c10::NoGradGuard no_grad;
-  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const double norm =
       gradient_norm(
           *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
@@ -140,7 +147,7 @@ void Engine::clip_grad_value(double limit) {
       "Engine::clip_grad_value: the limit is ",
       limit,
       "; it must be above 0.");
-  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  settle_gradients({RankIntent::Kind::kClip, -1, -1});
   clamp_gradients(*pager_, limit * scaler_.scale());
 }
 
@@ -163,7 +170,7 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 bool Engine::step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
-  pager_->settle_gradients();
+  settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient(),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
@@ -196,7 +203,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
-  pager_->settle_gradients(
+  settle_gradients(
       {RankIntent::Kind::kReadGradient,
        static_cast<int64_t>(pager_->parameters()[index].group),
        static_cast<int64_t>(index)});
@@ -281,6 +288,9 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   pager_->sum_over_ranks(values);
+  if (model_ranks_) {
+    model_ranks_->sum(values, pager_->watch_failures());
+  }
 }
 
 std::filesystem::path Engine::save(
