@@ -93,7 +93,8 @@ class Engine {
   /// loss.backward(), with the module's identity checked first and the loss
   /// multiplied by loss_scale(). Gradients are averaged over the ranks and
   /// accumulate until step() or zero_grad(). Collective, as is the forward that
-  /// made `loss`.
+  /// made `loss`. Pipeline stages have losses of their own here, as with a
+  /// PipelineTransformerBlockList; otherwise see run_pipeline().
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
 

@@ -55,9 +55,13 @@ class ParallelRun {
   ///     does not fit sizes and micro-batches; with those that would do.
   ParallelRun(World& world, const ParallelOptions& options, int micro_batches);
 
-  /// For EngineOptions::parallel.
   const ParallelMesh& mesh() const {
     return groups_.mesh();
+  }
+  /// For EngineOptions::parallel: null with the default sizes, where
+  /// PagerOptions says who divides parameters.
+  const ParallelMesh* mesh_if_given() const {
+    return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
   ParallelGroups& groups() {
     return groups_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/text_classification_data.h"
+#include "tessera/zoo/tasks/text_classification_data.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"

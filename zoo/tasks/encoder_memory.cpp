@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/bert_memory.h"
+#include "tessera/zoo/tasks/encoder_memory.h"
 
 #include <algorithm>
 
@@ -7,26 +7,35 @@ namespace tessera {
 
 namespace {
 
+/// All layers are alike.
+const zoo::TransformerLayerOptions& layer_of(const zoo::EncoderConfig& config) {
+  return config.layers.front();
+}
+
+std::int64_t layer_count(const zoo::EncoderConfig& config) {
+  return static_cast<std::int64_t>(config.layers.size());
+}
+
 /// What a layer keeps per token: the inputs of its operators.
 std::int64_t layer_bytes_per_token(
-    const BertConfig& config,
-    const BertBatchShape& shape) {
-  const std::int64_t hidden = config.hidden_size;
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  const std::int64_t hidden = config.features;
   const std::int64_t element = shape.element_bytes;
   // The layer's input, the attention's result, the feed-forward half's input.
   std::int64_t bytes = 3 * hidden * element;
   // The widened half before and after its activation.
-  bytes += 2 * config.intermediate_size * element;
+  bytes += 2 * layer_of(config).feed_forward.inner * element;
   // Twice: a dropout mask and a LayerNorm's input.
   bytes += 2 * hidden * (shape.dropout_bytes + shape.norm_bytes);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
-    bytes += 3 * hidden * element + 4 * config.num_attention_heads;
+    bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
   } else {
     // In float32 whatever the type: those, and of each head and row the
     // probabilities, those that dropout has left, and its mask.
     bytes += 3 * 4 * hidden;
-    bytes += 3 * 4 * config.num_attention_heads * shape.length;
+    bytes += 3 * 4 * layer_of(config).attention.heads * shape.length;
   }
   return bytes;
 }
@@ -34,17 +43,17 @@ std::int64_t layer_bytes_per_token(
 /// Before the encoder a LayerNorm's input, a dropout mask, ids and types;
 /// behind it the last layer's result.
 std::int64_t outer_bytes_per_token(
-    const BertConfig& config,
-    const BertBatchShape& shape) {
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
   constexpr std::int64_t kIdsAndTypes = 2 * 8;
-  return config.hidden_size *
+  return config.features *
              (shape.norm_bytes + shape.dropout_bytes + shape.element_bytes) +
          kIdsAndTypes;
 }
 
 } // namespace
 
-BertBatchShape::BertBatchShape(
+EncoderBatchShape::EncoderBatchShape(
     std::int64_t rows,
     std::int64_t length,
     c10::Device device,
@@ -58,32 +67,32 @@ BertBatchShape::BertBatchShape(
       dropout_bytes(device.is_cpu() ? element_bytes : 1),
       has_fused_attention(!device.is_cpu()) {}
 
-std::int64_t bert_activation_bytes(
-    const BertConfig& config,
-    const BertBatchShape& shape,
+std::int64_t encoder_activation_bytes(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
     std::int64_t checkpointed_layers) {
   const std::int64_t layer = layer_bytes_per_token(config, shape);
-  const std::int64_t again = std::clamp<std::int64_t>(
-      checkpointed_layers, 0, config.num_hidden_layers);
+  const std::int64_t again =
+      std::clamp<std::int64_t>(checkpointed_layers, 0, layer_count(config));
   // Backward begins with the last layers. One that is computed again is there
   // whole as well, but only when the last ones are gone.
   const std::int64_t whole = std::max<std::int64_t>(
-      config.num_hidden_layers - again, std::min<std::int64_t>(again, 1));
+      layer_count(config) - again, std::min<std::int64_t>(again, 1));
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
                             whole * layer +
-                            again * config.hidden_size * shape.element_bytes;
+                            again * config.features * shape.element_bytes;
   // Gradients of what is widest.
   const std::int64_t gradients =
-      2 * config.intermediate_size * shape.element_bytes;
+      2 * layer_of(config).feed_forward.inner * shape.element_bytes;
   return shape.rows * shape.length * (kept + gradients);
 }
 
-std::optional<std::int64_t> fewest_checkpointed_layers(
-    const BertConfig& config,
-    const BertBatchShape& shape,
+std::optional<std::int64_t> fewest_recomputed_layers(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
     std::int64_t room_bytes) {
-  for (std::int64_t layers = 0; layers <= config.num_hidden_layers; ++layers) {
-    if (bert_activation_bytes(config, shape, layers) <= room_bytes) {
+  for (std::int64_t layers = 0; layers <= layer_count(config); ++layers) {
+    if (encoder_activation_bytes(config, shape, layers) <= room_bytes) {
       return layers;
     }
   }

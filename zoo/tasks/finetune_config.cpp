@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/finetune_config.h"
+#include "tessera/zoo/tasks/finetune_config.h"
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/foreign_keys.h"
+#include "tessera/zoo/tasks/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -82,6 +82,16 @@ FinetuneConfig read_finetune_config(
   config.columns.text = data.get_string("text_key", "text");
   config.columns.label = data.get_string("label_key", "label");
   config.engine = read_engine_options(reader);
+  config.parallel = read_parallel_options(reader);
+  config.parallel.shapes_vary = true; // a batch is as long as its longest text
+  TESSERA_CHECK(
+      config.engine.sharding.shard_ranks == 0 ||
+          config.parallel.sizes == ParallelSizes(),
+      file.string(),
+      ": sharding.shard_ranks is ",
+      config.engine.sharding.shard_ranks,
+      " beside `parallel`, whose sizes say the same. Leave it out, and give "
+      "parallel.shard and parallel.data.");
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   config.trainer.run_folder = reader.get_object("output").get_string("folder");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/foreign_keys.h"
+#include "tessera/zoo/tasks/foreign_keys.h"
 
 namespace tessera {
 

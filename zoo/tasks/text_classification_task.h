@@ -1,37 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training and scoring a BERT classifier on labelled texts.
+// Training and scoring a classifier on labelled texts.
 
 #include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
-#include "tessera/runtime/comm/init.h"
-#include "tessera/zoo/bert.h"
-#include "tessera/zoo/text_classification_data.h"
+#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tokenizer/bert_tokenizer.h"
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace tessera {
 
-/// A batch of tokenized texts on a device.
-struct ClassificationBatch {
-  BertInput input;
-  at::Tensor labels; ///< [B] int64
-};
-
-/// Cross-entropy over shuffled batches. Every rank takes its own rows of every
-/// global batch; rows that do not fill a last global batch wait for the next
-/// epoch's order. Rows are padded to the longest of their batch.
-class TextClassificationTask : public TrainingTask {
+/// Cross-entropy over shuffled batches. Ranks that see different batches take
+/// their own rows of every global batch; rows that do not fill a last global
+/// batch wait for the next epoch's order. Rows are padded to the longest of
+/// their batch.
+class TextClassificationTask : public PipelineTask {
  public:
   /// All references outlive the task.
+  /// @param model a classifier, or a pipeline stage's part of one.
   /// @param batch_size rows of one rank's micro-batch.
   /// @param seed of the order of the examples, the same on all ranks.
   /// @throws Error when there are too few examples for one global batch.
   TextClassificationTask(
-      const World& world,
-      BertForSequenceClassification model,
+      BatchShare share,
+      std::shared_ptr<zoo::Model> model,
       const BertTokenizer& tokenizer,
       const std::vector<LabelledEncoding>& examples,
       int64_t batch_size,
@@ -45,15 +42,22 @@ class TextClassificationTask : public TrainingTask {
   void load(int64_t index) override;
   MicroBatch forward(int64_t index) override;
 
+  int64_t load_micro_batch(int64_t index, int number) override;
+  std::vector<at::Tensor> forward_chunk(
+      int chunk,
+      int number,
+      const std::vector<at::Tensor>& received) override;
+
  private:
-  const World& world_;
-  BertForSequenceClassification model_;
+  BatchShare share_;
+  std::shared_ptr<zoo::Model> model_;
   const BertTokenizer& tokenizer_;
   const std::vector<LabelledEncoding>& examples_;
   int64_t batch_size_;
   uint64_t seed_;
   std::vector<size_t> order_;
-  ClassificationBatch batch_;
+  std::vector<zoo::ModelInput> batches_; ///< of a step, by number
+  PipelineForward forward_chunk_;
 };
 
 struct ClassificationScore {
@@ -64,10 +68,11 @@ struct ClassificationScore {
 
 /// Scores the wrapped model on all examples, shared among the ranks, in
 /// evaluation mode; the mode it was in is restored. Collective.
+/// @return the same on all ranks.
 ClassificationScore evaluate_text_classification(
-    const World& world,
+    ParallelRun& parallel,
     Engine& engine,
-    BertForSequenceClassification& model,
+    zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
     int64_t batch_size);

@@ -4,8 +4,9 @@
 
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
-#include "tessera/zoo/text_classification_data.h"
+#include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -16,7 +17,7 @@
 
 namespace tessera {
 
-/// Fine-tuning of a BERT classifier. Paths are relative to the working folder.
+/// Fine-tuning of a classifier. Paths are relative to the working folder.
 struct FinetuneConfig {
   std::filesystem::path model_folder;
   int64_t max_length = 128;
@@ -29,7 +30,8 @@ struct FinetuneConfig {
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
   DeviceOptions device;
-  EngineOptions engine;
+  EngineOptions engine; ///< without EngineOptions::parallel
+  ParallelOptions parallel;
   TrainerOptions trainer;
 };
 

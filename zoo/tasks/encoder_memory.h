@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What training a BERT keeps between forward and backward, told beforehand.
+// What training an encoder keeps between forward and backward, told beforehand.
 
 #include "tessera/sharding/precision.h"
-#include "tessera/zoo/bert_config.h"
+#include "tessera/zoo/models/encoder.h"
 
 #include <c10/core/Device.h>
 
@@ -13,8 +13,8 @@
 namespace tessera {
 
 /// A micro-batch of one rank, and where and in which types it is computed.
-struct BertBatchShape {
-  BertBatchShape(
+struct EncoderBatchShape {
+  EncoderBatchShape(
       std::int64_t rows,
       std::int64_t length,
       c10::Device device,
@@ -29,21 +29,21 @@ struct BertBatchShape {
   bool has_fused_attention;
 };
 
-/// Bytes that a BERT of the zoo, in training mode with dropout, keeps at the
+/// Bytes that a BERT or its like, in training mode with dropout, keeps at the
 /// end of a forward whose first `checkpointed_layers` layers are computed again
 /// in backward, and what the backward of one layer takes beside them. Within a
 /// tenth of what is measured on the CPU; libraries' workspaces are not in it.
-std::int64_t bert_activation_bytes(
-    const BertConfig& config,
-    const BertBatchShape& shape,
+std::int64_t encoder_activation_bytes(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
     std::int64_t checkpointed_layers);
 
 /// The fewest layers to compute again so that activations take at most
 /// `room_bytes`; nothing when no number of layers does. All but one layer is
 /// the least: the last one is whole when backward begins.
-std::optional<std::int64_t> fewest_checkpointed_layers(
-    const BertConfig& config,
-    const BertBatchShape& shape,
+std::optional<std::int64_t> fewest_recomputed_layers(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
     std::int64_t room_bytes);
 
 } // namespace tessera
