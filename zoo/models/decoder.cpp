@@ -21,7 +21,8 @@ std::vector<TransformerLayer> make_layers(
     const std::vector<TransformerLayerOptions>& options) {
   std::vector<TransformerLayer> layers;
   for (const TransformerLayerOptions& one : options) {
-    layers.emplace_back(context, one);
+    layers.emplace_back(
+        context.numbered(static_cast<int64_t>(layers.size())), one);
   }
   return layers;
 }
