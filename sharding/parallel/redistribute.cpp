@@ -7,6 +7,8 @@
 
 #include <ATen/ops/constant_pad_nd.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -17,7 +19,15 @@ bool is_shard(const Placement& placement) {
   return std::holds_alternative<Shard>(placement);
 }
 
-/// What has a dimension, and how it is divided.
+std::string text_of(const Placements& placements) {
+  std::string text;
+  for (const Placement& placement : placements) {
+    text += (text.empty() ? "" : ", ") + to_string(placement);
+  }
+  return text;
+}
+
+/// A dimension, and how it is divided.
 struct Parts {
   int64_t dim = 0;
   DimSplit split;
@@ -110,10 +120,6 @@ class Redistribution {
       at::ArrayRef<Communicator*> groups)
       : tensor_(std::move(tensor)), sizes_(sizes), now_(from), groups_(groups) {
     const std::vector<int64_t> expected = placed_sizes(sizes, from, groups);
-    std::string text;
-    for (const Placement& placement : from) {
-      text += (text.empty() ? "" : ", ") + to_string(placement);
-    }
     TESSERA_CHECK(
         tensor_.sizes() == at::IntArrayRef(expected),
         "redistribute: the tensor has sizes ",
@@ -121,7 +127,7 @@ class Redistribution {
         ", and a whole of sizes ",
         sizes,
         " that is placed as {",
-        text,
+        text_of(from),
         "} leaves ",
         at::IntArrayRef(expected),
         " to this rank. Pass the sizes of the whole, and what the ranks have "

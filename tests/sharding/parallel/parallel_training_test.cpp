@@ -210,8 +210,13 @@ TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
       how.masks = DropoutMasks::kOfRank;
       const Trained once = train(how, {.dropout = 0.2});
       const Trained again = train(how, {.dropout = 0.2, .checkpointed = true});
-      EXPECT_EQ(once.losses, again.losses);
-      EXPECT_EQ(once.norms, again.norms);
+      // Of sequence parts a recomputed block's gradients may have other
+      // strides, for which matrix products add up in another order.
+      const double tolerance = sequence ? 1e-13 : 0;
+      for (size_t step = 0; step < kSteps; ++step) {
+        EXPECT_NEAR(once.losses[step], again.losses[step], tolerance);
+        EXPECT_NEAR(once.norms[step], again.norms[step], tolerance);
+      }
       const auto parts = parts_in(*once.model);
       for (const auto& parameter : once.model->parameters()) {
         if (parts.count(parameter.unsafeGetTensorImpl()) == 0) {

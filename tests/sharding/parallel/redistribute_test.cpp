@@ -71,7 +71,7 @@ at::Tensor whole_of(
       group.all_reduce_sum(all, "a test's parts").wait();
       x = all;
     } else if (std::holds_alternative<Partial>(from[axis])) {
-      x = x.clone();
+      x = x.clone(at::MemoryFormat::Contiguous);
       group.all_reduce_sum(x, "a test's sum").wait();
     }
   }
