@@ -183,7 +183,7 @@ at::Tensor embedding(
       weight,
       tokens.to(at::kLong),
       what->part.split,
-      padding_id,
+      padding_id >= 0 ? padding_id : what->padding_id,
       what->how,
       what->name.c_str());
 }

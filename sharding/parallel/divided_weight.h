@@ -47,6 +47,8 @@ struct DividedParameter {
   TensorDivision division = TensorDivision::kColumn;
   ParameterPart part;
   TensorParallel how;
+  /// kVocab: of the whole table, whose row gets no gradient; -1: there is none.
+  int64_t padding_id = -1;
 };
 
 /// From now on operators treat `part` as a part.

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -37,6 +38,12 @@ bool matches(std::string_view pattern, std::string_view name) {
   return matches(pattern.substr(1), name) ||
          (!name.empty() && name[0] != '.' && matches(pattern, name.substr(1)));
 }
+
+/// What is to become of a parameter, and which entry says so.
+struct Planned {
+  const TensorPlanEntry* entry = nullptr;
+  std::shared_ptr<DividedParameter> what;
+};
 
 class Planner {
  public:
@@ -87,7 +94,12 @@ class Planner {
         name,
         "' is an Embedding with max_norm, scale_grad_by_freq or sparse, which "
         "look at all rows. Leave them off, or it out of the plan.");
-    add(name + ".weight", *entry, 0, table->weight);
+    add(name + ".weight",
+        *entry,
+        0,
+        table->weight,
+        table->options.padding_idx().value_or(-1));
+    tables_.push_back(table);
   }
 
   void check_all_used() const {
@@ -102,8 +114,17 @@ class Planner {
     }
   }
 
-  const std::vector<Step>& steps() const {
-    return steps_;
+  void apply() const {
+    for (const Step& step : steps_) {
+      step.parameter.mutable_grad().reset();
+      step.parameter.set_data(
+          own_slice(step.parameter, step.what->part, how_.group->rank()));
+      mark_divided(step.parameter, step.what);
+    }
+    for (torch::nn::EmbeddingImpl* table : tables_) {
+      // LibTorch would check it against this rank's rows.
+      table->options.padding_idx(std::nullopt);
+    }
   }
 
  private:
@@ -111,7 +132,8 @@ class Planner {
       const std::string& name,
       const TensorPlanEntry& entry,
       int64_t dim,
-      const at::Tensor& parameter) {
+      const at::Tensor& parameter,
+      int64_t padding_id = -1) {
     TESSERA_CHECK(
         !has_page_key(parameter) && divided_parameter(parameter) == nullptr,
         "apply_tensor_plan: '",
@@ -119,22 +141,23 @@ class Planner {
         divided_parameter(parameter) == nullptr
             ? "' is sharded by an engine. Apply the plan before tessera::wrap."
             : "' is divided already. Apply one plan, once.");
-    const auto [first, is_new] = planned_.emplace(
-        parameter.unsafeGetTensorImpl(), std::make_pair(name, entry));
-    if (!is_new) {
-      const auto& [other, before] = first->second;
+    if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
+        found != planned_.end()) {
+      const TensorPlanEntry& before = *found->second.entry;
+      DividedParameter& what = *found->second.what;
       TESSERA_CHECK(
-          dim == 0 && gathers(before.division) && gathers(entry.division) &&
+          gathers(before.division) && gathers(entry.division) &&
               before.unit == entry.unit,
           "apply_tensor_plan: '",
           name,
           "' is the same tensor as '",
-          other,
+          what.name,
           "', and ",
           to_string(entry.division),
           " does not go with ",
           to_string(before.division),
           ". A head that is tied to a kVocab embedding is kColumnGathered.");
+      what.padding_id = std::max(what.padding_id, padding_id);
       return;
     }
     const int64_t size = parameter.size(dim);
@@ -156,7 +179,12 @@ class Planner {
         "' says. Each rank needs one or more: use a unit that divides it, or a "
         "smaller group.");
     auto what = std::make_shared<DividedParameter>(DividedParameter{
-        name, entry.division, {dim, DimSplit(size, ranks, entry.unit)}, how_});
+        name,
+        entry.division,
+        {dim, DimSplit(size, ranks, entry.unit)},
+        how_,
+        padding_id});
+    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
     steps_.push_back({parameter, std::move(what)});
   }
 
@@ -171,11 +199,9 @@ class Planner {
   const TensorParallel& how_;
   std::vector<std::string> names_;
   std::set<const TensorPlanEntry*> used_;
-  std::unordered_map<
-      const c10::TensorImpl*,
-      std::pair<std::string, TensorPlanEntry>>
-      planned_;
+  std::unordered_map<const c10::TensorImpl*, Planned> planned_;
   std::vector<Step> steps_;
+  std::vector<torch::nn::EmbeddingImpl*> tables_;
 };
 
 } // namespace
@@ -200,12 +226,7 @@ void apply_tensor_plan(
   }
   planner.check_all_used();
   const c10::NoGradGuard no_grad;
-  for (const Step& step : planner.steps()) {
-    step.parameter.mutable_grad().reset();
-    step.parameter.set_data(
-        own_slice(step.parameter, step.what->part, how.group->rank()));
-    mark_divided(step.parameter, step.what);
-  }
+  planner.apply();
 }
 
 } // namespace tessera

@@ -43,8 +43,7 @@ Seen train(Engine& engine, PlainModel& model, int first, int every) {
     double sum = 0;
     for (int i = first; i < kBatches; i += every) {
       torch::manual_seed(static_cast<uint64_t>(10 * step + i));
-      const at::Tensor tokens =
-          torch::randint(kModel.vocab, {2, 9}, at::kLong);
+      const at::Tensor tokens = torch::randint(kModel.vocab, {2, 9}, at::kLong);
       const at::Tensor loss = model->forward(
           tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8).contiguous());
       sum += loss.item<double>();
