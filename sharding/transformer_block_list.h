@@ -320,7 +320,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
         });
     const SaveToHostScope to_host(segment.front()->inputs_on_host);
     return checkpoint(
-        trains,
+        {trains, segment.front()->divide_inputs_over},
         [segment = std::move(segment)](
             const States& states, const auto&... copies) {
           return run(segment, states, copies...);

@@ -17,7 +17,8 @@ TransformerLayers make_layers(
     const std::vector<int>& numbers) {
   std::vector<TransformerLayer> layers;
   for (const int number : numbers) {
-    layers.emplace_back(context, options[static_cast<size_t>(number)]);
+    layers.emplace_back(
+        context.numbered(number), options[static_cast<size_t>(number)]);
   }
   return TransformerLayers(
       layers,
