@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -178,6 +179,7 @@ std::shared_ptr<Model> from_pretrained(
   const std::shared_ptr<Model> model = lazy([&] {
     auto made =
         from_config(config, {architecture, options.context}, fields.origin());
+    convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });
