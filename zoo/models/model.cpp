@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/model.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+
 #include <utility>
 
 namespace tessera::zoo {
@@ -65,12 +69,78 @@ NamedTensors ModelOutput::named() const {
   return tensors;
 }
 
+std::vector<at::Tensor> LayerState::tensors() const {
+  std::vector<at::Tensor> all{hidden, bias, memory};
+  all.insert(all.end(), entered.begin(), entered.end());
+  return all;
+}
+
+LayerState LayerState::from_tensors(const std::vector<at::Tensor>& tensors) {
+  LayerState state;
+  size_t at = 0;
+  for (at::Tensor* one : {&state.hidden, &state.bias, &state.memory}) {
+    *one = tensors.at(at++);
+  }
+  state.entered.assign(
+      tensors.begin() + static_cast<std::ptrdiff_t>(at), tensors.end());
+  return state;
+}
+
 Model::Model(
     nlohmann::json config,
     NameTable names,
+    const StageLayers& stage,
     std::vector<std::string> may_be_missing)
-    : config_(std::move(config)),
+    : stage_(stage),
+      config_(std::move(config)),
       names_(std::move(names)),
-      may_be_missing_(std::move(may_be_missing)) {}
+      may_be_missing_(std::move(may_be_missing)) {
+  names_.is_part = !stage_.is_whole();
+}
+
+ModelOutput Model::forward(const ModelInput& input) {
+  TESSERA_CHECK(
+      stage_.is_whole(),
+      "Model::forward: this is one of a pipeline's stages, with ",
+      stage_.own().size(),
+      " of ",
+      stage_.count(),
+      " layers; run it with pipeline_forward().");
+  LayerState state;
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
+    state = forward_chunk(chunk, input, std::move(state));
+  }
+  return finish(input, state);
+}
+
+void Model::set_recomputed_layers(int64_t count) {
+  const std::vector<int> numbers = stage_.own();
+  size_t next = 0;
+  for (const auto& module : modules()) {
+    // In the order in which they were registered, which is the model's.
+    if (auto* block =
+            dynamic_cast<TransformerLayers::Impl::Block::Impl*>(module.get())) {
+      block->use_checkpoint = numbers.at(next++) < count;
+    }
+  }
+}
+
+LayerState Model::forward_chunk(
+    int chunk,
+    const ModelInput& input,
+    LayerState before) {
+  check(input);
+  return run_layers(
+      input, std::move(before), stage_.begin(chunk), stage_.end(chunk));
+}
+
+ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
+  TESSERA_CHECK(
+      stage_.has_last(),
+      "Model::finish: the model's last layer is on another stage.");
+  // It draws what it would draw wherever the layers are.
+  const RandomLayerScope random(stage_.count(), state.hidden.device());
+  return output(input, state);
+}
 
 } // namespace tessera::zoo

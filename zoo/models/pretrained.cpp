@@ -147,6 +147,12 @@ void finish(
 
 } // namespace
 
+LayerContext layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return (tensor ? LayerContext(*tensor) : LayerContext())
+      .on_stage(parallel.place());
+}
+
 LoadWeightsOptions weight_options(const Model& model) {
   LoadWeightsOptions options;
   options.pieces = WeightNames(model, model.names()).pieces();
@@ -162,18 +168,24 @@ std::shared_ptr<Model> from_pretrained(
       fs::exists(path),
       path,
       " does not exist; give the folder of an unpacked Hugging Face model");
-  const auto config = JsonFields::from_file(path);
+  const auto fields = JsonFields::from_file(path);
+  nlohmann::json config = fields.object();
+  config.update(options.config);
+  const std::string architecture =
+      options.head.empty()
+          ? options.architecture
+          : architecture_with_head(config, options.head, fields.origin());
   const std::shared_ptr<Model> model = lazy([&] {
-    auto made = from_config(
-        config.object(),
-        {options.architecture, options.context},
-        config.origin());
+    auto made =
+        from_config(config, {architecture, options.context}, fields.origin());
     made->to(options.dtype);
     return made;
   });
   const LoadWeightsReport report =
       load_weights(*model, folder, weight_options(*model));
-  log_list(folder, "not needed, left out", report.left_out);
+  if (model->stage().is_whole()) { // else they are other stages'
+    log_list(folder, "not needed, left out", report.left_out);
+  }
   log_list(folder, "not in the checkpoint, fresh", report.missing);
   if (!options.lazy) {
     materialize(*model);
