@@ -52,11 +52,14 @@ const DividedParameter* weight_of_product(
   if (!is_weight && !is_left) {
     return nullptr; // the key is that of a bias
   }
+  const DividedParameter* left = divided_parameter(x);
   TESSERA_CHECK(
       fits && !is_left,
       operation,
       ": ",
-      tag == nullptr ? "a weight" : "'" + tag->what->name + "'",
+      tag != nullptr    ? "'" + tag->what->name + "'"
+      : left != nullptr ? "'" + left->name + "'"
+                        : "a weight",
       " that is divided by a tensor plan is used in another way than x W^T, "
       "which it is divided for. Leave its layer out of the plan.");
   return &*tag->what;

@@ -48,7 +48,7 @@ struct StageImpl : torch::nn::Module {
     }
     for (int i = first; i < last; ++i) {
       blocks.push_back(register_module(
-          "block" + std::to_string(i), Block(how, /*dropout=*/0.1, i)));
+          "block" + std::to_string(i), Block(how, /*dropout=*/0.02, i)));
     }
     if (last == kBlocks) {
       norm = register_module(

@@ -88,8 +88,8 @@ Batch batch_of(const PlainModelOptions& options) {
 void check_model(World& world, const PlainModelOptions& options) {
   auto group = world.new_communicator("tensor");
   const TensorParallel how{group.get()};
-  const PlainModel whole = model_of(options);
-  const PlainModel divided = model_of(options);
+  PlainModel whole = model_of(options);
+  PlainModel divided = model_of(options);
   const size_t names = divided->named_parameters().size();
   apply_tensor_plan(*divided, plan_of(options), how);
   EXPECT_EQ(divided->named_parameters().size(), names);
@@ -260,7 +260,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
   testing::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const TensorParallel how{group.get()};
-    const PlainModel model = model_of({});
+    PlainModel model = model_of({});
     const auto expect = [&](const TensorPlan& plan,
                             std::initializer_list<const char*> parts) {
       expect_error([&] { apply_tensor_plan(*model, plan, how); }, parts);
@@ -282,7 +282,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
           apply_tensor_plan(*model, {}, {group.get(), true});
         },
         {"whole sequences"});
-    const PlainModel tied = model_of({.tied = true});
+    PlainModel tied = model_of({.tied = true});
     expect_error(
         [&] {
           apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kColumn}}, how);
