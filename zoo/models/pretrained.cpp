@@ -6,6 +6,7 @@
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/weight_writer.h"
 
@@ -166,7 +167,11 @@ std::shared_ptr<Model> from_pretrained(
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
         config.object(),
-        {options.architecture, options.context},
+        {options.architecture,
+         options.context,
+         [&](const std::string& name) {
+           return WeightFiles::open(folder).entries().contains(name);
+         }},
         config.origin());
     made->to(options.dtype);
     return made;
