@@ -58,6 +58,9 @@ AttentionOptions filled(AttentionOptions options, int ranks) {
   if (options.memory_features == 0) {
     options.memory_features = options.features;
   }
+  if (options.query_deviation == 0) {
+    options.query_deviation = options.deviation;
+  }
   if (options.output_deviation == 0) {
     options.output_deviation = options.deviation;
   }
@@ -92,6 +95,15 @@ AttentionImpl::AttentionImpl(
     : context_(context), options_(filled(options, context.ranks())) {
   const int64_t head = options_.head_features;
   const int64_t q_unit = head * (options_.heads / options_.kv_heads);
+  query_ = Linear::column(
+      *this,
+      "query",
+      context_,
+      {options_.features,
+       options_.kv_heads * q_unit,
+       options_.query_bias,
+       q_unit,
+       options_.query_deviation});
   const auto column =
       [&](const char* name, int64_t in, int64_t unit, bool bias) {
         return Linear::column(
@@ -100,7 +112,6 @@ AttentionImpl::AttentionImpl(
             context_,
             {in, options_.kv_heads * unit, bias, unit, options_.deviation});
       };
-  query_ = column("query", options_.features, q_unit, options_.query_bias);
   key_ = column("key", options_.memory_features, head, options_.key_bias);
   value_ = column("value", options_.memory_features, head, options_.value_bias);
   output_ = Linear::row(

@@ -34,11 +34,6 @@ at::Tensor Encoder::pooled(const at::Tensor& hidden) {
 }
 
 ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
-  // The last stage does not know what was drawn before it: the head has the
-  // number behind the layers'.
-  const RandomLayerScope random =
-      context_.numbered(static_cast<int64_t>(encoder_.layers.size()))
-          .random_scope(state.hidden.device());
   ModelOutput output;
   const bool tokens_only = head_kind_ == EncoderHead::kMaskedLm;
   at::Tensor whole;

@@ -138,7 +138,8 @@ ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
   TESSERA_CHECK(
       stage_.has_last(),
       "Model::finish: the model's last layer is on another stage.");
-  // It draws what it would draw wherever the layers are.
+  // It draws the same wherever the layers are: its number is the one behind
+  // theirs.
   const RandomLayerScope random(stage_.count(), state.hidden.device());
   return output(input, state);
 }
