@@ -25,6 +25,7 @@ namespace tessera {
 /// | take_part            | own part         | all-gather       |
 /// | all_gather_parts     | all-gather       | reduce-scatter   |
 /// | reduce_scatter_parts | reduce-scatter   | all-gather       |
+/// | all_to_all_parts     | all-to-all       | all-to-all       |
 ///
 /// gather_parts() is for a result that all ranks go on with in the same way:
 /// their gradients of it are equal, and adding them up would count them several
@@ -71,5 +72,23 @@ at::Tensor reduce_scatter_parts(
     const at::Tensor& partial,
     int64_t dim,
     Communicator& group);
+
+/// Parts of dimension `whole_dim` in place of parts of `parts_dim`: the
+/// argument has a part of the second and all of the first, the result a part of
+/// the first and all of the second. A rank sends (n - 1) / n of its elements.
+/// @throws tessera::Error when the tensor is not as long as the splits say.
+at::Tensor all_to_all_parts(
+    const at::Tensor& part,
+    int64_t parts_dim,
+    const DimSplit& parts,
+    int64_t whole_dim,
+    const DimSplit& whole,
+    Communicator& group);
+
+/// The mean of all ranks' numbers, the same on all of them; the gradient stays
+/// each rank's own. It is for losses of ranks that see different tokens and
+/// average their gradients afterwards (ParallelGroup::kGradients): that average
+/// is then the gradient of the mean.
+at::Tensor mean_over_group(const at::Tensor& own, Communicator& group);
 
 } // namespace tessera

@@ -135,6 +135,48 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
   }
 }
 
+// Uneven in both dimensions, and back.
+TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    testing::run_ranks(ranks, [ranks](World& world) {
+      auto group = world.new_communicator("context");
+      const DimSplit tokens(kUneven, ranks);
+      const DimSplit heads(5, ranks);
+      const at::Tensor whole = numbers({2, 5, kUneven, 3}, 1);
+      const auto part = [&](int64_t dim, const DimSplit& split) {
+        return whole.narrow(
+            dim, split.begin(world.rank()), split.length(world.rank()));
+      };
+      const at::Tensor by_heads =
+          all_to_all_parts(part(2, tokens), 2, tokens, 1, heads, *group);
+      EXPECT_TRUE(by_heads.equal(part(1, heads)));
+      EXPECT_TRUE(all_to_all_parts(by_heads, 1, heads, -2, tokens, *group)
+                      .equal(part(2, tokens)));
+      const auto exchange = [&](const at::Tensor& x, Communicator& g) {
+        return all_to_all_parts(x, 2, tokens, 1, heads, g);
+      };
+      const at::Tensor own =
+          own_numbers({2, 5, tokens.length(world.rank()), 3}, *group);
+      expect_transpose(exchange, own, *group, false, false);
+      expect_error(
+          [&] { all_to_all_parts(whole, 2, tokens, 0, heads, *group); },
+          {"all_to_all_parts"});
+    });
+  }
+}
+
+TEST(GroupOperations, AMeanLeavesGradientsAsTheyAre) {
+  testing::run_ranks(3, [](World& world) {
+    auto group = world.new_communicator("context");
+    const at::Tensor own =
+        torch::full({2}, world.rank() + 1.0, at::kDouble).requires_grad_();
+    const at::Tensor mean = mean_over_group(own, *group);
+    EXPECT_TRUE(mean.equal(torch::full({2}, 2.0, at::kDouble)));
+    (mean * 5).sum().backward();
+    EXPECT_TRUE(own.grad().equal(torch::full({2}, 5.0, at::kDouble)));
+  });
+}
+
 TEST(GroupOperations, CanBeDifferentiatedTwice) {
   testing::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
