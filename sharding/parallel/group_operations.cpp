@@ -2,70 +2,16 @@
 #include "tessera/sharding/parallel/group_operations.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/linear_function.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/WrapDimMinimal.h>
-#include <c10/util/accumulate.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
-#include <functional>
-#include <numeric>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera {
 
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
-
-/// A linear map and its transpose.
-struct LinearPair : torch::CustomClassHolder {
-  LinearPair(TensorMap map, TensorMap transpose)
-      : map(std::move(map)), transpose(std::move(transpose)) {}
-  TensorMap map;
-  TensorMap transpose;
-};
-
-constexpr const char* kPair = "pair";
-
-at::Tensor apply_linear(
-    const at::Tensor& input,
-    TensorMap map,
-    TensorMap transpose);
-
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& input,
-      const c10::intrusive_ptr<LinearPair>& pair) {
-    context->saved_data[kPair] = c10::IValue::make_capsule(pair);
-    return pair->map(input);
-  }
-
-  static variable_list backward(
-      AutogradContext* context,
-      const variable_list& gradients) {
-    const auto pair = c10::static_intrusive_pointer_cast<LinearPair>(
-        context->saved_data[kPair].toCapsule());
-    return {
-        apply_linear(gradients[0], pair->transpose, pair->map), at::Tensor()};
-  }
-};
-
-at::Tensor apply_linear(
-    const at::Tensor& input,
-    TensorMap map,
-    TensorMap transpose) {
-  return LinearFunction::apply(
-      input,
-      c10::make_intrusive<LinearPair>(std::move(map), std::move(transpose)));
-}
 
 at::Tensor unchanged(const at::Tensor& tensor) {
   return tensor;
@@ -135,47 +81,6 @@ at::Tensor reduce_scattered(
           part, front, "reduce-scatter in the group '" + group.name() + "'")
       .wait();
   return part.movedim(0, dim);
-}
-
-at::Tensor exchanged(
-    const at::Tensor& part,
-    int64_t parts_dim,
-    const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
-    Communicator& group) {
-  const int own = group.rank();
-  const auto sizes_from = [&](int rank) {
-    std::vector<int64_t> sizes = part.sizes().vec();
-    sizes[static_cast<size_t>(whole_dim)] = whole.length(own);
-    sizes[static_cast<size_t>(parts_dim)] = parts.length(rank);
-    return sizes;
-  };
-  AllToAllBlocks blocks;
-  std::vector<at::Tensor> sent;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    sent.push_back(
-        part.narrow(whole_dim, whole.begin(rank), whole.length(rank))
-            .flatten());
-    blocks.sent.push_back(sent.back().numel());
-    blocks.taken.push_back(c10::multiply_integers(sizes_from(rank)));
-  }
-  const at::Tensor input = at::cat(sent);
-  const at::Tensor output = at::empty(
-      {std::accumulate(blocks.taken.begin(), blocks.taken.end(), int64_t{0})},
-      part.options());
-  const std::string what = "all-to-all in the group '" + group.name() + "'";
-  if (parts.is_even() && whole.is_even()) {
-    group.all_to_all(output, input, what).wait();
-  } else {
-    group.all_to_all(output, input, blocks, what).wait();
-  }
-  std::vector<at::Tensor> taken = output.split(blocks.taken);
-  for (int rank = 0; rank < group.size(); ++rank) {
-    at::Tensor& block = taken[static_cast<size_t>(rank)];
-    block = block.view(sizes_from(rank));
-  }
-  return at::cat(taken, parts_dim);
 }
 
 void check_length(
@@ -274,31 +179,6 @@ at::Tensor all_gather_parts(
       },
       [&group, dim](const at::Tensor& gradient) {
         return reduce_scattered(gradient, dim, group);
-      });
-}
-
-at::Tensor all_to_all_parts(
-    const at::Tensor& part,
-    int64_t parts_dim,
-    const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
-    Communicator& group) {
-  const char* name = "all_to_all_parts";
-  check_length(part, parts_dim, parts.length(group.rank()), name, group);
-  check_length(part, whole_dim, whole.size(), name, group);
-  if (group.size() == 1) {
-    return part;
-  }
-  const int64_t from = c10::maybe_wrap_dim(parts_dim, part.dim());
-  const int64_t to = c10::maybe_wrap_dim(whole_dim, part.dim());
-  return apply_linear(
-      part,
-      [&group, from, parts, to, whole](const at::Tensor& tensor) {
-        return exchanged(tensor, from, parts, to, whole, group);
-      },
-      [&group, from, parts, to, whole](const at::Tensor& gradient) {
-        return exchanged(gradient, to, whole, from, parts, group);
       });
 }
 

@@ -27,7 +27,7 @@ namespace tessera {
 /// | reduce_scatter_parts | reduce-scatter   | all-gather       |
 /// | all_to_all_parts     | all-to-all       | all-to-all       |
 ///
-/// gather_parts() is for a result that all ranks go on with in the same way:
+/// (The last one is in exchange_operations.h.) gather_parts() is for a result that all ranks go on with in the same way:
 /// their gradients of it are equal, and adding them up would count them several
 /// times. all_gather_parts() is for a result that each rank uses for a part of
 /// a layer: each has a summand of its gradient, and taking one's own would drop
@@ -71,18 +71,6 @@ at::Tensor all_gather_parts(
 at::Tensor reduce_scatter_parts(
     const at::Tensor& partial,
     int64_t dim,
-    Communicator& group);
-
-/// Parts of dimension `whole_dim` in place of parts of `parts_dim`: the
-/// argument has a part of the second and all of the first, the result a part of
-/// the first and all of the second. A rank sends (n - 1) / n of its elements.
-/// @throws tessera::Error when the tensor is not as long as the splits say.
-at::Tensor all_to_all_parts(
-    const at::Tensor& part,
-    int64_t parts_dim,
-    const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
     Communicator& group);
 
 /// The mean of all ranks' numbers, the same on all of them; the gradient stays

@@ -2,10 +2,10 @@
 #include "tessera/sharding/parallel/ulysses_attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/parallel/exchange_operations.h"
 
 #include <numeric>
-#include <sstream>
 #include <string>
 
 namespace tessera {
@@ -14,16 +14,6 @@ namespace {
 
 constexpr int64_t kHeads = 1; // the dimension
 constexpr int64_t kTokens = 2;
-
-std::string divisors_of(int64_t number) {
-  std::ostringstream text;
-  for (int64_t n = 1; n <= number; ++n) {
-    if (number % n == 0) {
-      text << (n == 1 ? "" : ", ") << n;
-    }
-  }
-  return text.str();
-}
 
 /// Own tokens of all heads to all tokens of own heads.
 at::Tensor own_heads(

@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/group_operations.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/sharding/parallel/exchange_operations.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 
 #include <gtest/gtest.h>
@@ -161,6 +162,51 @@ TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
       expect_error(
           [&] { all_to_all_parts(whole, 2, tokens, 0, heads, *group); },
           {"all_to_all_parts"});
+    });
+  }
+}
+
+// Rank r sends 2 r + destination rows, the first rank nothing to itself.
+TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
+  for (const int ranks : {1, 2, 3}) {
+    testing::run_ranks(ranks, [ranks](World& world) {
+      auto group = world.new_communicator("expert");
+      RowExchange exchange;
+      std::vector<at::Tensor> expected;
+      int64_t rows = 0;
+      for (int r = 0; r < ranks; ++r) {
+        exchange.sent.push_back(2 * world.rank() + r);
+        exchange.taken.push_back(2 * r + world.rank());
+        rows += exchange.sent.back();
+        // What rank r has, of which this rank's rows begin behind the others'.
+        int64_t begin = 0;
+        for (int before = 0; before < world.rank(); ++before) {
+          begin += 2 * r + before;
+        }
+        int64_t all = 0;
+        for (int to = 0; to < ranks; ++to) {
+          all += 2 * r + to;
+        }
+        expected.push_back(numbers({all, 2}, 100 + r)
+                               .narrow(0, begin, exchange.taken.back()));
+      }
+      const at::Tensor own = own_numbers({rows, 2}, *group);
+      EXPECT_TRUE(
+          all_to_all_rows(own, exchange, *group).equal(torch::cat(expected)));
+      expect_transpose(
+          [&](const at::Tensor& x, Communicator& g) {
+            return all_to_all_rows(x, exchange, g);
+          },
+          own,
+          *group,
+          false,
+          false);
+      expect_error(
+          [&] {
+            all_to_all_rows(
+                torch::zeros({rows + 1, 2}, at::kDouble), exchange, *group);
+          },
+          {"all_to_all_rows", "rows are to be sent"});
     });
   }
 }
