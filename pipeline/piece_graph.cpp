@@ -145,7 +145,7 @@ struct PieceGraph::Halves {
 PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
     : inputs_(std::move(inputs)) {
   for (const at::Tensor& output : outputs) {
-    if (output.requires_grad()) {
+    if (output.defined() && output.requires_grad()) {
       roots_.push_back(torch::autograd::impl::gradient_edge(output));
     }
   }
@@ -153,7 +153,7 @@ PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
 
 void PieceGraph::collect_input_gradients() {
   for (at::Tensor& input : inputs_) {
-    if (input.requires_grad()) {
+    if (input.defined() && input.requires_grad()) {
       input_gradients_.push_back(
           input.grad().defined() ? input.grad() : at::zeros_like(input));
       input.mutable_grad().reset();
@@ -172,7 +172,7 @@ void PieceGraph::backward_input(const Tensors& gradients) {
   halves_ = std::make_shared<Halves>();
   std::unordered_set<Node*> targets;
   for (const at::Tensor& input : inputs_) {
-    if (input.requires_grad()) {
+    if (input.defined() && input.requires_grad()) {
       targets.insert(
           torch::autograd::impl::gradient_edge(input).function.get());
     }

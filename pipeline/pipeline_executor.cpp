@@ -188,6 +188,9 @@ PipelineExecutor::Tensors PipelineExecutor::take_inputs(const Work& work) {
     inputs = std::move(before.outputs);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) {
+      continue;
+    }
     inputs[i] = inputs[i].detach().set_requires_grad(
         flight.input_forms[i].requires_grad);
   }

@@ -20,7 +20,8 @@ namespace tessera {
 /// The forward of one chunk on one micro-batch. `inputs` are what the piece
 /// before it returned, none for the first piece of the model, whose data the
 /// function knows by the micro-batch's number. Returns what the next piece
-/// needs, tensors of any types, or, on the last piece, the loss alone.
+/// needs, tensors of any types, undefined ones too, or, on the last piece, the
+/// loss alone.
 using PipelineForward = std::function<std::vector<at::Tensor>(
     int chunk,
     int micro_batch,

@@ -16,7 +16,7 @@ namespace {
 
 // A header is a fixed number of integers: how many tensors, and for each its
 // type, whether it requires a gradient, its dimensions and sizes.
-constexpr size_t kMaxTensors = 16;
+constexpr size_t kMaxTensors = 128;
 constexpr size_t kMaxDims = 8;
 constexpr size_t kFormWords = 3 + kMaxDims;
 constexpr size_t kHeaderWords = 1 + kMaxTensors * kFormWords;
@@ -70,7 +70,9 @@ TensorForms forms_of(const std::vector<at::Tensor>& tensors) {
   TensorForms forms;
   for (const at::Tensor& tensor : tensors) {
     forms.push_back(
-        {tensor.scalar_type(), tensor.sizes().vec(), tensor.requires_grad()});
+        tensor.defined()
+            ? TensorForm{tensor.scalar_type(), tensor.sizes().vec(), tensor.requires_grad()}
+            : TensorForm{at::ScalarType::Undefined, {}, false});
   }
   return forms;
 }
@@ -121,6 +123,10 @@ IncomingTensors PipelineTransfers::receive(
     const std::string& what) {
   IncomingTensors incoming;
   for (const TensorForm& form : forms) {
+    if (!form.is_defined()) {
+      incoming.tensors.emplace_back();
+      continue;
+    }
     incoming.tensors.push_back(at::empty(form.sizes, form.dtype));
     incoming.pending.push_back(
         channels_.receive(incoming.tensors.back(), from, what));
@@ -149,7 +155,9 @@ void PipelineTransfers::send_activations(
         "or set PipelineOptions::shapes_vary.");
   }
   for (const at::Tensor& tensor : tensors) {
-    send(tensor, to, what);
+    if (tensor.defined()) {
+      send(tensor, to, what);
+    }
   }
 }
 

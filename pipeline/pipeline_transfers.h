@@ -15,9 +15,14 @@ namespace tessera {
 
 /// What a receiver has to know of a tensor.
 struct TensorForm {
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat; ///< Undefined for an undefined tensor
   std::vector<int64_t> sizes;
   bool requires_grad = false; ///< its gradient comes back
+
+  /// An undefined tensor keeps its place, and nothing is sent for it.
+  bool is_defined() const {
+    return dtype != at::ScalarType::Undefined;
+  }
 
   bool operator==(const TensorForm&) const = default;
 };

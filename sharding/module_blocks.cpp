@@ -33,7 +33,8 @@ std::string join(const std::string& path, const std::string& key) {
 bool is_container(const Module& module) {
   return dynamic_cast<const torch::nn::SequentialImpl*>(&module) ||
          dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
-         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
+         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) ||
+         dynamic_cast<const ModuleContainer*>(&module);
 }
 
 bool has_parameters(const Module& module) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a module may ask for its own parameters when it is wrapped.
+// What a module may say of itself and its parameters for when it is wrapped.
 
 #include <optional>
 
@@ -20,6 +20,17 @@ struct ResidencyHints {
   ResidencyHints() = default;
   ResidencyHints(const ResidencyHints&) = default;
   ResidencyHints& operator=(const ResidencyHints&) = default;
+};
+
+/// A module that also derives from this is a mere list of others, as
+/// torch::nn::ModuleList is: they may be groups, it is none.
+struct ModuleContainer {
+  virtual ~ModuleContainer() = default;
+
+ protected:
+  ModuleContainer() = default;
+  ModuleContainer(const ModuleContainer&) = default;
+  ModuleContainer& operator=(const ModuleContainer&) = default;
 };
 
 } // namespace tessera

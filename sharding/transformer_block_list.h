@@ -7,11 +7,12 @@
 #include "tessera/sharding/checkpoint_block.h"
 
 #include <ATen/ops/stack.h>
-#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -33,10 +34,11 @@ struct HiddenStates {
 ///   returns a tensor (NumHidden = 1) or a tuple, array or vector of NumHidden
 ///   tensors.
 ///
-/// Each block is a CheckpointBlock, registered as "0", "1", ..., and a group of
-/// its own in an engine.
+/// Each block is a CheckpointBlock, registered as "0", "1", ... or under the
+/// numbers that it has in a larger list, and a group of its own in an engine.
 template <typename Holder, size_t NumHidden = 1>
-class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
+class TransformerBlockListImpl : public torch::nn::Module,
+                                 public ModuleContainer {
   static_assert(NumHidden >= 1);
 
  public:
@@ -49,18 +51,35 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
   /// @param blocks_per_checkpoint that many consecutive blocks are recomputed
   ///   together: fewer inputs are kept, more is alive while one is recomputed.
   ///   About the root of the number of blocks needs the least memory.
+  /// @param numbers of the blocks, ascending, where they are some of a longer
+  ///   list; empty: 0, 1, ...
   explicit TransformerBlockListImpl(
       const std::vector<Block>& blocks,
-      size_t blocks_per_checkpoint = 1)
-      : blocks_per_checkpoint_(blocks_per_checkpoint) {
+      size_t blocks_per_checkpoint = 1,
+      std::vector<int> numbers = {})
+      : blocks_per_checkpoint_(blocks_per_checkpoint),
+        numbers_(std::move(numbers)) {
     TESSERA_CHECK(!blocks.empty(), "TransformerBlockList: there is no block.");
     TESSERA_CHECK(
         blocks_per_checkpoint > 0,
         "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least "
         "1.");
-    for (const Block& block : blocks) {
-      blocks_.push_back(block.ptr());
-      push_back(block.ptr());
+    if (numbers_.empty()) {
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        numbers_.push_back(static_cast<int>(i));
+      }
+    }
+    TESSERA_CHECK(
+        numbers_.size() == blocks.size() &&
+            std::is_sorted(numbers_.begin(), numbers_.end()),
+        "TransformerBlockList: ",
+        blocks.size(),
+        " blocks have ",
+        numbers_.size(),
+        " numbers; each needs one, ascending.");
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      blocks_.push_back(
+          register_module(std::to_string(numbers_[i]), blocks[i].ptr()));
     }
   }
 
@@ -68,34 +87,44 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
   explicit TransformerBlockListImpl(
       const std::vector<Holder>& blocks,
       const CheckpointOptions& options = {},
-      size_t blocks_per_checkpoint = 1)
+      size_t blocks_per_checkpoint = 1,
+      std::vector<int> numbers = {})
       : TransformerBlockListImpl(
             checkpointed(blocks, options),
-            blocks_per_checkpoint) {}
+            blocks_per_checkpoint,
+            std::move(numbers)) {}
 
   /// The first NumHidden arguments are the hidden states.
   template <typename... Arguments>
   Hidden forward(const Arguments&... arguments) {
-    return unpack(run_all(nullptr, arguments...));
+    return unpack(run_all(nullptr, all(), arguments...));
+  }
+
+  /// The blocks numbered [begin, end) alone.
+  /// @throws tessera::Error when one of them is not here.
+  template <typename... Arguments>
+  Hidden forward_range(int begin, int end, const Arguments&... arguments) {
+    return unpack(run_all(nullptr, range(begin, end), arguments...));
+  }
+
+  /// As forward_range(), and returns what entered every block as well.
+  template <typename... Arguments>
+  HiddenStates<Hidden> forward_range_with_hidden_states(
+      int begin,
+      int end,
+      const Arguments&... arguments) {
+    return with_hidden_states(range(begin, end), arguments...);
   }
 
   /// As forward(), and returns what entered every block as well.
   template <typename... Arguments>
   HiddenStates<Hidden> forward_with_hidden_states(
       const Arguments&... arguments) {
-    std::vector<States> entered;
-    HiddenStates<Hidden> result;
-    result.output = unpack(run_all(&entered, arguments...));
-    States stacked;
-    for (size_t h = 0; h < NumHidden; ++h) {
-      std::vector<at::Tensor> one;
-      for (const States& states : entered) {
-        one.push_back(states[h]);
-      }
-      stacked[h] = at::stack(one);
-    }
-    result.entered = unpack(std::move(stacked));
-    return result;
+    return with_hidden_states(all(), arguments...);
+  }
+
+  size_t size() const {
+    return blocks_.size();
   }
 
   const std::shared_ptr<typename Block::Impl>& block(size_t index) const {
@@ -113,6 +142,52 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
 
  private:
   using Blocks = std::vector<std::shared_ptr<typename Block::Impl>>;
+  using Span = std::pair<size_t, size_t>; ///< of blocks_
+
+  Span all() const {
+    return {0, blocks_.size()};
+  }
+
+  Span range(int begin, int end) const {
+    const auto first =
+        std::lower_bound(numbers_.begin(), numbers_.end(), begin);
+    const auto last = std::lower_bound(first, numbers_.end(), end);
+    TESSERA_CHECK(
+        begin < end && last - first == end - begin,
+        "TransformerBlockList: blocks ",
+        begin,
+        " to ",
+        end - 1,
+        " are not all here; there are ",
+        numbers_.size(),
+        ", from ",
+        numbers_.front(),
+        " to ",
+        numbers_.back(),
+        ".");
+    return {
+        static_cast<size_t>(first - numbers_.begin()),
+        static_cast<size_t>(last - numbers_.begin())};
+  }
+
+  template <typename... Arguments>
+  HiddenStates<Hidden> with_hidden_states(
+      const Span& blocks,
+      const Arguments&... arguments) {
+    std::vector<States> entered;
+    HiddenStates<Hidden> result;
+    result.output = unpack(run_all(&entered, blocks, arguments...));
+    States stacked;
+    for (size_t h = 0; h < NumHidden; ++h) {
+      std::vector<at::Tensor> one;
+      for (const States& states : entered) {
+        one.push_back(states[h]);
+      }
+      stacked[h] = at::stack(one);
+    }
+    result.entered = unpack(std::move(stacked));
+    return result;
+  }
 
   static std::vector<Block> checkpointed(
       const std::vector<Holder>& modules,
@@ -178,17 +253,21 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
   }
 
   template <typename... Arguments>
-  States run_all(std::vector<States>* entered, const Arguments&... arguments) {
+  States run_all(
+      std::vector<States>* entered,
+      const Span& blocks,
+      const Arguments&... arguments) {
     static_assert(
         sizeof...(Arguments) >= NumHidden,
         "the first NumHidden arguments are the hidden states");
-    const auto all = std::forward_as_tuple(arguments...);
+    const auto given = std::forward_as_tuple(arguments...);
     return [&]<size_t... H, size_t... O>(
         std::index_sequence<H...>, std::index_sequence<O...>) {
       return run_segments(
           entered,
-          States{std::get<H>(all)...},
-          std::get<NumHidden + O>(all)...);
+          blocks,
+          States{std::get<H>(given)...},
+          std::get<NumHidden + O>(given)...);
     }
     (std::make_index_sequence<NumHidden>(),
      std::make_index_sequence<sizeof...(Arguments) - NumHidden>());
@@ -197,10 +276,11 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
   template <typename... Others>
   States run_segments(
       std::vector<States>* entered,
+      const Span& blocks,
       States hidden,
       const Others&... others) {
-    for (size_t first = 0; first < blocks_.size();) {
-      Blocks segment = segment_from(first);
+    for (size_t first = blocks.first; first < blocks.second;) {
+      Blocks segment = segment_from(first, blocks.second);
       first += segment.size();
       if (entered != nullptr) {
         entered->push_back(hidden);
@@ -215,10 +295,9 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
   }
 
   /// The blocks from `first` on that are recomputed together.
-  Blocks segment_from(size_t first) const {
+  Blocks segment_from(size_t first, size_t last) const {
     const auto begin = blocks_.begin() + static_cast<std::ptrdiff_t>(first);
-    const size_t most =
-        std::min(blocks_per_checkpoint_, blocks_.size() - first);
+    const size_t most = std::min(blocks_per_checkpoint_, last - first);
     auto end = begin + 1;
     while (end != begin + static_cast<std::ptrdiff_t>(most) &&
            (*begin)->use_checkpoint && (*end)->use_checkpoint) {
@@ -252,6 +331,7 @@ class TransformerBlockListImpl : public torch::nn::ModuleListImpl {
 
   Blocks blocks_;
   size_t blocks_per_checkpoint_;
+  std::vector<int> numbers_; ///< of the blocks, ascending
 };
 
 /// The holder: TransformerBlockList<Layer> layers(std::vector<Layer>{...}).
@@ -264,9 +344,13 @@ class TransformerBlockList : public torch::nn::ModuleHolder<
   explicit TransformerBlockList(
       const std::vector<Holder>& blocks,
       const CheckpointOptions& options = {},
-      size_t blocks_per_checkpoint = 1)
-      : torch::nn::ModuleHolder<Impl>(
-            std::make_shared<Impl>(blocks, options, blocks_per_checkpoint)) {}
+      size_t blocks_per_checkpoint = 1,
+      std::vector<int> numbers = {})
+      : torch::nn::ModuleHolder<Impl>(std::make_shared<Impl>(
+            blocks,
+            options,
+            blocks_per_checkpoint,
+            std::move(numbers))) {}
   explicit TransformerBlockList(
       const std::vector<CheckpointBlock<Holder>>& blocks,
       size_t blocks_per_checkpoint = 1)

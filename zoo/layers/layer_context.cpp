@@ -16,6 +16,12 @@ LayerContext::LayerContext(const TensorParallel& how) : parallel_(how) {
       "layers.");
 }
 
+LayerContext LayerContext::on_stage(const PipelinePlace& place) const {
+  LayerContext context = *this;
+  context.place_ = place;
+  return context;
+}
+
 int LayerContext::ranks() const {
   return parallel_ ? parallel_->group->size() : 1;
 }

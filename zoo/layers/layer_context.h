@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What all layers of a model are made with: plain, or divided over a
-// tensor-parallel group.
+// tensor-parallel group; all of them, or those of a pipeline's stage.
 
+#include "tessera/pipeline/stage_layers.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +29,14 @@ class LayerContext {
   /// wrap().
   /// @throws tessera::Error when `how` has no group.
   explicit LayerContext(const TensorParallel& how);
+
+  /// The same layers, of one stage's pieces of the model.
+  LayerContext on_stage(const PipelinePlace& place) const;
+
+  /// By default the only stage.
+  const PipelinePlace& place() const {
+    return place_;
+  }
 
   /// Null for plain layers.
   const TensorParallel* parallel() const {
@@ -60,6 +69,7 @@ class LayerContext {
 
  private:
   std::optional<TensorParallel> parallel_;
+  PipelinePlace place_;
 };
 
 } // namespace tessera::zoo

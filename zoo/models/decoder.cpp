@@ -18,10 +18,11 @@ namespace {
 
 std::vector<TransformerLayer> make_layers(
     const LayerContext& context,
-    const std::vector<TransformerLayerOptions>& options) {
+    const std::vector<TransformerLayerOptions>& options,
+    const std::vector<int>& numbers) {
   std::vector<TransformerLayer> layers;
-  for (const TransformerLayerOptions& one : options) {
-    layers.emplace_back(context, one);
+  for (const int number : numbers) {
+    layers.emplace_back(context, options[static_cast<size_t>(number)]);
   }
   return layers;
 }
@@ -46,61 +47,98 @@ Decoder::Decoder(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(std::move(json), std::move(names), fresh_parts(head)),
+    : Model(
+          std::move(json),
+          std::move(names),
+          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          fresh_parts(head)),
       decoder_(config),
       head_kind_(head),
       context_(context) {
   if (config.rotary) {
     rotary_frequencies(*config.rotary, 1); // says what is wrong with them
   }
-  const int64_t features = config.features;
+  make_embeddings();
+  layers_ = register_module(
+      "layers",
+      TransformerLayers(
+          make_layers(context_, config.layers, stage().own()),
+          CheckpointOptions{.use_checkpoint = false},
+          /*blocks_per_checkpoint=*/1,
+          stage().own()));
+  if (stage().has_last()) {
+    make_end();
+  }
+}
+
+bool Decoder::is_projected() const {
+  return decoder_.embedding_features != 0 &&
+         decoder_.embedding_features != decoder_.features;
+}
+
+void Decoder::make_embeddings() {
+  const int64_t features = decoder_.features;
   const int64_t embedded =
-      config.embedding_features == 0 ? features : config.embedding_features;
-  const LinearOptions narrow{embedded, features, false, 1, config.deviation};
+      is_projected() ? decoder_.embedding_features : features;
+  const bool is_head =
+      head_kind_ == DecoderHead::kCausalLm && decoder_.tied_head;
+  if (!stage().has_first() && !(stage().has_last() && is_head)) {
+    return;
+  }
   const auto embeddings = register_module(
       "embeddings", std::make_shared<torch::nn::Module>("Embeddings"));
   tokens_ = Embedding(
       *embeddings,
       "tokens",
       context_,
-      {config.vocab, embedded, config.padding_id, config.deviation});
-  if (config.learned_positions > 0) {
-    positions_ = embeddings->register_module(
-        "positions", torch::nn::Embedding(config.learned_positions, features));
-    const torch::NoGradGuard no_grad;
-    positions_->weight.normal_(0, config.deviation);
+      {decoder_.vocab, embedded, decoder_.padding_id, decoder_.deviation});
+  if (!stage().has_first()) {
+    return;
   }
-  if (embedded != features) {
-    project_in_ = Linear::undivided(*this, "project_in", context_, narrow);
+  if (decoder_.learned_positions > 0) {
+    positions_ = embeddings->register_module(
+        "positions",
+        torch::nn::Embedding(decoder_.learned_positions, features));
+    const torch::NoGradGuard no_grad;
+    positions_->weight.normal_(0, decoder_.deviation);
+  }
+  if (is_projected()) {
+    project_in_ = Linear::undivided(
+        *this,
+        "project_in",
+        context_,
+        {embedded, features, false, 1, decoder_.deviation});
+  }
+}
+
+void Decoder::make_end() {
+  const int64_t embedded =
+      is_projected() ? decoder_.embedding_features : decoder_.features;
+  if (is_projected()) {
     project_out_ = Linear::undivided(
         *this,
         "project_out",
         context_,
-        {features, embedded, false, 1, config.deviation});
+        {decoder_.features, embedded, false, 1, decoder_.deviation});
   }
-  layers_ = register_module(
-      "layers",
-      TransformerLayers(
-          make_layers(context_, config.layers),
-          CheckpointOptions{.use_checkpoint = false}));
-  if (config.final_norm) {
+  if (decoder_.final_norm) {
     final_norm_ =
-        register_module("final_norm", Norm(context_, *config.final_norm));
+        register_module("final_norm", Norm(context_, *decoder_.final_norm));
   }
-  if (head == DecoderHead::kCausalLm && !config.tied_head) {
+  if (head_kind_ == DecoderHead::kCausalLm && !decoder_.tied_head) {
     head_ = Linear::column(
         *this,
         "head",
         context_,
-        {embedded, config.vocab, config.head_bias, 1, config.deviation});
+        {embedded, decoder_.vocab, decoder_.head_bias, 1, decoder_.deviation});
   }
-  if (head == DecoderHead::kSequenceClassification) {
+  if (head_kind_ == DecoderHead::kSequenceClassification) {
     // Every rank computes all of it from whole hidden states.
     score_ = Linear::column(
         *this,
         "score",
         LayerContext(),
-        {embedded, config.classifier.labels, false, 1, config.deviation});
+        {embedded, decoder_.classifier.labels, false, 1, decoder_.deviation});
   }
 }
 
@@ -146,8 +184,7 @@ at::Tensor Decoder::embed(
   if (decoder_.token_types && input.token_type_ids.defined()) {
     x = x + tokens_.forward(input.token_type_ids);
   }
-  if (decoder_.embedding_features != 0 &&
-      decoder_.embedding_features != decoder_.features) {
+  if (is_projected()) {
     x = project_in_.forward(x);
   }
   if (decoder_.learned_positions > 0) {
@@ -159,7 +196,8 @@ at::Tensor Decoder::embed(
 
 LayerInput Decoder::layer_input(
     const ModelInput& input,
-    const at::Tensor& positions) const {
+    const at::Tensor& positions,
+    at::ScalarType dtype) const {
   const int64_t length = input.input_ids.size(1);
   const at::Device device = input.input_ids.device();
   LayerInput layer;
@@ -172,7 +210,7 @@ LayerInput Decoder::layer_input(
         *decoder_.rotary,
         positions,
         ask ? positions.max().item<int64_t>() + 1 : length,
-        tokens_.weight().scalar_type());
+        dtype);
   }
   const at::Tensor seen = padding_mask(input.attention_mask);
   if (seen.defined()) {
@@ -187,26 +225,40 @@ LayerInput Decoder::layer_input(
   return layer;
 }
 
-ModelOutput Decoder::forward(const ModelInput& input) {
-  check(input);
-  ModelOutput output;
+LayerState Decoder::run_layers(
+    const ModelInput& input,
+    LayerState state,
+    int begin,
+    int end) {
   const at::Tensor positions = position_ids(input);
-  at::Tensor hidden = embed(input, positions);
-  const LayerInput layer = layer_input(input, positions);
-  if (input.hidden_states) {
-    auto states = layers_->forward_with_hidden_states(hidden, layer);
-    for (const at::Tensor& entered : states.entered.unbind(0)) {
-      output.hidden_states.push_back(context_.whole(entered));
-    }
-    hidden = states.output;
-  } else {
-    hidden = layers_->forward(hidden, layer);
+  if (begin == 0) {
+    state.hidden = embed(input, positions);
+  }
+  const LayerInput layer =
+      layer_input(input, positions, state.hidden.scalar_type());
+  if (!input.hidden_states) {
+    state.hidden = layers_->forward_range(begin, end, state.hidden, layer);
+    return state;
+  }
+  auto states = layers_->forward_range_with_hidden_states(
+      begin, end, state.hidden, layer);
+  for (const at::Tensor& entered : states.entered.unbind(0)) {
+    state.entered.push_back(entered);
+  }
+  state.hidden = states.output;
+  return state;
+}
+
+ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
+  ModelOutput output;
+  at::Tensor hidden = state.hidden;
+  for (const at::Tensor& entered : state.entered) {
+    output.hidden_states.push_back(context_.whole(entered));
   }
   if (decoder_.final_norm) {
     hidden = final_norm_->forward(hidden);
   }
-  if (decoder_.embedding_features != 0 &&
-      decoder_.embedding_features != decoder_.features) {
+  if (is_projected()) {
     hidden = project_out_.forward(hidden);
   }
   const bool is_lm = head_kind_ == DecoderHead::kCausalLm;

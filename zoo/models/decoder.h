@@ -43,7 +43,12 @@ struct DecoderConfig {
 
 /// Modules: `embeddings.tokens`, `embeddings.positions`, `project_in`,
 /// `layers.N` (TransformerLayer), `final_norm`, `project_out`, and the head:
-/// `head`, or nothing where it is tied, or `score`.
+/// `head`, or nothing where it is tied, or `score`. The last stage of a
+/// pipeline has `embeddings.tokens` too where the head is tied to it.
+///
+/// Takes input_ids, attention_mask, position_ids, token_type_ids where the
+/// model has them, and labels: tokens [B, S], of which each predicts the next
+/// one, or classes.
 class Decoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -54,11 +59,6 @@ class Decoder : public Model {
       nlohmann::json json,
       NameTable names);
 
-  /// Takes input_ids, attention_mask, position_ids, token_type_ids where the
-  /// model has them, and labels: tokens [B, S], of which each predicts the next
-  /// one, or classes.
-  ModelOutput forward(const ModelInput& input) override;
-
   const DecoderConfig& decoder_config() const {
     return decoder_;
   }
@@ -68,12 +68,25 @@ class Decoder : public Model {
     return layers_;
   }
 
+ protected:
+  void check(const ModelInput& input) const override;
+  LayerState run_layers(
+      const ModelInput& input,
+      LayerState state,
+      int begin,
+      int end) override;
+  ModelOutput output(const ModelInput& input, const LayerState& state) override;
+
  private:
-  void check(const ModelInput& input) const;
+  bool is_projected() const;
+  void make_embeddings();
+  void make_end();
   at::Tensor embed(const ModelInput& input, const at::Tensor& positions);
   at::Tensor position_ids(const ModelInput& input) const;
-  LayerInput layer_input(const ModelInput& input, const at::Tensor& positions)
-      const;
+  LayerInput layer_input(
+      const ModelInput& input,
+      const at::Tensor& positions,
+      at::ScalarType dtype) const;
   void add_language_head(
       const ModelInput& input,
       const at::Tensor& hidden,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/model.h"
 
+#include "tessera/runtime/core/error.h"
+
 #include <utility>
 
 namespace tessera::zoo {
@@ -65,12 +67,64 @@ NamedTensors ModelOutput::named() const {
   return tensors;
 }
 
+std::vector<at::Tensor> LayerState::tensors() const {
+  std::vector<at::Tensor> all{hidden, bias, memory};
+  all.insert(all.end(), entered.begin(), entered.end());
+  return all;
+}
+
+LayerState LayerState::from_tensors(const std::vector<at::Tensor>& tensors) {
+  LayerState state;
+  size_t at = 0;
+  for (at::Tensor* one : {&state.hidden, &state.bias, &state.memory}) {
+    *one = tensors.at(at++);
+  }
+  state.entered.assign(
+      tensors.begin() + static_cast<std::ptrdiff_t>(at), tensors.end());
+  return state;
+}
+
 Model::Model(
     nlohmann::json config,
     NameTable names,
+    const StageLayers& stage,
     std::vector<std::string> may_be_missing)
-    : config_(std::move(config)),
+    : stage_(stage),
+      config_(std::move(config)),
       names_(std::move(names)),
-      may_be_missing_(std::move(may_be_missing)) {}
+      may_be_missing_(std::move(may_be_missing)) {
+  names_.is_part = !stage_.is_whole();
+}
+
+ModelOutput Model::forward(const ModelInput& input) {
+  TESSERA_CHECK(
+      stage_.is_whole(),
+      "Model::forward: this is one of a pipeline's stages, with ",
+      stage_.own().size(),
+      " of ",
+      stage_.count(),
+      " layers; run it with pipeline_forward().");
+  LayerState state;
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
+    state = forward_chunk(chunk, input, std::move(state));
+  }
+  return finish(input, state);
+}
+
+LayerState Model::forward_chunk(
+    int chunk,
+    const ModelInput& input,
+    LayerState before) {
+  check(input);
+  return run_layers(
+      input, std::move(before), stage_.begin(chunk), stage_.end(chunk));
+}
+
+ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
+  TESSERA_CHECK(
+      stage_.has_last(),
+      "Model::finish: the model's last layer is on another stage.");
+  return output(input, state);
+}
 
 } // namespace tessera::zoo

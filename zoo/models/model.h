@@ -2,6 +2,7 @@
 #pragma once
 // What all models of the zoo have in common.
 
+#include "tessera/pipeline/stage_layers.h"
 #include "tessera/zoo/models/name_table.h"
 
 #include <torch/nn/module.h>
@@ -59,13 +60,51 @@ struct ModelOutput {
   NamedTensors named() const;
 };
 
+/// What a model's layers hand on from one to the next; what a model does not
+/// have stays undefined.
+struct LayerState {
+  at::Tensor hidden; ///< between layers
+  at::Tensor bias; ///< of attention, made by one layer for those behind it
+  at::Tensor memory; ///< what the encoder made, in a decoder's layers
+  /// What entered each layer so far, where hidden states are wanted.
+  std::vector<at::Tensor> entered;
+
+  /// All of them, to be sent; undefined ones keep their place.
+  std::vector<at::Tensor> tensors() const;
+  static LayerState from_tensors(const std::vector<at::Tensor>& tensors);
+};
+
 /// A model with a head. Hugging Face's config.json is its configuration, and
 /// its name table says how a checkpoint of transformers holds its parameters.
+///
+/// [Note: models in pieces] A model is written as layers between a beginning
+/// (embeddings) and an end (norm, head, loss), and has those of its
+/// LayerContext's stage: the beginning lies with the first layer, the end with
+/// the last one, and parameters have the names that they have in the whole. An
+/// encoder-decoder counts its encoder's layers first. Every stage is given the
+/// same ModelInput, from which masks and positions follow.
 class Model : public torch::nn::Module {
  public:
+  /// A whole model's results.
   /// @throws tessera::Error on wrong shapes, ids out of range, or arguments
-  ///     that the model does not take.
-  virtual ModelOutput forward(const ModelInput& input) = 0;
+  ///     that the model does not take; when it is a stage's part.
+  ModelOutput forward(const ModelInput& input);
+
+  /// The layers of one of this stage's chunks.
+  /// @param before of the piece before; empty for the model's first.
+  /// @throws tessera::Error as forward().
+  LayerState forward_chunk(
+      int chunk,
+      const ModelInput& input,
+      LayerState before = {});
+
+  /// The end of the model, on the stage that has its last layer.
+  ModelOutput finish(const ModelInput& input, const LayerState& state);
+
+  /// Which layers are here.
+  const StageLayers& stage() const {
+    return stage_;
+  }
 
   /// As given to from_config(), with this model's `architectures`.
   const nlohmann::json& config() const {
@@ -81,13 +120,31 @@ class Model : public torch::nn::Module {
   }
 
  protected:
-  /// `names` of this architecture, see NameTable.
+  /// @param names of this architecture, see NameTable.
+  /// @param stage the layers that are to be made.
   Model(
       nlohmann::json config,
       NameTable names,
+      const StageLayers& stage,
       std::vector<std::string> may_be_missing = {});
 
+  /// @throws tessera::Error on input that this model does not take.
+  virtual void check(const ModelInput& input) const = 0;
+
+  /// Layers [begin, end), which are here; with layer 0, what comes before.
+  virtual LayerState run_layers(
+      const ModelInput& input,
+      LayerState state,
+      int begin,
+      int end) = 0;
+
+  /// What comes behind the last layer.
+  virtual ModelOutput output(
+      const ModelInput& input,
+      const LayerState& state) = 0;
+
  private:
+  StageLayers stage_;
   nlohmann::json config_;
   NameTable names_;
   std::vector<std::string> may_be_missing_;

@@ -75,6 +75,16 @@ std::string filled(std::string_view pattern, const Match& match) {
   return name + match.rest;
 }
 
+/// Whether some line is about a tensor of theirs of this name.
+bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
+  for (const NameRule& rule : rules) {
+    if (match_module(rule.theirs, name).found) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// The line and the place in it that a parameter has.
 struct Line {
   const NameRule* rule = nullptr;
@@ -249,6 +259,10 @@ PiecesOfWeight WeightNames::pieces() const {
       if (is_ignored(pattern, name) || is_ignored(pattern, without)) {
         return std::vector<WeightPiece>();
       }
+    }
+    if (table.is_part &&
+        (has_line(table.base, without) || has_line(table.head, name))) {
+      return std::vector<WeightPiece>();
     }
     return std::nullopt;
   };

@@ -49,6 +49,9 @@ struct NameTable {
   /// weights saved twice, heads of another task. `*` stands for a number, at
   /// the end for anything; with the prefix or without.
   std::vector<std::string> ignored;
+  /// The parameters are those of a pipeline's stage: tensors that are in a line
+  /// and not here are another stage's.
+  bool is_part = false;
 };
 
 /// A tensor of a checkpoint and the parameters that are in it.

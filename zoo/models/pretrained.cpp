@@ -173,7 +173,9 @@ std::shared_ptr<Model> from_pretrained(
   });
   const LoadWeightsReport report =
       load_weights(*model, folder, weight_options(*model));
-  log_list(folder, "not needed, left out", report.left_out);
+  if (model->stage().is_whole()) { // else they are other stages'
+    log_list(folder, "not needed, left out", report.left_out);
+  }
   log_list(folder, "not in the checkpoint, fresh", report.missing);
   if (!options.lazy) {
     materialize(*model);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/pipeline/stage_layers.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+LayerPartition partition_of(const PipelinePlace& place, int layers) {
+  const int pieces = place.stages * place.chunks;
+  if (place.piece_of_layer.empty()) {
+    return partition_by_count(layers, pieces);
+  }
+  TESSERA_CHECK(
+      static_cast<int>(place.piece_of_layer.size()) == layers,
+      "the pipeline's map has a piece for ",
+      place.piece_of_layer.size(),
+      " layers; the model has ",
+      layers,
+      ".");
+  return partition_by_map(place.piece_of_layer, pieces);
+}
+
+} // namespace
+
+StageLayers::StageLayers(const PipelinePlace& place, int layers)
+    : count_(layers),
+      shape_{place.stages, /*micro_batches=*/1, place.chunks},
+      stage_(place.stage),
+      partition_(partition_of(place, layers)) {}
+
+bool StageLayers::has(int layer) const {
+  return shape_.stage_of(partition_.piece_of(layer)) == stage_;
+}
+
+std::vector<int> StageLayers::own() const {
+  std::vector<int> layers;
+  for (int chunk = 0; chunk < chunks(); ++chunk) {
+    for (int layer = begin(chunk); layer < end(chunk); ++layer) {
+      layers.push_back(layer);
+    }
+  }
+  std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
+} // namespace tessera
