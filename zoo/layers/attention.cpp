@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/zoo/layers/context_attention.h"
 
 #include <torch/types.h>
 
@@ -143,6 +143,10 @@ at::Tensor AttentionImpl::forward(
   TESSERA_CHECK(
       !options_.causal || !input.bias.defined() || input.mask.defined(),
       "Attention: causal attention with a bias needs a mask that is causal");
+  TESSERA_CHECK(
+      context_.context() == nullptr || !input.memory.defined(),
+      "Attention: cross-attention is not implemented for sequences that are "
+      "divided over context-parallel ranks; use a context size of 1");
   const at::Tensor entered = context_.enter(hidden);
   const at::Tensor source =
       input.memory.defined() ? context_.enter(input.memory) : entered;
@@ -165,11 +169,13 @@ at::Tensor AttentionImpl::forward(
   call.dropout = is_training() ? options_.dropout : 0;
   at::Tensor attended;
   {
-    std::optional<TensorRandomScope> parts;
-    if (context_.parallel() != nullptr && call.dropout > 0) {
-      parts.emplace(*context_.parallel()->group, hidden.device());
+    std::optional<PartsRandomScope> random;
+    if (call.dropout > 0) {
+      random.emplace(context_, hidden.device(), /*tensor_parts=*/true);
     }
-    attended = options_.function(call);
+    const ContextParallel* how = context_.context();
+    attended = how != nullptr ? context_attention(call, options_.function, *how)
+                              : options_.function(call);
   }
   return output_.forward(attended.transpose(1, 2).flatten(2));
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/feed_forward.h"
 
-#include "tessera/sharding/parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -40,10 +39,7 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
                          ? activation_(gate_.forward_entered(entered)) * up
                          : activation_(up);
   if (is_training() && options_.dropout > 0) {
-    std::optional<TensorRandomScope> parts;
-    if (context_.parallel() != nullptr) {
-      parts.emplace(*context_.parallel()->group, x.device());
-    }
+    const PartsRandomScope random(context_, x.device(), /*tensor_parts=*/true);
     inner = at::dropout(inner, options_.dropout, true);
   }
   return down_.forward(inner);

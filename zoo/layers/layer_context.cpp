@@ -3,7 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -22,12 +21,40 @@ LayerContext LayerContext::on_stage(const PipelinePlace& place) const {
   return context;
 }
 
+LayerContext LayerContext::over_context(const ContextParallel& how) const {
+  check(how);
+  LayerContext context = *this;
+  context.sequences_ = how;
+  return context;
+}
+
+LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
+  TESSERA_CHECK(
+      how.group != nullptr && how.gradients != nullptr,
+      "LayerContext: ExpertParallel needs both the expert group and the group "
+      "of gradients");
+  LayerContext context = *this;
+  context.experts_ = how;
+  return context;
+}
+
 int LayerContext::ranks() const {
   return parallel_ ? parallel_->group->size() : 1;
 }
 
 int LayerContext::rank() const {
   return parallel_ ? parallel_->group->rank() : 0;
+}
+
+at::Tensor LayerContext::own_tokens(const at::Tensor& whole, int64_t dim)
+    const {
+  return sequences_ && whole.defined()
+             ? own_context_part(whole, dim, *sequences_)
+             : whole;
+}
+
+at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
+  return sequences_ ? whole_context(own, 1, *sequences_) : own;
 }
 
 at::Tensor LayerContext::enter(const at::Tensor& between) const {
@@ -45,14 +72,14 @@ at::Tensor LayerContext::between(const at::Tensor& whole) const {
 
 at::Tensor LayerContext::whole(const at::Tensor& between) const {
   if (!parallel_ || !parallel_->sequence) {
-    return between;
+    return all_tokens(between);
   }
   const int64_t dim = parallel_->sequence_dim;
-  return gather_parts(
+  return all_tokens(gather_parts(
       between,
       dim,
       DimSplit(between.size(dim) * ranks(), ranks()),
-      *parallel_->group);
+      *parallel_->group));
 }
 
 at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
@@ -72,11 +99,21 @@ at::Tensor LayerContext::dropout(
   if (!train || probability == 0) {
     return between;
   }
-  std::optional<TensorRandomScope> parts;
-  if (parallel_ && parallel_->sequence) {
-    parts.emplace(*parallel_->group, between.device());
-  }
+  const PartsRandomScope random(
+      *this, between.device(), parallel_ && parallel_->sequence);
   return at::dropout(between, probability, true);
+}
+
+PartsRandomScope::PartsRandomScope(
+    const LayerContext& context,
+    const at::Device& device,
+    bool tensor_parts) {
+  if (context.context() != nullptr) {
+    tokens_.emplace(*context.context()->group, device);
+  }
+  if (tensor_parts && context.parallel() != nullptr) {
+    parts_.emplace(*context.parallel()->group, device);
+  }
 }
 
 } // namespace tessera::zoo
