@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -48,6 +49,9 @@ RunMonitor::RunMonitor(
       engine_(engine),
       options_(options),
       total_steps_(total_steps),
+      batches_(batch_share(world, options)),
+      tells_loss_(
+          options.parallel == nullptr || options.parallel->tells_loss()),
       device_(device_of(engine)),
       written_steps_(done_steps) {
   TESSERA_CHECK(
@@ -77,7 +81,15 @@ void RunMonitor::end() {
 }
 
 void RunMonitor::add(const MicroBatch& batch) {
-  losses_.add(batch.loss, options_.accumulate, batch.tokens);
+  if (tells_loss_) {
+    losses_.add(batch.loss, options_.accumulate, batch.tokens);
+  }
+}
+
+void RunMonitor::add(const std::vector<at::Tensor>& losses, int64_t tokens) {
+  for (const at::Tensor& loss : losses) {
+    add({loss, std::exchange(tokens, 0)});
+  }
 }
 
 bool RunMonitor::reports(int64_t step) const {
@@ -87,7 +99,7 @@ bool RunMonitor::reports(int64_t step) const {
 }
 
 void RunMonitor::read_losses(int64_t step) {
-  totals_ = losses_.take(engine_, world_.size(), step - written_steps_);
+  totals_ = losses_.take(engine_, batches_.count, step - written_steps_);
   check_finite(totals_.loss, written_steps_ + 1, step);
   tokens_ += totals_.tokens;
 }

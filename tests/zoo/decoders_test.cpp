@@ -327,14 +327,16 @@ TEST(Registry, SurvivesHostileConfigurations) {
       {{"x", 1}}};
   int refused = 0;
   for (const char* name :
-       {"gpt2",
+       {"bert",
+        "gpt2",
         "gptj",
         "llama3",
         "llama_yarn",
         "opt_350m",
         "qwen2",
         "qwen2_moe",
-        "qwen3"}) {
+        "qwen3",
+        "roberta_questions"}) {
     const nlohmann::json config =
         read_json(fixture("models") / name / "config.json");
     for (const auto& [key, old] : config.items()) {

@@ -18,17 +18,6 @@ namespace tessera::zoo {
 
 namespace {
 
-std::vector<TransformerLayer> make_layers(
-    const LayerContext& context,
-    const std::vector<TransformerLayerOptions>& options,
-    const std::vector<int>& numbers) {
-  std::vector<TransformerLayer> layers;
-  for (const int number : numbers) {
-    layers.emplace_back(context, options[static_cast<size_t>(number)]);
-  }
-  return layers;
-}
-
 /// The layers' options, for this model's losses.
 std::vector<TransformerLayerOptions> completed(const DecoderConfig& config) {
   std::vector<TransformerLayerOptions> layers = config.layers;
@@ -65,12 +54,6 @@ std::vector<std::string> fresh_parts(DecoderHead head) {
 
 } // namespace
 
-std::vector<TransformerLayerOptions> equal_layers(
-    const TransformerLayerOptions& layer,
-    int64_t count) {
-  return {static_cast<size_t>(count), layer};
-}
-
 Decoder::Decoder(
     const DecoderConfig& config,
     DecoderHead head,
@@ -95,12 +78,7 @@ Decoder::Decoder(
       "size of 1");
   make_embeddings();
   layers_ = register_module(
-      "layers",
-      TransformerLayers(
-          make_layers(context_, completed(config), stage().own()),
-          CheckpointOptions{.use_checkpoint = false},
-          /*blocks_per_checkpoint=*/1,
-          stage().own()));
+      "layers", make_layers(context_, completed(config), stage().own()));
   if (stage().has_last()) {
     make_end();
   }
@@ -271,16 +249,7 @@ LayerState Decoder::run_layers(
   }
   const LayerInput layer =
       layer_input(input, positions, state.hidden.scalar_type());
-  if (!input.hidden_states) {
-    state.hidden = layers_->forward_range(begin, end, state.hidden, layer);
-    return state;
-  }
-  auto states = layers_->forward_range_with_hidden_states(
-      begin, end, state.hidden, layer);
-  for (const at::Tensor& entered : states.entered.unbind(0)) {
-    state.entered.push_back(entered);
-  }
-  state.hidden = states.output;
+  run_range(layers_, begin, end, layer, input.hidden_states, state);
   return state;
 }
 

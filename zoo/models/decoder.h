@@ -5,6 +5,7 @@
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/classification.h"
+#include "tessera/zoo/models/layer_stack.h"
 #include "tessera/zoo/models/model.h"
 
 #include <cstdint>
@@ -117,10 +118,5 @@ class Decoder : public Model {
   Norm final_norm_{nullptr};
   Linear head_, score_;
 };
-
-/// So many layers with the same options.
-std::vector<TransformerLayerOptions> equal_layers(
-    const TransformerLayerOptions& layer,
-    int64_t count);
 
 } // namespace tessera::zoo

@@ -5,6 +5,7 @@ namespace tessera::zoo {
 
 std::vector<ModelFamily> built_in_families() {
   return {
+      bert_family(),
       gpt2_family(),
       gptj_family(),
       llama_family(),
@@ -13,6 +14,7 @@ std::vector<ModelFamily> built_in_families() {
       qwen2_moe_family(),
       qwen3_family(),
       qwen3_moe_family(),
+      roberta_family(),
   };
 }
 

@@ -12,6 +12,7 @@ namespace tessera::zoo {
 
 std::vector<ModelFamily> built_in_families();
 
+ModelFamily bert_family();
 ModelFamily gpt2_family();
 ModelFamily gptj_family();
 ModelFamily llama_family();
@@ -20,6 +21,7 @@ ModelFamily qwen2_family();
 ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
 ModelFamily qwen3_moe_family();
+ModelFamily roberta_family();
 
 /// How a family of decoders reads its configurations and names its weights.
 struct DecoderFamily {

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/transformer_layer.h"
 
 #include <utility>
 
@@ -109,6 +110,18 @@ ModelOutput Model::forward(const ModelInput& input) {
     state = forward_chunk(chunk, input, std::move(state));
   }
   return finish(input, state);
+}
+
+void Model::set_recomputed_layers(int64_t count) {
+  const std::vector<int> numbers = stage_.own();
+  size_t next = 0;
+  for (const auto& module : modules()) {
+    // In the order in which they were registered, which is the model's.
+    if (auto* block =
+            dynamic_cast<TransformerLayers::Impl::Block::Impl*>(module.get())) {
+      block->use_checkpoint = numbers.at(next++) < count;
+    }
+  }
 }
 
 LayerState Model::forward_chunk(

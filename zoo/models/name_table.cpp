@@ -75,6 +75,19 @@ std::string filled(std::string_view pattern, const Match& match) {
   return name + match.rest;
 }
 
+/// What TensorFlow's checkpoints call the parameters of norms, and the oldest
+/// ones of PyTorch after them.
+std::string modern_name(std::string_view name) {
+  std::string result(name);
+  for (const auto& [old, now] :
+       {std::pair(".gamma", ".weight"), std::pair(".beta", ".bias")}) {
+    if (name.ends_with(old)) {
+      result.replace(result.rfind('.'), std::string::npos, now);
+    }
+  }
+  return result;
+}
+
 /// Whether some line is about a tensor of theirs of this name.
 bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
   for (const NameRule& rule : rules) {
@@ -244,8 +257,10 @@ PiecesOfWeight WeightNames::pieces() const {
     by_name->emplace(weight.name, pieces_of(weight));
   }
   return [by_name, table = table_](
-             std::string_view name) -> std::optional<std::vector<WeightPiece>> {
-    const std::string with = table.prefix + std::string(name);
+             std::string_view old) -> std::optional<std::vector<WeightPiece>> {
+    const std::string modern = modern_name(old);
+    const std::string_view name = modern;
+    const std::string with = table.prefix + modern;
     const std::string_view without = name.starts_with(table.prefix)
                                          ? name.substr(table.prefix.size())
                                          : name;

@@ -156,6 +156,12 @@ void finish(
 
 } // namespace
 
+LayerContext layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return (tensor ? LayerContext(*tensor) : LayerContext())
+      .on_stage(parallel.place());
+}
+
 LoadWeightsOptions weight_options(const Model& model) {
   LoadWeightsOptions options;
   options.pieces = WeightNames(model, model.names()).pieces();
@@ -171,12 +177,16 @@ std::shared_ptr<Model> from_pretrained(
       fs::exists(path),
       path,
       " does not exist; give the folder of an unpacked Hugging Face model");
-  const auto config = JsonFields::from_file(path);
+  const auto fields = JsonFields::from_file(path);
+  nlohmann::json config = fields.object();
+  config.update(options.config);
+  const std::string architecture =
+      options.head.empty()
+          ? options.architecture
+          : architecture_with_head(config, options.head, fields.origin());
   const std::shared_ptr<Model> model = lazy([&] {
-    auto made = from_config(
-        config.object(),
-        {options.architecture, options.context},
-        config.origin());
+    auto made =
+        from_config(config, {architecture, options.context}, fields.origin());
     made->to(options.dtype);
     return made;
   });

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoders against transformers: hidden states, logits, loss, gradients,
+// dropout, and the bytes of a folder that is saved again.
+
+#include "support/expect_error.h"
+#include "tessera/zoo/models/encoder.h"
+#include "tessera/zoo/models/tensor_files.h"
+#include "zoo/model_fixture.h"
+
+namespace tessera::zoo {
+namespace {
+
+class Encoders : public ::testing::TestWithParam<const char*> {};
+
+} // namespace
+
+TEST_P(Encoders, EqualTransformers) {
+  expect_equals_transformers(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Encoders,
+    ::testing::Values(
+        "bert",
+        "bert_base",
+        "bert_classifier",
+        "bert_pretraining",
+        "bert_questions",
+        "bert_tokens",
+        "roberta",
+        "roberta_base",
+        "roberta_classifier",
+        "roberta_questions",
+        "roberta_tokens"),
+    [](const auto& one) { return std::string(one.param); });
+
+// Same probabilities in the same places: the generator gives both the same
+// numbers.
+TEST(Encoder, DropsWhatTransformersDrops) {
+  for (const char* name : {"bert_classifier", "roberta_classifier"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    model->train();
+    torch::manual_seed(7);
+    expect_near(
+        model->forward(reference.input()).loss,
+        reference.tensors("train.").at("loss"));
+  }
+}
+
+TEST(Encoder, ComputesTheLossWithoutHiddenStates) {
+  for (const char* name : {"bert", "roberta"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    ModelInput input = reference.input();
+    input.loss_only = true;
+    input.hidden_states = false;
+    const ModelOutput output = model->forward(input);
+    EXPECT_FALSE(output.logits.defined());
+    expect_near(output.loss, reference.tensors("out.").at("loss"));
+    output.loss.backward();
+    expect_gradients(reference, *model);
+  }
+}
+
+TEST(Encoder, RecomputesItsLayers) {
+  const ModelFixture reference("bert");
+  const auto model = from_pretrained(reference.folder());
+  auto& layers = dynamic_cast<Encoder&>(*model).layers();
+  for (size_t i = 0; i < layers->size(); ++i) {
+    layers->block(i)->use_checkpoint = true;
+  }
+  model->forward(reference.input()).loss.backward();
+  expect_gradients(reference, *model);
+}
+
+// The first checkpoints: names of TensorFlow, saved positions, the tied
+// weight once more, and the heads of pre-training.
+TEST(Encoder, TakesOldCheckpoints) {
+  const ModelFixture reference("bert_classifier");
+  const auto file =
+      SafetensorsFile::open(reference.folder() / "model.safetensors");
+  NamedTensors old;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    std::string name = entry.name;
+    for (const auto& [now, then] :
+         {std::pair("LayerNorm.weight", "LayerNorm.gamma"),
+          std::pair("LayerNorm.bias", "LayerNorm.beta")}) {
+      if (const size_t at = name.find(now); at != std::string::npos) {
+        name = name.substr(0, at) + then;
+      }
+    }
+    old.emplace(name, fixture_tensor(file, entry.name));
+  }
+  old["bert.embeddings.position_ids"] = torch::arange(23).unsqueeze(0);
+  old["cls.predictions.decoder.weight"] = torch::zeros({61, 24});
+  old["cls.predictions.decoder.bias"] = torch::zeros({61});
+  old["cls.seq_relationship.weight"] = torch::zeros({2, 24});
+  const TemporaryFolder folder;
+  write_named_tensors(folder.path() / "model.safetensors", old);
+  std::filesystem::copy_file(
+      reference.folder() / "config.json", folder.path() / "config.json");
+  const auto model = from_pretrained(folder.path());
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+// A base model's checkpoint has no prefix and makes every head, fresh; a
+// masked LM's has no pooler.
+TEST(Encoder, TakesCheckpointsOfOtherHeads) {
+  const ModelFixture base("roberta_base");
+  const torch::Tensor last = base.tensors("out.").at("last_hidden_state");
+  for (const char* head :
+       {"ForMaskedLM",
+        "ForQuestionAnswering",
+        "ForSequenceClassification",
+        "ForTokenClassification"}) {
+    SCOPED_TRACE(head);
+    const auto model = from_pretrained(
+        base.folder(), {.architecture = std::string("Roberta") + head});
+    const ModelOutput output = model->forward(base.input());
+    expect_near(output.hidden_states.back(), last);
+  }
+  const ModelFixture lm("bert");
+  ModelInput input = lm.input();
+  input.labels = torch::Tensor();
+  const auto pooled =
+      from_pretrained(lm.folder(), {.architecture = "BertModel"});
+  expect_near(
+      pooled->forward(input).last_hidden_state,
+      lm.tensors("out.").at("hidden_states.2"));
+}
+
+TEST(Encoder, NeedsNoMaskAndNoTypes) {
+  const ModelFixture reference("bert");
+  const auto model = from_pretrained(reference.folder());
+  ModelInput input;
+  input.input_ids = reference.input().input_ids;
+  const ModelOutput output = model->forward(input);
+  input.attention_mask = torch::ones_like(input.input_ids);
+  input.token_type_ids = torch::zeros_like(input.input_ids);
+  input.position_ids = torch::arange(input.input_ids.size(1)).unsqueeze(0);
+  expect_near(model->forward(input).logits, output.logits);
+}
+
+TEST(Encoder, NamesWhatIsWrong) {
+  const ModelFixture reference("roberta_questions");
+  const auto model = from_pretrained(reference.folder());
+  ModelInput input;
+  input.input_ids = torch::full({2, 20}, 7, torch::kInt64);
+  expect_error(
+      [&] { model->forward(input); }, {"20 tokens", "positions for 19"});
+  input.input_ids = input.input_ids.narrow(1, 0, 5);
+  input.labels = torch::zeros({2}, torch::kInt64);
+  expect_error([&] { model->forward(input); }, {"'labels'", "start_positions"});
+  nlohmann::json config = read_json(reference.folder() / "config.json");
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    return [changed] { from_config(changed); };
+  };
+  expect_error(with("num_labels", 3), {"3 labels", "question answering"});
+  expect_error(with("is_decoder", true), {"'is_decoder' is 1"});
+  expect_error(with("pad_token_id", 22), {"pad_token_id", "below"});
+  expect_error(
+      with("position_embedding_type", "relative_key"), {"relative_key"});
+}
+
+} // namespace tessera::zoo

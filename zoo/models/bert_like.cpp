@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/bert_like.h"
+
+#include "tessera/zoo/models/layer_stack.h"
+
+#include <utility>
+
+namespace tessera::zoo {
+
+EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
+  fields.require_only("is_decoder", false);
+  fields.require_only("add_cross_attention", false);
+  fields.require_only("tie_word_embeddings", true);
+  fields.require_only("position_embedding_type", std::string("absolute"));
+  EncoderConfig encoder;
+  encoder.vocab = fields.size({"vocab_size"});
+  encoder.features = fields.size({"hidden_size"});
+  encoder.positions = fields.size({"max_position_embeddings"}, 512);
+  encoder.token_types = fields.size({"type_vocab_size"}, 2);
+  encoder.padding_id = fields.find<int64_t>({"pad_token_id"})
+                           ? fields.token({"pad_token_id"}, encoder.vocab)
+                           : padding_id;
+  encoder.norm.features = encoder.features;
+  encoder.norm.eps = fields.positive({"layer_norm_eps"}, 1e-12);
+  encoder.embedding_dropout = fields.probability({"hidden_dropout_prob"}, 0.1);
+  encoder.deviation = fields.deviation({"initializer_range"});
+
+  TransformerLayerOptions layer;
+  layer.placement = NormPlacement::kPost;
+  layer.norm = encoder.norm;
+  layer.dropout = encoder.embedding_dropout;
+  layer.attention.features = encoder.features;
+  layer.attention.heads = fields.size({"num_attention_heads"});
+  layer.attention.dropout =
+      fields.probability({"attention_probs_dropout_prob"}, 0.1);
+  layer.attention.deviation = encoder.deviation;
+  layer.feed_forward.features = encoder.features;
+  layer.feed_forward.inner = fields.size({"intermediate_size"});
+  layer.feed_forward.activation =
+      fields.get<std::string>({"hidden_act"}, "gelu");
+  layer.feed_forward.deviation = encoder.deviation;
+  encoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
+
+  encoder.head_activation = layer.feed_forward.activation;
+  encoder.classifier = ClassifierOptions::from_config(fields);
+  encoder.classifier_dropout =
+      fields.probability({"classifier_dropout"}, encoder.embedding_dropout);
+  return encoder;
+}
+
+NameTable bert_like_names(std::string prefix, EncoderHead head) {
+  return {
+      .prefix = std::move(prefix),
+      .base =
+          {{"embeddings.word_embeddings", {"embeddings.tokens"}},
+           {"embeddings.position_embeddings", {"embeddings.positions"}},
+           {"embeddings.token_type_embeddings", {"embeddings.token_types"}},
+           {"embeddings.LayerNorm", {"embeddings.norm"}},
+           {"encoder.layer.*.attention.self.query",
+            {"layers.*.attention.query"}},
+           {"encoder.layer.*.attention.self.key", {"layers.*.attention.key"}},
+           {"encoder.layer.*.attention.self.value",
+            {"layers.*.attention.value"}},
+           {"encoder.layer.*.attention.output.dense",
+            {"layers.*.attention.output"}},
+           {"encoder.layer.*.attention.output.LayerNorm",
+            {"layers.*.attention_norm"}},
+           {"encoder.layer.*.intermediate.dense", {"layers.*.feed_forward.up"}},
+           {"encoder.layer.*.output.dense", {"layers.*.feed_forward.down"}},
+           {"encoder.layer.*.output.LayerNorm", {"layers.*.feed_forward_norm"}},
+           {"pooler.dense", {"pooler"}}},
+      .is_base = head == EncoderHead::kBase,
+      // Positions that old versions saved, and what another head has; of a
+      // masked LM also the embedding and the bias once more.
+      .ignored = {
+          "embeddings.position_ids",
+          "pooler.*",
+          "cls.*",
+          "lm_head.*",
+          "classifier.*",
+          "qa_outputs.*"}};
+}
+
+MakeModel make_encoder(
+    EncoderConfigOf config,
+    EncoderNamesOf names,
+    EncoderHead head) {
+  return [=](const ConfigFields& fields,
+             const LayerContext& context,
+             nlohmann::json json) -> std::shared_ptr<Model> {
+    const EncoderConfig encoder = config(fields);
+    TESSERA_CHECK(
+        head != EncoderHead::kQuestionAnswering ||
+            encoder.classifier.labels == 2,
+        fields.origin(),
+        ": there are ",
+        encoder.classifier.labels,
+        " labels; question answering has 2, the beginning and the end");
+    return std::make_shared<Encoder>(
+        encoder, head, context, std::move(json), names(head));
+  };
+}
+
+ModelFamily encoder_family(const EncoderFamily& family) {
+  const auto architecture = [&](const char* name, EncoderHead head) {
+    return Architecture{
+        family.classes + name, make_encoder(family.config, family.names, head)};
+  };
+  return {
+      family.model_type,
+      {architecture("ForMaskedLM", EncoderHead::kMaskedLm),
+       architecture("Model", EncoderHead::kBase),
+       architecture(
+           "ForSequenceClassification", EncoderHead::kSequenceClassification),
+       architecture(
+           "ForTokenClassification", EncoderHead::kTokenClassification),
+       architecture("ForQuestionAnswering", EncoderHead::kQuestionAnswering)}};
+}
+
+} // namespace tessera::zoo

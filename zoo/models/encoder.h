@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Models that see a whole text at once: BERT and what came after.
+
+#include "tessera/zoo/layers/embedding.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/models/classification.h"
+#include "tessera/zoo/models/masked_lm_head.h"
+#include "tessera/zoo/models/model.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+enum class EncoderHead {
+  kBase, ///< hidden states, and a pooled one for each text
+  kMaskedLm,
+  kPreTraining, ///< masked LM, and whether one text follows the other
+  kSequenceClassification,
+  kTokenClassification,
+  kQuestionAnswering, ///< where the answer begins and where it ends
+};
+
+/// What makes an encoder; a family fills it from its config.json.
+struct EncoderConfig {
+  int64_t vocab = 0;
+  int64_t features = 0;
+  int64_t positions = 0; ///< rows of their table
+  int64_t token_types = 0; ///< rows of their table
+  std::optional<int64_t> padding_id; ///< of the embedding, see EmbeddingOptions
+  /// Positions count from padding_id + 1 on and skip padding, which is at
+  /// padding_id (RoBERTa).
+  bool positions_skip_padding = false;
+  NormOptions norm; ///< behind the embeddings, and in the masked LM's head
+  double embedding_dropout = 0;
+  double deviation = 0.02; ///< of fresh weights
+
+  std::vector<TransformerLayerOptions> layers;
+
+  std::string head_activation = "gelu"; ///< of the masked LM
+  ClassifierOptions classifier;
+  double classifier_dropout = 0;
+  /// The first token's features are dropped before they are pooled too, for
+  /// classification of sequences (RoBERTa).
+  bool dropout_before_pooler = false;
+};
+
+/// Modules: `embeddings.tokens`, `.positions`, `.token_types`, `.norm`;
+/// `layers.N` (TransformerLayer); `pooler` of a base model, sequence
+/// classification and pre-training; and the head: `head` (MaskedLmHead),
+/// `next_sentence`, or `classifier`, which is also what finds answers. The last
+/// stage of a pipeline has `embeddings.tokens` too where the head is tied to
+/// it.
+///
+/// Takes input_ids, attention_mask, position_ids, token_type_ids, and of
+/// labels: tokens [B, S] (-100 where nothing is predicted); classes [B] or
+/// [B, S]; `start_positions` and `end_positions` [B], of which those outside of
+/// the text count for nothing; pre-training also `next_sentence_label` [B].
+/// Results of questions are `start_logits` and `end_logits` [B, S]; of
+/// pre-training `prediction_logits` and `seq_relationship_logits`.
+class Encoder : public Model {
+ public:
+  /// @param json config.json, kept.
+  Encoder(
+      const EncoderConfig& config,
+      EncoderHead head,
+      const LayerContext& context,
+      nlohmann::json json,
+      NameTable names);
+
+  const EncoderConfig& encoder_config() const {
+    return encoder_;
+  }
+
+  /// The layers, to set what of them is recomputed.
+  TransformerLayers& layers() {
+    return layers_;
+  }
+
+ protected:
+  void check(const ModelInput& input) const override;
+  LayerState run_layers(
+      const ModelInput& input,
+      LayerState state,
+      int begin,
+      int end) override;
+  ModelOutput output(const ModelInput& input, const LayerState& state) override;
+
+ private:
+  bool predicts_tokens() const;
+  bool pools() const;
+  void make_embeddings();
+  void make_end();
+  at::Tensor embed(const ModelInput& input);
+  at::Tensor position_ids(const ModelInput& input) const;
+  at::Tensor dropped(const at::Tensor& x) const;
+  at::Tensor pooled(const at::Tensor& hidden);
+  /// @param hidden between layers.
+  /// @return the loss, if there are labels.
+  at::Tensor predict_tokens(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      at::Tensor& logits);
+  void classify(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      ModelOutput& output);
+  void answer(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      ModelOutput& output);
+  void pre_train(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      ModelOutput& output);
+
+  EncoderConfig encoder_;
+  EncoderHead head_kind_;
+  LayerContext context_;
+  Embedding tokens_;
+  torch::nn::Embedding positions_{nullptr}, token_types_{nullptr};
+  Norm norm_{nullptr};
+  TransformerLayers layers_{nullptr};
+  MaskedLmHead head_{nullptr};
+  Linear pooler_, classifier_, next_sentence_;
+};
+
+} // namespace tessera::zoo
