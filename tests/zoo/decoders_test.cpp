@@ -53,6 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
         "qwen2",
         "qwen2_classifier",
         "qwen2_moe",
+        "qwen2_moe_balance",
         "qwen3",
         "qwen3_moe"),
     [](const auto& one) { return std::string(one.param); });

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/parallel_dropout.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/zoo/layers/context_attention.h"
 
 #include <torch/types.h>
 
@@ -155,6 +155,10 @@ at::Tensor AttentionImpl::forward(
   TESSERA_CHECK(
       !options_.causal || !input.bias.defined() || input.mask.defined(),
       "Attention: causal attention with a bias needs a mask that is causal");
+  TESSERA_CHECK(
+      context_.context() == nullptr || !input.memory.defined(),
+      "Attention: cross-attention is not implemented for sequences that are "
+      "divided over context-parallel ranks; use a context size of 1");
   const at::Tensor entered = context_.enter(hidden);
   const at::Tensor source =
       input.memory.defined() ? context_.enter(input.memory) : entered;
@@ -179,10 +183,17 @@ at::Tensor AttentionImpl::forward(
 }
 
 at::Tensor AttentionImpl::attend(AttentionCall& call) const {
-  std::optional<TensorRandomScope> own;
+  const at::Device device = call.query.device();
+  std::optional<PartsRandomScope> own;
+  if (const ContextParallel* sequences = context_.context()) {
+    if (call.dropout > 0) {
+      own.emplace(context_, device, /*tensor_parts=*/true);
+    }
+    return context_attention(call, options_.function, *sequences);
+  }
   const TensorParallel* how = context_.parallel();
   if (how != nullptr && call.dropout > 0) {
-    if (draws_whole_masks(*how, call.query.device())) {
+    if (draws_whole_masks(*how, device)) {
       call.drop_weights = [&](const at::Tensor& weights) {
         return context_.dropout_part(
             weights,
@@ -192,7 +203,7 @@ at::Tensor AttentionImpl::attend(AttentionCall& call) const {
             options_.heads / options_.kv_heads);
       };
     } else {
-      own.emplace(*how->group, call.query.device());
+      own.emplace(context_, device, /*tensor_parts=*/true);
     }
   }
   return options_.function(call);

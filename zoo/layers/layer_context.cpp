@@ -22,6 +22,23 @@ LayerContext LayerContext::on_stage(const PipelinePlace& place) const {
   return context;
 }
 
+LayerContext LayerContext::over_context(const ContextParallel& how) const {
+  check(how);
+  LayerContext context = *this;
+  context.sequences_ = how;
+  return context;
+}
+
+LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
+  TESSERA_CHECK(
+      how.group != nullptr && how.gradients != nullptr,
+      "LayerContext: ExpertParallel needs both the expert group and the group "
+      "of gradients");
+  LayerContext context = *this;
+  context.experts_ = how;
+  return context;
+}
+
 int LayerContext::ranks() const {
   return parallel_ ? parallel_->group->size() : 1;
 }
@@ -34,6 +51,17 @@ LayerContext LayerContext::numbered(int64_t layer) const {
   LayerContext context = *this;
   context.layer_ = layer;
   return context;
+}
+
+at::Tensor LayerContext::own_tokens(const at::Tensor& whole, int64_t dim)
+    const {
+  return sequences_ && whole.defined()
+             ? own_context_part(whole, dim, *sequences_)
+             : whole;
+}
+
+at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
+  return sequences_ ? whole_context(own, 1, *sequences_) : own;
 }
 
 at::Tensor LayerContext::enter(const at::Tensor& between) const {
@@ -50,12 +78,13 @@ at::Tensor LayerContext::between(const at::Tensor& whole) const {
 }
 
 at::Tensor LayerContext::whole(const at::Tensor& between) const {
-  return parallel_ ? redistribute(
-                         between,
-                         between_layers(*parallel_),
-                         Replicate{},
-                         *parallel_->group)
-                   : between;
+  return all_tokens(
+      parallel_ ? redistribute(
+                      between,
+                      between_layers(*parallel_),
+                      Replicate{},
+                      *parallel_->group)
+                : between);
 }
 
 at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
@@ -75,6 +104,8 @@ at::Tensor LayerContext::dropout(
   if (!train || probability == 0) {
     return between;
   }
+  const PartsRandomScope tokens(
+      *this, between.device(), /*tensor_parts=*/false);
   return parallel_ ? dropout_between(between, probability, *parallel_)
                    : at::dropout(between, probability, true);
 }
@@ -85,6 +116,7 @@ at::Tensor LayerContext::dropout_part(
     int64_t dim,
     int64_t size,
     int64_t unit) const {
+  const PartsRandomScope tokens(*this, part.device(), /*tensor_parts=*/false);
   return parallel_ ? tessera::dropout_part(
                          part,
                          probability,
@@ -92,6 +124,18 @@ at::Tensor LayerContext::dropout_part(
                          DimSplit(size, ranks(), unit),
                          *parallel_)
                    : at::dropout(part, probability, true);
+}
+
+PartsRandomScope::PartsRandomScope(
+    const LayerContext& context,
+    const at::Device& device,
+    bool tensor_parts) {
+  if (context.context() != nullptr) {
+    tokens_.emplace(*context.context()->group, device);
+  }
+  if (tensor_parts && context.parallel() != nullptr) {
+    parts_.emplace(*context.parallel()->group, device);
+  }
 }
 
 } // namespace tessera::zoo

@@ -41,6 +41,12 @@ struct DecoderConfig {
   int64_t window = 0; ///< of layers that are local
   std::optional<NormOptions> final_norm;
 
+  /// Losses that keep routers even are computed (transformers'
+  /// output_router_logits), with labels added to the model's.
+  bool router_losses = false;
+  double router_balance = 0.001; ///< weight of load_balancing_loss()
+  double router_z = 0; ///< weight of router_z_loss()
+
   bool tied_head = false; ///< its weight is the embedding's
   bool head_bias = false;
   /// Each place predicts its own label, in place of the next one's.
@@ -49,6 +55,11 @@ struct DecoderConfig {
   ClassifierOptions classifier;
 };
 
+/// With LayerContext::context() a rank works on its own tokens of the batch:
+/// inputs and results are whole, the loss is the mean over all tokens that have
+/// a label, and gradients are to be averaged; see [Note: losses over divided
+/// sequences].
+///
 /// Modules: `embeddings.tokens`, `.positions`, `.block_positions`,
 /// `project_in`, `layers.N` (TransformerLayer), `final_norm`, `project_out`,
 /// and the head: `head`, or nothing where it is tied, or `score`. The last
@@ -100,6 +111,9 @@ class Decoder : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);
+  /// Over all layers' tokens, and those of all ranks whose gradients are
+  /// averaged.
+  void add_router_losses(const ModelInput& input, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
 
   DecoderConfig decoder_;

@@ -95,7 +95,7 @@ Model::Model(
       config_(std::move(config)),
       names_(std::move(names)),
       may_be_missing_(std::move(may_be_missing)) {
-  names_.is_part = !stage_.is_whole();
+  names_.is_part = names_.is_part || !stage_.is_whole();
 }
 
 ModelOutput Model::forward(const ModelInput& input) {

@@ -85,6 +85,16 @@ class PartGatherer {
   Communicator* group_ = nullptr;
 };
 
+/// @throws tessera::Error where no rank could write a whole folder.
+void check_has_all(const Model& model) {
+  TESSERA_CHECK(
+      !model.names().is_part,
+      "save_pretrained: this rank's model is a pipeline's stage, or has some "
+      "of "
+      "the experts only; load a checkpoint of it into a whole model, and save "
+      "that.");
+}
+
 /// A folder and its weights, on the rank that writes. What goes wrong there is
 /// thrown by finish(), so that others are not left alone in a collective.
 class FolderJob {
@@ -192,7 +202,7 @@ std::shared_ptr<Model> from_pretrained(
   });
   const LoadWeightsReport report =
       load_weights(*model, folder, weight_options(*model));
-  if (model->stage().is_whole()) { // else they are other stages'
+  if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }
   log_list(folder, "not in the checkpoint, fresh", report.missing);
@@ -215,6 +225,7 @@ void save_pretrained(
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const torch::NoGradGuard no_grad;
+  check_has_all(model);
   const auto parameters = model.named_parameters();
   for (const auto& item : parameters) {
     TESSERA_CHECK(
@@ -254,6 +265,7 @@ void save_pretrained(
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const torch::NoGradGuard no_grad;
+  check_has_all(model);
   const WeightNames names(model, model.names());
   const PartGatherer gatherer(model);
   const auto parameters = model.named_parameters();

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
 
@@ -161,7 +162,16 @@ std::shared_ptr<Model> from_config(
       origin);
   nlohmann::json kept = config;
   kept["architectures"] = {architecture.name};
-  return architecture.make(fields, options.context, std::move(kept));
+  auto model = architecture.make(fields, options.context, std::move(kept));
+  TESSERA_CHECK(
+      options.context.context() == nullptr ||
+          dynamic_cast<const Decoder*>(model.get()) != nullptr,
+      origin,
+      ": sequences can be divided over context-parallel ranks in decoders "
+      "only, and this is a ",
+      architecture.name,
+      "; use a context size of 1");
+  return model;
 }
 
 } // namespace tessera::zoo
