@@ -47,7 +47,8 @@ struct PipelineOptions {
 ///
 /// Sends and receives are issued where the schedule has them and waited for
 /// where their tensors are needed, so they overlap with computation. Of an
-/// output only its graph is kept once it has been sent. For CPU tensors.
+/// output only its graph is kept once it has been sent. Tensors are on the
+/// channels' device.
 class PipelineExecutor {
  public:
   /// @param channels the ring of stages, which outlives this; null for a single
