@@ -3,6 +3,8 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/checkpoint/load_part_weights.h"
 #include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
@@ -91,18 +93,6 @@ void Engine::reporting_memory(
     }
     fail(error);
   }
-}
-
-void Engine::check_has_whole_model(const char* function) const {
-  check_usable(function);
-  TESSERA_CHECK(
-      model_ranks_ == nullptr,
-      "Engine::",
-      function,
-      ": this rank has a part of the model (EngineOptions::parallel with "
-      "tensor "
-      "or pipeline ranks), and files hold whole models only. Take the values "
-      "with for_each_parameter().");
 }
 
 void Engine::check_keeps_gradients(const char* function) const {
@@ -268,14 +258,28 @@ void Engine::for_each_parameter(
 LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
-  check_has_whole_model("load_weights");
+  check_usable("load_weights");
   optimizer_->finish_updates();
-  return load_sharded_weights(*pager_, *module_, path, options);
+  if (file_groups_ == nullptr) {
+    return load_sharded_weights(*pager_, *module_, path, options);
+  }
+  const JobRanks job(*pager_, file_groups_.get(), *module_);
+  return load_sharded_weights(
+      *pager_,
+      *module_,
+      path,
+      options_for_parts(options, job, *module_),
+      file_groups_->pipeline.get());
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
-  check_has_whole_model("save_weights");
-  save_sharded_weights(*pager_, *module_, path);
+  WholeModel model = whole_model();
+  tessera::save_weights(model, path);
+}
+
+WholeModel Engine::whole_model() {
+  check_usable("whole_model");
+  return {JobRanks(*pager_, file_groups_.get(), *module_), *pager_, *module_};
 }
 
 void Engine::unwrap() {
@@ -295,21 +299,24 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  check_has_whole_model("save");
+  check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::save: backward has updated some groups already "
       "(update_in_backward). Call step() first.");
   return save_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states}, folder, keep_last);
+      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
+      folder,
+      keep_last);
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  check_has_whole_model("load");
+  check_usable("load");
   return load_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states}, path);
+      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
+      path);
 }
 
 double Engine::learning_rate() const {

@@ -30,7 +30,9 @@
 namespace tessera {
 
 class Checkpointable;
+struct FileGroups;
 class PipelineExecutor;
+class WholeModel;
 struct PipelineCallbacks;
 
 struct EngineOptions {
@@ -50,10 +52,10 @@ struct EngineOptions {
   /// rank's part of the model: parameters are divided over the ranks that have
   /// the same part, `shard` x `context` of the mesh, and gradients are averaged
   /// over those with other batches as well. Norms and the loss scale are those
-  /// of the whole model. In place of PagerOptions::shard_ranks. Not owned;
-  /// looked at by wrap() alone. Files (save(), load(), load_weights(),
-  /// save_weights()) hold whole models: they throw then. Null: all ranks have
-  /// the whole module.
+  /// of the whole model, and so is what files hold: parameters of a stage have
+  /// the names that they have in the whole. In place of
+  /// PagerOptions::shard_ranks. Not owned; looked at by wrap() alone. Null: all
+  /// ranks have the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
@@ -161,15 +163,21 @@ class Engine {
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
   /// Loads safetensors straight into the shards; buffers and ignored parameters
-  /// too. See tessera::load_weights() for names and errors. Collective.
+  /// too. See tessera::load_weights() for names and errors. The files hold a
+  /// whole model, of which each rank reads what it has: the report says what no
+  /// pipeline stage has taken. Collective.
   LoadWeightsReport load_weights(
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
 
-  /// Writes all parameters and buffers to a safetensors file, or a folder's
-  /// model.safetensors, one group at a time; see save_sharded_weights().
-  /// Collective; blocks on the disk.
+  /// Writes all parameters and buffers of the whole model to a safetensors
+  /// file, or a folder's model.safetensors, one group at a time; see
+  /// tessera::save_weights(). Collective; blocks on the disk.
   void save_weights(const std::filesystem::path& path);
+
+  /// What the model is made of over all ranks, and its values as they are when
+  /// they are asked for. The engine outlives it. Collective.
+  WholeModel whole_model();
 
   /// Gives the module its whole parameters back; the engine can only be
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
@@ -181,7 +189,8 @@ class Engine {
 
   /// Writes parameters, optimizer state, buffers, counters and the generators
   /// of random numbers to the new folder "step-N" in `folder`, which all ranks
-  /// see. Whenever the job dies, the checkpoints that were there before can be
+  /// see; ranks with parts of the model write one checkpoint of the whole.
+  /// Whenever the job dies, the checkpoints that were there before can be
   /// loaded, or this one. Gradients are not kept: save after step().
   /// Collective; blocks on the disk.
   /// @param states more to keep: schedules, the position in the data.
@@ -193,7 +202,8 @@ class Engine {
       int keep_last = 0);
 
   /// Takes a checkpoint over; on as many ranks as it was saved by, training
-  /// goes on bit for bit. Other numbers of ranks and other groups read it too.
+  /// goes on bit for bit. Any other data, shard, tensor and pipeline ranks and
+  /// other groups read it too, as long as the whole model is the same.
   /// Collective; blocks on the disk.
   /// @param path a checkpoint, or a folder of them, of which the latest is
   ///   taken.
@@ -253,7 +263,6 @@ class Engine {
   void check_usable(const char* function) const;
   /// Makes the gradients final, those of other stages' copies included.
   void settle_gradients(const RankIntent& intent);
-  void check_has_whole_model(const char* function) const;
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
   ///   engine's own by purpose; the other ranks then end with an error too.
@@ -266,6 +275,7 @@ class Engine {
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<World> part_; ///< ranks with this part of the model
   std::unique_ptr<ModelRanks> model_ranks_; ///< null: each rank has all of it
+  std::unique_ptr<FileGroups> file_groups_; ///< null then, too
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<StateTiers> tiers_;
   std::unique_ptr<Pager> pager_;

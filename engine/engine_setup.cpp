@@ -3,6 +3,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/budget_error.h"
+#include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/parallel/divided_experts.h"
@@ -247,7 +248,9 @@ void Engine::join_model_ranks(
   }
   std::unordered_set<const c10::TensorImpl*> divided;
   for (const auto& [parameter, part] : parts_in(*module_)) {
-    divided.insert(parameter);
+    if (part.split.parts() > 1) {
+      divided.insert(parameter);
+    }
   }
   check_updates_of_parts(*module_, divided, optimizer);
   const auto parameters = module_->parameters();
@@ -258,6 +261,7 @@ void Engine::join_model_ranks(
       *module_,
       std::move(divided),
       parameters.empty() ? at::Device(at::kCPU) : parameters.front().device());
+  file_groups_ = std::make_unique<FileGroups>(world, key, mesh);
 }
 
 Engine::~Engine() = default;

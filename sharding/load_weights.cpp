@@ -140,11 +140,16 @@ LoadWeightsReport load_sharded_weights(
     Pager& pager,
     torch::nn::Module& module,
     const fs::path& path,
-    const LoadWeightsOptions& options) {
+    const LoadWeightsOptions& options,
+    Communicator* stages) {
   const c10::NoGradGuard no_grad;
   const auto files = WeightFiles::open(path);
   auto targets = weight_targets_in(module);
-  auto report = match_weights(targets, files, options);
+  auto report =
+      stages == nullptr
+          ? match_weights(targets, files, options)
+          : match_weights_of_stage(
+                targets, files, options, *stages, pager.watch_failures());
   pager.settle_gradients();
   std::unordered_map<const c10::TensorImpl*, const WeightTarget*> by_tensor;
   for (const WeightTarget& target : targets) {

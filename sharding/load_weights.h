@@ -15,6 +15,7 @@
 
 namespace tessera {
 
+class Communicator;
 class Pager;
 
 /// A tensor of the module inside a tensor of the checkpoint: offset, sizes and
@@ -42,6 +43,8 @@ struct LoadWeightsOptions {
   std::vector<std::string> may_be_missing;
   /// Otherwise missing and unexpected names are reported, not refused.
   bool strict = true;
+  /// Unexpected names are reported, even if strict.
+  bool allows_unexpected = false;
 };
 
 struct LoadWeightsReport {
@@ -72,10 +75,14 @@ LoadWeightsReport load_weights(
 /// The same for a module that is sharded: each rank reads its own part of each
 /// parameter, into the master weights where there are some. Gradients become
 /// none. No gather scope may be open. Collective; all ranks see the same files.
+/// @param stages where other ranks have other pipeline stages: those with this
+///   place in each. What one stage takes is neither unexpected nor left out,
+///   and the report is that of all.
 LoadWeightsReport load_sharded_weights(
     Pager& pager,
     torch::nn::Module& module,
     const std::filesystem::path& path,
-    const LoadWeightsOptions& options = {});
+    const LoadWeightsOptions& options = {},
+    Communicator* stages = nullptr);
 
 } // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 // Which tensor of a checkpoint goes where in a module.
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/load_weights.h"
 #include "tessera/sharding/weight_files.h"
 
@@ -30,5 +31,17 @@ LoadWeightsReport match_weights(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options);
+
+/// The same for the targets of one pipeline stage, whose checkpoint has those
+/// of the other stages too: what one of them takes is neither unexpected nor
+/// left out. The report is that of all stages. Collective over `group`, this
+/// place in every stage; blocks.
+/// @throws tessera::Error on all stages when something does not fit on one.
+LoadWeightsReport match_weights_of_stage(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options,
+    Communicator& group,
+    const WaitCheck& check);
 
 } // namespace tessera

@@ -16,6 +16,8 @@
 
 namespace tessera {
 
+struct FileGroups;
+
 /// What a checkpoint is of.
 struct CheckpointSubject {
   Pager& pager;
@@ -23,6 +25,7 @@ struct CheckpointSubject {
   LossScaler& scaler;
   torch::nn::Module& module; ///< for its buffers
   std::vector<Checkpointable*> states; ///< of the user's
+  FileGroups* groups; ///< null: every rank has the whole module
 };
 
 /// Collective; blocks on the disk. @return the checkpoint's folder.

@@ -10,6 +10,8 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -23,35 +25,34 @@ namespace {
 /// needs, so that nothing can be missing when the engine is being changed.
 class Loading {
  public:
-  Loading(const CheckpointSubject& subject, const fs::path& path)
+  Loading(
+      const CheckpointSubject& subject,
+      const WholeModel& model,
+      const fs::path& path)
       : subject_(subject),
+        model_(model),
         reader_(find_checkpoint(path)),
-        tensors_(tensors_of(subject)) {
+        tensors_(tensors_of(subject, model)) {
     check_parameters();
     for (const SubjectPiece& piece : tensors_.pieces) {
       reader_.check_elements(
-          piece.parameter, piece.state, piece.offset, piece.numel);
+          saved_name(piece.parameter), piece.state, piece.stretch);
     }
     for (const SubjectWhole& whole : tensors_.wholes) {
       wholes_.push_back(same_shape(
-          reader_.tensor(0, "whole/" + whole.state + "/" + whole.parameter),
+          any_tensor(
+              0, "whole/" + whole.state + "/" + saved_name(whole.parameter)),
           whole.values,
           whole.parameter));
     }
     for (const SubjectOpaque& opaque : tensors_.opaques) {
-      TESSERA_CHECK(
-          reader_.world_size() == subject.pager.world_size(),
-          "load: the state of a user's optimizer was saved by ",
-          reader_.world_size(),
-          " ranks and cannot be divided over ",
-          subject.pager.world_size(),
-          "; load with as many ranks.");
+      check_same_layout();
       opaques_.push_back(
-          reader_.tensor(subject.pager.rank(), "opaque/" + opaque.name));
+          reader_.tensor(model.job().rank(), "opaque/" + opaque.name));
     }
     for (const auto& [name, values] : tensors_.buffers) {
       buffers_.push_back(same_shape(
-          reader_.tensor(own_rank().value_or(0), "buffer/" + name),
+          any_tensor(saved_rank().value_or(0), "buffer/" + name),
           values,
           name));
     }
@@ -87,39 +88,94 @@ class Loading {
   }
 
  private:
-  /// This rank in the checkpoint, if it had so many.
-  std::optional<int> own_rank() const {
-    const int rank = subject_.pager.rank();
+  /// The rank of the checkpoint whose state this one takes over, if there is
+  /// one (see Checkpointable::is_per_rank()). Ranks of a tensor-parallel group
+  /// draw the same random numbers: where it is of another size, all of them
+  /// take over the same rank's.
+  std::optional<int> saved_rank() const {
+    const JobRanks& job = model_.job();
+    const int saved = reader_.manifest().tensor_ranks;
+    const int rank = job.rank() / job.tensor_size() * saved +
+                     (saved == job.tensor_size() ? job.tensor_rank() : 0);
     return rank < reader_.world_size() ? std::optional(rank) : std::nullopt;
   }
 
-  void check_parameters() const {
-    const auto& saved = reader_.manifest().parameters;
-    std::vector<std::string> names;
+  /// A tensor of rank `r`, or of another one where that has none.
+  at::Tensor any_tensor(int r, const std::string& name) {
+    return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
+  }
+
+  void check_same_layout() const {
+    const JobRanks& job = model_.job();
+    const CheckpointManifest& saved = reader_.manifest();
+    TESSERA_CHECK(
+        reader_.world_size() == job.size() &&
+            saved.tensor_ranks == job.tensor_size() &&
+            saved.stages == job.stages(),
+        "load: the state of a user's optimizer was saved by ",
+        reader_.world_size(),
+        " ranks (tensor ",
+        saved.tensor_ranks,
+        ", pipeline ",
+        saved.stages,
+        ") and cannot be divided over ",
+        job.size(),
+        " (tensor ",
+        job.tensor_size(),
+        ", pipeline ",
+        job.stages(),
+        "); load with as many ranks.");
+  }
+
+  /// The name that a parameter of the model has in the checkpoint.
+  const std::string& saved_name(const std::string& name) const {
+    return saved_names_.at(name);
+  }
+
+  void check_parameters() {
+    const SavedParameters& saved = reader_.manifest().parameters;
+    std::map<std::string, std::string> saved_by;
+    for (const auto& [name, parameter] : saved) {
+      saved_by.emplace(name, name);
+    }
+    for (const auto& [name, parameter] : saved) {
+      for (const std::string& alias : parameter.aliases) {
+        saved_by.emplace(alias, name);
+      }
+    }
     for (const auto& group : subject_.pager.groups()) {
       for (const PagedParameter& parameter : group->parameters()) {
-        names.push_back(parameter.record.name());
-        check_parameter(parameter.record);
+        check_parameter(parameter.record, saved_by);
       }
     }
     for (const auto& [name, parameter] : saved) {
+      const auto is_known = [&](const std::string& one) {
+        return model_.find(one) != nullptr;
+      };
       TESSERA_CHECK(
-          std::find(names.begin(), names.end(), name) != names.end(),
+          is_known(name) ||
+              std::any_of(
+                  parameter.aliases.begin(), parameter.aliases.end(), is_known),
           "load: the checkpoint has a parameter '",
           name,
           "' that the model has not; the nearest is '",
-          nearest_name(name, names),
+          nearest_name(name, model_.parameter_names()),
           "'. Build the model as it was saved.");
     }
   }
 
-  void check_parameter(const ParameterRecord& record) const {
-    const auto& saved = reader_.manifest().parameters;
-    const auto found = saved.find(record.name());
-    if (found == saved.end()) {
+  void check_parameter(
+      const ParameterRecord& record,
+      const std::map<std::string, std::string>& saved_by) {
+    const WholeTensor& whole = *model_.find(record.name());
+    const auto name = std::find_if(
+        whole.names.begin(), whole.names.end(), [&](const std::string& one) {
+          return saved_by.count(one) > 0;
+        });
+    if (name == whole.names.end()) {
       std::vector<std::string> names;
-      for (const auto& [name, parameter] : saved) {
-        names.push_back(name);
+      for (const auto& [known, parameter] : saved_by) {
+        names.push_back(known);
       }
       TESSERA_FAIL(
           "load: the checkpoint has no parameter '",
@@ -128,19 +184,24 @@ class Loading {
           nearest_name(record.name(), names),
           "'. Build the model as it was saved.");
     }
+    const std::string& key = saved_by.at(*name);
+    saved_names_[whole.name()] = key;
+    const SavedParameter& saved = reader_.manifest().parameters.at(key);
+    const std::vector<int64_t> strides = model_.job().part_of(record.tensor)
+                                             ? row_major_strides(whole.sizes)
+                                             : record.tensor.strides().vec();
     TESSERA_CHECK(
-        record.tensor.sizes() == c10::IntArrayRef(found->second.sizes) &&
-            record.tensor.strides() == c10::IntArrayRef(found->second.strides),
+        whole.sizes == saved.sizes && strides == saved.strides,
         "load: parameter '",
         record.name(),
         "' has shape ",
-        record.tensor.sizes(),
+        c10::IntArrayRef(whole.sizes),
         " and strides ",
-        record.tensor.strides(),
+        c10::IntArrayRef(strides),
         "; in the checkpoint they are ",
-        c10::IntArrayRef(found->second.sizes),
+        c10::IntArrayRef(saved.sizes),
         " and ",
-        c10::IntArrayRef(found->second.strides),
+        c10::IntArrayRef(saved.strides),
         ". Build the model as it was saved.");
   }
 
@@ -161,7 +222,7 @@ class Loading {
   }
 
   std::optional<CheckpointState> find_state(const Checkpointable& state) {
-    const auto rank = state.is_per_rank() ? own_rank() : std::optional(0);
+    const auto rank = state.is_per_rank() ? saved_rank() : std::optional(0);
     if (!rank) {
       return std::nullopt;
     }
@@ -182,7 +243,10 @@ class Loading {
     for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
       const SubjectPiece& piece = tensors_.pieces[i];
       reader_.read_elements(
-          piece.parameter, piece.state, piece.offset, own.values(piece));
+          saved_name(piece.parameter),
+          piece.state,
+          piece.stretch,
+          own.values(piece));
       if (i + 1 == tensors_.pieces.size() ||
           tensors_.pieces[i + 1].tensor != piece.tensor) {
         own.store();
@@ -193,7 +257,8 @@ class Loading {
   void apply_counters() {
     const CheckpointManifest& manifest = reader_.manifest();
     for (OptimizedParameter& parameter : subject_.optimizer.parameters()) {
-      parameter.steps = manifest.parameters.at(parameter.name()).steps;
+      const std::string& name = model_.find(parameter.name())->name();
+      parameter.steps = manifest.parameters.at(saved_name(name)).steps;
     }
     subject_.optimizer.set_steps(manifest.step);
     subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
@@ -203,7 +268,9 @@ class Loading {
   }
 
   const CheckpointSubject& subject_;
+  const WholeModel& model_;
   CheckpointReader reader_;
+  std::map<std::string, std::string> saved_names_;
   SubjectTensors tensors_;
   RngState rng_;
   std::vector<at::Tensor> wholes_;
@@ -213,9 +280,9 @@ class Loading {
       states_;
 };
 
-void check_same_step(Pager& pager, int64_t step) {
+void check_same_step(JobRanks& job, int64_t step) {
   const at::Tensor ends = at::tensor({step, -step}, at::kLong);
-  pager.max_over_ranks(ends);
+  job.max(ends);
   const auto* values = ends.const_data_ptr<int64_t>();
   TESSERA_CHECK(
       values[0] == -values[1],
@@ -234,14 +301,19 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
+  WholeModel model(
+      JobRanks(subject.pager, subject.groups, subject.module),
+      subject.pager,
+      subject.module);
+  JobRanks& job = model.job();
   std::optional<Loading> loading;
-  on_all_ranks(subject.pager, "load: reading the checkpoint", [&] {
-    loading.emplace(subject, path);
+  job.on_all_ranks("load: reading the checkpoint", [&] {
+    loading.emplace(subject, model, path);
   });
-  check_same_step(subject.pager, loading->step());
+  check_same_step(job, loading->step());
   // Gradients of before have no meaning after.
   subject.pager.settle_gradients();
-  on_all_ranks(subject.pager, "load", [&] { loading->apply(); });
+  job.on_all_ranks("load", [&] { loading->apply(); });
   return loading->step();
 }
 

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <tuple>
 
 namespace tessera {
 
@@ -18,6 +20,58 @@ namespace {
 
 constexpr const char* kDamaged =
     "; the checkpoint is damaged: load another one";
+
+/// The runs of the first stretch, which the entry has, one after the other.
+void copy_runs(
+    const SafetensorsEntry& entry,
+    const CommonRuns& runs,
+    std::byte* out) {
+  const auto item = static_cast<int64_t>(size_of(entry.dtype));
+  const std::byte* from = entry.data.data() + runs.a * item;
+  const bool is_one = runs.runs == 1 || runs.a_pitch == runs.length;
+  const int64_t copies = is_one ? 1 : runs.runs;
+  const int64_t bytes = item * runs.length * (is_one ? runs.runs : 1);
+  for (int64_t i = 0; i < copies; ++i) {
+    std::memcpy(
+        out + i * bytes,
+        from + i * runs.a_pitch * item,
+        static_cast<size_t>(bytes));
+  }
+}
+
+/// Ascending, pieces that have elements in common are neighbours.
+std::tuple<int64_t, int64_t, int64_t> place_of(const SavedTensor& piece) {
+  const DimPart part = piece.part.value_or(DimPart{-1, 0, 0});
+  return {part.dim, part.begin, *piece.offset};
+}
+
+bool lies_within(const SavedTensor& piece, const std::vector<int64_t>& sizes) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  if (*piece.offset < 0 || *piece.offset > kMost || piece.numel < 0 ||
+      piece.numel > kMost ||
+      std::any_of(
+          sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; })) {
+    return false;
+  }
+  if (!piece.part) { // whose memory may have gaps
+    return true;
+  }
+  const auto dims = static_cast<int64_t>(sizes.size());
+  const DimPart& part = *piece.part;
+  return part.dim >= 0 && part.dim < dims && part.begin >= 0 &&
+         part.begin < part.end &&
+         part.end <= sizes[static_cast<size_t>(part.dim)] &&
+         *piece.offset + piece.numel <= numel_of(sizes, part);
+}
+
+/// Whether of two neighbours the second begins before the first one ends.
+bool overlap(const SavedTensor& first, const SavedTensor& second) {
+  if (first.part == second.part) {
+    return *first.offset + first.numel > *second.offset;
+  }
+  return !first.part || !second.part || first.part->dim != second.part->dim ||
+         first.part->end > second.part->begin;
+}
 
 } // namespace
 
@@ -35,8 +89,40 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
   }
   for (auto& [key, pieces] : pieces_) {
     std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-      return *a.tensor->offset < *b.tensor->offset;
+      return place_of(*a.tensor) < place_of(*b.tensor);
     });
+    check_pieces(key.first, pieces);
+  }
+}
+
+void CheckpointReader::check_pieces(
+    const std::string& parameter,
+    const std::vector<Piece>& pieces) const {
+  const auto fail = [&](const SavedTensor& tensor, const char* what) {
+    TESSERA_FAIL(
+        path_.string(),
+        ": '",
+        tensor.name,
+        "' of parameter '",
+        parameter,
+        "' ",
+        what,
+        kDamaged);
+  };
+  const auto saved = manifest_.parameters.find(parameter);
+  const SavedTensor* before = nullptr;
+  for (const Piece& piece : pieces) {
+    const SavedTensor& tensor = *piece.tensor;
+    if (saved == manifest_.parameters.end()) {
+      fail(tensor, "belongs to none that the manifest lists");
+    }
+    if (!lies_within(tensor, saved->second.sizes)) {
+      fail(tensor, "lies outside of it");
+    }
+    if (before != nullptr && overlap(*before, tensor)) {
+      fail(tensor, "has elements that another piece has too");
+    }
+    before = &tensor;
   }
 }
 
@@ -100,8 +186,7 @@ template <typename Body>
 void CheckpointReader::for_each_overlap(
     const std::string& parameter,
     const std::string& state,
-    int64_t offset,
-    int64_t numel,
+    const PartStretch& stretch,
     const Body& body) {
   const auto found = pieces_.find({parameter, state});
   TESSERA_CHECK(
@@ -115,61 +200,60 @@ void CheckpointReader::for_each_overlap(
           ? "'; it is a checkpoint of another model."
           : "'; it was saved with another optimizer for it. Load with the same "
             "one.");
-  int64_t next = offset;
+  const std::vector<int64_t>& sizes = manifest_.parameters.at(parameter).sizes;
+  int64_t numel = 0;
   for (const Piece& piece : found->second) {
-    const int64_t begin = std::max(next, *piece.tensor->offset);
-    const int64_t end =
-        std::min(offset + numel, *piece.tensor->offset + piece.tensor->numel);
-    if (begin < end && begin == next) {
-      const SafetensorsEntry& entry = checked_entry(piece.rank, *piece.tensor);
-      body(entry, begin - *piece.tensor->offset, begin - offset, end - begin);
-      next = end;
+    const auto common = common_runs(sizes, piece.tensor->stretch(), stretch);
+    for (const CommonRuns& runs : common) {
+      body(checked_entry(piece.rank, *piece.tensor), runs);
+      numel += runs.runs * runs.length;
     }
   }
   TESSERA_CHECK(
-      next == offset + numel,
+      numel == stretch.numel,
       path_.string(),
-      ": element ",
-      next,
-      " of '",
+      ": ",
+      stretch.numel - numel,
+      " of ",
+      stretch.numel,
+      " elements of '",
       state,
       "' of parameter '",
       parameter,
-      "' is in no file",
+      "' that this rank needs are in no file",
       kDamaged);
 }
 
 void CheckpointReader::check_elements(
     const std::string& parameter,
     const std::string& state,
-    int64_t offset,
-    int64_t numel) {
+    const PartStretch& stretch) {
   for_each_overlap(
       parameter,
       state,
-      offset,
-      numel,
-      [](const SafetensorsEntry&, int64_t, int64_t, int64_t) {});
+      stretch,
+      [](const SafetensorsEntry&, const CommonRuns&) {});
 }
 
 void CheckpointReader::read_elements(
     const std::string& parameter,
     const std::string& state,
-    int64_t offset,
+    const PartStretch& stretch,
     const at::Tensor& values) {
   for_each_overlap(
       parameter,
       state,
-      offset,
-      values.numel(),
-      [&](const SafetensorsEntry& entry, int64_t from, int64_t to, int64_t n) {
-        const at::Tensor part = at::empty({n}, loaded_dtype_of(entry.dtype));
-        const auto item = static_cast<int64_t>(size_of(entry.dtype));
-        std::memcpy(
-            part.mutable_data_ptr(),
-            entry.data.data() + from * item,
-            static_cast<size_t>(n * item));
-        values.narrow(0, to, n).copy_(part);
+      stretch,
+      [&](const SafetensorsEntry& entry, const CommonRuns& runs) {
+        const at::Tensor read =
+            at::empty({runs.runs, runs.length}, loaded_dtype_of(entry.dtype));
+        copy_runs(entry, runs, static_cast<std::byte*>(read.data_ptr()));
+        values
+            .as_strided(
+                {runs.runs, runs.length},
+                {runs.b_pitch, 1},
+                values.storage_offset() + runs.b)
+            .copy_(read);
       });
 }
 
@@ -183,8 +267,15 @@ const SavedTensor* CheckpointReader::find(int r, const std::string& name)
   return nullptr;
 }
 
-bool CheckpointReader::contains(int r, const std::string& name) const {
-  return find(r, name) != nullptr;
+std::optional<int> CheckpointReader::rank_with(int r, const std::string& name)
+    const {
+  for (int i = 0; i < world_size(); ++i) {
+    const int rank = (r + i) % world_size();
+    if (find(rank, name) != nullptr) {
+      return rank;
+    }
+  }
+  return std::nullopt;
 }
 
 at::Tensor CheckpointReader::tensor(int r, const std::string& name) {

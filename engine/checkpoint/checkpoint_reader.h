@@ -31,23 +31,24 @@ class CheckpointReader {
     return static_cast<int>(manifest_.ranks.size());
   }
 
-  /// @throws tessera::Error unless elements [offset, offset + numel) of a state
-  ///   of a parameter are there, whole and undamaged.
+  /// @throws tessera::Error unless the elements of a state of a parameter are
+  ///   there, whole and undamaged.
   void check_elements(
       const std::string& parameter,
       const std::string& state,
-      int64_t offset,
-      int64_t numel);
+      const PartStretch& stretch);
 
-  /// Copies them into `values` ([numel], any floating-point type and device).
+  /// Copies them into `values` ([stretch.numel], contiguous, any floating-point
+  /// type and device).
   void read_elements(
       const std::string& parameter,
       const std::string& state,
-      int64_t offset,
+      const PartStretch& stretch,
       const at::Tensor& values);
 
-  /// Whether rank `r`'s file has a tensor.
-  bool contains(int r, const std::string& name) const;
+  /// The first rank from `r` on, and after the last one from 0, whose file has
+  /// a tensor; nothing when none has.
+  std::optional<int> rank_with(int r, const std::string& name) const;
 
   /// A copy of a tensor of rank `r`'s file.
   at::Tensor tensor(int r, const std::string& name);
@@ -61,6 +62,9 @@ class CheckpointReader {
     const SavedTensor* tensor;
   };
 
+  void check_pieces(
+      const std::string& parameter,
+      const std::vector<Piece>& pieces) const;
   SafetensorsFile& file(int r);
   const SafetensorsEntry& checked_entry(int r, const SavedTensor& tensor);
   const SavedTensor* find(int r, const std::string& name) const;
@@ -68,15 +72,14 @@ class CheckpointReader {
   void for_each_overlap(
       const std::string& parameter,
       const std::string& state,
-      int64_t offset,
-      int64_t numel,
+      const PartStretch& stretch,
       const Body& body);
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;
   std::vector<std::optional<SafetensorsFile>> files_;
   std::set<const SavedTensor*> checked_;
-  /// By parameter and state, ascending by offset.
+  /// By parameter and state, ascending by part and offset.
   std::map<std::pair<std::string, std::string>, std::vector<Piece>> pieces_;
 };
 

@@ -6,7 +6,6 @@
 #include "tessera/engine/checkpoint/subject_tensors.h"
 #include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/runtime/io/checksum.h"
@@ -90,26 +89,59 @@ void check_names(const std::vector<Checkpointable*>& states) {
   }
 }
 
-SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
-  const int rank = subject.pager.rank();
-  const SubjectTensors tensors = tensors_of(subject);
+/// What this rank writes, and what it leaves to others that have the same.
+class Share {
+ public:
+  Share(const Pager& pager, const WholeModel& model)
+      : model_(model),
+        is_first_copy_(pager.mesh().replica == 0),
+        is_first_(model.job().is_first_of_stage()) {}
+
+  bool has(const SubjectPiece& piece) const {
+    return is_first_copy_ && is_of_stage(piece.parameter) &&
+           (piece.stretch.part || model_.job().tensor_rank() == 0);
+  }
+
+  bool has(const SubjectWhole& whole) const {
+    return is_first_ && is_of_stage(whole.parameter);
+  }
+
+ private:
+  /// Of tied parameters several stages have a copy.
+  bool is_of_stage(const std::string& parameter) const {
+    return model_.find(parameter)->stage == model_.job().stage();
+  }
+
+  const WholeModel& model_;
+  bool is_first_copy_;
+  bool is_first_;
+};
+
+SavedRank write_rank(
+    const CheckpointSubject& subject,
+    const WholeModel& model,
+    const fs::path& folder) {
+  const int rank = model.job().rank();
+  const SubjectTensors tensors = tensors_of(subject, model);
+  const Share share(subject.pager, model);
   RankFile file;
   PieceReader reader(tensors);
   for (const SubjectPiece& piece : tensors.pieces) {
-    if (subject.pager.mesh().replica == 0) { // the other copies are equal
+    if (share.has(piece)) {
       file.add(
           {.name = "piece/" + piece.state + "/" + piece.parameter,
            .parameter = piece.parameter,
            .state = piece.state,
-           .offset = piece.offset,
-           .numel = piece.numel},
+           .offset = piece.stretch.offset,
+           .numel = piece.stretch.numel,
+           .part = piece.stretch.part},
           tensors.tensors[piece.tensor].dtype,
-          {piece.numel},
+          {piece.stretch.numel},
           [&reader, &piece] { return reader.values(piece); });
     }
   }
   for (const SubjectWhole& whole : tensors.wholes) {
-    if (rank == 0) {
+    if (share.has(whole)) {
       file.add(
           {.name = "whole/" + whole.state + "/" + whole.parameter,
            .parameter = whole.parameter,
@@ -132,7 +164,32 @@ SavedRank write_rank(const CheckpointSubject& subject, const fs::path& folder) {
   return file.write(folder, rank);
 }
 
-CheckpointManifest describe(const CheckpointSubject& subject) {
+/// The parameters of this rank's stage.
+SavedParameters parameters_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model) {
+  SavedParameters parameters;
+  for (const auto& group : subject.pager.groups()) {
+    for (const PagedParameter& parameter : group->parameters()) {
+      const at::Tensor& tensor = parameter.record.tensor;
+      const WholeTensor& whole = *model.find(parameter.record.name());
+      parameters[whole.name()] = {
+          whole.sizes,
+          model.job().part_of(tensor) ? row_major_strides(whole.sizes)
+                                      : tensor.strides().vec(),
+          0,
+          {whole.names.begin() + 1, whole.names.end()}};
+    }
+  }
+  for (const OptimizedParameter& parameter : subject.optimizer.parameters()) {
+    parameters[model.find(parameter.name())->name()].steps = parameter.steps;
+  }
+  return parameters;
+}
+
+CheckpointManifest describe(
+    const CheckpointSubject& subject,
+    const JobRanks& job) {
   CheckpointManifest manifest;
   manifest.step = subject.optimizer.steps();
   const LossScaler::State scaler = subject.scaler.state();
@@ -142,29 +199,25 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
        {{"scale", scaler.scale},
         {"good_steps", scaler.good_steps},
         {"skipped_steps", scaler.skipped_steps}}}};
-  for (const auto& group : subject.pager.groups()) {
-    for (const PagedParameter& parameter : group->parameters()) {
-      const at::Tensor& tensor = parameter.record.tensor;
-      manifest.parameters[parameter.record.name()] = {
-          tensor.sizes().vec(), tensor.strides().vec(), 0};
-    }
-  }
-  for (const OptimizedParameter& parameter : subject.optimizer.parameters()) {
-    manifest.parameters[parameter.name()].steps = parameter.steps;
-  }
+  manifest.tensor_ranks = job.tensor_size();
+  manifest.stages = job.stages();
   return manifest;
 }
 
 /// Joins what the ranks wrote about their files, and makes the checkpoint
 /// visible. On rank 0.
-void commit(const CheckpointSubject& subject, const fs::path& path) {
+void commit(
+    const CheckpointSubject& subject,
+    const JobRanks& job,
+    const fs::path& path) {
   const fs::path partial = partial_folder_of(path);
-  CheckpointManifest manifest = describe(subject);
-  for (int r = 0; r < subject.pager.world_size(); ++r) {
-    const fs::path part = partial / rank_file(r, ".json");
-    manifest.ranks.push_back(saved_rank(
-        parse_json(read_text_file(part), part.string()), part.string()));
-    fs::remove(part);
+  CheckpointManifest manifest = describe(subject, job);
+  for (int r = 0; r < job.size(); ++r) {
+    const fs::path file = partial / rank_file(r, ".json");
+    RankReport report = read_report(file);
+    manifest.ranks.push_back(std::move(report.rank));
+    manifest.parameters.merge(std::move(report.parameters));
+    fs::remove(file);
   }
   write_file_atomically(partial / "manifest.json", to_text(manifest));
   commit_folder(path);
@@ -177,27 +230,34 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
-  Pager& pager = subject.pager;
+  WholeModel model(
+      JobRanks(subject.pager, subject.groups, subject.module),
+      subject.pager,
+      subject.module);
+  JobRanks& job = model.job();
   const fs::path path =
       checkpoint_path(fs::absolute(folder), subject.optimizer.steps());
-  on_all_ranks(pager, "save: preparing the folder", [&] {
+  job.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
-    if (pager.rank() == 0) {
+    if (job.rank() == 0) {
       begin_folder(path);
     }
   });
-  on_all_ranks(pager, "save: writing the checkpoint", [&] {
+  job.on_all_ranks("save: writing the checkpoint", [&] {
     const fs::path partial = partial_folder_of(path);
-    const SavedRank rank = write_rank(subject, partial);
+    RankReport report{write_rank(subject, model, partial), {}};
+    if (job.is_first_of_stage()) {
+      report.parameters = parameters_of(subject, model);
+    }
     write_file_atomically(
-        partial / rank_file(pager.rank(), ".json"), to_json(rank).dump());
+        partial / rank_file(job.rank(), ".json"), to_text(report));
   });
-  on_all_ranks(pager, "save: committing the checkpoint", [&] {
-    if (pager.rank() == 0) {
-      commit(subject, path);
+  job.on_all_ranks("save: committing the checkpoint", [&] {
+    if (job.rank() == 0) {
+      commit(subject, job, path);
     }
   });
-  if (pager.rank() == 0) {
+  if (job.rank() == 0) {
     try {
       prune_checkpoints(path.parent_path(), keep_last);
     } catch (const std::exception& error) {

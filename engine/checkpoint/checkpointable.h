@@ -27,7 +27,9 @@ class Checkpointable {
 
   /// True when every rank has a state of its own. Else rank 0's is kept, and
   /// given to all. Under another number of ranks a rank gets the state of the
-  /// rank with its number, or else keeps what it has.
+  /// rank with its number, or else keeps what it has. With another number of
+  /// tensor-parallel ranks, groups of them count in place of ranks, and all
+  /// ranks of a group get the state of the other one's first.
   virtual bool is_per_rank() const {
     return false;
   }

@@ -16,7 +16,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr int kOldestFormat = 1; // without parts
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kPrefix = "step-";
 
@@ -30,6 +31,12 @@ json to_json(const SavedTensor& tensor) {
     result["offset"] = *tensor.offset;
     result["numel"] = tensor.numel;
   }
+  if (tensor.part) {
+    result["part"] = {
+        {"dim", tensor.part->dim},
+        {"begin", tensor.part->begin},
+        {"end", tensor.part->end}};
+  }
   return result;
 }
 
@@ -42,6 +49,10 @@ SavedTensor saved_tensor(const json& from) {
   if (from.contains("offset")) {
     tensor.offset = from.at("offset").get<int64_t>();
     tensor.numel = from.at("numel").get<int64_t>();
+  }
+  if (from.contains("part")) {
+    const json& part = from.at("part");
+    tensor.part = {part.at("dim"), part.at("begin"), part.at("end")};
   }
   return tensor;
 }
@@ -76,8 +87,6 @@ auto read_strictly(const std::string& source, Read read) {
   }
 }
 
-} // namespace
-
 json to_json(const SavedRank& rank) {
   json tensors = json::array();
   for (const SavedTensor& tensor : rank.tensors) {
@@ -90,27 +99,61 @@ json to_json(const SavedRank& rank) {
       {"states", rank.states}};
 }
 
-SavedRank saved_rank(const json& from, const std::string& source) {
-  return read_strictly(source, [&] {
-    SavedRank rank;
-    rank.file = from.at("file");
-    rank.bytes = from.at("bytes");
-    for (const json& tensor : from.at("tensors")) {
-      rank.tensors.push_back(saved_tensor(tensor));
+SavedRank saved_rank(const json& from) {
+  SavedRank rank;
+  rank.file = from.at("file");
+  rank.bytes = from.at("bytes");
+  for (const json& tensor : from.at("tensors")) {
+    rank.tensors.push_back(saved_tensor(tensor));
+  }
+  rank.states = from.at("states").get<std::map<std::string, json>>();
+  return rank;
+}
+
+json to_json(const SavedParameters& parameters) {
+  json result = json::object();
+  for (const auto& [name, parameter] : parameters) {
+    json& its = result[name] = {
+        {"sizes", parameter.sizes},
+        {"strides", parameter.strides},
+        {"steps", parameter.steps}};
+    if (!parameter.aliases.empty()) {
+      its["aliases"] = parameter.aliases;
     }
-    rank.states = from.at("states").get<std::map<std::string, json>>();
-    return rank;
+  }
+  return result;
+}
+
+SavedParameters saved_parameters(const json& all) {
+  SavedParameters parameters;
+  for (const auto& [name, from] : all.items()) {
+    parameters[name] = {
+        from.at("sizes"),
+        from.at("strides"),
+        from.at("steps"),
+        from.value("aliases", std::vector<std::string>())};
+  }
+  return parameters;
+}
+
+} // namespace
+
+std::string to_text(const RankReport& report) {
+  return json{
+      {"rank", to_json(report.rank)},
+      {"parameters", to_json(report.parameters)}}
+      .dump();
+}
+
+RankReport read_report(const fs::path& file) {
+  const json all = parse_json(read_text_file(file), file.string());
+  return read_strictly(file.string(), [&] {
+    return RankReport{
+        saved_rank(all.at("rank")), saved_parameters(all.at("parameters"))};
   });
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
-  json parameters = json::object();
-  for (const auto& [name, parameter] : manifest.parameters) {
-    parameters[name] = {
-        {"sizes", parameter.sizes},
-        {"strides", parameter.strides},
-        {"steps", parameter.steps}};
-  }
   json ranks = json::array();
   for (const SavedRank& rank : manifest.ranks) {
     ranks.push_back(to_json(rank));
@@ -119,8 +162,10 @@ std::string to_text(const CheckpointManifest& manifest) {
       {"format", kFormat},
       {"step", manifest.step},
       {"world_size", manifest.ranks.size()},
+      {"tensor_ranks", manifest.tensor_ranks},
+      {"stages", manifest.stages},
       {"engine", manifest.engine},
-      {"parameters", std::move(parameters)},
+      {"parameters", to_json(manifest.parameters)},
       {"ranks", std::move(ranks)}};
   return all.dump(1) + "\n";
 }
@@ -131,23 +176,24 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   return read_strictly(file.string(), [&] {
     const int format = all.at("format");
     TESSERA_CHECK(
-        format == kFormat,
+        format >= kOldestFormat && format <= kFormat,
         file.string(),
         ": the checkpoint's format is ",
         format,
-        "; this version reads format ",
+        "; this version reads formats ",
+        kOldestFormat,
+        " to ",
         kFormat,
         ".");
     CheckpointManifest manifest;
     manifest.step = all.at("step");
     manifest.engine = all.at("engine");
-    for (const auto& [name, from] : all.at("parameters").items()) {
-      manifest.parameters[name] = {
-          from.at("sizes"), from.at("strides"), from.at("steps")};
-    }
+    manifest.parameters = saved_parameters(all.at("parameters"));
     for (const json& rank : all.at("ranks")) {
-      manifest.ranks.push_back(saved_rank(rank, file.string()));
+      manifest.ranks.push_back(saved_rank(rank));
     }
+    manifest.tensor_ranks = all.value("tensor_ranks", 1);
+    manifest.stages = all.value("stages", 1);
     return manifest;
   });
 }

@@ -6,10 +6,17 @@
 // file per rank and manifest.json, which lists every tensor of every file with
 // its checksum. Values of parameters, and state that has one value per element
 // of a parameter, are stored as the pieces that the ranks had: flat, in the
-// order of the parameter's memory, each with its offset. Which rank or group a
-// piece was in means nothing, so that any other division can read its part. A
-// checkpoint is written as ".step-N.partial" and moved to its name when every
-// rank has finished.
+// order of the parameter's memory, each with its offset. Where a parameter is
+// divided over tensor-parallel ranks, the piece says which part of it the rank
+// had (indices [begin, end) of a dimension), and the offset is one in the
+// memory of that part. What several ranks have alike is written by one of them.
+// Which rank, group or pipeline stage a piece was in means nothing, so that any
+// other division can read its part: the manifest has the sizes of whole
+// parameters, under the names that they have in the whole model. A checkpoint
+// is written as ".step-N.partial" and moved to its name when every rank has
+// finished.
+
+#include "tessera/engine/checkpoint/part_elements.h"
 
 #include <nlohmann/json.hpp>
 
@@ -32,10 +39,15 @@ struct SavedTensor {
   /// For pieces of parameters and tensors that belong to one.
   std::string parameter;
   std::string state;
-  /// Of the first element in the parameter's memory; nothing for a tensor that
-  /// is no piece of one.
+  /// Of the first element in the memory of the parameter, or of the part of it;
+  /// nothing for a tensor that is no piece of one.
   std::optional<int64_t> offset;
   int64_t numel = 0;
+  std::optional<DimPart> part; ///< nothing: of the whole parameter
+
+  PartStretch stretch() const {
+    return {part, offset.value_or(0), numel};
+  }
 };
 
 struct SavedRank {
@@ -47,22 +59,33 @@ struct SavedRank {
 };
 
 struct SavedParameter {
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes; ///< of the whole
   std::vector<int64_t> strides;
   /// Optimizer steps that it has taken.
   int64_t steps = 0;
+  std::vector<std::string> aliases; ///< its other names, if it is tied
 };
+
+using SavedParameters = std::map<std::string, SavedParameter>;
 
 struct CheckpointManifest {
   int64_t step = 0; ///< optimizer steps of the run
   nlohmann::json engine; ///< learning rate, loss scale
-  std::map<std::string, SavedParameter> parameters;
+  SavedParameters parameters;
   std::vector<SavedRank> ranks;
+  int tensor_ranks = 1; ///< that divided each layer
+  int stages = 1; ///< of the pipeline
 };
 
-nlohmann::json to_json(const SavedRank& rank);
-/// @param source names the text in errors.
-SavedRank saved_rank(const nlohmann::json& json, const std::string& source);
+/// What one rank tells the one that writes the manifest.
+struct RankReport {
+  SavedRank rank;
+  SavedParameters parameters; ///< that it speaks for
+};
+
+std::string to_text(const RankReport& report);
+/// @throws tessera::Error naming the file.
+RankReport read_report(const std::filesystem::path& file);
 
 std::string to_text(const CheckpointManifest& manifest);
 

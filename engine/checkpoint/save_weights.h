@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A module's weights as one safetensors file, whole or sharded.
+// A module's weights as one safetensors file, whole or in parts.
 
-#include "tessera/sharding/pager.h"
+#include "tessera/engine/checkpoint/whole_model.h"
 
 #include <torch/nn/module.h>
 
@@ -23,13 +23,11 @@ void save_weights(
     const torch::nn::Module& module,
     const std::filesystem::path& path);
 
-/// The same for a module that is sharded, one group at a time: no rank holds
-/// more than its shards and a group. With master weights it is their value.
-/// Rank 0 writes. Collective.
+/// The same for a module that is sharded, or that all ranks of a job have parts
+/// of: whole parameters of all stages under the names that they have there, see
+/// WholeModel::for_each(). With master weights it is their value. Rank 0
+/// writes. Collective.
 /// @throws tessera::Error on every rank when rank 0 cannot write.
-void save_sharded_weights(
-    Pager& pager,
-    const torch::nn::Module& module,
-    const std::filesystem::path& path);
+void save_weights(WholeModel& model, const std::filesystem::path& path);
 
 } // namespace tessera

@@ -3,22 +3,53 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/peer_failure.h"
 
-#include <ATen/ops/tensor.h>
-
-#include <exception>
 #include <utility>
 
 namespace tessera {
 
 namespace {
 
+/// Parameters by their names in files, and which part of them this rank has.
+class Naming {
+ public:
+  explicit Naming(const WholeModel& model) : model_(model) {}
+
+  std::string name(const std::string& own) const {
+    return model_.find(own)->name();
+  }
+
+  std::optional<DimPart> part(const at::Tensor& tensor, const std::string& own)
+      const {
+    auto part = model_.job().part_of(tensor);
+    TESSERA_CHECK(
+        !part || tensor.is_contiguous(),
+        "checkpoint: this rank's part of '",
+        own,
+        "' has sizes ",
+        tensor.sizes(),
+        " and strides ",
+        tensor.strides(),
+        "; parts of parameters have to be contiguous.");
+    return part;
+  }
+
+ private:
+  const WholeModel& model_;
+};
+
 class Collector : public StateVisitor {
  public:
   /// @param part what opaque states are of, in their names.
-  Collector(SubjectTensors& tensors, std::string part)
-      : tensors_(tensors), part_(std::move(part)) {}
+  Collector(
+      SubjectTensors& tensors,
+      const Pager& pager,
+      const Naming& naming,
+      std::string part)
+      : tensors_(tensors),
+        pager_(pager),
+        naming_(naming),
+        part_(std::move(part)) {}
 
   void elements(
       const ParameterRun& run,
@@ -32,11 +63,13 @@ class Collector : public StateVisitor {
            [&state] { return state.load(); },
            [&state](const at::Tensor& values) { state.store(values); }});
     }
+    const std::string& own = run.parameter->name();
+    const at::Tensor& tensor =
+        pager_.parameter(pager_.find_parameter(own)).record.tensor;
     tensors_.pieces.push_back(
-        {run.parameter->name(),
+        {naming_.name(own),
          name,
-         run.parameter_offset,
-         run.numel,
+         {naming_.part(tensor, own), run.parameter_offset, run.numel},
          tensors_.tensors.size() - 1,
          offset});
   }
@@ -45,7 +78,7 @@ class Collector : public StateVisitor {
       const OptimizedParameter& parameter,
       const std::string& name,
       const at::Tensor& values) override {
-    tensors_.wholes.push_back({parameter.name(), name, values});
+    tensors_.wholes.push_back({naming_.name(parameter.name()), name, values});
   }
 
   void opaque(
@@ -60,11 +93,16 @@ class Collector : public StateVisitor {
 
  private:
   SubjectTensors& tensors_;
+  const Pager& pager_;
+  const Naming& naming_;
   std::string part_;
   const RestingTensor* last_ = nullptr;
 };
 
-void add_masters(const CheckpointSubject& subject, SubjectTensors& tensors) {
+void add_masters(
+    const CheckpointSubject& subject,
+    const Naming& naming,
+    SubjectTensors& tensors) {
   ShardedOptimizer& optimizer = subject.optimizer;
   for (size_t g = 0; g < subject.pager.groups().size(); ++g) {
     const ParamGroup& group = *subject.pager.groups()[g];
@@ -77,12 +115,15 @@ void add_masters(const CheckpointSubject& subject, SubjectTensors& tensors) {
     const FlatSpan shard =
         group.layout().shard(subject.pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group.parameters()) {
+      const std::string& own = parameter.record.name();
+      const auto part = naming.part(parameter.record.tensor, own);
       for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, shard)) {
         tensors.pieces.push_back(
-            {parameter.record.name(),
+            {naming.name(own),
              kMasterState,
-             shard.begin + run.shard_offset - parameter.span.begin,
-             run.numel,
+             {part,
+              shard.begin + run.shard_offset - parameter.span.begin,
+              run.numel},
              tensors.tensors.size() - 1,
              run.shard_offset});
       }
@@ -92,12 +133,17 @@ void add_masters(const CheckpointSubject& subject, SubjectTensors& tensors) {
 
 } // namespace
 
-SubjectTensors tensors_of(const CheckpointSubject& subject) {
+SubjectTensors tensors_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model) {
   SubjectTensors tensors;
-  add_masters(subject, tensors);
+  const Naming naming(model);
+  add_masters(subject, naming, tensors);
   const ShardMesh& mesh = subject.pager.mesh();
   Collector collector(
       tensors,
+      subject.pager,
+      naming,
       ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
           std::to_string(mesh.shard_size));
   subject.optimizer.visit_state(collector);
@@ -115,37 +161,12 @@ at::Tensor PieceReader::values(const SubjectPiece& piece) {
     values_ = tensors_.tensors[piece.tensor].load();
     held_ = piece.tensor;
   }
-  return values_.narrow(0, piece.tensor_offset, piece.numel);
+  return values_.narrow(0, piece.tensor_offset, piece.stretch.numel);
 }
 
 void PieceReader::store() {
   if (held_) {
     tensors_.tensors[*held_].store(values_);
-  }
-}
-
-void on_all_ranks(
-    Pager& pager,
-    const std::string& what,
-    const std::function<void()>& work) {
-  std::exception_ptr error;
-  try {
-    work();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  const at::Tensor failed = at::tensor({error ? 1.0 : 0.0}, at::kDouble);
-  pager.sum_over_ranks(failed);
-  if (error) {
-    std::rethrow_exception(error);
-  }
-  if (failed.item<double>() != 0) {
-    blame_peer();
-    TESSERA_FAIL(
-        what,
-        " failed on ",
-        failed.item<double>(),
-        " other rank(s), whose errors say why.");
   }
 }
 

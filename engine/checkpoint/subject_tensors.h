@@ -3,6 +3,7 @@
 // The tensors of this rank that belong in a checkpoint.
 
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/whole_model.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -26,15 +27,15 @@ struct SubjectTensor {
 
 /// A stretch of a parameter, or of a state that has its shape.
 struct SubjectPiece {
-  std::string parameter;
+  std::string parameter; ///< its first name in the whole model
   std::string state;
-  int64_t offset = 0; ///< in the parameter's memory
-  int64_t numel = 0;
+  PartStretch stretch;
   size_t tensor = 0; ///< which of SubjectTensors::tensors it is part of
   int64_t tensor_offset = 0;
 };
 
-/// A tensor that belongs to a parameter and is the same on all ranks.
+/// A tensor that belongs to a parameter and is the same on all ranks that have
+/// the parameter.
 struct SubjectWhole {
   std::string parameter;
   std::string state;
@@ -56,7 +57,9 @@ struct SubjectTensors {
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };
 
-SubjectTensors tensors_of(const CheckpointSubject& subject);
+SubjectTensors tensors_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model);
 
 /// The values of one piece after the other, holding one tensor at a time.
 class PieceReader {
@@ -64,8 +67,8 @@ class PieceReader {
   /// @param tensors outlives the reader.
   explicit PieceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
 
-  /// [piece.numel], valid as long as pieces of the same tensor are asked for.
-  /// Blocks.
+  /// [piece.stretch.numel], valid as long as pieces of the same tensor are
+  /// asked for. Blocks.
   at::Tensor values(const SubjectPiece& piece);
   /// What was written to the values of the last piece's tensor counts from here
   /// on. Blocks.
@@ -76,12 +79,5 @@ class PieceReader {
   std::optional<size_t> held_;
   at::Tensor values_;
 };
-
-/// Calls `work`; when it throws on some rank, every rank throws. Collective.
-/// @param what heads the error on the ranks where `work` did not throw.
-void on_all_ranks(
-    Pager& pager,
-    const std::string& what,
-    const std::function<void()>& work);
 
 } // namespace tessera

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/job_ranks.h"
+
+#include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/runtime/comm/gather_texts.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/peer_failure.h"
+#include "tessera/sharding/parallel/group_operations.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <exception>
+
+namespace tessera {
+
+JobRanks::JobRanks(
+    Pager& pager,
+    FileGroups* groups,
+    const torch::nn::Module& module)
+    : pager_(pager), groups_(groups) {
+  if (tensor_size() > 1) {
+    parts_ = parts_in(module);
+  }
+}
+
+int JobRanks::rank() const {
+  return groups_ == nullptr ? pager_.rank() : groups_->job_rank;
+}
+
+int JobRanks::size() const {
+  return groups_ == nullptr ? pager_.world_size() : groups_->job_size;
+}
+
+int JobRanks::tensor_rank() const {
+  return groups_ == nullptr ? 0 : groups_->tensor->rank();
+}
+
+int JobRanks::tensor_size() const {
+  return groups_ == nullptr ? 1 : groups_->tensor->size();
+}
+
+int JobRanks::stage() const {
+  return groups_ == nullptr ? 0 : groups_->pipeline->rank();
+}
+
+int JobRanks::stages() const {
+  return groups_ == nullptr ? 1 : groups_->pipeline->size();
+}
+
+std::optional<DimPart> JobRanks::part_of(const at::Tensor& tensor) const {
+  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
+  if (found == parts_.end()) {
+    return std::nullopt;
+  }
+  const auto& [dim, split] = found->second;
+  return DimPart{
+      dim, split.begin(tensor_rank()), split.begin(tensor_rank() + 1)};
+}
+
+std::vector<int64_t> JobRanks::whole_sizes(const at::Tensor& tensor) const {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
+  if (found != parts_.end()) {
+    sizes[static_cast<size_t>(found->second.dim)] = found->second.split.size();
+  }
+  return sizes;
+}
+
+at::Tensor JobRanks::whole_value(
+    const at::Tensor& tensor,
+    const at::Tensor& value) const {
+  const at::Tensor own = value.detach().cpu().contiguous();
+  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
+  return found == parts_.end() ? own
+                               : gather_parts(
+                                     own,
+                                     found->second.dim,
+                                     found->second.split,
+                                     *groups_->tensor)
+                                     .contiguous();
+}
+
+std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
+  if (groups_ == nullptr) {
+    return {text};
+  }
+  return gather_texts(
+      *groups_->pipeline,
+      text,
+      "what the stages of the model are made of",
+      pager_.watch_failures());
+}
+
+void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
+  if (stages() > 1 && is_first_of_stage() && value.numel() > 0) {
+    // As bytes: not every backend knows every type.
+    groups_->pipeline
+        ->broadcast(
+            value.view({-1}).view(at::kByte), root, "a tensor of another stage")
+        .wait(pager_.watch_failures());
+  }
+}
+
+void JobRanks::sum(const at::Tensor& values) {
+  pager_.sum_over_ranks(values);
+  if (groups_ != nullptr) {
+    for (Communicator* group :
+         {groups_->tensor.get(), groups_->pipeline.get()}) {
+      group->all_reduce_sum(values, "sum over the parts of a model")
+          .wait(pager_.watch_failures());
+    }
+  }
+}
+
+void JobRanks::max(const at::Tensor& values) {
+  pager_.max_over_ranks(values);
+  if (groups_ != nullptr) {
+    for (Communicator* group :
+         {groups_->tensor.get(), groups_->pipeline.get()}) {
+      group->all_reduce_max(values, "maximum over the parts of a model")
+          .wait(pager_.watch_failures());
+    }
+  }
+}
+
+void JobRanks::on_all_ranks(
+    const std::string& what,
+    const std::function<void()>& work) {
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const at::Tensor failed = at::tensor({error ? 1.0 : 0.0}, at::kDouble);
+  sum(failed);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  if (failed.item<double>() != 0) {
+    blame_peer();
+    TESSERA_FAIL(
+        what,
+        " failed on ",
+        failed.item<double>(),
+        " other rank(s), whose errors say why.");
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/whole_model.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/page_key.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <nlohmann/json.hpp>
+
+#include <exception>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+using nlohmann::json;
+
+json to_json(const WholeTensor& tensor) {
+  return {
+      {"names", tensor.names},
+      {"dtype", static_cast<int>(tensor.dtype)},
+      {"sizes", tensor.sizes},
+      {"is_buffer", tensor.is_buffer},
+      {"group", tensor.group}};
+}
+
+WholeTensor whole_tensor(const json& from, int stage) {
+  return {
+      from.at("names"),
+      static_cast<at::ScalarType>(from.at("dtype").get<int>()),
+      from.at("sizes"),
+      from.at("is_buffer"),
+      stage,
+      from.at("group")};
+}
+
+} // namespace
+
+std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
+    const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined() && !has_page_key(tensor) &&
+        seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      tensors.emplace_back(name, tensor);
+    }
+  };
+  for (const auto& item : module.named_parameters()) {
+    add(item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers()) {
+    add(item.key(), item.value());
+  }
+  return tensors;
+}
+
+WholeModel::WholeModel(
+    JobRanks job,
+    Pager& pager,
+    const torch::nn::Module& module)
+    : job_(std::move(job)), pager_(pager) {
+  add_own(module);
+  join_stages();
+}
+
+void WholeModel::add_own(const torch::nn::Module& module) {
+  const auto add = [&](WholeTensor tensor, Own own) {
+    tensor.sizes = job_.whole_sizes(own.tensor);
+    own_.emplace(tensor.name(), std::move(own));
+    tensors_.push_back(std::move(tensor));
+  };
+  for (size_t g = 0; g < pager_.groups().size(); ++g) {
+    const ParamGroup& group = *pager_.groups()[g];
+    for (size_t i = 0; i < group.parameters().size(); ++i) {
+      const ParameterRecord& record = group.parameters()[i].record;
+      add({.names = record.names,
+           .dtype = group.original_dtype(),
+           .group = static_cast<int>(g)},
+          {record.tensor, i});
+    }
+  }
+  const auto buffers = module.named_buffers();
+  for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
+    add({.names = {name},
+         .dtype = tensor.scalar_type(),
+         .is_buffer = buffers.contains(name)},
+        {tensor});
+  }
+}
+
+void WholeModel::join_stages() {
+  json mine = json::array();
+  for (const WholeTensor& tensor : tensors_) {
+    mine.push_back(to_json(tensor));
+  }
+  tensors_.clear();
+  int stage = 0;
+  for (const std::string& text : job_.texts_of_stages(mine.dump())) {
+    for (const json& from : json::parse(text)) {
+      WholeTensor tensor = whole_tensor(from, stage);
+      const auto [found, is_new] =
+          index_.emplace(tensor.name(), tensors_.size());
+      const size_t place = found->second;
+      if (is_new) {
+        tensors_.push_back(tensor);
+        tensors_.back().names.resize(1);
+      }
+      WholeTensor& known = tensors_[place];
+      for (const std::string& name : tensor.names) {
+        if (index_.emplace(name, place).second) {
+          known.names.push_back(name);
+        }
+      }
+      TESSERA_CHECK(
+          known.sizes == tensor.sizes && known.dtype == tensor.dtype,
+          "'",
+          tensor.name(),
+          "' has shape ",
+          c10::IntArrayRef(known.sizes),
+          " and type ",
+          known.dtype,
+          " in pipeline stage ",
+          known.stage,
+          ", and ",
+          c10::IntArrayRef(tensor.sizes),
+          " and ",
+          tensor.dtype,
+          " in stage ",
+          stage,
+          ". Give tensors of different stages different names, those of the "
+          "whole model.");
+    }
+    ++stage;
+  }
+}
+
+const WholeTensor* WholeModel::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::vector<std::string> WholeModel::parameter_names() const {
+  std::vector<std::string> names;
+  for (const WholeTensor& tensor : tensors_) {
+    if (!tensor.is_buffer) {
+      names.insert(names.end(), tensor.names.begin(), tensor.names.end());
+    }
+  }
+  return names;
+}
+
+at::Tensor WholeModel::whole_value(
+    const WholeTensor& tensor,
+    const at::Tensor& values) {
+  at::Tensor value;
+  if (tensor.stage == job_.stage()) {
+    const Own& own = own_.at(tensor.name());
+    value = tensor.group < 0
+                ? own.tensor
+                : pager_.groups()[static_cast<size_t>(tensor.group)]
+                      ->view_of(values, own.position)
+                      .to(tensor.dtype);
+    value = job_.whole_value(own.tensor, value);
+  } else if (job_.is_first_of_stage()) {
+    value = at::empty(tensor.sizes, tensor.dtype);
+  }
+  job_.broadcast_from_stage(tensor.stage, value);
+  return value;
+}
+
+void WholeModel::for_each(
+    const std::function<void(const WholeTensor&, const at::Tensor&)>& visit) {
+  const c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors_.size();) {
+    const int stage = tensors_[i].stage;
+    const int group = tensors_[i].group;
+    at::Tensor values;
+    if (stage == job_.stage() && group >= 0) {
+      values = pager_.whole_master(static_cast<size_t>(group));
+    }
+    // A visit that fails must not keep rank 0 from what the others wait for.
+    std::exception_ptr error;
+    for (; i < tensors_.size() && tensors_[i].stage == stage &&
+           tensors_[i].group == group;
+         ++i) {
+      const at::Tensor value = whole_value(tensors_[i], values);
+      if (job_.rank() != 0 || error) {
+        continue;
+      }
+      try {
+        visit(tensors_[i], value);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    // Nobody runs ahead by more than a group, and none waits for long.
+    job_.on_all_ranks("what rank 0 does with the model's values", [&] {
+      if (error) {
+        std::rethrow_exception(error);
+      }
+    });
+  }
+}
+
+} // namespace tessera
