@@ -344,8 +344,7 @@ PendingCollective Communicator::exchange(
   if (is_staged(output)) {
     const at::Tensor host = empty_on_host(output);
     return copied_back(
-        exchange(
-            host, input.to(at::kCPU), std::move(blocks), std::move(what)),
+        exchange(host, input.to(at::kCPU), std::move(blocks), std::move(what)),
         output,
         host);
   }

@@ -355,10 +355,10 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
       bytes_in(output) / getSize()};
   if (!output_splits.empty()) {
     // How long the other ranks' blocks are is not known here.
-    blocks.longest_bytes = port.peers.can_read()
-                               ? ShmExchange::always_direct(port)
-                               : largest_of_all(std::max(
-                                     bytes_in(output), bytes_in(input)));
+    blocks.longest_bytes =
+        port.peers.can_read()
+            ? ShmExchange::always_direct(port)
+            : largest_of_all(std::max(bytes_in(output), bytes_in(input)));
   }
   return push(
       queue_,

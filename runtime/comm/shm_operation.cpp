@@ -71,8 +71,7 @@ ShmOperation::ShmOperation(
       dtype_(dtype),
       total_bytes_(total_bytes),
       shows_results_(shows_results) {
-  piece_bytes_ =
-      port.region.slot_bytes() / rows / kLine * kLine - header_bytes;
+  piece_bytes_ = port.region.slot_bytes() / rows / kLine * kLine - header_bytes;
   if (longest_bytes <= piece_bytes_) {
     return;
   }

@@ -86,8 +86,8 @@ void average_gradients(
       continue;
     }
     at::Tensor& gradient = parameter.mutable_grad();
-    gradient = gradient.defined() ? gradient.contiguous()
-                                  : at::zeros_like(parameter);
+    gradient =
+        gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter);
     Communicator& ranks = experts.contains(parameter.unsafeGetTensorImpl())
                               ? same_experts
                               : gradients;

@@ -41,9 +41,8 @@ at::Tensor parts_exchanged(
   AllToAllBlocks blocks;
   std::vector<at::Tensor> sent;
   for (int rank = 0; rank < group.size(); ++rank) {
-    sent.push_back(
-        part.narrow(whole_dim, whole.begin(rank), whole.length(rank))
-            .flatten());
+    sent.push_back(part.narrow(whole_dim, whole.begin(rank), whole.length(rank))
+                       .flatten());
     blocks.sent.push_back(sent.back().numel());
     blocks.taken.push_back(c10::multiply_integers(sizes_from(rank)));
   }

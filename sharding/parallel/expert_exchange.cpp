@@ -91,13 +91,12 @@ at::Tensor apply_elsewhere(
   const at::Tensor arrived = all_to_all_rows(rows, there, group);
 
   const at::Tensor lengths = both[1];
-  const at::Tensor expert_of_row =
-      at::arange(local, lengths.options())
-          .repeat({ranks})
-          .repeat_interleave(lengths.flatten())
-          .to(rows.device());
-  const auto [sorted, order] = at::sort(
-      expert_of_row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor expert_of_row = at::arange(local, lengths.options())
+                                       .repeat({ranks})
+                                       .repeat_interleave(lengths.flatten())
+                                       .to(rows.device());
+  const auto [sorted, order] =
+      at::sort(expert_of_row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const auto size = static_cast<double>(ranks);
   const at::Tensor inputs =
       with_gradient_times(arrived.index_select(0, order), size);
@@ -161,8 +160,7 @@ at::Tensor apply_experts(
                              /*skip_empty=*/true,
                              expert);
   const at::Tensor by_choice =
-      at::zeros(
-          {tokens.size(0) * choices, tokens.size(1)}, results.options())
+      at::zeros({tokens.size(0) * choices, tokens.size(1)}, results.options())
           .index_copy(0, order, results)
           .view({tokens.size(0), choices, tokens.size(1)});
   return routing.weights.to(results.scalar_type())

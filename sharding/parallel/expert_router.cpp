@@ -46,9 +46,8 @@ void check(const RouterOptions& options, int64_t experts) {
       experts,
       " experts; it must be at least one and not more than there are");
   TESSERA_CHECK(
-      !options.capacity_factor ||
-          (std::isfinite(*options.capacity_factor) &&
-           *options.capacity_factor > 0),
+      !options.capacity_factor || (std::isfinite(*options.capacity_factor) &&
+                                   *options.capacity_factor > 0),
       "the capacity factor of experts is ",
       options.capacity_factor.value_or(0),
       "; it must be a number above 0, or left out to drop nothing");
@@ -58,9 +57,8 @@ int64_t expert_capacity(
     int64_t tokens,
     int64_t experts,
     const RouterOptions& options) {
-  const double share =
-      static_cast<double>(tokens * options.experts_per_token) /
-      static_cast<double>(experts);
+  const double share = static_cast<double>(tokens * options.experts_per_token) /
+                       static_cast<double>(experts);
   return std::max(
       int64_t{1},
       static_cast<int64_t>(std::ceil(options.capacity_factor.value() * share)));

@@ -27,11 +27,12 @@ namespace tessera {
 /// | reduce_scatter_parts | reduce-scatter   | all-gather       |
 /// | all_to_all_parts     | all-to-all       | all-to-all       |
 ///
-/// (The last one is in exchange_operations.h.) gather_parts() is for a result that all ranks go on with in the same way:
-/// their gradients of it are equal, and adding them up would count them several
-/// times. all_gather_parts() is for a result that each rank uses for a part of
-/// a layer: each has a summand of its gradient, and taking one's own would drop
-/// what the other ranks found out about it.
+/// (The last one is in exchange_operations.h.) gather_parts() is for a result
+/// that all ranks go on with in the same way: their gradients of it are equal,
+/// and adding them up would count them several times. all_gather_parts() is for
+/// a result that each rank uses for a part of a layer: each has a summand of
+/// its gradient, and taking one's own would drop what the other ranks found out
+/// about it.
 ///
 /// All are collective, block, and must be called by all ranks of the group in
 /// the same order; in backward too, so whether the argument requires a gradient

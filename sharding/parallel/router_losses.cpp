@@ -19,9 +19,8 @@ RouterSums router_sums(
   const at::Tensor precise =
       logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
   const at::Tensor weights =
-      counts.defined()
-          ? counts.flatten().to(precise.scalar_type())
-          : at::full({logits.size(0)}, 1.0, precise.options());
+      counts.defined() ? counts.flatten().to(precise.scalar_type())
+                       : at::full({logits.size(0)}, 1.0, precise.options());
   TESSERA_CHECK(
       weights.size(0) == logits.size(0),
       "router_sums: logits of ",

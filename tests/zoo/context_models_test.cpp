@@ -127,8 +127,7 @@ void check_way(World& world, int tensor, const Way& way, bool sequence) {
       padded.attention_mask[0].narrow(0, 0, 5).fill_(0);
       padded.attention_mask[1].narrow(0, 11, 5).fill_(0);
       padded.labels = input.labels.masked_fill(
-          padded.attention_mask.eq(0) |
-              padded.attention_mask.roll(1, 1).eq(0),
+          padded.attention_mask.eq(0) | padded.attention_mask.roll(1, 1).eq(0),
           -100);
       expect_plain(ranks, layers, model->folder(), padded);
     }
@@ -219,7 +218,7 @@ TEST(ContextModels, RefuseWhatIsNotThere) {
         from_pretrained(gpt2.folder(), {.context = ranks.layers(kWays[2])});
     expect_error(
         [&] { ring->forward(input); }, {"ring attention", "attention_mask"});
-    input.attention_mask = {};
+    input.attention_mask = torch::Tensor();
     ring->train();
     expect_error([&] { ring->forward(input); }, {"no dropout", "Ulysses"});
     const ModelFixture three("gpt2");
@@ -231,8 +230,7 @@ TEST(ContextModels, RefuseWhatIsNotThere) {
     expect_error([&] { heads->forward(odd); }, {"15 tokens", "pad"});
     expect_error(
         [&] {
-          LayerContext().over_context(
-              {&ranks.context(), ContextKind::kRing});
+          LayerContext().over_context({&ranks.context(), ContextKind::kRing});
         },
         {"channels"});
   });

@@ -73,12 +73,13 @@ inline void expect_plain_gradients(
         averaged_gradient(item.value(), group_of(item.key()));
     const auto part = parts.find(item.value().unsafeGetTensorImpl());
     if (part != parts.end()) {
-      gradient = gather_parts(
-          gradient, part->second.dim, part->second.split, *tensor);
+      gradient =
+          gather_parts(gradient, part->second.dim, part->second.split, *tensor);
     }
     const torch::Tensor& twin = expected[item.key()];
     expect_near(
-        gradient, twin.grad().defined() ? twin.grad() : torch::zeros_like(twin));
+        gradient,
+        twin.grad().defined() ? twin.grad() : torch::zeros_like(twin));
   }
 }
 

@@ -258,7 +258,9 @@ TEST(ExpertModels, SayWhatIsNotPossible) {
         [&] { from_pretrained(three.folder(), {.context = layers}); },
         {"3 experts", "1, 3"});
     expect_error(
-        [&] { LayerContext().over_experts({group.get(), nullptr}); },
+        [&] {
+          LayerContext().over_experts({group.get(), nullptr});
+        },
         {"group of gradients"});
   });
 }
@@ -267,8 +269,7 @@ TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
   const ChangedModel dropless("qwen3_moe", nlohmann::json::object());
   const ModelInput input = labelled_input(kRows, kLength);
   const auto logits = [&](double factor) {
-    const ChangedModel model(
-        "qwen3_moe", {{"expert_capacity_factor", factor}});
+    const ChangedModel model("qwen3_moe", {{"expert_capacity_factor", factor}});
     return from_pretrained(model.folder())->forward(input).logits;
   };
   const at::Tensor all =
@@ -283,8 +284,8 @@ TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
 // Layers that are recomputed keep nothing for the losses of routers.
 TEST(ExpertModels, RefuseToLoseGradientsOfRouters) {
   const ChangedModel changed("qwen3_moe", kBalanced);
-  const auto model = std::dynamic_pointer_cast<Decoder>(
-      from_pretrained(changed.folder()));
+  const auto model =
+      std::dynamic_pointer_cast<Decoder>(from_pretrained(changed.folder()));
   ASSERT_NE(model, nullptr);
   for (size_t i = 0; i < model->layers()->size(); ++i) {
     model->layers()->block(i)->use_checkpoint = true;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/feed_forward.h"
 
-
 #include <ATen/ops/dropout.h>
 
 #include <optional>

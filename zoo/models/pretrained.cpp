@@ -87,7 +87,8 @@ class PartGatherer {
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_pretrained: this rank's model is a pipeline's stage, or has some of "
+      "save_pretrained: this rank's model is a pipeline's stage, or has some "
+      "of "
       "the experts only; load a checkpoint of it into a whole model, and save "
       "that.");
 }

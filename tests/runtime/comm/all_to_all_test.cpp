@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-to-all over every transport: equal blocks, and blocks of any length.
-#include "tessera/runtime/comm/shm_backend.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/runtime/comm/shm_backend.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -177,7 +177,9 @@ TEST_P(AllToAllTest, AKilledRankIsAnError) {
         const int64_t numel = 300000 * world.size();
         const at::Tensor out = at::empty({numel});
         expect_error(
-            [&] { comm->all_to_all(out, at::ones({numel}), "exchange").wait(); },
+            [&] {
+              comm->all_to_all(out, at::ones({numel}), "exchange").wait();
+            },
             {"exchange failed"});
       });
   for (size_t r = 0; r < results.size(); ++r) {
@@ -192,11 +194,15 @@ TEST_P(AllToAllTest, BlocksThatDoNotFitTheTensorAreNamed) {
     std::vector<int64_t> fours(static_cast<size_t>(world.size()), 0);
     fours[0] = 4;
     expect_error(
-        [&] { comm.all_to_all(five, five, {fours, fours}, "exchange"); },
+        [&] {
+          comm.all_to_all(five, five, {fours, fours}, "exchange");
+        },
         {"exchange", "5 elements", "together 4"});
     const std::vector<int64_t> many(static_cast<size_t>(world.size() + 1), 0);
     expect_error(
-        [&] { comm.all_to_all(five, five, {many, many}, "exchange"); },
+        [&] {
+          comm.all_to_all(five, five, {many, many}, "exchange");
+        },
         {"one for each of", "0 elements or more"});
     expect_error(
         [&] { comm.all_to_all(at::zeros({7}), five, "exchange"); },
@@ -239,8 +245,7 @@ TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
     for (const auto& result : results) {
       EXPECT_EQ(result.exit_code, 3);
       EXPECT_NE(
-          result.output.find("disagree about an all-to-all"),
-          std::string::npos)
+          result.output.find("disagree about an all-to-all"), std::string::npos)
           << result.output;
     }
   }

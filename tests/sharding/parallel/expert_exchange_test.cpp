@@ -42,8 +42,8 @@ at::Tensor one_by_one(
     for (int64_t k = 0; k < routing.experts.size(1); ++k) {
       if (!routing.kept.defined() || routing.kept[t][k].item<bool>()) {
         const int64_t e = routing.experts[t][k].item<int64_t>();
-        row = row + routing.weights[t][k] *
-                        torch::tanh(tokens[t].matmul(experts[e]));
+        row = row +
+              routing.weights[t][k] * torch::tanh(tokens[t].matmul(experts[e]));
       }
     }
     rows.push_back(row);
@@ -103,9 +103,9 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   constexpr double kTolerance = 1e-12;
   EXPECT_TRUE(result.allclose(expected, kTolerance, kTolerance));
   (result * outer.narrow(0, begin, own)).sum().backward();
-  EXPECT_TRUE((own_tokens.grad() / ranks)
-                  .allclose(
-                      x.grad().narrow(0, begin, own), kTolerance, kTolerance));
+  EXPECT_TRUE(
+      (own_tokens.grad() / ranks)
+          .allclose(x.grad().narrow(0, begin, own), kTolerance, kTolerance));
   EXPECT_TRUE(mine.experts.grad()
                   .narrow(0, range.begin, range.length)
                   .allclose(

@@ -67,14 +67,12 @@ TEST(ExpertRouter, CapacityKeepsFirstChoicesFirst) {
   const ExpertRouting routing = route_tokens(logits, options);
   // Expert 0 is the first choice of tokens 0, 2 and 3; expert 1 that of token 1
   // and the second one of tokens 0 and 2.
-  const at::Tensor expected = torch::tensor({1, 1, 1, 0, 1, 0, 0, 1})
-                                  .view({4, 2})
-                                  .to(at::kBool);
+  const at::Tensor expected =
+      torch::tensor({1, 1, 1, 0, 1, 0, 0, 1}).view({4, 2}).to(at::kBool);
   EXPECT_TRUE(routing.kept.equal(expected)) << routing.kept;
   EXPECT_EQ(expert_capacity(1, 64, {1, false, 1.0}), 1);
   EXPECT_EQ(expert_capacity(8, 3, {1, false, 1.0}), 3);
-  EXPECT_TRUE(
-      route_tokens(logits, {2, false, 100.0}).kept.all().item<bool>());
+  EXPECT_TRUE(route_tokens(logits, {2, false, 100.0}).kept.all().item<bool>());
 }
 
 TEST(ExpertRouter, ChecksItsOptions) {
@@ -98,8 +96,8 @@ TEST(RouterLosses, AreThePublishedOnes) {
     const RouterSums sums =
         router_sums(logits, routing, all ? at::Tensor() : counts);
     const at::Tensor some = all ? logits : logits.index_select(0, there);
-    const at::Tensor chosen = all ? routing.experts
-                                  : routing.experts.index_select(0, there);
+    const at::Tensor chosen =
+        all ? routing.experts : routing.experts.index_select(0, there);
     at::Tensor balance = torch::zeros({}, at::kDouble);
     for (int64_t e = 0; e < 4; ++e) {
       balance = balance + chosen.eq(e).sum(1).to(at::kDouble).mean() *

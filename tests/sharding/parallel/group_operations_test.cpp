@@ -187,8 +187,8 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
         for (int to = 0; to < ranks; ++to) {
           all += 2 * r + to;
         }
-        expected.push_back(numbers({all, 2}, 100 + r)
-                               .narrow(0, begin, exchange.taken.back()));
+        expected.push_back(
+            numbers({all, 2}, 100 + r).narrow(0, begin, exchange.taken.back()));
       }
       const at::Tensor own = own_numbers({rows, 2}, *group);
       EXPECT_TRUE(

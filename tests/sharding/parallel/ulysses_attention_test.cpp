@@ -83,8 +83,8 @@ void expect_whole_attention(Communicator& group, const AttentionCase& how) {
   expected.backward(gradient);
   found.backward(part(gradient));
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(own[i].grad().allclose(
-        part(whole[i].grad()), kTolerance, kTolerance))
+    EXPECT_TRUE(
+        own[i].grad().allclose(part(whole[i].grad()), kTolerance, kTolerance))
         << i;
   }
 }
