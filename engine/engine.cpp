@@ -341,6 +341,11 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
   return bytes;
 }
 
+c10::Device Engine::device() const {
+  const auto& groups = pager_->groups();
+  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
+}
+
 const PagerStatistics& Engine::statistics() const {
   return pager_->statistics();
 }

@@ -236,6 +236,8 @@ class Engine {
   const Pager& pager() const {
     return *pager_;
   }
+  /// Of the parameters.
+  c10::Device device() const;
 
  private:
   friend std::vector<TensorSummary> inspect_model(

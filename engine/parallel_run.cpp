@@ -54,7 +54,10 @@ ParallelRun::ParallelRun(
 }
 
 BatchShare ParallelRun::batches() const {
-  return {index(ParallelGroup::kBatches), mesh().size(ParallelGroup::kBatches)};
+  return {
+      index(ParallelGroup::kBatches),
+      mesh().size(ParallelGroup::kBatches),
+      options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1};
 }
 
 bool ParallelRun::tells_loss() const {

@@ -41,6 +41,8 @@ ParallelOptions read_parallel_options(const ConfigReader& reader);
 struct BatchShare {
   int index = 0;
   int count = 1; ///< different batches at a time
+  /// Sequences are padded to a multiple of it, as ranks divide them.
+  int sequence_multiple = 1;
 };
 
 /// One rank of such a job. With the default sizes all ranks divide parameters,

@@ -57,6 +57,7 @@ class PipelinedBatches {
       const Stage& stage);
 
  private:
+  friend struct PipelinedCall;
   friend struct PipelinedFunction;
   using Tensors = std::vector<at::Tensor>;
 

@@ -122,9 +122,7 @@ int run_train(int argc, char** argv) {
   config.engine.parallel = parallel.mesh_if_given();
   config.trainer.parallel = &parallel;
   auto engine = wrap(model, config.engine);
-  // From here on dropout differs between ranks that see different batches.
-  torch::manual_seed(
-      config.seed + static_cast<uint64_t>(parallel.batches().index) + 1);
+  config.trainer.random_seed = config.seed;
   TextClassificationTask task(
       parallel.batches(),
       model,

@@ -88,8 +88,7 @@ int run(
     log_info(plan.summary(engine, layers));
   }
 
-  torch::manual_seed(
-      config.seed + static_cast<uint64_t>(parallel.batches().index) + 1);
+  config.trainer.random_seed = config.seed;
   TextClassificationTask task(
       parallel.batches(),
       model,

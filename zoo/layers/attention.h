@@ -35,6 +35,7 @@ struct AttentionOptions {
   bool causal = false;
   double dropout = 0; ///< of attention weights, while training
   double deviation = 0.02; ///< of fresh weights
+  double query_deviation = 0; ///< of the query's; 0: as the others
   double output_deviation = 0; ///< of the output's; 0: as the others
   AttentionFunction function = fused_attention;
 };
@@ -69,6 +70,8 @@ class AttentionImpl : public torch::nn::Module {
  private:
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
+  /// What is between the projections, with its dropout.
+  at::Tensor attend(AttentionCall& call) const;
 
   LayerContext context_;
   AttentionOptions options_;

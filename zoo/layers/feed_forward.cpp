@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/feed_forward.h"
 
-#include <ATen/ops/dropout.h>
-
-#include <optional>
-
 namespace tessera::zoo {
 
 FeedForwardImpl::FeedForwardImpl(
@@ -38,8 +34,7 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
                          ? activation_(gate_.forward_entered(entered)) * up
                          : activation_(up);
   if (is_training() && options_.dropout > 0) {
-    const PartsRandomScope random(context_, x.device(), /*tensor_parts=*/true);
-    inner = at::dropout(inner, options_.dropout, true);
+    inner = context_.dropout_part(inner, options_.dropout, -1, options_.inner);
   }
   return down_.forward(inner);
 }

@@ -2,7 +2,8 @@
 #include "tessera/zoo/layers/layer_context.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/redistribute.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -46,6 +47,12 @@ int LayerContext::rank() const {
   return parallel_ ? parallel_->group->rank() : 0;
 }
 
+LayerContext LayerContext::numbered(int64_t layer) const {
+  LayerContext context = *this;
+  context.layer_ = layer;
+  return context;
+}
+
 at::Tensor LayerContext::own_tokens(const at::Tensor& whole, int64_t dim)
     const {
   return sequences_ && whole.defined()
@@ -62,24 +69,22 @@ at::Tensor LayerContext::enter(const at::Tensor& between) const {
 }
 
 at::Tensor LayerContext::between(const at::Tensor& whole) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return whole;
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return take_part(
-      whole, dim, DimSplit(whole.size(dim), ranks()), *parallel_->group);
+  return parallel_ ? redistribute(
+                         whole,
+                         Replicate{},
+                         between_layers(*parallel_),
+                         *parallel_->group)
+                   : whole;
 }
 
 at::Tensor LayerContext::whole(const at::Tensor& between) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return all_tokens(between);
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return all_tokens(gather_parts(
-      between,
-      dim,
-      DimSplit(between.size(dim) * ranks(), ranks()),
-      *parallel_->group));
+  return all_tokens(
+      parallel_ ? redistribute(
+                      between,
+                      between_layers(*parallel_),
+                      Replicate{},
+                      *parallel_->group)
+                : between);
 }
 
 at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
@@ -88,7 +93,7 @@ at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
 
 at::Tensor LayerContext::shared(const at::Tensor& parameter) const {
   return parallel_ && parameter.defined()
-             ? copy_to_group(parameter, *parallel_->group)
+             ? redistribute(parameter, Replicate{}, Shared{}, *parallel_->group)
              : parameter;
 }
 
@@ -99,9 +104,26 @@ at::Tensor LayerContext::dropout(
   if (!train || probability == 0) {
     return between;
   }
-  const PartsRandomScope random(
-      *this, between.device(), parallel_ && parallel_->sequence);
-  return at::dropout(between, probability, true);
+  const PartsRandomScope tokens(
+      *this, between.device(), /*tensor_parts=*/false);
+  return parallel_ ? dropout_between(between, probability, *parallel_)
+                   : at::dropout(between, probability, true);
+}
+
+at::Tensor LayerContext::dropout_part(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    int64_t size,
+    int64_t unit) const {
+  const PartsRandomScope tokens(*this, part.device(), /*tensor_parts=*/false);
+  return parallel_ ? tessera::dropout_part(
+                         part,
+                         probability,
+                         dim,
+                         DimSplit(size, ranks(), unit),
+                         *parallel_)
+                   : at::dropout(part, probability, true);
 }
 
 PartsRandomScope::PartsRandomScope(

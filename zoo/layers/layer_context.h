@@ -6,6 +6,7 @@
 
 #include "tessera/pipeline/stage_layers.h"
 #include "tessera/sharding/parallel/context_parallel.h"
+#include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 
@@ -66,6 +67,15 @@ class LayerContext {
   int ranks() const;
   int rank() const;
 
+  /// For layer number `layer` of the whole model ([Note: random keys]).
+  LayerContext numbered(int64_t layer) const;
+
+  /// For the forward of a numbered layer: it draws the same numbers on whatever
+  /// pipeline stage it is.
+  RandomLayerScope random_scope(at::Device device) const {
+    return {layer_, device};
+  }
+
   /// Null for whole sequences.
   const ContextParallel* context() const {
     return sequences_ ? &*sequences_ : nullptr;
@@ -100,15 +110,25 @@ class LayerContext {
   at::Tensor shared(const at::Tensor& parameter) const;
 
   /// Dropout of activations between layers: the same elements on all ranks that
-  /// have them.
+  /// have them. See DropoutMasks.
   at::Tensor dropout(const at::Tensor& between, double probability, bool train)
       const;
+
+  /// Dropout inside of a layer, while training: of a rank's part of dimension
+  /// `dim`, of `size` elements that are divided in whole units.
+  at::Tensor dropout_part(
+      const at::Tensor& part,
+      double probability,
+      int64_t dim,
+      int64_t size,
+      int64_t unit = 1) const;
 
  private:
   std::optional<TensorParallel> parallel_;
   std::optional<ContextParallel> sequences_;
   std::optional<ExpertParallel> experts_;
   PipelinePlace place_;
+  std::optional<int64_t> layer_;
 };
 
 /// While it lives, ranks that have different tokens, or different parts of a

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/decoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/sharding/parallel/router_losses.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
@@ -11,7 +12,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <span>
+#include <string_view>
 #include <utility>
 
 namespace tessera::zoo {
@@ -80,6 +81,7 @@ Decoder::Decoder(
   layers_ = register_module(
       "layers", make_layers(context_, completed(config), stage().own()));
   if (stage().has_last()) {
+    const NumberedInit init(stage().count());
     make_end();
   }
 }
@@ -108,12 +110,18 @@ void Decoder::make_embeddings() {
   if (!stage().has_first()) {
     return;
   }
-  if (decoder_.learned_positions > 0) {
-    positions_ = embeddings->register_module(
-        "positions",
-        torch::nn::Embedding(decoder_.learned_positions, features));
+  const auto table = [&](const char* name, int64_t rows) {
+    auto made =
+        embeddings->register_module(name, torch::nn::Embedding(rows, features));
     const torch::NoGradGuard no_grad;
-    positions_->weight.normal_(0, decoder_.deviation);
+    made->weight.normal_(0, decoder_.deviation);
+    return made;
+  };
+  if (decoder_.learned_positions > 0) {
+    positions_ = table("positions", decoder_.learned_positions);
+  }
+  if (decoder_.block_positions > 0) {
+    block_positions_ = table("block_positions", decoder_.block_positions);
   }
   if (is_projected()) {
     project_in_ = Linear::undivided(
@@ -162,10 +170,21 @@ void Decoder::check(const ModelInput& input) const {
     check_ids("token_type_ids", input.token_type_ids, decoder_.vocab);
     check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
   }
-  check_not_taken(
-      input,
-      std::span(kDecoderInputs)
-          .first(kDecoderInputs.size() - (decoder_.token_types ? 0 : 1)));
+  std::vector<std::string_view> taken(
+      kDecoderInputs.begin(),
+      kDecoderInputs.end() - (decoder_.token_types ? 0 : 1));
+  if (decoder_.prefix) {
+    taken.emplace_back("sep");
+  }
+  check_not_taken(input, taken);
+  TESSERA_CHECK(
+      decoder_.block_positions == 0 || !input.position_ids.defined() ||
+          (input.position_ids.dim() == 3 && input.position_ids.size(1) == 2),
+      "position_ids are ",
+      input.position_ids.defined() ? input.position_ids.sizes()
+                                   : at::IntArrayRef(),
+      "; they must be [batch, 2, sequence]: positions, and those within "
+      "blanks");
   const int64_t length = input.input_ids.size(1);
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
   TESSERA_CHECK(
@@ -179,7 +198,8 @@ void Decoder::check(const ModelInput& input) const {
 
 at::Tensor Decoder::position_ids(const ModelInput& input) const {
   if (input.position_ids.defined()) {
-    return input.position_ids.to(at::kLong);
+    const at::Tensor ids = input.position_ids.to(at::kLong);
+    return decoder_.block_positions > 0 ? ids.select(1, 0) : ids;
   }
   if (decoder_.positions_skip_padding && input.attention_mask.defined()) {
     return positions_without_padding(input.attention_mask);
@@ -204,6 +224,13 @@ at::Tensor Decoder::embed(
     x = x + context_.between(positions_->forward(
                 context_.own_tokens(positions) + decoder_.position_offset));
   }
+  if (decoder_.block_positions > 0) {
+    const at::Tensor blocks = input.position_ids.defined()
+                                  ? input.position_ids.select(1, 1)
+                                  : torch::zeros_like(positions);
+    x = x + context_.between(
+                block_positions_->forward(context_.own_tokens(blocks)));
+  }
   return context_.dropout(x, decoder_.embedding_dropout, is_training());
 }
 
@@ -226,7 +253,11 @@ LayerInput Decoder::layer_input(
         dtype);
   }
   const at::Tensor seen = padding_mask(input.attention_mask);
-  if (seen.defined()) {
+  if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
+    layer.mask = with_safe_rows(all_of(
+        {causal_mask(length, device) | prefix_mask(sep->second, length),
+         seen}));
+  } else if (seen.defined()) {
     layer.mask = with_safe_rows(all_of({causal_mask(length, device), seen}));
   }
   if (decoder_.window > 0) {
@@ -297,7 +328,8 @@ void Decoder::add_language_head(
   at::Tensor targets;
   if (input.labels.defined()) {
     check_same_shape("labels", input.labels, input.input_ids);
-    targets = next_token_targets(input.labels);
+    targets = decoder_.labels_in_place ? input.labels
+                                       : next_token_targets(input.labels);
   }
   if (input.loss_only) {
     TESSERA_CHECK(targets.defined(), "loss_only without labels");

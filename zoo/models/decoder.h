@@ -28,6 +28,11 @@ struct DecoderConfig {
   int64_t learned_positions = 0; ///< rows of their table; 0: none
   int64_t position_offset = 0; ///< the row of position 0
   bool positions_skip_padding = false;
+  /// Rows of a second table, of positions within a blank that is filled in; 0:
+  /// none. position_ids are then [B, 2, S]: those of both tables.
+  int64_t block_positions = 0;
+  /// Tokens before `sep` [B] are seen by all.
+  bool prefix = false;
   std::optional<RotaryOptions> rotary;
   double embedding_dropout = 0;
   double deviation = 0.02; ///< of fresh weights
@@ -44,6 +49,8 @@ struct DecoderConfig {
 
   bool tied_head = false; ///< its weight is the embedding's
   bool head_bias = false;
+  /// Each place predicts its own label, in place of the next one's.
+  bool labels_in_place = false;
   std::optional<int64_t> padding_token; ///< of inputs, for classification
   ClassifierOptions classifier;
 };
@@ -53,14 +60,15 @@ struct DecoderConfig {
 /// a label, and gradients are to be averaged; see [Note: losses over divided
 /// sequences].
 ///
-/// Modules: `embeddings.tokens`, `embeddings.positions`, `project_in`,
-/// `layers.N` (TransformerLayer), `final_norm`, `project_out`, and the head:
-/// `head`, or nothing where it is tied, or `score`. The last stage of a
-/// pipeline has `embeddings.tokens` too where the head is tied to it.
+/// Modules: `embeddings.tokens`, `.positions`, `.block_positions`,
+/// `project_in`, `layers.N` (TransformerLayer), `final_norm`, `project_out`,
+/// and the head: `head`, or nothing where it is tied, or `score`. The last
+/// stage of a pipeline has `embeddings.tokens` too where the head is tied to
+/// it.
 ///
 /// Takes input_ids, attention_mask, position_ids, token_type_ids where the
-/// model has them, and labels: tokens [B, S], of which each predicts the next
-/// one, or classes.
+/// model has them, `sep` where it has a prefix, and labels: tokens [B, S], of
+/// which each predicts the next one, or classes.
 class Decoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -112,7 +120,7 @@ class Decoder : public Model {
   DecoderHead head_kind_;
   LayerContext context_;
   Embedding tokens_;
-  torch::nn::Embedding positions_{nullptr};
+  torch::nn::Embedding positions_{nullptr}, block_positions_{nullptr};
   Linear project_in_, project_out_;
   TransformerLayers layers_{nullptr};
   Norm final_norm_{nullptr};

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 
 #include <utility>
@@ -137,6 +138,9 @@ ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
   TESSERA_CHECK(
       stage_.has_last(),
       "Model::finish: the model's last layer is on another stage.");
+  // It draws the same wherever the layers are: its number is the one behind
+  // theirs.
+  const RandomLayerScope random(stage_.count(), state.hidden.device());
   return output(input, state);
 }
 

@@ -3,9 +3,11 @@
 
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/weight_writer.h"
 
@@ -186,8 +188,15 @@ std::shared_ptr<Model> from_pretrained(
           ? options.architecture
           : architecture_with_head(config, options.head, fields.origin());
   const std::shared_ptr<Model> model = lazy([&] {
-    auto made =
-        from_config(config, {architecture, options.context}, fields.origin());
+    auto made = from_config(
+        config,
+        {architecture,
+         options.context,
+         [&](const std::string& name) {
+           return WeightFiles::open(folder).entries().contains(name);
+         }},
+        fields.origin());
+    convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });

@@ -153,7 +153,7 @@ std::shared_ptr<Model> from_config(
   if (is_model_center(config)) {
     return from_config(from_model_center(config, origin), options, origin);
   }
-  const ConfigFields fields(config, origin);
+  const ConfigFields fields(config, origin, options.has_tensor);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(
       family,

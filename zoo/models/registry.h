@@ -52,6 +52,9 @@ struct FromConfigOptions {
   /// Overrides config.json's, to read an encoder as a classifier, say.
   std::string architecture;
   LayerContext context; ///< plain or tensor-parallel layers
+  /// Of the checkpoint that will be loaded, for what config.json leaves open:
+  /// whether a head is tied. Empty where there is none.
+  HasTensor has_tensor;
 };
 
 /// A model with fresh weights. With a group it has no memory until

@@ -35,6 +35,7 @@ zoo::ModelInput make_batch(
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
     const std::vector<size_t>& rows,
+    const BatchShare& share,
     c10::Device device) {
   std::vector<Encoding> encodings;
   std::vector<int64_t> labels;
@@ -42,7 +43,8 @@ zoo::ModelInput make_batch(
     encodings.push_back(examples[row].encoding);
     labels.push_back(examples[row].label);
   }
-  EncodedBatch padded = tokenizer.pad(encodings);
+  EncodedBatch padded =
+      tokenizer.pad(encodings, {.multiple_of = share.sequence_multiple});
   zoo::ModelInput batch;
   const auto on_device = [&](std::vector<int64_t>& values) {
     return matrix(values, padded.rows, padded.length, device);
@@ -153,7 +155,8 @@ int64_t TextClassificationTask::load_micro_batch(int64_t index, int number) {
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
   }
-  batches_[at] = make_batch(tokenizer_, examples_, rows, device_of(*model_));
+  batches_[at] =
+      make_batch(tokenizer_, examples_, rows, share_, device_of(*model_));
   return batches_[at].input_ids.numel();
 }
 
@@ -215,7 +218,8 @@ ClassificationScore evaluate_text_classification(
     if (rows.empty()) {
       rows.push_back(0);
     }
-    inputs.push_back(make_batch(tokenizer, examples, rows, device_of(model)));
+    inputs.push_back(
+        make_batch(tokenizer, examples, rows, share, device_of(model)));
     if (inputs.size() == run_length) {
       run_inputs();
     }
