@@ -218,7 +218,7 @@ TEST(ContextModels, RefuseWhatIsNotThere) {
         from_pretrained(gpt2.folder(), {.context = ranks.layers(kWays[2])});
     expect_error(
         [&] { ring->forward(input); }, {"ring attention", "attention_mask"});
-    input.attention_mask = {};
+    input.attention_mask = torch::Tensor();
     ring->train();
     expect_error([&] { ring->forward(input); }, {"no dropout", "Ulysses"});
     const ModelFixture three("gpt2");
