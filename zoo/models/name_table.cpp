@@ -179,6 +179,18 @@ WeightNames::WeightNames(
           Part{part.dim, part.split.begin(rank), part.split.length(rank)});
     }
   }
+  add_weights(sizes);
+}
+
+WeightNames::WeightNames(
+    const std::map<std::string, std::vector<int64_t>>& sizes,
+    const NameTable& table)
+    : table_(table) {
+  add_weights(sizes);
+}
+
+void WeightNames::add_weights(
+    const std::map<std::string, std::vector<int64_t>>& sizes) {
   std::map<std::string, size_t> index;
   for (const auto& item : sizes) {
     const Line line = line_of(table_, item.first);

@@ -78,6 +78,12 @@ class WeightNames {
   /// @throws tessera::Error when a parameter is in no line or in several.
   WeightNames(const torch::nn::Module& module, const NameTable& table);
 
+  /// The same for a whole model of which this rank may have a part only: for
+  /// saving. @param sizes of the parameters, by name.
+  WeightNames(
+      const std::map<std::string, std::vector<int64_t>>& sizes,
+      const NameTable& table);
+
   /// All tensors of a checkpoint, by name.
   const std::vector<NamedWeight>& weights() const {
     return weights_;
@@ -96,6 +102,7 @@ class WeightNames {
     int64_t length = 0;
   };
 
+  void add_weights(const std::map<std::string, std::vector<int64_t>>& sizes);
   std::vector<WeightPiece> pieces_of(const NamedWeight& weight) const;
 
   NameTable table_;

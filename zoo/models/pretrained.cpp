@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/pretrained.h"
 
+#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
@@ -14,6 +15,7 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <map>
 #include <optional>
 
 namespace tessera::zoo {
@@ -37,11 +39,13 @@ void log_list(
 }
 
 /// config.json of the model as it is now: its dtype may not be the file's.
-nlohmann::json config_to_save(const Model& model) {
+nlohmann::json config_to_save(
+    const Model& model,
+    const std::map<std::string, at::ScalarType>& dtypes) {
   nlohmann::json config = model.config();
   for (const char* key : {"dtype", "torch_dtype"}) {
-    if (config.contains(key) && !model.parameters().empty()) {
-      const at::ScalarType dtype = model.parameters().front().scalar_type();
+    if (config.contains(key) && !dtypes.empty()) {
+      const at::ScalarType dtype = dtypes.begin()->second;
       config[key] = dtype == at::kBFloat16 ? "bfloat16"
                     : dtype == at::kHalf   ? "float16"
                     : dtype == at::kDouble ? "float64"
@@ -90,23 +94,24 @@ void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
       "save_pretrained: this rank's model is a pipeline's stage, or has some "
-      "of "
-      "the experts only; load a checkpoint of it into a whole model, and save "
-      "that.");
+      "of the experts only. Give the engine too, which gathers stages; with "
+      "divided experts load a checkpoint into a whole model, and save that.");
 }
 
 /// A folder and its weights, on the rank that writes. What goes wrong there is
 /// thrown by finish(), so that others are not left alone in a collective.
 class FolderJob {
  public:
+  /// @param dtypes of all parameters in `names`.
   FolderJob(
       const Model& model,
       const WeightNames& names,
+      const std::map<std::string, at::ScalarType>& dtypes,
       const fs::path& folder,
       const fs::path& tokenizer_folder) {
     guarded([&] {
-      folder_.emplace(folder, config_to_save(model), tokenizer_folder);
-      weights_.emplace(folder_->weights_path(), names, parameter_dtypes(model));
+      folder_.emplace(folder, config_to_save(model, dtypes), tokenizer_folder);
+      weights_.emplace(folder_->weights_path(), names, dtypes);
     });
   }
 
@@ -157,6 +162,13 @@ void finish(
       "; its own message says why");
 }
 
+LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
+  LoadWeightsOptions options;
+  options.pieces = WeightNames(model, table).pieces();
+  options.may_be_missing = model.may_be_missing();
+  return options;
+}
+
 } // namespace
 
 LayerContext layer_context(ParallelRun& parallel) {
@@ -166,10 +178,7 @@ LayerContext layer_context(ParallelRun& parallel) {
 }
 
 LoadWeightsOptions weight_options(const Model& model) {
-  LoadWeightsOptions options;
-  options.pieces = WeightNames(model, model.names()).pieces();
-  options.may_be_missing = model.may_be_missing();
-  return options;
+  return options_with(model, model.names());
 }
 
 std::shared_ptr<Model> from_pretrained(
@@ -217,7 +226,10 @@ LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
     const fs::path& folder) {
-  return engine.load_weights(folder, weight_options(model));
+  // What is not this stage's is another's, or unexpected: the engine knows.
+  NameTable table = model.names();
+  table.is_part = false;
+  return engine.load_weights(folder, options_with(model, table));
 }
 
 void save_pretrained(
@@ -238,7 +250,8 @@ void save_pretrained(
   const PartGatherer gatherer(model);
   std::optional<FolderJob> job;
   if (gatherer.is_writer()) {
-    job.emplace(model, names, folder, tokenizer_folder);
+    job.emplace(
+        model, names, parameter_dtypes(model), folder, tokenizer_folder);
   }
   for (const auto& item : parameters) {
     const at::Tensor whole = gatherer.whole(item.value(), item.value());
@@ -264,28 +277,38 @@ void save_pretrained(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
-  const torch::NoGradGuard no_grad;
-  check_has_all(model);
-  const WeightNames names(model, model.names());
-  const PartGatherer gatherer(model);
-  const auto parameters = model.named_parameters();
+  if (model.stage().is_whole()) {
+    check_has_all(model); // with divided experts it has not
+  }
+  WholeModel whole = engine.whole_model();
+  std::map<std::string, std::vector<int64_t>> sizes;
+  std::map<std::string, at::ScalarType> dtypes;
+  for (const WholeTensor& tensor : whole.tensors()) {
+    for (const std::string& name : tensor.names) {
+      if (!tensor.is_buffer) {
+        sizes.emplace(name, tensor.sizes);
+        dtypes.emplace(name, tensor.dtype);
+      }
+    }
+  }
+  const WeightNames names(sizes, model.names());
   std::optional<FolderJob> job;
   if (world.rank() == 0) {
-    job.emplace(model, names, folder, tokenizer_folder);
+    job.emplace(model, names, dtypes, folder, tokenizer_folder);
   }
-  engine.for_each_parameter(
-      [&](const std::string& name, const at::Tensor& value) {
-        const at::Tensor whole = gatherer.whole(parameters[name], value);
-        if (job) {
-          job->add(name, whole);
-        }
-      });
+  whole.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
+    for (const std::string& name : tensor.names) {
+      if (!tensor.is_buffer) {
+        job->add(name, value);
+      }
+    }
+  });
   if (job) {
     job->finish();
   }
   const at::Tensor failed =
       torch::full({1}, job && job->error() ? 1.0 : 0.0, torch::kDouble);
-  engine.sum_over_ranks(failed);
+  whole.job().sum(failed);
   finish(job, folder, failed.item<double>());
 }
 

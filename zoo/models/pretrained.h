@@ -51,7 +51,8 @@ std::shared_ptr<Model> from_pretrained(
 /// tessera::load_weights() and Engine::load_weights().
 LoadWeightsOptions weight_options(const Model& model);
 
-/// Weights of a folder into the shards of a wrapped model. Collective.
+/// Weights of a folder into the shards of a wrapped model, of which a rank may
+/// have some layers, or parts of them. Collective.
 LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
@@ -69,7 +70,8 @@ void save_pretrained(
     const std::filesystem::path& tokenizer_folder = {});
 
 /// The same for a wrapped model, one group of parameters at a time; rank 0
-/// writes. Collective.
+/// writes. Where ranks have parts of the model (EngineOptions::parallel), it is
+/// the whole of them. Collective.
 /// @throws tessera::Error on every rank when rank 0 cannot write.
 void save_pretrained(
     const World& world,

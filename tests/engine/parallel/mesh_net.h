@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A small language model whose layers are divided over a mesh, and its
+// training, for tests that hold one layout against another.
+
+#include "engine/twin.h"
+#include "sharding/parallel/small_block.h"
+#include "tessera/pipeline/make_schedule.h"
+#include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/runtime/comm/ring_channels.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::testing {
+
+inline constexpr int kMeshBlocks = 3; // uneven over two stages
+inline constexpr int kMeshBatches = 4; // of a step, over all ranks
+
+struct MeshLayout {
+  const char* name;
+  ParallelSizes sizes;
+  int zero_stage = 3;
+  bool sequence = false;
+
+  int world_size() const {
+    return sizes.data * sizes.shard * sizes.tensor * sizes.pipeline;
+  }
+};
+
+/// Blocks [first, last) of the model; with the first one the embedding, with
+/// the last one the norm, the head and the loss. Tied, the head is the
+/// embedding. Some parameters are frozen, a divided and a whole one.
+struct MeshNetImpl : torch::nn::Module {
+  MeshNetImpl(const TensorParallel& how, int first, int last, bool tied)
+      : how(how), first(first), last(last), tied(tied) {
+    const bool is_end = last == kMeshBlocks;
+    if (first == 0 || (is_end && tied)) {
+      VocabParallelEmbeddingOptions table;
+      table.vocab = kVocab;
+      table.features = kFeatures;
+      table.weight_init = normal_init(0, 0.5);
+      table.parameters = kDouble;
+      embedding =
+          register_module("embedding", VocabParallelEmbedding(how, table));
+    }
+    for (int i = first; i < last; ++i) {
+      const std::string name = "block" + std::to_string(i);
+      blocks.push_back(register_module(name, tessera::Block(how, 0.0)));
+      register_buffer("number" + std::to_string(i), torch::full({1}, i));
+    }
+    if (is_end) {
+      norm = register_module(
+          "norm",
+          SequenceLayerNorm(
+              how,
+              SequenceLayerNormOptions{
+                  .features = kFeatures, .parameters = kDouble}));
+    }
+    if (is_end && !tied) {
+      ParallelLinearOptions linear;
+      linear.in = kFeatures;
+      linear.out = kVocab;
+      linear.bias = false;
+      linear.parameters = kDouble;
+      head = register_module("head", ColumnParallelLinear(how, linear));
+    }
+    for (auto& item : named_parameters()) {
+      if (item.key() == "block0.down.weight" ||
+          item.key() == "block2.norm1.weight") {
+        item.value().requires_grad_(false);
+      }
+    }
+  }
+
+  /// @param x token ids, or what the stage before it made.
+  at::Tensor forward(at::Tensor x, const at::Tensor& targets) {
+    if (first == 0) {
+      x = embedding->forward(x);
+    }
+    for (tessera::Block& block : blocks) {
+      x = block->forward(x);
+    }
+    if (last < kMeshBlocks) {
+      return x;
+    }
+    x = norm->forward(x);
+    const at::Tensor logits =
+        tied ? at::linear(enter_layer(x, how), embedding->weight)
+             : head->forward(x);
+    return vocab_parallel_cross_entropy(
+        logits, targets, tied ? embedding->split() : head->split(), *how.group);
+  }
+
+  TensorParallel how;
+  int first;
+  int last;
+  bool tied;
+  VocabParallelEmbedding embedding{nullptr};
+  std::vector<tessera::Block> blocks;
+  SequenceLayerNorm norm{nullptr};
+  ColumnParallelLinear head{nullptr};
+};
+TORCH_MODULE(MeshNet);
+
+/// One rank of a job that trains the model under a layout.
+class MeshJob {
+ public:
+  struct Step {
+    double loss = 0; ///< the mean over the batches
+    double norm = 0; ///< before clipping
+  };
+
+  /// @param seed of the parameters.
+  MeshJob(
+      World& world,
+      const MeshLayout& layout,
+      EngineOptions options,
+      bool tied = false,
+      int seed = 5)
+      : world_(world),
+        mesh_(layout.sizes, world.size(), world.size()),
+        groups_(world, mesh_, at::kCPU),
+        stage_(mesh_.index(ParallelGroup::kPipeline, world.rank())),
+        net_(make(layout, tied, seed)),
+        engine_(make_engine(layout, options)) {
+    const int batch_ranks = mesh_.size(ParallelGroup::kBatches);
+    const int index = mesh_.index(ParallelGroup::kBatches, world.rank());
+    for (int i = index; i < kMeshBatches; i += batch_ranks) {
+      batches_.push_back(i);
+    }
+    if (stages() > 1) {
+      channels_ = std::make_unique<RingChannels>(
+          world,
+          world.unique_name("stages"),
+          mesh_.ranks(ParallelGroup::kPipeline, world.rank()));
+    }
+    executor_ = std::make_unique<PipelineExecutor>(
+        make_schedule(
+            PipelineScheduleKind::kOneForwardOneBackward,
+            {stages(), static_cast<int>(batches_.size()), 1}),
+        channels_.get());
+  }
+
+  Step train(int number) {
+    PipelineCallbacks callbacks;
+    callbacks.forward = [&](int, int i, const std::vector<at::Tensor>& in) {
+      const int batch = batches_[static_cast<size_t>(i)];
+      torch::manual_seed(static_cast<uint64_t>(100 * number + batch));
+      const at::Tensor tokens =
+          torch::randint(kVocab, {2, kLength + 1}, at::kLong);
+      return std::vector<at::Tensor>{net_->forward(
+          in.empty() ? tokens.narrow(1, 0, kLength) : in[0],
+          tokens.narrow(1, 1, kLength).contiguous())};
+    };
+    const at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const auto& loss : engine_.run_pipeline(*executor_, callbacks)) {
+      sum.add_(loss);
+    }
+    engine_.sum_over_ranks(sum);
+    const double norm = engine_.clip_grad_norm(0.5);
+    engine_.step();
+    const int tensor_ranks = mesh_.size(ParallelGroup::kTensor);
+    return {sum.item<double>() / kMeshBatches / tensor_ranks, norm};
+  }
+
+  Engine& engine() {
+    return engine_;
+  }
+  MeshNet& net() {
+    return net_;
+  }
+  ParallelGroups& groups() {
+    return groups_;
+  }
+
+ private:
+  int stages() const {
+    return mesh_.size(ParallelGroup::kPipeline);
+  }
+
+  MeshNet make(const MeshLayout& layout, bool tied, int seed) {
+    const TensorParallel how{&groups_[ParallelGroup::kTensor], layout.sequence};
+    MeshNet net(
+        how,
+        stage_ * kMeshBlocks / stages(),
+        (stage_ + 1) * kMeshBlocks / stages(),
+        tied);
+    init_parameters(*net, static_cast<uint64_t>(seed));
+    materialize(*net);
+    return net;
+  }
+
+  Engine make_engine(const MeshLayout& layout, EngineOptions options) {
+    options.sharding.zero_stage = layout.zero_stage;
+    options.parallel = &mesh_;
+    return {world_, net_.ptr(), options};
+  }
+
+  World& world_;
+  ParallelMesh mesh_;
+  ParallelGroups groups_;
+  int stage_;
+  MeshNet net_;
+  Engine engine_;
+  std::vector<int> batches_;
+  std::unique_ptr<RingChannels> channels_;
+  std::unique_ptr<PipelineExecutor> executor_;
+};
+
+} // namespace tessera::testing
