@@ -37,13 +37,11 @@ void Engine::backward(const at::Tensor& loss) {
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
   optimizer_->begin_backward(1 / scaler_.scale());
-  reporting_memory("backward", [&] {
-    if (scaler_.is_active()) {
-      (loss * scaler_.scale()).backward();
-    } else {
-      loss.backward();
-    }
-  });
+  // Gradients are averaged over the ranks of one stage, and stages add up.
+  const double factor =
+      scaler_.scale() / (model_ranks_ ? model_ranks_->stages() : 1);
+  reporting_memory(
+      "backward", [&] { (factor == 1 ? loss : loss * factor).backward(); });
 }
 
 std::vector<at::Tensor> Engine::run_pipeline(
@@ -56,6 +54,13 @@ std::vector<at::Tensor> Engine::run_pipeline(
   reporting_memory(
       "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
   return losses;
+}
+
+void Engine::settle_gradients(const RankIntent& intent) {
+  pager_->settle_gradients(intent);
+  if (model_ranks_) {
+    model_ranks_->tied().add_gradients(*pager_);
+  }
 }
 
 void Engine::reporting_memory(
@@ -121,7 +126,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
   const c10::NoGradGuard no_grad;
-  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  settle_gradients({RankIntent::Kind::kClip, -1, -1});
   const double norm =
       gradient_norm(
           *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
@@ -140,7 +145,7 @@ void Engine::clip_grad_value(double limit) {
       "Engine::clip_grad_value: the limit is ",
       limit,
       "; it must be above 0.");
-  pager_->settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  settle_gradients({RankIntent::Kind::kClip, -1, -1});
   clamp_gradients(*pager_, limit * scaler_.scale());
 }
 
@@ -163,7 +168,7 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 bool Engine::step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
-  pager_->settle_gradients();
+  settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient(),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
@@ -196,7 +201,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
-  pager_->settle_gradients(
+  settle_gradients(
       {RankIntent::Kind::kReadGradient,
        static_cast<int64_t>(pager_->parameters()[index].group),
        static_cast<int64_t>(index)});
@@ -281,6 +286,9 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   pager_->sum_over_ranks(values);
+  if (model_ranks_) {
+    model_ranks_->sum(values, pager_->watch_failures());
+  }
 }
 
 std::filesystem::path Engine::save(
@@ -331,6 +339,11 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
         activation_statistics().host_slab_bytes;
   }
   return bytes;
+}
+
+c10::Device Engine::device() const {
+  const auto& groups = pager_->groups();
+  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
 }
 
 const PagerStatistics& Engine::statistics() const {

@@ -93,7 +93,8 @@ class Engine {
   /// loss.backward(), with the module's identity checked first and the loss
   /// multiplied by loss_scale(). Gradients are averaged over the ranks and
   /// accumulate until step() or zero_grad(). Collective, as is the forward that
-  /// made `loss`.
+  /// made `loss`. Pipeline stages have losses of their own here, as with a
+  /// PipelineTransformerBlockList; otherwise see run_pipeline().
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
 
@@ -174,8 +175,8 @@ class Engine {
   /// destroyed afterwards. Needs the memory of the whole model. Collective.
   void unwrap();
 
-  /// Adds up a small CPU tensor over the ranks, in place: metrics, counters.
-  /// Collective; blocks.
+  /// Adds up a small CPU tensor over all ranks of the job, in place: metrics,
+  /// counters. Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
 
   /// Writes parameters, optimizer state, buffers, counters and the generators
@@ -235,6 +236,8 @@ class Engine {
   const Pager& pager() const {
     return *pager_;
   }
+  /// Of the parameters.
+  c10::Device device() const;
 
  private:
   friend std::vector<TensorSummary> inspect_model(
@@ -248,6 +251,8 @@ class Engine {
       const ParallelMesh& mesh,
       const OptimizerOptions& optimizer);
   void check_usable(const char* function) const;
+  /// Makes the gradients final, those of other stages' copies included.
+  void settle_gradients(const RankIntent& intent);
   void check_has_whole_model(const char* function) const;
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`. @throws tessera::Error when memory runs out in it, with the

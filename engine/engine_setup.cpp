@@ -151,6 +151,9 @@ Engine::Engine(
     sharding.shard_ranks =
         options.parallel->size(ParallelGroup::kParameterShards);
   }
+  if (model_ranks_) {
+    sharding.groups.parameters_apart = model_ranks_->tied().names();
+  }
   World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<StateTiers>(
       options.optimizer,
@@ -206,6 +209,9 @@ Engine::Engine(
   // step one of the weights before it.
   at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
+  if (model_ranks_) {
+    model_ranks_->tied().copy_values(*pager_);
+  }
   if (offloads_activations(options)) {
     activations_ = std::make_unique<ActivationOffload>(
         *module_, offload, options.memory.activation_bytes);
@@ -238,8 +244,14 @@ void Engine::join_model_ranks(
     divided.insert(parameter);
   }
   check_updates_of_parts(*module_, divided, optimizer);
-  model_ranks_ =
-      std::make_unique<ModelRanks>(world, key, mesh, std::move(divided));
+  const auto parameters = module_->parameters();
+  model_ranks_ = std::make_unique<ModelRanks>(
+      world,
+      key,
+      mesh,
+      *module_,
+      std::move(divided),
+      parameters.empty() ? at::Device(at::kCPU) : parameters.front().device());
 }
 
 Engine::~Engine() = default;

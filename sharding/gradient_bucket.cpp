@@ -187,6 +187,30 @@ void GradientBucket::change(
   shard_.store(values);
 }
 
+void GradientBucket::add_copies(Communicator& copies, const WaitCheck& check) {
+  ensure_shard();
+  apply_factor();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].has) {
+      zero(i);
+      place_token(entries_[i]);
+      entries_[i].in_shard = true;
+      entries_[i].has = true;
+    }
+  }
+  change([&](const at::Tensor& shard) {
+    const at::Tensor on_device = shard.to(group_.device());
+    copies
+        .all_reduce_sum(
+            on_device, "sum of the gradients of '" + group_.name() + "'")
+        .wait(check);
+    if (!on_device.is_same(shard)) {
+      shard.copy_(on_device);
+    }
+  });
+  has_copies_ = true;
+}
+
 bool GradientBucket::any_arrived() const {
   return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
     return entry.arrived;
@@ -218,6 +242,7 @@ void GradientBucket::refresh(Entry& entry) {
     entry.in_shard = false;
     entry.has = false;
     entry.waiting = at::Tensor();
+    has_copies_ = false;
   }
 }
 
@@ -245,6 +270,7 @@ bool GradientBucket::applied() {
 void GradientBucket::clear() {
   factor_ = 1;
   applied_ = false;
+  has_copies_ = false;
   if (!keeps_shard_) {
     shard_ = {};
   }

@@ -184,6 +184,15 @@ class GradientBucket {
   /// taken yet.
   bool is_untaken(size_t i) const;
 
+  /// Adds the settled gradients of the same group elsewhere: in each of
+  /// `copies`, a group divided in the same way. All parameters have a gradient
+  /// afterwards, and get no more of it until clear() or the user's zero_grad().
+  /// Collective over the copies; blocks.
+  void add_copies(Communicator& copies, const WaitCheck& check);
+  bool has_copies() const {
+    return has_copies_;
+  }
+
   /// Sets all gradients to none.
   void clear();
 
@@ -257,6 +266,7 @@ class GradientBucket {
   bool apply_ = false; ///< the running reduction's result
   bool applying_ = false; ///< and it stays in the slot
   bool applied_ = false;
+  bool has_copies_ = false;
   double factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;

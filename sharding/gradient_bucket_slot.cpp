@@ -2,6 +2,7 @@
 // The way of gradients through the slot: packing, reduction, accumulation.
 #include "tessera/sharding/gradient_bucket.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/pack_runs.h"
 
 #include <ATen/ops/as_strided.h>
@@ -26,6 +27,16 @@ void GradientBucket::apply_factor() {
 
 void GradientBucket::open(Slot slot) {
   const c10::NoGradGuard no_grad;
+  if (has_copies_) {
+    refresh();
+    TESSERA_CHECK(
+        !has_copies_,
+        "group '",
+        group_.name(),
+        "' gets a gradient after those of the other stages were added to it. "
+        "Call Engine::step() or zero_grad() after clipping and before the next "
+        "backward.");
+  }
   apply_factor();
   slot_ = std::move(slot);
   if (!slot_.defined()) {

@@ -43,6 +43,10 @@ struct GroupPolicy {
   /// if their weight has at least min_group_numel elements.
   bool vocabulary_apart = false;
 
+  /// Parameters, by any of their names, that are groups of their own and merge
+  /// with nothing.
+  std::vector<std::string> parameters_apart;
+
   /// What the engine leaves alone.
   IgnoredParameters ignored;
 

@@ -67,9 +67,19 @@ std::unordered_set<const c10::StorageImpl*> shared_storages(
   return shared;
 }
 
+bool is_apart(
+    const ParameterRecord& record,
+    const std::vector<std::string>& apart) {
+  return std::any_of(
+      record.names.begin(), record.names.end(), [&](const auto& name) {
+        return std::find(apart.begin(), apart.end(), name) != apart.end();
+      });
+}
+
 std::vector<Candidate> candidates_of(
     const std::vector<ModulePiece>& pieces,
-    const RecordOf& records) {
+    const RecordOf& records,
+    const std::vector<std::string>& apart) {
   const auto shared = shared_storages(pieces, records);
   std::vector<Candidate> groups;
   std::vector<Candidate> shared_groups;
@@ -88,7 +98,8 @@ std::vector<Candidate> candidates_of(
       }
       const ParameterRecord& record = found_record->second;
       const auto* storage = storage_of(record);
-      if (!shared.count(storage)) {
+      const bool alone = is_apart(record, apart);
+      if (!alone && !shared.count(storage)) {
         group.spec.parameters.push_back(record);
         continue;
       }
@@ -98,7 +109,7 @@ std::vector<Candidate> candidates_of(
         Candidate own;
         own.spec.name = record.name();
         own.spec.scattered = true;
-        own.may_be_collected = !piece.is_apart;
+        own.may_be_collected = !piece.is_apart && !alone;
         own.may_merge = false;
         shared_groups.push_back(std::move(own));
       }
@@ -285,6 +296,10 @@ void split_by_kind(
 
 } // namespace
 
+bool is_apart(const GroupSpec& group, const GroupPolicy& policy) {
+  return is_apart(group.parameters.front(), policy.parameters_apart);
+}
+
 std::vector<GroupSpec> make_groups(
     const Module& module,
     const std::vector<ParameterRecord>& parameters,
@@ -294,7 +309,8 @@ std::vector<GroupSpec> make_groups(
   for (const auto& record : parameters) {
     records.emplace(record.tensor.unsafeGetTensorImpl(), record);
   }
-  auto groups = candidates_of(find_pieces(module, policy), records);
+  auto groups = candidates_of(
+      find_pieces(module, policy), records, policy.parameters_apart);
   apply_reshard_rules(policy.reshard_after_forward, groups);
   if (policy.max_group_numel > 0) {
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);

@@ -55,4 +55,7 @@ std::vector<GroupSpec> make_groups(
     const std::vector<ParameterRecord>& parameters,
     const GroupPolicy& policy);
 
+/// Whether the group is there for GroupPolicy::parameters_apart.
+bool is_apart(const GroupSpec& group, const GroupPolicy& policy);
+
 } // namespace tessera

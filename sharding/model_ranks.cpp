@@ -9,7 +9,9 @@ ModelRanks::ModelRanks(
     World& world,
     const std::string& key,
     const ParallelMesh& mesh,
-    std::unordered_set<const c10::TensorImpl*> divided)
+    const torch::nn::Module& module,
+    std::unordered_set<const c10::TensorImpl*> divided,
+    at::Device device)
     : tensor_(world.join_group(
           "tensor control",
           key + "/tensor",
@@ -20,6 +22,7 @@ ModelRanks::ModelRanks(
           key + "/pipeline",
           at::kCPU,
           mesh.ranks(ParallelGroup::kPipeline, world.rank()))),
+      tied_(world, key, mesh, module, device),
       divided_(std::move(divided)) {}
 
 bool ModelRanks::is_divided(const at::Tensor& parameter) const {
@@ -27,7 +30,8 @@ bool ModelRanks::is_divided(const at::Tensor& parameter) const {
 }
 
 bool ModelRanks::counts(const at::Tensor& parameter) const {
-  return tensor_->rank() == 0 || is_divided(parameter);
+  return !tied_.is_later_copy(parameter) &&
+         (tensor_->rank() == 0 || is_divided(parameter));
 }
 
 void ModelRanks::sum(const at::Tensor& values, const WaitCheck& check) {

@@ -107,6 +107,7 @@ Pager::Pager(
     groups_.back()->number = static_cast<int>(group);
     pages_.push_back(is_divided() || groups_.back()->is_stored());
     zero_stages_.push_back(spec.zero_stage);
+    is_apart_.push_back(is_apart(spec, options.groups));
     reshards_after_forward_.push_back(spec.reshard_after_forward);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       places_.push_back({group, i});

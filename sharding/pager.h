@@ -340,6 +340,7 @@ class Pager : public PageFaultHandler {
   std::vector<std::optional<int>> zero_stages_;
   std::vector<std::optional<bool>> reshards_after_forward_;
   std::vector<int> tied_groups_; ///< whose weights are used in two places
+  std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
   std::vector<bool> pages_; ///< per group: it comes and goes, in a slot

@@ -169,7 +169,8 @@ void Pager::begin_reduce(size_t g, bool is_final) {
   reduce_sequence_[g] = agreement_.count_collective();
   // Where this rank misses a gradient, others may have it: the step, which
   // knows, applies those.
-  final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived();
+  final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived() &&
+              !is_apart_[g];
   bucket.begin_reduce(
       reductions_ ? *reductions_ : *data_,
       reduce_lane_,

@@ -14,12 +14,10 @@ void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
   tokens_ += tokens;
 }
 
-LossMeter::Totals LossMeter::take(
-    Engine& engine,
-    int world_size,
-    int64_t steps) {
-  const auto mean_of = static_cast<double>(world_size * steps);
-  const double loss = std::exchange(sum_, {}).item<double>() / mean_of;
+LossMeter::Totals LossMeter::take(Engine& engine, int batches, int64_t steps) {
+  const auto mean_of = static_cast<double>(batches * steps);
+  const at::Tensor sum = std::exchange(sum_, {});
+  const double loss = sum.defined() ? sum.item<double>() / mean_of : 0;
   const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
   const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
   engine.sum_over_ranks(sums);

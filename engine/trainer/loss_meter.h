@@ -14,16 +14,17 @@ namespace tessera {
 class LossMeter {
  public:
   struct Totals {
-    double loss = 0; ///< mean over ranks and steps
-    double tokens = 0; ///< sum over ranks
+    double loss = 0; ///< mean over different batches and steps
+    double tokens = 0; ///< sum over different batches
   };
 
   /// @param loss scalar, one of `parts` micro-batches of a step.
   void add(const at::Tensor& loss, int64_t parts, int64_t tokens);
 
-  /// What was added since the last call, which were `steps` steps. Collective;
-  /// blocks.
-  Totals take(Engine& engine, int world_size, int64_t steps);
+  /// What was added since the last call, which were `steps` steps. Of ranks
+  /// that see the same batch one is to add. Collective; blocks.
+  /// @param batches different ones that the ranks see at a time.
+  Totals take(Engine& engine, int batches, int64_t steps);
 
  private:
   at::Tensor sum_; ///< float64

@@ -6,15 +6,11 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
 namespace {
-
-c10::Device device_of(const Engine& engine) {
-  const auto& groups = engine.pager().groups();
-  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
@@ -48,7 +44,10 @@ RunMonitor::RunMonitor(
       engine_(engine),
       options_(options),
       total_steps_(total_steps),
-      device_(device_of(engine)),
+      batches_(batch_share(world, options)),
+      tells_loss_(
+          options.parallel == nullptr || options.parallel->tells_loss()),
+      device_(engine.device()),
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,
@@ -77,7 +76,15 @@ void RunMonitor::end() {
 }
 
 void RunMonitor::add(const MicroBatch& batch) {
-  losses_.add(batch.loss, options_.accumulate, batch.tokens);
+  if (tells_loss_) {
+    losses_.add(batch.loss, options_.accumulate, batch.tokens);
+  }
+}
+
+void RunMonitor::add(const std::vector<at::Tensor>& losses, int64_t tokens) {
+  for (const at::Tensor& loss : losses) {
+    add({loss, std::exchange(tokens, 0)});
+  }
 }
 
 bool RunMonitor::reports(int64_t step) const {
@@ -87,7 +94,7 @@ bool RunMonitor::reports(int64_t step) const {
 }
 
 void RunMonitor::read_losses(int64_t step) {
-  totals_ = losses_.take(engine_, world_.size(), step - written_steps_);
+  totals_ = losses_.take(engine_, batches_.count, step - written_steps_);
   check_finite(totals_.loss, written_steps_ + 1, step);
   tokens_ += totals_.tokens;
 }

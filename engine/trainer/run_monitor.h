@@ -32,6 +32,9 @@ class RunMonitor {
   void end();
 
   void add(const MicroBatch& batch);
+  /// What a pipeline's stage returned for a step's micro-batches.
+  /// @param tokens of all of them.
+  void add(const std::vector<at::Tensor>& losses, int64_t tokens);
 
   /// Whether the log gets a line at the end of `step`.
   bool reports(int64_t step) const;
@@ -61,6 +64,8 @@ class RunMonitor {
   Engine& engine_;
   const TrainerOptions& options_;
   int64_t total_steps_;
+  BatchShare batches_;
+  bool tells_loss_; ///< for the ranks that see the same batch
   c10::Device device_; ///< of the parameters
   std::optional<StepTiming> timing_;
   std::unique_ptr<TrainingLog> log_; ///< null but on rank 0

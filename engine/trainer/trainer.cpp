@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
+#include "tessera/engine/trainer/micro_batches.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
 #include "tessera/runtime/core/error.h"
@@ -33,6 +34,11 @@ std::filesystem::path checkpoints_of(const TrainerOptions& options) {
 
 } // namespace
 
+BatchShare batch_share(const World& world, const TrainerOptions& options) {
+  return options.parallel != nullptr ? options.parallel->batches()
+                                     : BatchShare{world.rank(), world.size()};
+}
+
 int64_t total_steps_of(
     const TrainerOptions& options,
     const TrainingTask& task) {
@@ -59,7 +65,8 @@ TrainingSummary train(
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
-  RunPosition progress(batches, task.batch_size() * world.size());
+  RunPosition progress(
+      batches, task.batch_size() * batch_share(world, options).count);
   const std::vector<Checkpointable*> states{&scheduler, &progress};
   const bool has_checkpoints =
       !list_checkpoints(checkpoints_of(options)).empty();
@@ -95,24 +102,11 @@ TrainingSummary train(
   }
 
   RunMonitor monitor(world, engine, options, total_steps, progress.steps);
+  MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;
   while (progress.steps < total_steps) {
     scheduler.step(engine); // backward may update already
-    for (int64_t micro = 0; micro < options.accumulate; ++micro, ++batch) {
-      monitor.begin(StepPhase::kData);
-      if (batch % batches == 0) {
-        task.begin_epoch(batch / batches);
-      }
-      task.load(batch % batches);
-      monitor.begin(StepPhase::kForward);
-      const MicroBatch done = task.forward(batch % batches);
-      monitor.add(done);
-      monitor.begin(StepPhase::kBackward);
-      engine.backward(
-          options.accumulate == 1
-              ? done.loss
-              : done.loss / static_cast<double>(options.accumulate));
-    }
+    micro_batches.run(progress.steps, batch);
     const int64_t step = progress.steps + 1;
     const bool reports = monitor.reports(step);
     monitor.end();

@@ -3,12 +3,14 @@
 // The training loop: schedule, accumulation, clipping, metrics and progress.
 
 #include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace tessera {
 
@@ -37,6 +39,14 @@ struct TrainerOptions {
   /// up the samples where it was, and makes as many steps of those that are
   /// left as it takes now.
   bool resume = false;
+  /// Who sees which batch, where ranks divide a model; with pipeline stages the
+  /// task is a PipelineTask. Not owned. Null: each rank has all of the model
+  /// and batches of its own.
+  ParallelRun* parallel = nullptr;
+  /// What is drawn in forwards is a function of this seed, the step, the
+  /// micro-batch and the layer, under any layout of ranks ([Note: random
+  /// keys]). None: whatever the default generators give.
+  std::optional<uint64_t> random_seed;
   /// Where rank 0 writes what TrainingLog says, and all ranks their part of
   /// checkpoints/; exists.
   std::filesystem::path run_folder;
@@ -48,6 +58,9 @@ struct TrainingSummary {
   double seconds = 0;
   double tokens_per_s = 0; ///< over all ranks, since the start or resumption
 };
+
+/// Which batches a rank sees.
+BatchShare batch_share(const World& world, const TrainerOptions& options);
 
 /// Optimizer steps of a run.
 int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace tessera {
 
@@ -37,6 +38,21 @@ class TrainingTask {
 
   /// Forward of batch `index` of the epoch, which was loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
+};
+
+/// A task whose model may be in stages of a pipeline.
+class PipelineTask : public TrainingTask {
+ public:
+  /// Makes batch `index` of the epoch and keeps it as number `number` of the
+  /// step, on all stages.
+  /// @return its tokens, padding included.
+  virtual int64_t load_micro_batch(int64_t index, int number) = 0;
+
+  /// One chunk of this stage on it; see PipelineForward.
+  virtual std::vector<at::Tensor> forward_chunk(
+      int chunk,
+      int number,
+      const std::vector<at::Tensor>& received) = 0;
 };
 
 } // namespace tessera

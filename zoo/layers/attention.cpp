@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 
 #include <torch/types.h>
@@ -174,15 +175,27 @@ at::Tensor AttentionImpl::forward(
   call.scale =
       options_.scale.value_or(1 / std::sqrt(static_cast<double>(head)));
   call.dropout = is_training() ? options_.dropout : 0;
-  at::Tensor attended;
-  {
-    std::optional<TensorRandomScope> parts;
-    if (context_.parallel() != nullptr && call.dropout > 0) {
-      parts.emplace(*context_.parallel()->group, hidden.device());
+  return output_.forward(attend(call).transpose(1, 2).flatten(2));
+}
+
+at::Tensor AttentionImpl::attend(AttentionCall& call) const {
+  std::optional<TensorRandomScope> own;
+  const TensorParallel* how = context_.parallel();
+  if (how != nullptr && call.dropout > 0) {
+    if (draws_whole_masks(*how, call.query.device())) {
+      call.drop_weights = [&](const at::Tensor& weights) {
+        return context_.dropout_part(
+            weights,
+            call.dropout,
+            1,
+            options_.heads,
+            options_.heads / options_.kv_heads);
+      };
+    } else {
+      own.emplace(*how->group, call.query.device());
     }
-    attended = options_.function(call);
   }
-  return output_.forward(attended.transpose(1, 2).flatten(2));
+  return options_.function(call);
 }
 
 } // namespace tessera::zoo

@@ -68,6 +68,8 @@ class AttentionImpl : public torch::nn::Module {
  private:
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
+  /// What is between the projections, with its dropout.
+  at::Tensor attend(AttentionCall& call) const;
 
   LayerContext context_;
   AttentionOptions options_;

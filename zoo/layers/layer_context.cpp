@@ -2,8 +2,8 @@
 #include "tessera/zoo/layers/layer_context.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/redistribute.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -30,29 +30,32 @@ int LayerContext::rank() const {
   return parallel_ ? parallel_->group->rank() : 0;
 }
 
+LayerContext LayerContext::numbered(int64_t layer) const {
+  LayerContext context = *this;
+  context.layer_ = layer;
+  return context;
+}
+
 at::Tensor LayerContext::enter(const at::Tensor& between) const {
   return parallel_ ? enter_layer(between, *parallel_) : between;
 }
 
 at::Tensor LayerContext::between(const at::Tensor& whole) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return whole;
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return take_part(
-      whole, dim, DimSplit(whole.size(dim), ranks()), *parallel_->group);
+  return parallel_ ? redistribute(
+                         whole,
+                         Replicate{},
+                         between_layers(*parallel_),
+                         *parallel_->group)
+                   : whole;
 }
 
 at::Tensor LayerContext::whole(const at::Tensor& between) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return between;
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return gather_parts(
-      between,
-      dim,
-      DimSplit(between.size(dim) * ranks(), ranks()),
-      *parallel_->group);
+  return parallel_ ? redistribute(
+                         between,
+                         between_layers(*parallel_),
+                         Replicate{},
+                         *parallel_->group)
+                   : between;
 }
 
 at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
@@ -61,7 +64,7 @@ at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
 
 at::Tensor LayerContext::shared(const at::Tensor& parameter) const {
   return parallel_ && parameter.defined()
-             ? copy_to_group(parameter, *parallel_->group)
+             ? redistribute(parameter, Replicate{}, Shared{}, *parallel_->group)
              : parameter;
 }
 
@@ -72,11 +75,23 @@ at::Tensor LayerContext::dropout(
   if (!train || probability == 0) {
     return between;
   }
-  std::optional<TensorRandomScope> parts;
-  if (parallel_ && parallel_->sequence) {
-    parts.emplace(*parallel_->group, between.device());
-  }
-  return at::dropout(between, probability, true);
+  return parallel_ ? dropout_between(between, probability, *parallel_)
+                   : at::dropout(between, probability, true);
+}
+
+at::Tensor LayerContext::dropout_part(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    int64_t size,
+    int64_t unit) const {
+  return parallel_ ? tessera::dropout_part(
+                         part,
+                         probability,
+                         dim,
+                         DimSplit(size, ranks(), unit),
+                         *parallel_)
+                   : at::dropout(part, probability, true);
 }
 
 } // namespace tessera::zoo

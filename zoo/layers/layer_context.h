@@ -4,6 +4,7 @@
 // tensor-parallel group; all of them, or those of a pipeline's stage.
 
 #include "tessera/pipeline/stage_layers.h"
+#include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <ATen/core/Tensor.h>
@@ -45,6 +46,15 @@ class LayerContext {
   int ranks() const;
   int rank() const;
 
+  /// For layer number `layer` of the whole model ([Note: random keys]).
+  LayerContext numbered(int64_t layer) const;
+
+  /// For the forward of a numbered layer: it draws the same numbers on whatever
+  /// pipeline stage it is.
+  RandomLayerScope random_scope(at::Device device) const {
+    return {layer_, device};
+  }
+
   /// Activations between layers to whole ones, used for parts of a layer; see
   /// tessera::enter_layer().
   at::Tensor enter(const at::Tensor& between) const;
@@ -63,13 +73,23 @@ class LayerContext {
   at::Tensor shared(const at::Tensor& parameter) const;
 
   /// Dropout of activations between layers: the same elements on all ranks that
-  /// have them.
+  /// have them. See DropoutMasks.
   at::Tensor dropout(const at::Tensor& between, double probability, bool train)
       const;
+
+  /// Dropout inside of a layer, while training: of a rank's part of dimension
+  /// `dim`, of `size` elements that are divided in whole units.
+  at::Tensor dropout_part(
+      const at::Tensor& part,
+      double probability,
+      int64_t dim,
+      int64_t size,
+      int64_t unit = 1) const;
 
  private:
   std::optional<TensorParallel> parallel_;
   PipelinePlace place_;
+  std::optional<int64_t> layer_;
 };
 
 } // namespace tessera::zoo

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/encoder_decoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -18,6 +19,11 @@
 namespace tessera::zoo {
 
 namespace {
+
+// Of what draws random numbers outside of layers ([Note: random keys]): a
+// model's end has the number behind the layers, these have the next ones.
+constexpr int kNumberOfMemory = 1;
+constexpr int kNumberOfDecoderStart = 2;
 
 int layers_of(const EncoderDecoderConfig& config, EncoderDecoderHead head) {
   const size_t decoder = head == EncoderDecoderHead::kEncoderOnly
@@ -71,6 +77,7 @@ EncoderDecoder::EncoderDecoder(
   if (!has_decoder()) {
     return;
   }
+  config_.decoder.layers_before = encoder_layers_;
   decoder_ = make_half("decoder", config_.decoder, encoder_layers_);
   if (head_kind_ == EncoderDecoderHead::kLanguageModel && !config_.tied_head &&
       stage().has_last()) {
@@ -179,9 +186,13 @@ void EncoderDecoder::encode(
   layer.mask = with_safe_rows(padding_mask(input.attention_mask));
   encoder_->run(begin, end, layer, input.hidden_states, state);
   if (end == encoder_layers_) {
+    const RandomLayerScope random(
+        stage().count() + kNumberOfMemory, input.input_ids.device());
     state.memory = encoder_->finish(state.hidden);
-    state.hidden = at::Tensor();
-    state.bias = at::Tensor();
+    if (has_decoder()) {
+      state.hidden = at::Tensor();
+      state.bias = at::Tensor();
+    }
   }
 }
 
@@ -192,6 +203,8 @@ void EncoderDecoder::decode(
     int end) {
   const at::Tensor ids = decoder_ids(input);
   if (begin == 0) {
+    const RandomLayerScope random(
+        stage().count() + kNumberOfDecoderStart, ids.device());
     start(decoder_, ids, state);
   }
   LayerInput layer;

@@ -14,10 +14,13 @@ std::vector<TransformerLayerOptions> equal_layers(
 TransformerLayers make_layers(
     const LayerContext& context,
     const std::vector<TransformerLayerOptions>& options,
-    const std::vector<int>& numbers) {
+    const std::vector<int>& numbers,
+    int before) {
   std::vector<TransformerLayer> layers;
   for (const int number : numbers) {
-    layers.emplace_back(context, options[static_cast<size_t>(number)]);
+    layers.emplace_back(
+        context.numbered(before + number),
+        options[static_cast<size_t>(number)]);
   }
   return TransformerLayers(
       layers,

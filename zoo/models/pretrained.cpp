@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -148,6 +149,12 @@ void finish(
 
 } // namespace
 
+LayerContext layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return (tensor ? LayerContext(*tensor) : LayerContext())
+      .on_stage(parallel.place());
+}
+
 LoadWeightsOptions weight_options(const Model& model) {
   LoadWeightsOptions options;
   options.pieces = WeightNames(model, model.names()).pieces();
@@ -163,16 +170,23 @@ std::shared_ptr<Model> from_pretrained(
       fs::exists(path),
       path,
       " does not exist; give the folder of an unpacked Hugging Face model");
-  const auto config = JsonFields::from_file(path);
+  const auto fields = JsonFields::from_file(path);
+  nlohmann::json config = fields.object();
+  config.update(options.config);
+  const std::string architecture =
+      options.head.empty()
+          ? options.architecture
+          : architecture_with_head(config, options.head, fields.origin());
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
-        config.object(),
-        {options.architecture,
+        config,
+        {architecture,
          options.context,
          [&](const std::string& name) {
            return WeightFiles::open(folder).entries().contains(name);
          }},
-        config.origin());
+        fields.origin());
+    convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });

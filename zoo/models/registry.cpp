@@ -118,6 +118,33 @@ std::vector<std::string> registered_models() {
   return types;
 }
 
+std::string architecture_with_head(
+    const nlohmann::json& config,
+    const std::string& head,
+    const std::string& origin) {
+  if (is_model_center(config)) {
+    return architecture_with_head(
+        from_model_center(config, origin), head, origin);
+  }
+  const ModelFamily& family = family_of(ConfigFields(config, origin));
+  std::vector<std::string> names;
+  for (const Architecture& one : family.architectures) {
+    if (one.name.ends_with(head)) {
+      return one.name;
+    }
+    names.push_back(one.name);
+  }
+  TESSERA_FAIL(
+      origin,
+      ": of ",
+      family.model_type,
+      " there is no ...",
+      head,
+      ", only ",
+      listed(names),
+      "; use another model");
+}
+
 std::shared_ptr<Model> from_config(
     const nlohmann::json& config,
     const FromConfigOptions& options,

@@ -12,8 +12,9 @@ RelativeStackImpl::RelativeStackImpl(
     const RelativeStackOptions& options,
     const std::vector<int>& own)
     : context_(context), options_(options) {
-  layers_ =
-      register_module("layers", make_layers(context_, options_.layers, own));
+  layers_ = register_module(
+      "layers",
+      make_layers(context_, options_.layers, own, options_.layers_before));
   if (own.front() == 0) {
     relative_bias_ = register_module(
         "relative_bias",

@@ -15,8 +15,9 @@
 namespace tessera::zoo {
 
 struct RelativeStackOptions {
-  std::vector<TransformerLayerOptions>
-      layers; ///< all of them, with equal heads
+  /// All of them, with equal heads.
+  std::vector<TransformerLayerOptions> layers;
+  int layers_before = 0; ///< of the model, that come before these
   RelativeBuckets buckets;
   double bias_deviation = 1; ///< of a fresh bias
   NormOptions norm;
@@ -47,11 +48,6 @@ class RelativeStackImpl : public torch::nn::Module {
 
   /// What comes behind the last layer, between layers.
   at::Tensor finish(const at::Tensor& hidden);
-
-  /// To set what of them is recomputed.
-  TransformerLayers& layers() {
-    return layers_;
-  }
 
  private:
   LayerContext context_;

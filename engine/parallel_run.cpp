@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/parallel_run.h"
+
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+ParallelOptions read_parallel_options(const ConfigReader& reader) {
+  ParallelOptions options;
+  options.sizes = read_parallel_sizes(reader);
+  const ConfigReader parallel = reader.get_object("parallel");
+  options.sequence = parallel.get_bool("sequence", options.sequence);
+  options.schedule = parallel.get_enum(
+      "schedule", pipeline_schedule_names(), std::optional(options.schedule));
+  options.chunks = static_cast<int>(
+      parallel.get_int("chunks", {.min = 1, .max = 1024}, options.chunks));
+  if (parallel.contains("piece_of_layer")) {
+    for (const int64_t piece :
+         parallel.get_ints("piece_of_layer", {.min = 0, .max = 1 << 20})) {
+      options.piece_of_layer.push_back(static_cast<int>(piece));
+    }
+  }
+  return options;
+}
+
+ParallelRun::ParallelRun(
+    World& world,
+    const ParallelOptions& options,
+    int micro_batches)
+    : options_(options),
+      rank_(world.rank()),
+      groups_(
+          world,
+          ParallelMesh(options.sizes, world.size(), world.local_size()),
+          world.device()) {
+  const int stages = mesh().size(ParallelGroup::kPipeline);
+  if (stages == 1) {
+    TESSERA_CHECK(
+        options.chunks == 1 && options.piece_of_layer.empty(),
+        "parallel.chunks and parallel.piece_of_layer cut a model for pipeline "
+        "stages, and parallel.pipeline is 1; raise that one or leave them "
+        "out.");
+    return;
+  }
+  const PipelineShape shape{stages, micro_batches, options.chunks};
+  PipelineSchedule schedule = make_schedule(options.schedule, shape);
+  stages_ = std::make_unique<RingChannels>(
+      world, "stages", mesh().ranks(ParallelGroup::kPipeline, rank_));
+  executor_ = std::make_unique<PipelineExecutor>(
+      std::move(schedule),
+      stages_.get(),
+      PipelineOptions{.shapes_vary = options.shapes_vary});
+}
+
+BatchShare ParallelRun::batches() const {
+  return {
+      index(ParallelGroup::kBatches),
+      mesh().size(ParallelGroup::kBatches),
+      options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1};
+}
+
+bool ParallelRun::tells_loss() const {
+  return index(ParallelGroup::kPipeline) + 1 ==
+             mesh().size(ParallelGroup::kPipeline) &&
+         index(ParallelGroup::kTensor) == 0 &&
+         index(ParallelGroup::kContext) == 0;
+}
+
+std::optional<TensorParallel> ParallelRun::tensor() {
+  if (mesh().size(ParallelGroup::kTensor) == 1) {
+    return std::nullopt;
+  }
+  return TensorParallel{&groups_[ParallelGroup::kTensor], options_.sequence};
+}
+
+PipelinePlace ParallelRun::place() const {
+  return {
+      mesh().size(ParallelGroup::kPipeline),
+      options_.chunks,
+      index(ParallelGroup::kPipeline),
+      options_.piece_of_layer};
+}
+
+} // namespace tessera
