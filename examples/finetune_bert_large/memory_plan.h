@@ -32,7 +32,8 @@ class MemoryPlan {
   /// With the layers of the configuration computed again, or with as many as
   /// save memory.
   int64_t least_activation_bytes() const {
-    const int64_t layers = config_.checkpoint_layers.value_or(layer_count() - 1);
+    const int64_t layers =
+        config_.checkpoint_layers.value_or(layer_count() - 1);
     return activation_bytes(layers) + reserve_;
   }
 
