@@ -67,7 +67,8 @@ at::Tensor gathered(
     }
     all = at::cat(parts);
   }
-  return all.movedim(0, dim);
+  // Products and norms would copy it, each for itself, and keep their copies.
+  return all.movedim(0, dim).contiguous();
 }
 
 at::Tensor reduce_scattered(
@@ -80,7 +81,7 @@ at::Tensor reduce_scattered(
       .reduce_scatter_sum(
           part, front, "reduce-scatter in the group '" + group.name() + "'")
       .wait();
-  return part.movedim(0, dim);
+  return part.movedim(0, dim).contiguous();
 }
 
 void check_length(

@@ -58,9 +58,9 @@ double layer_activations(double t, bool sequence) {
   const double between = 3 * h + 4;
   // Whole on every rank: what enters attention and feed-forward.
   const double entered = 2 * h;
-  // Query, key, value, what comes out, that once more by token, the softmax's
-  // denominators; the inner features before and after their activation.
-  const double divided = 5 * h + kHeads + 2 * 4 * h;
+  // Query, key, value, what comes out, the softmax's denominators; the inner
+  // features before and after their activation.
+  const double divided = 4 * h + kHeads + 2 * 4 * h;
   return (sequence ? between / t : between) + entered + divided / t;
 }
 

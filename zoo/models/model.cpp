@@ -140,7 +140,8 @@ ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
       "Model::finish: the model's last layer is on another stage.");
   // It draws the same wherever the layers are: its number is the one behind
   // theirs.
-  const RandomLayerScope random(stage_.count(), state.hidden.device());
+  const at::Tensor& last = state.hidden.defined() ? state.hidden : state.memory;
+  const RandomLayerScope random(stage_.count(), last.device());
   return output(input, state);
 }
 
