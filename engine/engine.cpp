@@ -39,13 +39,11 @@ void Engine::backward(const at::Tensor& loss) {
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
   optimizer_->begin_backward(1 / scaler_.scale());
-  reporting_memory("backward", [&] {
-    if (scaler_.is_active()) {
-      (loss * scaler_.scale()).backward();
-    } else {
-      loss.backward();
-    }
-  });
+  // Gradients are averaged over the ranks of one stage, and stages add up.
+  const double factor =
+      scaler_.scale() / (model_ranks_ ? model_ranks_->stages() : 1);
+  reporting_memory(
+      "backward", [&] { (factor == 1 ? loss : loss * factor).backward(); });
 }
 
 std::vector<at::Tensor> Engine::run_pipeline(
@@ -348,6 +346,11 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
         activation_statistics().host_slab_bytes;
   }
   return bytes;
+}
+
+c10::Device Engine::device() const {
+  const auto& groups = pager_->groups();
+  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
 }
 
 const PagerStatistics& Engine::statistics() const {

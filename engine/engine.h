@@ -95,7 +95,8 @@ class Engine {
   /// loss.backward(), with the module's identity checked first and the loss
   /// multiplied by loss_scale(). Gradients are averaged over the ranks and
   /// accumulate until step() or zero_grad(). Collective, as is the forward that
-  /// made `loss`.
+  /// made `loss`. Pipeline stages have losses of their own here, as with a
+  /// PipelineTransformerBlockList; otherwise see run_pipeline().
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
 
@@ -245,6 +246,8 @@ class Engine {
   const Pager& pager() const {
     return *pager_;
   }
+  /// Of the parameters.
+  c10::Device device() const;
 
  private:
   friend std::vector<TensorSummary> inspect_model(

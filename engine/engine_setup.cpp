@@ -6,6 +6,7 @@
 #include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/autocast_mode.h>
@@ -139,6 +140,11 @@ Engine::Engine(
       ledger_(std::make_unique<MemoryLedger>()),
       scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
+  check_experts_apart(*module_, options.sharding.groups.ignored);
+  TESSERA_CHECK(
+      !uses_float16(options) || !has_divided_experts(*module_),
+      "wrap: experts that are divided over ranks do not go with float16, whose "
+      "loss scaling their engine does not share; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);

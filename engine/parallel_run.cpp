@@ -46,7 +46,10 @@ ParallelRun::ParallelRun(
   const PipelineShape shape{stages, micro_batches, options.chunks};
   PipelineSchedule schedule = make_schedule(options.schedule, shape);
   stages_ = std::make_unique<RingChannels>(
-      world, "stages", mesh().ranks(ParallelGroup::kPipeline, rank_));
+      world,
+      "stages",
+      mesh().ranks(ParallelGroup::kPipeline, rank_),
+      world.device());
   executor_ = std::make_unique<PipelineExecutor>(
       std::move(schedule),
       stages_.get(),
@@ -54,7 +57,10 @@ ParallelRun::ParallelRun(
 }
 
 BatchShare ParallelRun::batches() const {
-  return {index(ParallelGroup::kBatches), mesh().size(ParallelGroup::kBatches)};
+  return {
+      index(ParallelGroup::kBatches),
+      mesh().size(ParallelGroup::kBatches),
+      options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1};
 }
 
 bool ParallelRun::tells_loss() const {

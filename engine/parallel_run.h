@@ -41,6 +41,8 @@ ParallelOptions read_parallel_options(const ConfigReader& reader);
 struct BatchShare {
   int index = 0;
   int count = 1; ///< different batches at a time
+  /// Sequences are padded to a multiple of it, as ranks divide them.
+  int sequence_multiple = 1;
 };
 
 /// One rank of such a job. With the default sizes all ranks divide parameters,
@@ -55,9 +57,13 @@ class ParallelRun {
   ///     does not fit sizes and micro-batches; with those that would do.
   ParallelRun(World& world, const ParallelOptions& options, int micro_batches);
 
-  /// For EngineOptions::parallel.
   const ParallelMesh& mesh() const {
     return groups_.mesh();
+  }
+  /// For EngineOptions::parallel: null with the default sizes, where
+  /// PagerOptions says who divides parameters.
+  const ParallelMesh* mesh_if_given() const {
+    return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
   ParallelGroups& groups() {
     return groups_;

@@ -29,6 +29,21 @@ Instructions sends_first(const Instructions& list, size_t begin, size_t end) {
   return batch;
 }
 
+/// Where backwards and what belongs to them begin.
+Instructions::const_iterator first_of_backward(const Instructions& list) {
+  const auto is_forward = [](const PipelineInstruction& one) {
+    return one.op == PipelineOp::kForward ||
+           one.op == PipelineOp::kSendActivation ||
+           one.op == PipelineOp::kReceiveActivation;
+  };
+  const auto first = std::find_if_not(list.begin(), list.end(), is_forward);
+  TESSERA_CHECK(
+      std::none_of(first, list.end(), is_forward),
+      "PipelineExecutor: forward() and backward() apart need a schedule that "
+      "has all forwards first; use gpipe.");
+  return first;
+}
+
 TensorForms with_gradient(const TensorForms& forms) {
   TensorForms wanted;
   for (const TensorForm& form : forms) {
@@ -74,19 +89,41 @@ bool PipelineExecutor::is_last_piece(int chunk) const {
 std::vector<at::Tensor> PipelineExecutor::run(
     const PipelineCallbacks& callbacks,
     double loss_scale) {
-  transfers_ = training_transfers_ ? &*training_transfers_ : nullptr;
-  shape_ = schedule_.shape;
-  follow(schedule_, callbacks, loss_scale / shape_.micro_batches);
+  begin_step();
+  ends_in_loss_ = true;
+  loss_gradient_ = loss_scale / shape_.micro_batches;
+  follow(own(schedule_), callbacks, /*trains=*/true);
   Tensors losses;
-  for (auto& [micro_batch, result] : results_) {
-    losses.push_back(result[0]);
+  for (Tensors& result : take_results()) {
+    losses.push_back(std::move(result[0]));
   }
   return losses;
+}
+
+std::vector<std::vector<at::Tensor>> PipelineExecutor::forward(
+    const PipelineForward& forward) {
+  begin_step();
+  ends_in_loss_ = false;
+  const Instructions& list = own(schedule_);
+  follow(
+      Instructions(list.begin(), first_of_backward(list)),
+      {forward, {}},
+      /*trains=*/true);
+  return take_results();
+}
+
+void PipelineExecutor::backward(std::vector<Tensors> gradients) {
+  const Instructions& list = own(schedule_);
+  given_gradients_ = std::move(gradients);
+  follow(
+      Instructions(first_of_backward(list), list.end()), {}, /*trains=*/true);
+  given_gradients_.reset();
 }
 
 std::vector<std::vector<at::Tensor>> PipelineExecutor::evaluate(
     const PipelineForward& forward,
     int micro_batches) {
+  begin_step();
   std::optional<PipelineTransfers> transfers;
   if (channels_ != nullptr) {
     transfers.emplace(*channels_, /*forms_each_time=*/true);
@@ -96,21 +133,29 @@ std::vector<std::vector<at::Tensor>> PipelineExecutor::evaluate(
   const PipelineSchedule schedule = make_forward_schedule(shape_);
   validate_schedule(schedule);
   const c10::NoGradGuard no_grad;
-  follow(schedule, {forward, {}}, /*loss_gradient=*/0);
+  follow(own(schedule), {forward, {}}, /*trains=*/false);
+  return take_results();
+}
+
+void PipelineExecutor::begin_step() {
+  transfers_ = training_transfers_ ? &*training_transfers_ : nullptr;
+  shape_ = schedule_.shape;
+  in_flight_.clear();
+  results_.clear();
+}
+
+std::vector<PipelineExecutor::Tensors> PipelineExecutor::take_results() {
   std::vector<Tensors> results;
-  for (auto& [micro_batch, result] : results_) {
+  for (auto& [micro_batch, result] : std::exchange(results_, {})) {
     results.push_back(std::move(result));
   }
   return results;
 }
 
 void PipelineExecutor::follow(
-    const PipelineSchedule& schedule,
+    const Instructions& list,
     const PipelineCallbacks& callbacks,
-    double loss_gradient) {
-  in_flight_.clear();
-  results_.clear();
-  const Instructions& list = schedule.stages[static_cast<size_t>(stage_)];
+    bool trains) {
   for (size_t i = 0; i < list.size();) {
     const PipelineInstruction& now = list[i];
     if (is_transfer(now.op)) {
@@ -128,9 +173,9 @@ void PipelineExecutor::follow(
     }
     const Work work{now.chunk, now.micro_batch};
     if (now.op == PipelineOp::kForward) {
-      forward(work, callbacks.forward, schedule.trains);
+      forward(work, callbacks.forward, trains);
     } else if (is_backward(now.op)) {
-      backward(now.op, work, loss_gradient);
+      backward(now.op, work);
     } else if (callbacks.gradients_complete) {
       callbacks.gradients_complete(now.chunk);
     }
@@ -213,27 +258,39 @@ void PipelineExecutor::forward(
     flight.outputs = std::move(outputs);
     return;
   }
-  if (trains) {
-    TESSERA_CHECK(
-        outputs.size() == 1 && outputs[0].numel() == 1 &&
-            outputs[0].requires_grad(),
-        "the last piece of the pipeline has to return a loss that requires a "
-        "gradient, one number, and returned ",
-        describe(flight.output_forms),
-        " for micro-batch ",
-        micro_batch,
-        ".");
-    outputs[0] = outputs[0].detach();
+  for (at::Tensor& output : outputs) {
+    if (output.defined()) {
+      output = output.detach();
+    }
   }
   results_[micro_batch] = std::move(outputs);
+  if (trains && ends_in_loss_) {
+    check_loss(work);
+  }
+}
+
+void PipelineExecutor::check_loss(const Work& work) const {
+  const auto [chunk, micro_batch] = work;
+  const TensorForms& forms = in_flight_.at(work).output_forms;
+  TESSERA_CHECK(
+      forms.size() == 1 && forms[0].requires_grad &&
+          results_.at(micro_batch)[0].numel() == 1,
+      "the last piece of the pipeline has to return a loss that requires a "
+      "gradient, one number, and returned ",
+      describe(forms),
+      " for micro-batch ",
+      micro_batch,
+      ".");
 }
 
 PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
-    const Work& work,
-    double loss_gradient) {
+    const Work& work) {
   const auto [chunk, micro_batch] = work;
   if (is_last_piece(chunk)) {
-    return {at::full_like(results_.at(micro_batch)[0], loss_gradient)};
+    return given_gradients_ ? std::move(given_gradients_->at(
+                                  static_cast<size_t>(micro_batch)))
+                            : Tensors{at::full_like(
+                                  results_.at(micro_batch)[0], loss_gradient_)};
   }
   InFlight& flight = in_flight_[work];
   if (shape_.has_transfers()) {
@@ -243,17 +300,14 @@ PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
   return in_flight_[{chunk + 1, micro_batch}].graph->take_input_gradients();
 }
 
-void PipelineExecutor::backward(
-    PipelineOp op,
-    const Work& work,
-    double loss_gradient) {
+void PipelineExecutor::backward(PipelineOp op, const Work& work) {
   PieceGraph& graph = *in_flight_[work].graph;
   switch (op) {
     case PipelineOp::kBackward:
-      graph.backward(take_output_gradients(work, loss_gradient));
+      graph.backward(take_output_gradients(work));
       return;
     case PipelineOp::kBackwardInput:
-      graph.backward_input(take_output_gradients(work, loss_gradient));
+      graph.backward_input(take_output_gradients(work));
       return;
     default:
       graph.backward_weight();

@@ -47,7 +47,8 @@ struct PipelineOptions {
 ///
 /// Sends and receives are issued where the schedule has them and waited for
 /// where their tensors are needed, so they overlap with computation. Of an
-/// output only its graph is kept once it has been sent. For CPU tensors.
+/// output only its graph is kept once it has been sent. Tensors are on the
+/// channels' device.
 class PipelineExecutor {
  public:
   /// @param channels the ring of stages, which outlives this; null for a single
@@ -70,6 +71,19 @@ class PipelineExecutor {
   std::vector<at::Tensor> run(
       const PipelineCallbacks& callbacks,
       double loss_scale = 1);
+
+  /// The forwards of a step alone, for schedules that have them all before the
+  /// first backward (kGPipe); backward() follows, once. Collective over the
+  /// stages; blocks.
+  /// @return where the last piece is, what it returned by micro-batch,
+  ///     detached: any tensors; elsewhere nothing.
+  /// @throws tessera::Error as run(), and for another schedule.
+  std::vector<std::vector<at::Tensor>> forward(const PipelineForward& forward);
+
+  /// The backwards of a step whose forward() was called.
+  /// @param gradients where the last piece is, by micro-batch, of those of its
+  ///     outputs that require one, in order; elsewhere nothing.
+  void backward(std::vector<std::vector<at::Tensor>> gradients);
 
   /// Forwards without gradients, of as many micro-batches as you like; shapes
   /// are sent along. Collective over the stages; blocks.
@@ -98,15 +112,24 @@ class PipelineExecutor {
     IncomingTensors output_gradients;
   };
 
+  /// This stage's instructions.
+  const std::vector<PipelineInstruction>& own(
+      const PipelineSchedule& schedule) const {
+    return schedule.stages[static_cast<size_t>(stage_)];
+  }
+  void begin_step();
+  /// Carries out some instructions, one after the other.
   void follow(
-      const PipelineSchedule& schedule,
+      const std::vector<PipelineInstruction>& list,
       const PipelineCallbacks& callbacks,
-      double loss_gradient);
+      bool trains);
+  std::vector<Tensors> take_results();
   void transfer(const PipelineInstruction& instruction);
   void forward(const Work& work, const PipelineForward& function, bool trains);
-  void backward(PipelineOp op, const Work& work, double loss_gradient);
+  void backward(PipelineOp op, const Work& work);
   Tensors take_inputs(const Work& work);
-  Tensors take_output_gradients(const Work& work, double loss_gradient);
+  Tensors take_output_gradients(const Work& work);
+  void check_loss(const Work& work) const;
   bool is_last_piece(int chunk) const;
 
   PipelineSchedule schedule_;
@@ -118,6 +141,10 @@ class PipelineExecutor {
   std::optional<PipelineTransfers> training_transfers_;
   std::map<Work, InFlight> in_flight_;
   std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
+  double loss_gradient_ = 1; ///< of each micro-batch's
+  /// In place of losses, by micro-batch; see backward().
+  std::optional<std::vector<Tensors>> given_gradients_;
+  bool ends_in_loss_ = true; ///< what the last piece returns
 };
 
 } // namespace tessera

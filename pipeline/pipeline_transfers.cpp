@@ -15,7 +15,8 @@ namespace tessera {
 namespace {
 
 // A header is a fixed number of integers: how many tensors, and for each its
-// type, whether it requires a gradient, its dimensions and sizes.
+// type, whether it requires a gradient and is on the CPU, its dimensions and
+// sizes.
 constexpr size_t kMaxTensors = 128;
 constexpr size_t kMaxDims = 8;
 constexpr size_t kFormWords = 3 + kMaxDims;
@@ -44,7 +45,7 @@ at::Tensor header_of(const TensorForms& forms, const std::string& what) {
         kMaxDims,
         " at most.");
     words[0] = static_cast<int64_t>(form.dtype);
-    words[1] = form.requires_grad ? 1 : 0;
+    words[1] = (form.requires_grad ? 1 : 0) + (form.on_cpu ? 2 : 0);
     words[2] = static_cast<int64_t>(form.sizes.size());
     std::copy(form.sizes.begin(), form.sizes.end(), words + 3);
     words += kFormWords;
@@ -57,7 +58,8 @@ TensorForms forms_in(const at::Tensor& header) {
   TensorForms forms(static_cast<size_t>(*words++));
   for (TensorForm& form : forms) {
     form.dtype = static_cast<at::ScalarType>(words[0]);
-    form.requires_grad = words[1] != 0;
+    form.requires_grad = (words[1] & 1) != 0;
+    form.on_cpu = (words[1] & 2) != 0;
     form.sizes.assign(words + 3, words + 3 + words[2]);
     words += kFormWords;
   }
@@ -69,10 +71,15 @@ TensorForms forms_in(const at::Tensor& header) {
 TensorForms forms_of(const std::vector<at::Tensor>& tensors) {
   TensorForms forms;
   for (const at::Tensor& tensor : tensors) {
-    forms.push_back(
-        tensor.defined()
-            ? TensorForm{tensor.scalar_type(), tensor.sizes().vec(), tensor.requires_grad()}
-            : TensorForm{at::ScalarType::Undefined, {}, false});
+    TensorForm form{at::ScalarType::Undefined};
+    if (tensor.defined()) {
+      form = {
+          tensor.scalar_type(),
+          tensor.sizes().vec(),
+          tensor.requires_grad(),
+          tensor.is_cpu()};
+    }
+    forms.push_back(std::move(form));
   }
   return forms;
 }
@@ -87,7 +94,7 @@ std::string describe(const TensorForms& forms) {
 }
 
 void IncomingTensors::wait() {
-  for (PendingCollective& one : pending) {
+  for (ChannelTransfer& one : pending) {
     one.wait();
   }
   pending.clear();
@@ -99,7 +106,7 @@ PipelineTransfers::PipelineTransfers(
     : channels_(channels), forms_each_time_(forms_each_time) {}
 
 void PipelineTransfers::begin_batch() {
-  for (PendingCollective& one : last_batch_) {
+  for (ChannelTransfer& one : last_batch_) {
     one.wait();
   }
   last_batch_ = std::exchange(this_batch_, {});
@@ -127,7 +134,10 @@ IncomingTensors PipelineTransfers::receive(
       incoming.tensors.emplace_back();
       continue;
     }
-    incoming.tensors.push_back(at::empty(form.sizes, form.dtype));
+    incoming.tensors.push_back(at::empty(
+        form.sizes,
+        at::device(form.on_cpu ? at::Device(at::kCPU) : channels_.device())
+            .dtype(form.dtype)));
     incoming.pending.push_back(
         channels_.receive(incoming.tensors.back(), from, what));
   }

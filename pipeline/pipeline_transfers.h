@@ -18,6 +18,7 @@ struct TensorForm {
   at::ScalarType dtype = at::kFloat; ///< Undefined for an undefined tensor
   std::vector<int64_t> sizes;
   bool requires_grad = false; ///< its gradient comes back
+  bool on_cpu = false; ///< not on the channels' device, if that is another
 
   /// An undefined tensor keeps its place, and nothing is sent for it.
   bool is_defined() const {
@@ -37,7 +38,7 @@ std::string describe(const TensorForms& forms);
 /// Tensors that are there after wait().
 struct IncomingTensors {
   std::vector<at::Tensor> tensors;
-  std::vector<PendingCollective> pending;
+  std::vector<ChannelTransfer> pending;
 
   /// Blocks. @throws tessera::Error when the sender is gone or too late.
   void wait();
@@ -100,8 +101,8 @@ class PipelineTransfers {
   bool forms_each_time_;
   std::map<int, TensorForms> sent_forms_; ///< by border
   std::map<int, TensorForms> received_forms_;
-  std::vector<PendingCollective> this_batch_;
-  std::vector<PendingCollective> last_batch_;
+  std::vector<ChannelTransfer> this_batch_;
+  std::vector<ChannelTransfer> last_batch_;
 };
 
 } // namespace tessera

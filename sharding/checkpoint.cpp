@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
+#include "tessera/sharding/divided_tensor.h"
 #include "tessera/sharding/execution_state.h"
 #include "tessera/sharding/recompute_scope.h"
 #include "tessera/sharding/tensor_recorder.h"
@@ -29,6 +30,8 @@ struct CheckpointedCall : torch::CustomClassHolder {
   const TensorFunction* first = nullptr; ///< during forward only
   TensorFunction again;
   std::vector<size_t> differentiable; ///< inputs that require a gradient
+  Communicator* group = nullptr; ///< over which those are divided, if any
+  std::vector<DividedTensor> divided; ///< what they were
   RandomState random;
   AutocastState autocast;
   RecordReplay::Position records; ///< what it recorded comes from there on
@@ -79,7 +82,14 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
         "it cannot be computed again. Use the operator that returns a new "
         "tensor, or use_checkpoint = false.");
     context->saved_data[kCall] = c10::IValue::make_capsule(call);
-    context->save_for_backward(inputs);
+    variable_list kept = inputs;
+    if (call->group != nullptr) {
+      for (const size_t i : call->differentiable) {
+        call->divided.emplace_back(inputs[i], *call->group);
+        kept[i] = call->divided.back().take_part();
+      }
+    }
+    context->save_for_backward(std::move(kept));
     context->set_materialize_grads(false);
     return outputs;
   }
@@ -91,6 +101,10 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     const auto call = c10::static_intrusive_pointer_cast<CheckpointedCall>(
         context->saved_data[kCall].toCapsule());
     variable_list inputs = context->get_saved_variables();
+    for (size_t i = 0; i < call->divided.size(); ++i) {
+      at::Tensor& input = inputs[call->differentiable[i]];
+      input = call->divided[i].gather(input);
+    }
     for (at::Tensor& input : inputs) {
       input = input.detach();
     }
@@ -163,7 +177,7 @@ std::vector<at::Tensor> checkpoint_tensors(
     const std::vector<at::Tensor>& inputs,
     const TensorFunction& first,
     TensorFunction again,
-    bool trains) {
+    const CheckpointMode& mode) {
   auto call = c10::make_intrusive<CheckpointedCall>();
   variable_list differentiable;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -172,13 +186,14 @@ std::vector<at::Tensor> checkpoint_tensors(
       differentiable.push_back(inputs[i]);
     }
   }
-  if (!at::GradMode::is_enabled() || (differentiable.empty() && !trains)) {
+  if (!at::GradMode::is_enabled() || (differentiable.empty() && !mode.trains)) {
     return first(inputs);
   }
   call->inputs = &inputs;
   call->first = &first;
   call->again = std::move(again);
-  const at::Tensor anchor = at::empty({0}).set_requires_grad(trains);
+  call->group = mode.divide_over;
+  const at::Tensor anchor = at::empty({0}).set_requires_grad(mode.trains);
   auto outputs =
       CheckpointFunction::apply(call, at::TensorList(differentiable), anchor);
   call->inputs = nullptr;

@@ -3,6 +3,7 @@
 // Recomputation in backward: what CheckpointBlock and TransformerBlockList
 // stand on.
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/tensor_visitor.h"
 
 #include <ATen/core/Tensor.h>
@@ -30,13 +31,28 @@ namespace tessera {
 using TensorFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
+/// How a call is checkpointed.
+struct CheckpointMode {
+  /* implicit */ CheckpointMode(
+      bool trains,
+      Communicator* divide_over = nullptr)
+      : trains(trains), divide_over(divide_over) {}
+
+  /// Whether it has parameters that require a gradient: then gradients are
+  /// wanted even if no argument requires one.
+  bool trains;
+  /// A group whose ranks have the same arguments; it outlives the graph. Each
+  /// keeps its part of those that require a gradient, and backward gathers
+  /// them, to the bit: collective then, over the group.
+  Communicator* divide_over;
+};
+
 /// Runs `first` on `inputs`, all defined, and keeps `again` for backward.
-/// @param trains whether gradients are wanted even if no input requires one.
 std::vector<at::Tensor> checkpoint_tensors(
     const std::vector<at::Tensor>& inputs,
     const TensorFunction& first,
     TensorFunction again,
-    bool trains);
+    const CheckpointMode& mode);
 
 namespace detail {
 
@@ -81,9 +97,11 @@ void put_tensors(
 /// copied; see visit_tensors() for what they may be.
 /// @param function copyable; called once now and once per backward, with
 ///   lvalues. It owns what it uses.
-/// @param trains whether it has parameters that require a gradient.
 template <typename Function, typename... Arguments>
-auto checkpoint(bool trains, Function function, const Arguments&... arguments) {
+auto checkpoint(
+    const CheckpointMode& mode,
+    Function function,
+    const Arguments&... arguments) {
   using Packed = std::tuple<Arguments...>;
   using Result = std::remove_cvref_t<decltype(std::apply(
       function, std::declval<Packed&>()))>;
@@ -108,7 +126,7 @@ auto checkpoint(bool trains, Function function, const Arguments&... arguments) {
     Result recomputed = call(tensors);
     return detail::take_tensors(recomputed);
   };
-  const auto outputs = checkpoint_tensors(inputs, first, again, trains);
+  const auto outputs = checkpoint_tensors(inputs, first, again, mode);
   detail::put_tensors(*result, outputs, result_defined);
   return *std::move(result);
 }

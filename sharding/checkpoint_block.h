@@ -27,6 +27,11 @@ struct CheckpointOptions {
   /// block excepted, which is the first to need them. Takes effect while an
   /// engine lives whose OffloadOptions::activations is not kOff.
   bool inputs_on_host = false;
+  /// Ranks that all have the same arguments, such as those of a tensor-parallel
+  /// group without sequence parallelism: each keeps 1/n of those that require a
+  /// gradient, and gathers them when the block is computed again (ZeRO-R,
+  /// arXiv:1910.02054, 6.1). Outlives the block's graphs.
+  Communicator* divide_inputs_over = nullptr;
 };
 
 /// A `Contained` that recomputes its forward in backward ([Note:
@@ -47,7 +52,8 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
       const CheckpointOptions& options = {})
       : Contained(*module),
         use_checkpoint(options.use_checkpoint),
-        inputs_on_host(options.inputs_on_host) {
+        inputs_on_host(options.inputs_on_host),
+        divide_inputs_over(options.divide_inputs_over) {
     zero_stage = options.zero_stage;
   }
 
@@ -61,7 +67,7 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         std::static_pointer_cast<CheckpointBlockImpl>(this->shared_from_this());
     const SaveToHostScope to_host(inputs_on_host);
     return checkpoint(
-        trains(),
+        {trains(), divide_inputs_over},
         [self](const auto&... copies) {
           return self->plain_forward(copies...);
         },
@@ -83,9 +89,10 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         });
   }
 
-  /// May be changed at any time, both.
+  /// May be changed at any time, all.
   bool use_checkpoint;
   bool inputs_on_host;
+  Communicator* divide_inputs_over;
 };
 
 /// The holder: CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});

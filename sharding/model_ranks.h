@@ -33,6 +33,10 @@ class ModelRanks {
       std::unordered_set<const c10::TensorImpl*> divided,
       at::Device device);
 
+  int stages() const {
+    return pipeline_->size();
+  }
+
   /// What this stage shares with others.
   TiedStages& tied() {
     return tied_;

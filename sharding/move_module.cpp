@@ -7,6 +7,7 @@
 #include "tessera/sharding/replace_storage.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
 #include <unordered_map>
@@ -96,6 +97,34 @@ void move_module(torch::nn::Module& module, c10::Device device) {
   for (auto& [tensor, storage] : moves) {
     tensor.mutable_grad().reset();
     replace_storage(tensor, storage, tensor.scalar_type());
+  }
+}
+
+void convert_deferred(torch::nn::Module& module, at::ScalarType dtype) {
+  const c10::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const at::ScalarType from = parameter.scalar_type();
+    if (!is_deferred(parameter) || from == dtype || !at::isFloatingType(from)) {
+      continue;
+    }
+    const c10::StorageImpl& storage =
+        *parameter.storage().unsafeGetStorageImpl();
+    DeferredInit init = *deferred_init(storage);
+    init.fill = [fill = std::move(init.fill), from](
+                    const at::Tensor& slice, int64_t first_element) {
+      const at::Tensor values =
+          at::empty_like(slice, slice.options().dtype(from));
+      fill(values, first_element);
+      slice.copy_(values);
+    };
+    c10::Storage converted(
+        c10::Storage::use_byte_size_t{},
+        storage.nbytes() / c10::elementSize(from) * c10::elementSize(dtype),
+        c10::DataPtr(nullptr, parameter.device()),
+        /*allocator=*/nullptr,
+        /*resizable=*/false);
+    set_deferred_init(*converted.unsafeGetStorageImpl(), std::move(init));
+    replace_storage(parameter, converted, dtype);
   }
 }
 

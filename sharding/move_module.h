@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A module to another device, without giving memory to what has none yet.
+// A module to another device or type, without giving memory to what has none
+// yet.
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
 namespace tessera {
@@ -20,5 +22,10 @@ namespace tessera {
 /// ```
 /// @throws tessera::Error when a parameter is sharded already.
 void move_module(torch::nn::Module& module, c10::Device device);
+
+/// Gives floating-point parameters without memory another type, in place: they
+/// get their values, converted, when they get memory. For module.to(dtype),
+/// which would read them; what has memory stays as it is.
+void convert_deferred(torch::nn::Module& module, at::ScalarType dtype);
 
 } // namespace tessera

@@ -6,6 +6,7 @@
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/operator_traits.h"
 #include "tessera/sharding/param_group.h"
+#include "tessera/sharding/tensor_keys.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -28,13 +29,6 @@ namespace tessera {
 namespace {
 
 constexpr auto kPageKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-
-// key_set_ is protected in TensorImpl.
-struct KeySetAccess : c10::TensorImpl {
-  static c10::DispatchKeySet& of(c10::TensorImpl& impl) {
-    return impl.*(&KeySetAccess::key_set_);
-  }
-};
 
 // Counts fallback calls until the self-test is over.
 std::atomic<int> self_test_calls{0};
@@ -237,13 +231,11 @@ void ensure_page_key_registered() {
 }
 
 void add_page_key(const at::Tensor& tensor) {
-  auto& keys = KeySetAccess::of(*tensor.unsafeGetTensorImpl());
-  keys = keys.add(kPageKey);
+  add_key(tensor, kPageKey);
 }
 
 void remove_page_key(const at::Tensor& tensor) {
-  auto& keys = KeySetAccess::of(*tensor.unsafeGetTensorImpl());
-  keys = keys.remove(kPageKey);
+  remove_key(tensor, kPageKey);
 }
 
 bool has_page_key(const at::Tensor& tensor) {

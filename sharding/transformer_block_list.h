@@ -319,8 +319,9 @@ class TransformerBlockListImpl : public torch::nn::Module,
           return block->trains();
         });
     const SaveToHostScope to_host(segment.front()->inputs_on_host);
+    const CheckpointMode mode(trains, segment.front()->divide_inputs_over);
     return checkpoint(
-        trains,
+        mode,
         [segment = std::move(segment)](
             const States& states, const auto&... copies) {
           return run(segment, states, copies...);

@@ -6,9 +6,10 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/zoo/bert_folder.h"
-#include "tessera/zoo/finetune_config.h"
-#include "tessera/zoo/text_classification_task.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/text_classification_task.h"
+#include "tessera/zoo/tasks/text_classifier.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -52,16 +53,19 @@ int run_eval(int argc, char** argv) {
 
   World& world = init_on(config.device);
   const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
-  auto model = lazy_bert_for_sequence_classification(config.model_folder);
+  ParallelRun parallel(world, config.parallel, /*micro_batches=*/1);
+  const auto model = lazy_text_classifier(
+      config.model_folder, {}, zoo::layer_context(parallel));
   move_module(*model, world.device());
   const auto examples = encode_labelled_texts(
       read_labelled_texts(config.heldout_file, config.columns),
-      model->config().labels,
+      classes_of(*model),
       tokenizer,
       config.max_length);
+  config.engine.parallel = parallel.mesh_if_given();
   auto engine = wrap(model, config.engine);
   const auto score = evaluate_text_classification(
-      world, engine, model, tokenizer, examples, config.batch_size);
+      parallel, engine, *model, tokenizer, examples, config.batch_size);
   if (world.rank() == 0) {
     std::printf(
         "accuracy %.1f %% of %lld texts, loss %.4f "

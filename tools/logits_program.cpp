@@ -5,16 +5,18 @@
 #include "program_main.h"
 
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/runtime/core/error.h"
+#include "tessera/engine/parallel_run.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/move_module.h"
+#include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/tensor_files.h"
 
 #include <CLI/CLI.hpp>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -25,53 +27,54 @@ struct LogitsArguments {
   std::string input;
   std::string output;
   std::string architecture;
-  int tensor = 1;
-  bool sequence = false;
+  ParallelOptions parallel;
 };
+
+zoo::ModelInput read_input(const std::string& file, at::Device device) {
+  zoo::NamedTensors tensors = zoo::read_named_tensors(file);
+  for (auto& [name, tensor] : tensors) {
+    tensor = tensor.to(device);
+  }
+  zoo::ModelInput input = zoo::ModelInput::from_named(tensors);
+  input.hidden_states = true;
+  return input;
+}
+
+/// @return results where they are: on the last stage.
+std::vector<zoo::ModelOutput> run_model(
+    ParallelRun& parallel,
+    zoo::Model& model,
+    const zoo::ModelInput& input) {
+  if (parallel.pipeline() != nullptr) {
+    return zoo::evaluate_pipeline(*parallel.pipeline(), model, {input});
+  }
+  return {model.forward(input)};
+}
 
 void write_logits(const LogitsArguments& arguments) {
   World& world = init();
-  // All but the tensor-parallel ranks divide the parameters.
-  ParallelGroups groups(
-      world,
-      ParallelMesh(
-          {.tensor = arguments.tensor}, world.size(), world.local_size()),
-      world.device());
+  // All but the ranks that divide layers divide the parameters.
+  ParallelRun parallel(world, arguments.parallel, /*micro_batches=*/1);
   zoo::FromPretrainedOptions options;
   options.architecture = arguments.architecture;
   options.lazy = true;
-  if (arguments.tensor > 1) {
-    TESSERA_CHECK(
-        arguments.tensor == world.size(),
-        "--tensor is ",
-        arguments.tensor,
-        ", but the job has ",
-        world.size(),
-        " ranks; use as many, or leave it out: they then divide the "
-        "parameters");
-    options.context = zoo::LayerContext(
-        TensorParallel{&groups[ParallelGroup::kTensor], arguments.sequence});
-  }
+  options.context = zoo::layer_context(parallel);
   const auto model = zoo::from_pretrained(arguments.model, options);
   move_module(*model, world.device());
   std::optional<Engine> engine;
-  if (world.size() > 1 && arguments.tensor == 1) {
+  if (world.size() > 1) {
     EngineOptions engine_options;
     engine_options.log_memory = false;
+    engine_options.parallel = parallel.mesh_if_given();
     engine.emplace(world, model, engine_options);
   } else {
     materialize(*model);
   }
-  zoo::NamedTensors tensors = zoo::read_named_tensors(arguments.input);
-  for (auto& [name, tensor] : tensors) {
-    tensor = tensor.to(world.device());
-  }
-  zoo::ModelInput input = zoo::ModelInput::from_named(tensors);
-  input.hidden_states = true;
+  const zoo::ModelInput input = read_input(arguments.input, world.device());
   const at::NoGradGuard no_grad;
-  const zoo::ModelOutput output = model->forward(input);
-  if (world.rank() == 0) {
-    zoo::write_named_tensors(arguments.output, output.named());
+  const auto outputs = run_model(parallel, *model, input);
+  if (parallel.tells_loss() && parallel.batches().index == 0) {
+    zoo::write_named_tensors(arguments.output, outputs.front().named());
   }
 }
 
@@ -95,12 +98,17 @@ int run_logits(int argc, char** argv) {
       "In place of the one that config.json names, e.g. GPT2Model");
   app.add_option(
       "--tensor",
-      arguments.tensor,
-      "Ranks that divide each layer, in a job of `tessera launch`; without it "
-      "they divide the parameters");
+      arguments.parallel.sizes.tensor,
+      "Ranks that divide each layer, in a job of `tessera launch`; what is "
+      "left "
+      "of the ranks divides the parameters");
+  app.add_option(
+      "--pipeline",
+      arguments.parallel.sizes.pipeline,
+      "Stages that divide the layers");
   app.add_flag(
       "--sequence",
-      arguments.sequence,
+      arguments.parallel.sequence,
       "Tensor-parallel ranks divide sequences between layers, too");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;

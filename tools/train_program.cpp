@@ -8,9 +8,10 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/zoo/bert_folder.h"
-#include "tessera/zoo/finetune_config.h"
-#include "tessera/zoo/text_classification_task.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/text_classification_task.h"
+#include "tessera/zoo/tasks/text_classifier.h"
 
 #include <torch/utils.h>
 #include <CLI/CLI.hpp>
@@ -73,8 +74,15 @@ void print_result(
       config.trainer.run_folder / "result.json", result.dump(2) + "\n");
 }
 
+/// Who works with whom, where ranks divide the model.
+void tell_layout(const World& world, const ParallelRun& parallel) {
+  if (world.rank() == 0 && parallel.batches().count < world.size()) {
+    log_info(parallel.mesh().table());
+  }
+}
+
 int run_train(int argc, char** argv) {
-  CLI::App app("Fine-tunes a BERT classifier", "tessera train");
+  CLI::App app("Fine-tunes a text classifier", "tessera train");
   std::string file;
   std::vector<std::string> overrides;
   app.add_option("config", file, "Configuration file (JSON)")->required();
@@ -85,8 +93,7 @@ int run_train(int argc, char** argv) {
     return *code;
   }
   nlohmann::ordered_json resolved;
-  const FinetuneConfig config =
-      read_finetune_config(file, overrides, &resolved);
+  FinetuneConfig config = read_finetune_config(file, overrides, &resolved);
   check(config.engine);
 
   install_cpu_memory_counter();
@@ -104,16 +111,25 @@ int run_train(int argc, char** argv) {
       tokenizer,
       config.max_length);
 
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  tell_layout(world, parallel);
   torch::manual_seed(config.seed); // the classifier, alike on all ranks
-  auto model =
-      lazy_bert_for_sequence_classification(config.model_folder, labels);
+  const auto model = lazy_text_classifier(
+      config.model_folder, labels, zoo::layer_context(parallel));
   move_module(*model, world.device());
-  model->set_checkpointed_layers(config.checkpoint_layers.value_or(0));
+  model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
+  config.engine.parallel = parallel.mesh_if_given();
+  config.trainer.parallel = &parallel;
   auto engine = wrap(model, config.engine);
-  // From here on dropout differs between the ranks.
-  torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
+  config.trainer.random_seed = config.seed;
   TextClassificationTask task(
-      world, model, tokenizer, train_examples, config.batch_size, config.seed);
+      parallel.batches(),
+      model,
+      tokenizer,
+      train_examples,
+      config.batch_size,
+      config.seed);
   if (world.rank() == 0) {
     log_info(
         "training on ",
@@ -123,7 +139,8 @@ int run_train(int argc, char** argv) {
         " labels, ",
         total_steps_of(config.trainer, task),
         " steps of ",
-        config.batch_size * config.trainer.accumulate * world.size(),
+        config.batch_size * config.trainer.accumulate *
+            parallel.batches().count,
         " texts over ",
         world.size(),
         " rank(s)");
@@ -131,11 +148,11 @@ int run_train(int argc, char** argv) {
   model->train();
   const auto summary = train(world, engine, task, config.trainer);
   const auto score = evaluate_text_classification(
-      world, engine, model, tokenizer, heldout_examples, config.batch_size);
-  save_bert(
+      parallel, engine, *model, tokenizer, heldout_examples, config.batch_size);
+  zoo::save_pretrained(
       world,
       engine,
-      model,
+      *model,
       config.trainer.run_folder / "model",
       config.model_folder);
   if (world.rank() == 0) {

@@ -2,6 +2,7 @@
 #include "tessera/engine/trainer/micro_batches.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
 
 #include <vector>
 
@@ -10,6 +11,7 @@ namespace tessera {
 MicroBatches::MicroBatches(
     Engine& engine,
     TrainingTask& task,
+    const World& world,
     const TrainerOptions& options,
     RunMonitor& monitor)
     : engine_(engine),
@@ -18,6 +20,9 @@ MicroBatches::MicroBatches(
       pipeline_(
           options.parallel != nullptr ? options.parallel->pipeline() : nullptr),
       monitor_(monitor),
+      random_seed_(options.random_seed),
+      share_(batch_share(world, options)),
+      device_(engine.device()),
       count_(options.accumulate),
       per_epoch_(task.batches_per_epoch()) {
   TESSERA_CHECK(
@@ -26,16 +31,30 @@ MicroBatches::MicroBatches(
       "stages (it is no PipelineTask). Set it to 1.");
 }
 
-void MicroBatches::run(int64_t& batch) {
+template <typename Forward>
+auto MicroBatches::with_random_key(
+    int64_t step,
+    int64_t micro,
+    const Forward& forward) {
+  std::optional<RandomKeyScope> scope;
+  if (random_seed_) {
+    const int64_t number = micro * share_.count + share_.index;
+    scope.emplace(RandomKey{*random_seed_, step, number}, device_);
+  }
+  return forward();
+}
+
+void MicroBatches::run(int64_t step, int64_t& batch) {
   if (pipeline_ != nullptr) {
-    run_stages(batch);
+    run_stages(step, batch);
     return;
   }
   for (int64_t micro = 0; micro < count_; ++micro, ++batch) {
     begin(batch);
     task_.load(batch % per_epoch_);
     monitor_.begin(StepPhase::kForward);
-    const MicroBatch done = task_.forward(batch % per_epoch_);
+    const MicroBatch done = with_random_key(
+        step, micro, [&] { return task_.forward(batch % per_epoch_); });
     monitor_.add(done);
     monitor_.begin(StepPhase::kBackward);
     engine_.backward(
@@ -50,7 +69,7 @@ void MicroBatches::begin(int64_t batch) {
   }
 }
 
-void MicroBatches::run_stages(int64_t& batch) {
+void MicroBatches::run_stages(int64_t step, int64_t& batch) {
   int64_t tokens = 0;
   for (int64_t micro = 0; micro < count_; ++micro, ++batch) {
     begin(batch);
@@ -62,7 +81,9 @@ void MicroBatches::run_stages(int64_t& batch) {
   PipelineCallbacks callbacks;
   callbacks.forward =
       [&](int chunk, int number, const std::vector<at::Tensor>& received) {
-        return stages_->forward_chunk(chunk, number, received);
+        return with_random_key(step, number, [&] {
+          return stages_->forward_chunk(chunk, number, received);
+        });
       };
   monitor_.add(engine_.run_pipeline(*pipeline_, callbacks), tokens);
 }

@@ -12,11 +12,6 @@ namespace tessera {
 
 namespace {
 
-c10::Device device_of(const Engine& engine) {
-  const auto& groups = engine.pager().groups();
-  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
       .count();
@@ -52,7 +47,7 @@ RunMonitor::RunMonitor(
       batches_(batch_share(world, options)),
       tells_loss_(
           options.parallel == nullptr || options.parallel->tells_loss()),
-      device_(device_of(engine)),
+      device_(engine.device()),
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,

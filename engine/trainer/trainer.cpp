@@ -102,11 +102,11 @@ TrainingSummary train(
   }
 
   RunMonitor monitor(world, engine, options, total_steps, progress.steps);
-  MicroBatches micro_batches(engine, task, options, monitor);
+  MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;
   while (progress.steps < total_steps) {
     scheduler.step(engine); // backward may update already
-    micro_batches.run(batch);
+    micro_batches.run(progress.steps, batch);
     const int64_t step = progress.steps + 1;
     const bool reports = monitor.reports(step);
     monitor.end();

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace tessera {
 
@@ -42,6 +43,10 @@ struct TrainerOptions {
   /// task is a PipelineTask. Not owned. Null: each rank has all of the model
   /// and batches of its own.
   ParallelRun* parallel = nullptr;
+  /// What is drawn in forwards is a function of this seed, the step, the
+  /// micro-batch and the layer, under any layout of ranks ([Note: random
+  /// keys]). None: whatever the default generators give.
+  std::optional<uint64_t> random_seed;
   /// Where rank 0 writes what TrainingLog says, and all ranks their part of
   /// checkpoints/; exists.
   std::filesystem::path run_folder;

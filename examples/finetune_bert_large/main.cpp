@@ -16,9 +16,10 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/zoo/bert_folder.h"
-#include "tessera/zoo/finetune_config.h"
-#include "tessera/zoo/text_classification_task.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/text_classification_task.h"
+#include "tessera/zoo/tasks/text_classifier.h"
 
 #include <torch/utils.h>
 
@@ -64,31 +65,47 @@ int run(
 
   // Nothing of the model is in memory before the engine takes its part.
   torch::manual_seed(config.seed);
-  auto model =
-      lazy_bert_for_sequence_classification(config.model_folder, labels);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  const auto model = lazy_text_classifier(
+      config.model_folder, labels, zoo::layer_context(parallel));
   move_module(*model, world.device());
-  const MemoryPlan plan(config, model->config(), world.device());
+  const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
+  TESSERA_CHECK(
+      encoder != nullptr && encoder->stage().is_whole(),
+      "model.folder: '",
+      config.model_folder.string(),
+      "' is to hold a BERT, with parallel.pipeline 1; `tessera train` takes "
+      "other models and layouts");
+  const MemoryPlan plan(config, encoder->encoder_config(), world.device());
+  config.engine.parallel = parallel.mesh_if_given();
+  config.trainer.parallel = &parallel;
   config.engine.memory.activation_bytes = plan.least_activation_bytes();
   auto engine = wrap(model, config.engine);
   const int64_t layers = plan.checkpointed_layers(engine);
-  model->set_checkpointed_layers(layers);
+  model->set_recomputed_layers(layers);
   if (world.rank() == 0) {
     log_info(plan.summary(engine, layers));
   }
 
-  torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()) + 1);
+  config.trainer.random_seed = config.seed;
   TextClassificationTask task(
-      world, model, tokenizer, examples, config.batch_size, config.seed);
+      parallel.batches(),
+      model,
+      tokenizer,
+      examples,
+      config.batch_size,
+      config.seed);
   model->train();
   reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);
   const int64_t peak = peak_bytes(world.device());
   const auto score = evaluate_text_classification(
-      world, engine, model, tokenizer, heldout, config.batch_size);
-  save_bert(
+      parallel, engine, *model, tokenizer, heldout, config.batch_size);
+  zoo::save_pretrained(
       world,
       engine,
-      model,
+      *model,
       config.trainer.run_folder / "model",
       config.model_folder);
   if (world.rank() == 0) {

@@ -3,8 +3,8 @@
 // What a budget of device memory leaves for activations, and what fits there.
 
 #include "tessera/engine/report/progress_line.h"
-#include "tessera/zoo/bert_memory.h"
-#include "tessera/zoo/finetune_config.h"
+#include "tessera/zoo/tasks/encoder_memory.h"
+#include "tessera/zoo/tasks/finetune_config.h"
 
 #include <string>
 
@@ -18,7 +18,7 @@ class MemoryPlan {
 
   MemoryPlan(
       const tessera::FinetuneConfig& config,
-      const tessera::BertConfig& model,
+      const tessera::zoo::EncoderConfig& model,
       c10::Device device)
       : config_(config),
         model_(model),
@@ -32,8 +32,7 @@ class MemoryPlan {
   /// With the layers of the configuration computed again, or with as many as
   /// save memory.
   int64_t least_activation_bytes() const {
-    const int64_t layers =
-        config_.checkpoint_layers.value_or(model_.num_hidden_layers - 1);
+    const int64_t layers = config_.checkpoint_layers.value_or(layers() - 1);
     return activation_bytes(layers) + reserve_;
   }
 
@@ -46,8 +45,8 @@ class MemoryPlan {
     const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
-    return tessera::fewest_checkpointed_layers(model_, shape_, room)
-        .value_or(model_.num_hidden_layers - 1);
+    return tessera::fewest_recomputed_layers(model_, shape_, room)
+        .value_or(layers() - 1);
   }
 
   /// What is predicted, in a few lines.
@@ -59,8 +58,7 @@ class MemoryPlan {
     return "activations: about " + format_bytes(activations) + " for " +
            std::to_string(shape_.rows) + " texts of " +
            std::to_string(shape_.length) + " tokens, " +
-           std::to_string(layers) + " of " +
-           std::to_string(model_.num_hidden_layers) +
+           std::to_string(layers) + " of " + std::to_string(layers()) +
            " layers computed again in backward\npredicted peak: " +
            format_bytes(planned + activations + reserve_) + ", of which " +
            format_bytes(reserve_) + " reserve" +
@@ -68,12 +66,15 @@ class MemoryPlan {
   }
 
  private:
+  int64_t layers() const {
+    return static_cast<int64_t>(model_.layers.size());
+  }
   int64_t activation_bytes(int64_t layers) const {
-    return tessera::bert_activation_bytes(model_, shape_, layers);
+    return tessera::encoder_activation_bytes(model_, shape_, layers);
   }
 
   tessera::FinetuneConfig config_;
-  tessera::BertConfig model_;
-  tessera::BertBatchShape shape_;
+  tessera::zoo::EncoderConfig model_;
+  tessera::EncoderBatchShape shape_;
   int64_t reserve_;
 };

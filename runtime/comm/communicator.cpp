@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,6 +69,29 @@ void check_parts(
       ranks,
       " ranks, ",
       part.numel());
+}
+
+/// @param lengths of the blocks that `tensor` is made of, one for each rank.
+void check_blocks(
+    const at::Tensor& tensor,
+    const std::vector<int64_t>& lengths,
+    int ranks,
+    const std::string& what) {
+  const int64_t total =
+      std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  TESSERA_CHECK(
+      static_cast<int>(lengths.size()) == ranks && total == tensor.numel() &&
+          *std::min_element(lengths.begin(), lengths.end()) >= 0,
+      what,
+      ": all_to_all of a tensor of ",
+      tensor.numel(),
+      " elements in ",
+      lengths.size(),
+      " blocks of together ",
+      total,
+      "; there must be one for each of ",
+      ranks,
+      " ranks, of 0 elements or more, that make up the tensor");
 }
 
 /// What a collective is where there is one rank.
@@ -278,6 +302,71 @@ PendingCollective Communicator::reduce_scatter_sum(
   return pending(
       backend_->_reduce_scatter_base(
           out, in, on_current_stream<c10d::ReduceScatterOptions>(on_stream_)),
+      std::move(what));
+}
+
+PendingCollective Communicator::all_to_all(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    std::string what) {
+  TESSERA_CHECK(
+      output.numel() == input.numel() && input.numel() % size_ == 0,
+      what,
+      ": all_to_all from ",
+      input.numel(),
+      " elements to ",
+      output.numel(),
+      "; both must be as many, in an equal block for each of ",
+      size_,
+      " ranks");
+  return exchange(output, input, {}, std::move(what));
+}
+
+PendingCollective Communicator::all_to_all(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    const AllToAllBlocks& blocks,
+    std::string what) {
+  check_blocks(output, blocks.taken, size_, what);
+  check_blocks(input, blocks.sent, size_, what);
+  return exchange(output, input, blocks, std::move(what));
+}
+
+PendingCollective Communicator::exchange(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    AllToAllBlocks blocks,
+    std::string what) {
+  if (!backend_) {
+    copy_alone(output, input);
+    return {};
+  }
+  if (is_staged(output)) {
+    const at::Tensor host = empty_on_host(output);
+    return copied_back(
+        exchange(host, input.to(at::kCPU), std::move(blocks), std::move(what)),
+        output,
+        host);
+  }
+  at::Tensor out = output.view({-1});
+  at::Tensor in = input.view({-1});
+  if (!at::isFloatingType(out.scalar_type())) {
+    // Not every backend knows every integer type.
+    for (auto* lengths : {&blocks.taken, &blocks.sent}) {
+      for (int64_t& length : *lengths) {
+        length *= static_cast<int64_t>(out.itemsize());
+      }
+    }
+    out = out.view(at::kByte);
+    in = in.view(at::kByte);
+  }
+  return pending(
+      backend_->alltoall_base(
+          out,
+          in,
+          blocks.taken,
+          blocks.sent,
+          on_current_stream<c10d::AllToAllOptions>(on_stream_)),
       std::move(what));
 }
 

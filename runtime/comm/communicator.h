@@ -8,10 +8,12 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -52,6 +54,12 @@ class PendingCollective {
   std::chrono::milliseconds timeout_{};
   bool on_stream_ = false;
   std::function<void()> last_step_;
+};
+
+/// How the tensors of an all-to-all are cut, in elements, by rank.
+struct AllToAllBlocks {
+  std::vector<int64_t> taken; ///< of the output, by the rank they come from
+  std::vector<int64_t> sent; ///< of the input, by the rank they go to
 };
 
 /// Collectives among `size()` ranks. Every rank issues the same collectives in
@@ -111,6 +119,21 @@ class Communicator {
       const at::Tensor& input,
       std::string what);
 
+  /// Block r of `output` = block rank() of rank r's `input`; both are made of
+  /// size() equal blocks, one behind the other.
+  PendingCollective all_to_all(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      std::string what);
+
+  /// The same with blocks of any length, 0 too. A rank that sends n elements
+  /// to another is one that the other one takes n elements from.
+  PendingCollective all_to_all(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      const AllToAllBlocks& blocks,
+      std::string what);
+
   PendingCollective all_reduce_sum(const at::Tensor& tensor, std::string what);
   PendingCollective all_reduce_max(const at::Tensor& tensor, std::string what);
   PendingCollective broadcast(
@@ -122,6 +145,12 @@ class Communicator {
   void barrier(const WaitCheck& check = {});
 
  private:
+  /// @param blocks empty: of one length.
+  PendingCollective exchange(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      AllToAllBlocks blocks,
+      std::string what);
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what);

@@ -8,11 +8,36 @@
 
 namespace tessera {
 
+ChannelTransfer::ChannelTransfer(
+    PendingCollective pending,
+    at::Tensor tensor,
+    const StreamLane& lane)
+    : pending_(std::move(pending)), tensor_(std::move(tensor)), lane_(&lane) {
+  if (!pending_.pending()) {
+    issued_ = lane.mark();
+  }
+}
+
+void ChannelTransfer::wait() {
+  if (lane_ == nullptr) {
+    return;
+  }
+  if (pending_.pending()) {
+    const StreamLane::Scope on_lane(*lane_);
+    pending_.wait();
+    issued_ = lane_->mark();
+  }
+  issued_.block_current(lane_->device());
+  lane_ = nullptr;
+  tensor_ = at::Tensor();
+}
+
 RingChannels::RingChannels(
     World& world,
     const std::string& name,
-    std::vector<int> ranks)
-    : ranks_(std::move(ranks)) {
+    std::vector<int> ranks,
+    at::Device device)
+    : ranks_(std::move(ranks)), device_(device) {
   const std::string key = world.unique_name(name);
   const auto own = std::find(ranks_.begin(), ranks_.end(), world.rank());
   TESSERA_CHECK(
@@ -23,6 +48,17 @@ RingChannels::RingChannels(
       name,
       "'.");
   index_ = static_cast<int>(own - ranks_.begin());
+  channels_ = connect(world, name, key, device);
+  if (!device.is_cpu()) {
+    cpu_channels_ = connect(world, name, key + "/cpu", at::kCPU);
+  }
+}
+
+RingChannels::Channels RingChannels::connect(
+    World& world,
+    const std::string& name,
+    const std::string& key,
+    at::Device device) const {
   std::set<std::pair<int, int>> wanted;
   for (const int other :
        {(index_ + 1) % size(), (index_ + size() - 1) % size()}) {
@@ -33,42 +69,50 @@ RingChannels::RingChannels(
   }
   // In ascending order on every rank: who waits for a neighbour waits for one
   // that is at an earlier channel, so nobody waits in a circle.
+  Channels channels;
   for (const auto& ends : wanted) {
     std::vector<int> both{
         ranks_[static_cast<size_t>(ends.first)],
         ranks_[static_cast<size_t>(ends.second)]};
     std::sort(both.begin(), both.end());
-    channels_[ends] = world.join_group(
-        name,
-        key + "/" + std::to_string(ends.first) + "-" +
-            std::to_string(ends.second),
-        at::kCPU,
-        both);
+    channels.emplace(
+        ends,
+        Channel{
+            world.join_group(
+                name,
+                key + "/" + std::to_string(ends.first) + "-" +
+                    std::to_string(ends.second),
+                device,
+                both),
+            StreamLane(device)});
   }
+  return channels;
 }
 
-PendingCollective RingChannels::send(
+ChannelTransfer RingChannels::send(
     const at::Tensor& tensor,
     int to,
     std::string what) {
   return transfer(tensor, index_, to, std::move(what));
 }
 
-PendingCollective RingChannels::receive(
+ChannelTransfer RingChannels::receive(
     const at::Tensor& tensor,
     int from,
     std::string what) {
   return transfer(tensor, from, index_, std::move(what));
 }
 
-PendingCollective RingChannels::transfer(
+ChannelTransfer RingChannels::transfer(
     const at::Tensor& tensor,
     int from,
     int to,
     std::string what) {
-  const auto channel = channels_.find({from, to});
+  const bool on_device = tensor.device() == device_;
+  const Channels& channels = on_device ? channels_ : cpu_channels_;
+  const auto channel = channels.find({from, to});
   TESSERA_CHECK(
-      channel != channels_.end(),
+      channel != channels.end() || (!on_device && !tensor.is_cpu()),
       what,
       ": there is no channel from ",
       from,
@@ -80,9 +124,12 @@ PendingCollective RingChannels::transfer(
       index_,
       "; only neighbours have one.");
   TESSERA_CHECK(
-      tensor.is_cpu() && tensor.is_contiguous(),
+      (on_device || (tensor.is_cpu() && !device_.is_cpu())) &&
+          tensor.is_contiguous(),
       what,
-      ": a channel takes contiguous CPU tensors, and got one of sizes ",
+      ": a channel takes contiguous tensors of ",
+      device_,
+      " or the CPU, and got one of sizes ",
       tensor.sizes(),
       " and strides ",
       tensor.strides(),
@@ -90,12 +137,16 @@ PendingCollective RingChannels::transfer(
       tensor.device(),
       ".");
   const bool sends = from == index_;
-  const int own = channel->second->rank();
+  const auto& [group, lane] = channel->second;
+  const int own = group->rank();
+  lane.follow_current(); // who wrote it, or whose memory it was
+  const StreamLane::Scope on_lane(lane);
   // Not every backend knows every type.
-  return channel->second->broadcast(
+  PendingCollective pending = group->broadcast(
       tensor.view({-1}).view(at::kByte),
       sends ? own : 1 - own,
       std::move(what));
+  return {std::move(pending), tensor, lane};
 }
 
 } // namespace tessera

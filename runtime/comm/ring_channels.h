@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/memory/stream_lane.h"
 
 #include <map>
 #include <memory>
@@ -13,20 +14,54 @@
 
 namespace tessera {
 
+/// A transfer under way. wait() must be called before its tensor is touched; it
+/// keeps the tensor alive until then.
+class ChannelTransfer {
+ public:
+  ChannelTransfer() = default;
+  /// @param lane that it runs on; outlives this.
+  ChannelTransfer(
+      PendingCollective pending,
+      at::Tensor tensor,
+      const StreamLane& lane);
+
+  /// Blocks until the transfer is done (CPU), or makes the current stream wait
+  /// for it (CUDA). @throws tessera::Error as PendingCollective::wait().
+  void wait();
+
+ private:
+  PendingCollective pending_;
+  at::Tensor tensor_;
+  const StreamLane* lane_ = nullptr;
+  StreamMarks issued_; ///< of the lane, where nothing else is to be waited for
+};
+
 /// One-way channels between ranks that follow each other in a ring: each rank
 /// and the next, the last and the first, in both directions. A channel is a
 /// queue: what is sent first is received first. Both ends know what is sent:
 /// there are no sizes in it. Of two ranks each is the other's neighbour on both
 /// sides, over one channel in each direction.
 ///
-/// For CPU tensors. Used by one thread.
+/// For tensors of one device, and of the CPU. On a device with streams every
+/// channel has a lane of its own, so that transfers overlap with computation
+/// and with each other, and the host waits for none of them. Used by one
+/// thread.
 class RingChannels {
  public:
   /// Collective over the job: every rank calls it in the same order among its
   /// other communicators, with the ring that it is in. Blocks until the
   /// neighbours have called it.
   /// @param ranks the ring, each once, this rank among them.
-  RingChannels(World& world, const std::string& name, std::vector<int> ranks);
+  /// @param device of the tensors.
+  RingChannels(
+      World& world,
+      const std::string& name,
+      std::vector<int> ranks,
+      at::Device device = at::kCPU);
+
+  at::Device device() const {
+    return device_;
+  }
 
   /// This rank's place in the ring.
   int index() const {
@@ -41,17 +76,29 @@ class RingChannels {
   /// @param tensor contiguous.
   /// @param to place in the ring.
   /// @param what names the transfer in errors.
-  PendingCollective send(const at::Tensor& tensor, int to, std::string what);
+  ChannelTransfer send(const at::Tensor& tensor, int to, std::string what);
 
   /// Starts receiving from a neighbour into `tensor`, contiguous and of the
   /// sent one's size and type. Does not block.
-  PendingCollective receive(
-      const at::Tensor& tensor,
-      int from,
-      std::string what);
+  ChannelTransfer receive(const at::Tensor& tensor, int from, std::string what);
 
  private:
-  PendingCollective transfer(
+  /// Of one direction between two ranks.
+  struct Channel {
+    // A group of two in which only one ever sends: all backends have
+    // broadcasts.
+    std::unique_ptr<Communicator> group;
+    StreamLane lane;
+  };
+  /// By sender and receiver, as places in the ring.
+  using Channels = std::map<std::pair<int, int>, Channel>;
+
+  Channels connect(
+      World& world,
+      const std::string& name,
+      const std::string& key,
+      at::Device device) const;
+  ChannelTransfer transfer(
       const at::Tensor& tensor,
       int from,
       int to,
@@ -59,9 +106,9 @@ class RingChannels {
 
   std::vector<int> ranks_;
   int index_ = 0;
-  // By sender and receiver, as places in the ring. A channel is a group of two
-  // in which only one ever sends: all backends have broadcasts.
-  std::map<std::pair<int, int>, std::unique_ptr<Communicator>> channels_;
+  at::Device device_;
+  Channels channels_;
+  Channels cpu_channels_; ///< where the device is another
 };
 
 } // namespace tessera

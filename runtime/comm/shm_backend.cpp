@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/shm_backend.h"
 
+#include "tessera/runtime/comm/shm_exchange.h"
 #include "tessera/runtime/comm/shm_operation.h"
 #include "tessera/runtime/comm/shm_queue.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -183,6 +186,47 @@ int64_t bytes_in(const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.nbytes());
 }
 
+/// One span for each rank, of whole rows of the tensor's first dimension.
+std::vector<ByteSpan> row_spans(
+    const at::Tensor& tensor,
+    const std::vector<int64_t>& rows,
+    int ranks) {
+  if (rows.empty()) {
+    TESSERA_CHECK(
+        tensor.numel() % ranks == 0,
+        "all_to_all: a tensor of sizes ",
+        tensor.sizes(),
+        " is not divided by ",
+        ranks,
+        " ranks");
+    return equal_spans(bytes_in(tensor) / ranks, ranks);
+  }
+  int64_t total = 0;
+  for (const int64_t count : rows) {
+    TESSERA_CHECK(count >= 0, "all_to_all: a block has ", count, " rows");
+    total += count;
+  }
+  TESSERA_CHECK(
+      static_cast<int>(rows.size()) == ranks && tensor.dim() > 0 &&
+          total == tensor.size(0),
+      "all_to_all: ",
+      rows.size(),
+      " blocks of together ",
+      total,
+      " rows, for ",
+      ranks,
+      " ranks and a tensor of sizes ",
+      tensor.sizes());
+  const int64_t row = total == 0 ? 0 : bytes_in(tensor) / total;
+  std::vector<ByteSpan> spans;
+  int64_t begin = 0;
+  for (const int64_t count : rows) {
+    spans.push_back({begin, begin + count * row});
+    begin = spans.back().end;
+  }
+  return spans;
+}
+
 c10::intrusive_ptr<c10d::Work> push(
     const std::shared_ptr<ShmQueue>& queue,
     std::unique_ptr<ShmOperation> operation) {
@@ -272,6 +316,53 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::broadcast(
       queue_,
       std::make_unique<ShmGather>(
           queue_->port(), tensor, tensor, std::move(spans)));
+}
+
+int64_t ShmBackend::largest_of_all(int64_t number) {
+  const at::Tensor largest = at::full({1}, number, at::kLong);
+  push(
+      queue_,
+      std::make_unique<ShmReduceWhole>(
+          queue_->port(), largest, ReduceKind::kMax))
+      ->wait(kNoTimeout);
+  return largest.item<int64_t>();
+}
+
+c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits,
+    const c10d::AllToAllOptions& /*options*/) {
+  check_tensor(output, "all_to_all");
+  check_tensor(input, "all_to_all");
+  TESSERA_CHECK(
+      output.scalar_type() == input.scalar_type() &&
+          output_splits.empty() == input_splits.empty(),
+      "all_to_all from ",
+      input.scalar_type(),
+      " to ",
+      output.scalar_type(),
+      ", with ",
+      input_splits.size(),
+      " and ",
+      output_splits.size(),
+      " split sizes; both sides take the same type, and split sizes or none");
+  const ShmPort& port = queue_->port();
+  ShmExchange::Blocks blocks{
+      row_spans(output, output_splits, getSize()),
+      row_spans(input, input_splits, getSize()),
+      bytes_in(output) / getSize()};
+  if (!output_splits.empty()) {
+    // How long the other ranks' blocks are is not known here.
+    blocks.longest_bytes =
+        port.peers.can_read()
+            ? ShmExchange::always_direct(port)
+            : largest_of_all(std::max(bytes_in(output), bytes_in(input)));
+  }
+  return push(
+      queue_,
+      std::make_unique<ShmExchange>(port, output, input, std::move(blocks)));
 }
 
 c10::intrusive_ptr<c10d::Work> ShmBackend::barrier(

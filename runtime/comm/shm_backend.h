@@ -69,6 +69,17 @@ class ShmBackend : public c10d::Backend {
       std::vector<at::Tensor>& tensors,
       const c10d::BroadcastOptions& options = {}) override;
 
+  /// Rows of the first dimension, as c10d has it: split sizes say how many come
+  /// from and go to each rank; without any, all get the same number. Blocks
+  /// until all ranks have called where there are split sizes and ranks may not
+  /// read each other's memory.
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_splits,
+      std::vector<int64_t>& input_splits,
+      const c10d::AllToAllOptions& options = {}) override;
+
   c10::intrusive_ptr<c10d::Work> barrier(
       const c10d::BarrierOptions& options = {}) override;
 
@@ -76,6 +87,8 @@ class ShmBackend : public c10d::Backend {
   void abort() override;
 
  private:
+  int64_t largest_of_all(int64_t number);
+
   std::shared_ptr<ShmQueue> queue_;
 };
 

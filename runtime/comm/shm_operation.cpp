@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/shm_operation.h"
 
+#include "tessera/runtime/comm/shm_bytes.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <utility>
 
@@ -12,21 +12,10 @@ namespace tessera {
 
 namespace {
 
-constexpr int64_t kLine = 64; // bytes; a multiple of every element
+constexpr int64_t kLine = kShmLine;
 // What is read from a peer and added up at a time stays in the cache.
 constexpr int64_t kCacheBytes = 512 << 10;
 constexpr int64_t kSmallestChunk = 32 << 10;
-
-std::byte* bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.mutable_data_ptr());
-}
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  // An empty tensor has no address, and memcpy wants one.
-  if (bytes > 0 && to != from) {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-  }
-}
 
 int64_t longest(const std::vector<ByteSpan>& spans) {
   int64_t bytes = 0;
@@ -38,7 +27,13 @@ int64_t longest(const std::vector<ByteSpan>& spans) {
 
 std::string describe(const ShmMessage& message) {
   constexpr const char* kNames[] = {
-      "nothing", "all-gather", "sum", "maximum", "small sum", "small maximum"};
+      "nothing",
+      "all-gather",
+      "sum",
+      "maximum",
+      "small sum",
+      "small maximum",
+      "all-to-all"};
   std::ostringstream text;
   text << kNames[message.operation] << " of " << message.bytes << " bytes of "
        << static_cast<c10::ScalarType>(message.dtype);
@@ -70,12 +65,13 @@ ShmOperation::ShmOperation(
     int64_t total_bytes,
     int64_t longest_bytes,
     int64_t rows,
-    bool shows_results)
+    bool shows_results,
+    int64_t header_bytes)
     : kind_(kind),
       dtype_(dtype),
       total_bytes_(total_bytes),
       shows_results_(shows_results) {
-  piece_bytes_ = port.region.slot_bytes() / rows / kLine * kLine;
+  piece_bytes_ = port.region.slot_bytes() / rows / kLine * kLine - header_bytes;
   if (longest_bytes <= piece_bytes_) {
     return;
   }

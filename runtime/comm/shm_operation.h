@@ -66,9 +66,17 @@ class ShmOperation {
   }
 
  protected:
-  enum class Kind : int32_t { kGather = 1, kSum, kMax, kSumWhole, kMaxWhole };
+  enum class Kind : int32_t {
+    kGather = 1,
+    kSum,
+    kMax,
+    kSumWhole,
+    kMaxWhole,
+    kExchange
+  };
 
   /// @param rows how many pieces of a peer's message share a payload.
+  /// @param header_bytes of each row that are not the message's.
   ShmOperation(
       const ShmPort& port,
       Kind kind,
@@ -76,7 +84,8 @@ class ShmOperation {
       int64_t total_bytes,
       int64_t longest_bytes,
       int64_t rows,
-      bool shows_results = false);
+      bool shows_results = false,
+      int64_t header_bytes = 0);
 
   void announce(const ShmPort& port, uint64_t turn, const std::byte* address)
       const;

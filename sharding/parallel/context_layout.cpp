@@ -5,6 +5,8 @@
 
 #include <ATen/ops/cat.h>
 
+#include <map>
+
 namespace tessera {
 
 std::vector<ContextSegment> context_segments(
@@ -41,6 +43,45 @@ at::Tensor take_context_part(
   for (const ContextSegment& segment :
        context_segments(layout, whole.size(dim), rank, ranks)) {
     parts.push_back(whole.narrow(dim, segment.first, segment.length));
+  }
+  return at::cat(parts, dim);
+}
+
+at::Tensor in_sequence_order(
+    const at::Tensor& by_rank,
+    int64_t dim,
+    ContextLayout layout,
+    int ranks) {
+  if (layout == ContextLayout::kContiguous) {
+    return by_rank;
+  }
+  const int64_t length = by_rank.size(dim);
+  std::map<int64_t, at::Tensor> by_place;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const ContextSegment& segment :
+         context_segments(layout, length, rank, ranks)) {
+      by_place[segment.first] = by_rank.narrow(
+          dim, rank * (length / ranks) + segment.offset, segment.length);
+    }
+  }
+  std::vector<at::Tensor> parts;
+  for (const auto& [place, part] : by_place) {
+    parts.push_back(part);
+  }
+  return at::cat(parts, dim);
+}
+
+at::Tensor in_rank_order(
+    const at::Tensor& sequence,
+    int64_t dim,
+    ContextLayout layout,
+    int ranks) {
+  if (layout == ContextLayout::kContiguous) {
+    return sequence;
+  }
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    parts.push_back(take_context_part(sequence, dim, layout, rank, ranks));
   }
   return at::cat(parts, dim);
 }

@@ -46,4 +46,19 @@ at::Tensor take_context_part(
     int rank,
     int ranks);
 
+/// Tokens of all ranks, one rank behind the other, to their order in the
+/// sequence.
+at::Tensor in_sequence_order(
+    const at::Tensor& by_rank,
+    int64_t dim,
+    ContextLayout layout,
+    int ranks);
+
+/// The inverse of in_sequence_order().
+at::Tensor in_rank_order(
+    const at::Tensor& sequence,
+    int64_t dim,
+    ContextLayout layout,
+    int ranks);
+
 } // namespace tessera

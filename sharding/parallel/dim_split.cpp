@@ -32,4 +32,14 @@ int64_t DimSplit::begin(int part) const {
          (part * (units / parts_) + std::min<int64_t>(part, units % parts_));
 }
 
+std::string divisors_of(int64_t number) {
+  std::string text;
+  for (int64_t n = 1; n <= number; ++n) {
+    if (number % n == 0) {
+      text += (n == 1 ? "" : ", ") + std::to_string(n);
+    }
+  }
+  return text;
+}
+
 } // namespace tessera

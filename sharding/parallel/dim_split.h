@@ -3,6 +3,7 @@
 // One dimension of a tensor in consecutive parts, one for each rank.
 
 #include <cstdint>
+#include <string>
 
 namespace tessera {
 
@@ -38,5 +39,8 @@ class DimSplit {
   int parts_;
   int64_t unit_;
 };
+
+/// "1, 2, 3, 6": what divides `number`, for messages.
+std::string divisors_of(int64_t number);
 
 } // namespace tessera

@@ -2,66 +2,16 @@
 #include "tessera/sharding/parallel/group_operations.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/linear_function.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
-#include <functional>
-#include <utility>
 #include <vector>
 
 namespace tessera {
 
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
-
-/// A linear map and its transpose.
-struct LinearPair : torch::CustomClassHolder {
-  LinearPair(TensorMap map, TensorMap transpose)
-      : map(std::move(map)), transpose(std::move(transpose)) {}
-  TensorMap map;
-  TensorMap transpose;
-};
-
-constexpr const char* kPair = "pair";
-
-at::Tensor apply_linear(
-    const at::Tensor& input,
-    TensorMap map,
-    TensorMap transpose);
-
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static at::Tensor forward(
-      AutogradContext* context,
-      const at::Tensor& input,
-      const c10::intrusive_ptr<LinearPair>& pair) {
-    context->saved_data[kPair] = c10::IValue::make_capsule(pair);
-    return pair->map(input);
-  }
-
-  static variable_list backward(
-      AutogradContext* context,
-      const variable_list& gradients) {
-    const auto pair = c10::static_intrusive_pointer_cast<LinearPair>(
-        context->saved_data[kPair].toCapsule());
-    return {
-        apply_linear(gradients[0], pair->transpose, pair->map), at::Tensor()};
-  }
-};
-
-at::Tensor apply_linear(
-    const at::Tensor& input,
-    TensorMap map,
-    TensorMap transpose) {
-  return LinearFunction::apply(
-      input,
-      c10::make_intrusive<LinearPair>(std::move(map), std::move(transpose)));
-}
 
 at::Tensor unchanged(const at::Tensor& tensor) {
   return tensor;
@@ -230,6 +180,18 @@ at::Tensor all_gather_parts(
       [&group, dim](const at::Tensor& gradient) {
         return reduce_scattered(gradient, dim, group);
       });
+}
+
+at::Tensor mean_over_group(const at::Tensor& own, Communicator& group) {
+  if (group.size() == 1) {
+    return own;
+  }
+  return apply_linear(
+      own,
+      [&group](const at::Tensor& tensor) {
+        return summed(tensor, group).div_(group.size());
+      },
+      unchanged);
 }
 
 at::Tensor reduce_scatter_parts(

@@ -25,12 +25,14 @@ namespace tessera {
 /// | take_part            | own part         | all-gather       |
 /// | all_gather_parts     | all-gather       | reduce-scatter   |
 /// | reduce_scatter_parts | reduce-scatter   | all-gather       |
+/// | all_to_all_parts     | all-to-all       | all-to-all       |
 ///
-/// gather_parts() is for a result that all ranks go on with in the same way:
-/// their gradients of it are equal, and adding them up would count them several
-/// times. all_gather_parts() is for a result that each rank uses for a part of
-/// a layer: each has a summand of its gradient, and taking one's own would drop
-/// what the other ranks found out about it.
+/// (The last one is in exchange_operations.h.) gather_parts() is for a result
+/// that all ranks go on with in the same way: their gradients of it are equal,
+/// and adding them up would count them several times. all_gather_parts() is for
+/// a result that each rank uses for a part of a layer: each has a summand of
+/// its gradient, and taking one's own would drop what the other ranks found out
+/// about it.
 ///
 /// All are collective, block, and must be called by all ranks of the group in
 /// the same order; in backward too, so whether the argument requires a gradient
@@ -71,5 +73,11 @@ at::Tensor reduce_scatter_parts(
     const at::Tensor& partial,
     int64_t dim,
     Communicator& group);
+
+/// The mean of all ranks' numbers, the same on all of them; the gradient stays
+/// each rank's own. It is for losses of ranks that see different tokens and
+/// average their gradients afterwards (ParallelGroup::kGradients): that average
+/// is then the gradient of the mean.
+at::Tensor mean_over_group(const at::Tensor& own, Communicator& group);
 
 } // namespace tessera

@@ -2,9 +2,13 @@
 #include "tessera/sharding/parallel/parallel_attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
 #include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/parallel/weights_attention.h"
 
 #include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <cmath>
 
 namespace tessera {
 
@@ -91,8 +95,22 @@ at::Tensor ParallelAttentionImpl::forward(
   const at::Tensor value = project(v_proj);
   const double dropout = is_training() ? options_.dropout : 0;
   at::Tensor attended;
-  {
-    const TensorRandomScope random(*how().group, x.device());
+  if (dropout > 0 && draws_whole_masks(how(), x.device())) {
+    WeightsAttentionOptions attention;
+    attention.mask = mask.value_or(at::Tensor());
+    attention.causal = options_.causal;
+    attention.scale =
+        1 / std::sqrt(static_cast<double>(options_.head_features));
+    attention.drop = [&](const at::Tensor& weights) {
+      const DimSplit heads(
+          options_.heads,
+          how().group->size(),
+          options_.heads / options_.kv_heads);
+      return dropout_part(weights, dropout, 1, heads, how());
+    };
+    attended = weights_attention(query, key, value, attention);
+  } else {
+    const TensorRandomScope own(*how().group, x.device());
     attended = at::scaled_dot_product_attention(
         query,
         key,

@@ -28,7 +28,7 @@ struct ParallelAttentionOptions {
 
 /// Self-attention: q_proj, k_proj and v_proj by column, o_proj by row. A rank
 /// has some of the kv heads and all heads that share them; they need not divide
-/// evenly. Dropout differs between ranks.
+/// evenly. See DropoutMasks for dropout.
 class ParallelAttentionImpl : public ParallelModule {
  public:
   /// @throws tessera::Error when heads do not divide features, kv heads do not

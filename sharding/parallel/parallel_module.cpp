@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/slice_init.h"
 
 #include <utility>
@@ -48,6 +49,11 @@ at::Tensor ParallelModule::register_whole(
 std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
     const torch::nn::Module& module) {
   std::unordered_map<const c10::TensorImpl*, ParameterPart> found;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (const auto* divided = divided_parameter(parameter)) {
+      found.emplace(parameter.unsafeGetTensorImpl(), divided->part);
+    }
+  }
   const auto add = [&](const torch::nn::Module& one) {
     const auto* parallel = dynamic_cast<const ParallelModule*>(&one);
     if (parallel == nullptr) {

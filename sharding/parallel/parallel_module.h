@@ -58,7 +58,8 @@ class ParallelModule : public DistributedModule {
   std::map<std::string, ParameterPart> parts_;
 };
 
-/// All divided parameters in `module`, itself included. What is not in it is
+/// All divided parameters in `module`, itself included: of parallel modules,
+/// and those that a tensor plan has divided. What is not in it is
 /// whole on every rank.
 std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
     const torch::nn::Module& module);

@@ -52,7 +52,7 @@ class Shift {
   }
 
   std::vector<at::Tensor> wait() {
-    for (PendingCollective& one : pending_) {
+    for (ChannelTransfer& one : pending_) {
       one.wait();
     }
     return std::move(arriving_);
@@ -60,7 +60,7 @@ class Shift {
 
  private:
   std::vector<at::Tensor> arriving_;
-  std::vector<PendingCollective> pending_;
+  std::vector<ChannelTransfer> pending_;
 };
 
 /// The part of a block of scores between two runs of tokens.

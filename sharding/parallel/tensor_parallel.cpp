@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
-#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/redistribute.h"
 
 namespace tessera {
 
+Placement between_layers(const TensorParallel& how) {
+  return how.sequence ? Placement(Shard{how.sequence_dim}) : Replicate{};
+}
+
 at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how) {
-  return how.sequence ? all_gather_parts(between, how.sequence_dim, *how.group)
-                      : copy_to_group(between, *how.group);
+  return redistribute(between, between_layers(how), Shared{}, *how.group);
 }
 
 at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how) {
-  return how.sequence
-             ? reduce_scatter_parts(partial, how.sequence_dim, *how.group)
-             : reduce_over_group(partial, *how.group);
+  return redistribute(partial, Partial{}, between_layers(how), *how.group);
 }
 
 at::Tensor whole_parameter(
     const at::Tensor& parameter,
     const TensorParallel& how) {
   return how.sequence && parameter.defined()
-             ? copy_to_group(parameter, *how.group)
+             ? redistribute(parameter, Replicate{}, Shared{}, *how.group)
              : parameter;
 }
 

@@ -4,12 +4,26 @@
 // what is divided and what is not.
 
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/sharding/parallel/placement.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
 namespace tessera {
+
+/// What a rank draws for dropout of its part of an activation.
+enum class DropoutMasks {
+  kByDevice, ///< kOfWhole on the CPU, kOfRank elsewhere
+  /// The mask of the whole activation, of which it takes its part: the same
+  /// elements are dropped at any number of ranks. Costs the drawing of a whole
+  /// mask on every rank, and attention that keeps its weights.
+  kOfWhole,
+  /// A mask of its part alone, with numbers of its own: nothing more is drawn
+  /// than is used, and fused kernels are. Which elements are dropped depends on
+  /// the number of ranks.
+  kOfRank,
+};
 
 /// What all layers of a model are given. Between divided layers activations are
 /// whole on every rank, or, under sequence parallelism (arXiv:2205.05198), each
@@ -21,9 +35,14 @@ struct TensorParallel {
   bool sequence = false;
   /// Of activations: 1 for [batch, sequence, features].
   int64_t sequence_dim = 1;
+  DropoutMasks masks = DropoutMasks::kByDevice;
 };
 
-/// Into a divided layer: an activation between layers to a whole one.
+/// How activations between layers are placed: Replicate, or under sequence
+/// parallelism a Shard.
+Placement between_layers(const TensorParallel& how);
+
+/// Into a divided layer: an activation between layers to a whole one, Shared.
 at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how);
 
 /// Out of a divided layer: a summand of its result to an activation between

@@ -11,13 +11,6 @@ namespace tessera {
 
 namespace {
 
-/// splitmix64's finaliser: every bit of the result depends on every bit of x.
-uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
-
 /// A number that depends on the generator's state, which moves on.
 uint64_t draw(at::Generator& generator) {
   if (generator.device().is_cpu()) {
@@ -39,19 +32,11 @@ TensorRandomScope::TensorRandomScope(
   if (group.size() == 1) {
     return;
   }
-  generator_ = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator_.mutex());
-  const uint64_t drawn = draw(generator_);
-  state_ = generator_.get_state();
-  generator_.set_current_seed(
-      mixed(mixed(drawn) + static_cast<uint64_t>(group.rank())));
-}
-
-TensorRandomScope::~TensorRandomScope() {
-  if (generator_.defined()) {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  const uint64_t drawn = draw(generator);
+  generator_.begin(
+      generator, mixed(mixed(drawn) + static_cast<uint64_t>(group.rank())));
 }
 
 } // namespace tessera

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers inside divided layers.
+// Random numbers of each rank's own, inside divided layers.
 
-#include "tessera/sharding/parallel/tensor_parallel.h"
-
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/sharding/parallel/generator_scope.h"
 
 namespace tessera {
 
@@ -23,13 +21,9 @@ namespace tessera {
 class TensorRandomScope {
  public:
   TensorRandomScope(const Communicator& group, at::Device device);
-  ~TensorRandomScope();
-  TensorRandomScope(const TensorRandomScope&) = delete;
-  TensorRandomScope& operator=(const TensorRandomScope&) = delete;
 
  private:
-  at::Generator generator_; ///< undefined in a group of one
-  at::Tensor state_; ///< to go on from afterwards
+  GeneratorScope generator_;
 };
 
 } // namespace tessera

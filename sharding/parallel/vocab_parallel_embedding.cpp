@@ -8,37 +8,47 @@
 
 namespace tessera {
 
+at::Tensor vocab_lookup(
+    const at::Tensor& rows,
+    const at::Tensor& tokens,
+    const DimSplit& vocab,
+    int64_t padding_id,
+    const TensorParallel& how,
+    const char* where) {
+  check_tokens(tokens, vocab.size(), where);
+  const int rank = how.group->rank();
+  const OwnTokens own = own_tokens(tokens, vocab, rank);
+  const int64_t padding = padding_id - vocab.begin(rank);
+  const bool is_here = padding >= 0 && padding < vocab.length(rank);
+  const at::Tensor found =
+      at::embedding(rows, own.rows, is_here ? padding : -1);
+  return leave_layer(found.masked_fill(own.elsewhere.unsqueeze(-1), 0), how);
+}
+
 VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
     const TensorParallel& how,
     const VocabParallelEmbeddingOptions& options)
-    : ParallelModule(how), split_(options.vocab, how.group->size()) {
+    : ParallelModule(how),
+      split_(options.vocab, how.group->size()),
+      padding_id_(options.padding_id.value_or(-1)) {
   weight = register_part(
       "weight",
       {options.vocab, options.features},
       {0, split_},
       options.weight_init ? options.weight_init : normal_init(),
       options.parameters);
-  if (!options.padding_id) {
-    return;
-  }
   TESSERA_CHECK(
-      *options.padding_id >= 0 && *options.padding_id < options.vocab,
+      !options.padding_id || (padding_id_ >= 0 && padding_id_ < options.vocab),
       "padding_id is ",
-      *options.padding_id,
+      padding_id_,
       ", and the vocabulary has tokens 0 to ",
       options.vocab - 1,
       ".");
-  const int64_t row = *options.padding_id - split_.begin(how.group->rank());
-  if (row >= 0 && row < split_.length(how.group->rank())) {
-    own_padding_ = row;
-  }
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
-  check_tokens(tokens, split_.size(), "VocabParallelEmbedding");
-  const OwnTokens own = own_tokens(tokens, split_, how().group->rank());
-  const at::Tensor rows = at::embedding(weight, own.rows, own_padding_);
-  return leave_layer(rows.masked_fill(own.elsewhere.unsqueeze(-1), 0), how());
+  return vocab_lookup(
+      weight, tokens, split_, padding_id_, how(), "VocabParallelEmbedding");
 }
 
 } // namespace tessera

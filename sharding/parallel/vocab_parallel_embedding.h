@@ -19,8 +19,24 @@ struct VocabParallelEmbeddingOptions {
   DistributedParameterOptions parameters;
 };
 
-/// Rows of a table [vocab, features] by token. Each rank looks up the tokens
-/// whose rows it has; the sum over the ranks is the result.
+/// Rows of a table that is divided by `vocab`: each rank looks up the tokens
+/// whose rows it has; the sum over the ranks leaves the layer. Collective
+/// unless the group has one rank.
+/// @param rows [own rows, features].
+/// @param tokens int64, the same and whole on all ranks: [batch, sequence].
+/// @param padding_id its row gets no gradient; -1: there is none.
+/// @param where for errors.
+/// @throws tessera::Error for a token outside the vocabulary; on a device,
+///     that is an error of the device, later.
+at::Tensor vocab_lookup(
+    const at::Tensor& rows,
+    const at::Tensor& tokens,
+    const DimSplit& vocab,
+    int64_t padding_id,
+    const TensorParallel& how,
+    const char* where);
+
+/// Rows of a table [vocab, features] by token; see vocab_lookup().
 class VocabParallelEmbeddingImpl : public ParallelModule {
  public:
   /// @throws tessera::Error when there are fewer rows than ranks, or
@@ -32,9 +48,6 @@ class VocabParallelEmbeddingImpl : public ParallelModule {
   /// @param tokens int64, the same and whole on all ranks: [batch, sequence].
   /// @return [batch, sequence, features]; under sequence parallelism this
   ///     rank's part of the sequences.
-  /// Collective unless the group has one rank.
-  /// @throws tessera::Error for a token outside the vocabulary; on a device,
-  ///     that is an error of the device, later.
   at::Tensor forward(const at::Tensor& tokens);
 
   const DimSplit& split() const {
@@ -45,7 +58,7 @@ class VocabParallelEmbeddingImpl : public ParallelModule {
 
  private:
   DimSplit split_;
-  int64_t own_padding_ = -1; ///< row of this rank's part, or -1
+  int64_t padding_id_;
 };
 TORCH_MODULE(VocabParallelEmbedding);
 

@@ -5,7 +5,7 @@
 #include "engine/stranger_models.h"
 
 #include "../../examples/wrap_existing_module/text_model.h"
-#include "tessera/zoo/bert.h"
+#include "zoo/small_bert.h"
 
 namespace tessera::testing {
 
@@ -138,24 +138,23 @@ inline const Subject<strangers::Gpt> kFrozen{
     },
     kGpt.loss};
 
-inline const Subject<BertForSequenceClassification> kBert{
+inline const Subject<std::shared_ptr<zoo::Model>> kBert{
     [] {
-      BertConfig config;
-      config.vocab_size = 41;
-      config.hidden_size = 16;
-      config.num_hidden_layers = 2;
-      config.num_attention_heads = 2;
-      config.intermediate_size = 24;
-      config.max_position_embeddings = 12;
-      return BertForSequenceClassification(config);
+      return small_bert(
+          {{"vocab_size", 41},
+           {"hidden_size", 16},
+           {"num_hidden_layers", 2},
+           {"num_attention_heads", 2},
+           {"intermediate_size", 24},
+           {"max_position_embeddings", 12}});
     },
-    [](BertForSequenceClassification& model, int64_t part, int64_t parts) {
+    [](std::shared_ptr<zoo::Model>& model, int64_t part, int64_t parts) {
       const auto ids = rows(torch::randint(41, {12, 9}), part, parts);
-      BertInput input;
+      zoo::ModelInput input;
       input.input_ids = ids;
       input.attention_mask = torch::ones_like(ids);
       input.attention_mask.narrow(1, 7, 2).fill_(0);
-      return cross_entropy(model->forward(input), ids.select(1, 0) % 2);
+      return cross_entropy(model->forward(input).logits, ids.select(1, 0) % 2);
     }};
 
 /// A subject with its type erased.

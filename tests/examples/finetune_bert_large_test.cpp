@@ -3,7 +3,8 @@
 #include "support/launched_job.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/bert_folder.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "zoo/small_bert.h"
 
 #include <gtest/gtest.h>
 #include <torch/utils.h>
@@ -41,15 +42,16 @@ void write_model(const fs::path& folder) {
     vocabulary << token << '\n';
   }
   vocabulary.close();
-  BertConfig config;
-  config.vocab_size = 11;
-  config.hidden_size = 32;
-  config.num_hidden_layers = kLayers;
-  config.num_attention_heads = 2;
-  config.intermediate_size = 64;
-  config.max_position_embeddings = 64;
   torch::manual_seed(1);
-  save_bert(BertForSequenceClassification(config), folder, folder);
+  const auto model = testing::small_bert(
+      {{"vocab_size", 11},
+       {"hidden_size", 32},
+       {"num_hidden_layers", kLayers},
+       {"num_attention_heads", 2},
+       {"intermediate_size", 64},
+       {"max_position_embeddings", 64},
+       {"pad_token_id", 0}});
+  zoo::save_pretrained(*model, folder, folder);
 }
 
 class FinetuneBertLarge : public ::testing::Test {

@@ -115,6 +115,10 @@ TEST(Logits, WritesWhatTransformersComputes) {
       TESSERA_PROGRAM, "launch", "--nproc", "2", "--"};
   check(two, {});
   check(two, {"--tensor", "2", "--sequence"});
+  check(two, {"--pipeline", "2"});
+  check(
+      {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
+      {"--tensor", "2", "--pipeline", "2"});
 }
 
 TEST(Logits, SaysWhatIsWrong) {

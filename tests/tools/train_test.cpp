@@ -4,6 +4,7 @@
 #include "support/temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <fstream>
@@ -90,6 +91,82 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
   // The plan of memory for training would mean nothing here.
   EXPECT_EQ(score.output.find("memory of rank"), std::string::npos)
       << score.output;
+}
+
+/// The losses that a run's log has.
+std::vector<double> losses_of(const std::filesystem::path& run_folder) {
+  std::ifstream lines(run_folder / "metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(lines, line);) {
+    losses.push_back(nlohmann::json::parse(line).at("loss"));
+  }
+  return losses;
+}
+
+// From the configuration alone, dropout included.
+TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
+  const TemporaryFolder folder;
+  const auto data = folder.path() / "data.jsonl";
+  write_examples(data);
+  const auto train =
+      [&](const std::string& name, int ranks, std::vector<std::string> layout) {
+        std::vector<std::string> arguments{
+            TESSERA_PROGRAM,
+            "launch",
+            "--nproc",
+            std::to_string(ranks),
+            "--",
+            TESSERA_PROGRAM,
+            "train",
+            kConfig,
+            "training.max_steps=3",
+            "training.log_every=1",
+            "training.clip_grad_norm=1",
+            "data.train=" + data.string(),
+            "data.heldout=" + data.string(),
+            "output.folder=" + (folder.path() / name).string()};
+        arguments.insert(arguments.end(), layout.begin(), layout.end());
+        const auto result = run(arguments);
+        EXPECT_EQ(result.exit_code, 0) << name << result.output;
+        return losses_of(folder.path() / name);
+      };
+  const auto alone =
+      train("alone", 1, {"training.batch_size=2", "training.accumulate=4"});
+  ASSERT_EQ(alone.size(), 3U);
+  const auto expect_same = [&](const std::string& name,
+                               int ranks,
+                               const std::vector<std::string>& layout) {
+    const auto found = train(name, ranks, layout);
+    ASSERT_EQ(found.size(), alone.size()) << name;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      // Float32 sums in other orders, over three steps of AdamW.
+      EXPECT_NEAR(found[i], alone[i], 2e-4) << name << ", step " << i + 1;
+    }
+  };
+  expect_same(
+      "pipeline",
+      2,
+      {"training.batch_size=2",
+       "training.accumulate=4",
+       "parallel.pipeline=2",
+       "parallel.schedule=zb-h1"});
+  expect_same(
+      "mesh",
+      4,
+      {"training.batch_size=2",
+       "training.accumulate=2",
+       "parallel.shard=2",
+       "parallel.tensor=2",
+       "parallel.sequence=true"});
+  const auto refused = run(
+      {TESSERA_PROGRAM,
+       "train",
+       kConfig,
+       "parallel.tensor=2",
+       "output.folder=" + (folder.path() / "refused").string()});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.output.find("parallel"), std::string::npos)
+      << refused.output;
 }
 
 TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {

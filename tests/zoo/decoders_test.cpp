@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders against transformers: hidden states, logits, loss, gradients, and
+// Decoders against transformers, or the formulas of those that it does not
+// have: hidden states, logits, loss, gradients, and
 // the bytes of a folder that is saved again.
 
 #include "support/expect_error.h"
@@ -26,6 +27,13 @@ INSTANTIATE_TEST_SUITE_P(
     All,
     Decoders,
     ::testing::Values(
+        "chatglm",
+        "cpm1",
+        "cpm1_tied",
+        "glm",
+        "glm4",
+        "glm_2021",
+        "glm_classifier",
         "gpt2",
         "gpt2_base",
         "gpt2_classifier",
@@ -45,6 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
         "qwen2",
         "qwen2_classifier",
         "qwen2_moe",
+        "qwen2_moe_balance",
         "qwen3",
         "qwen3_moe"),
     [](const auto& one) { return std::string(one.param); });
@@ -327,6 +336,11 @@ TEST(Registry, SurvivesHostileConfigurations) {
   int refused = 0;
   for (const char* name :
        {"bert",
+        "chatglm",
+        "cpm1",
+        "cpm2",
+        "glm4",
+        "glm_2021",
         "gpt2",
         "gptj",
         "llama3",
@@ -335,7 +349,8 @@ TEST(Registry, SurvivesHostileConfigurations) {
         "qwen2",
         "qwen2_moe",
         "qwen3",
-        "roberta_questions"}) {
+        "roberta_questions",
+        "t5"}) {
     const nlohmann::json config =
         read_json(fixture("models") / name / "config.json");
     for (const auto& [key, old] : config.items()) {

@@ -17,13 +17,23 @@ namespace {
 using testing::run_ranks;
 
 constexpr const char* kModels[] = {
+    "bert",
+    "bert_questions",
+    "chatglm",
+    "cpm1",
+    "cpm2",
+    "glm4",
+    "glm_2021",
     "gpt2",
     "gptj",
     "llama3",
     "llama_classifier",
     "opt_350m",
     "qwen2",
-    "qwen3"};
+    "qwen3",
+    "roberta_classifier",
+    "t5",
+    "t5_v1_1"};
 
 /// A folder that all ranks know; the first one removes it.
 std::filesystem::path shared_folder(World& world, const std::string& name) {

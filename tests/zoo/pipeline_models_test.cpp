@@ -17,13 +17,22 @@ namespace {
 using testing::run_ranks;
 
 constexpr const char* kModels[] = {
+    "bert",
+    "chatglm",
+    "cpm1",
+    "cpm2",
+    "glm4",
+    "glm_2021",
     "gpt2",
     "gptj",
     "llama3",
     "llama_classifier",
     "opt_350m",
     "qwen2",
-    "qwen2_moe"};
+    "qwen2_moe",
+    "qwen3",
+    "roberta_classifier",
+    "t5"};
 
 /// The first and the last stage may both have a part of an embedding.
 constexpr const char* kTied = "embeddings.tokens.weight";
@@ -32,6 +41,7 @@ struct Layout {
   int tensor = 1;
   PipelineShape shape;
   PipelineScheduleKind kind = PipelineScheduleKind::kOneForwardOneBackward;
+  std::vector<int> piece_of_layer; ///< empty: by count
 };
 
 /// Of the parameters of this stage.
@@ -65,6 +75,26 @@ void expect_own_gradients(
   }
 }
 
+/// Whether the first and the last stage have a parameter.
+bool both_ends_have(
+    const char* name,
+    const ModelFixture& reference,
+    const LayerContext& context,
+    const Layout& layout) {
+  const int stages = layout.shape.stages;
+  for (const int stage : {0, stages - 1}) {
+    const auto part = from_pretrained(
+        reference.folder(),
+        {.context = context.on_stage(
+             {stages, layout.shape.chunks, stage, layout.piece_of_layer}),
+         .lazy = true});
+    if (!part->named_parameters().contains(name)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void check_pipeline(World& world, const char* name, const Layout& layout) {
   SCOPED_TRACE(name);
   const int stages = layout.shape.stages;
@@ -88,7 +118,10 @@ void check_pipeline(World& world, const char* name, const Layout& layout) {
   const auto model = from_pretrained(
       reference.folder(),
       {.context = context.on_stage(
-           {stages, layout.shape.chunks, channels.index(), {}})});
+           {stages,
+            layout.shape.chunks,
+            channels.index(),
+            layout.piece_of_layer})});
   PipelineExecutor executor(
       make_schedule(layout.kind, layout.shape), &channels);
   const ModelInput input = reference.input();
@@ -106,8 +139,7 @@ void check_pipeline(World& world, const char* name, const Layout& layout) {
     expect_near(loss, outputs.front().loss.detach());
   }
   const auto parameters = model->named_parameters();
-  const bool is_tied = model->config().value("tie_word_embeddings", true);
-  if (is_tied && parameters.contains(kTied)) {
+  if (both_ends_have(kTied, reference, context, layout)) {
     sum_tied_gradients(parameters[kTied], channels);
   }
   expect_own_gradients(reference, *model, tensor_ranks);
@@ -122,6 +154,21 @@ TEST(PipelineModels, EqualTransformersInTwoStages) {
     }
     check_pipeline(
         world, "gpt2", {1, {2, 3}, PipelineScheduleKind::kZeroBubble});
+  });
+}
+
+// The encoder's layers count first; a stage that begins or ends within a half
+// is given the bias, and the decoder's what the encoder made.
+TEST(PipelineModels, EqualTransformersWhereverAnEncoderDecoderIsCut) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : {"mt5", "t5"}) {
+      for (const std::vector<int>& pieces :
+           {std::vector<int>{0, 0, 0, 1}, {0, 1, 1, 1}}) {
+        Layout layout{1, {2, 3}};
+        layout.piece_of_layer = pieces;
+        check_pipeline(world, name, layout);
+      }
+    }
   });
 }
 

@@ -2,7 +2,8 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/zoo/layers/context_attention.h"
 
 #include <torch/types.h>
 
@@ -57,6 +58,9 @@ AttentionOptions filled(AttentionOptions options, int ranks) {
   if (options.memory_features == 0) {
     options.memory_features = options.features;
   }
+  if (options.query_deviation == 0) {
+    options.query_deviation = options.deviation;
+  }
   if (options.output_deviation == 0) {
     options.output_deviation = options.deviation;
   }
@@ -91,6 +95,15 @@ AttentionImpl::AttentionImpl(
     : context_(context), options_(filled(options, context.ranks())) {
   const int64_t head = options_.head_features;
   const int64_t q_unit = head * (options_.heads / options_.kv_heads);
+  query_ = Linear::column(
+      *this,
+      "query",
+      context_,
+      {options_.features,
+       options_.kv_heads * q_unit,
+       options_.query_bias,
+       q_unit,
+       options_.query_deviation});
   const auto column =
       [&](const char* name, int64_t in, int64_t unit, bool bias) {
         return Linear::column(
@@ -99,7 +112,6 @@ AttentionImpl::AttentionImpl(
             context_,
             {in, options_.kv_heads * unit, bias, unit, options_.deviation});
       };
-  query_ = column("query", options_.features, q_unit, options_.query_bias);
   key_ = column("key", options_.memory_features, head, options_.key_bias);
   value_ = column("value", options_.memory_features, head, options_.value_bias);
   output_ = Linear::row(
@@ -143,6 +155,10 @@ at::Tensor AttentionImpl::forward(
   TESSERA_CHECK(
       !options_.causal || !input.bias.defined() || input.mask.defined(),
       "Attention: causal attention with a bias needs a mask that is causal");
+  TESSERA_CHECK(
+      context_.context() == nullptr || !input.memory.defined(),
+      "Attention: cross-attention is not implemented for sequences that are "
+      "divided over context-parallel ranks; use a context size of 1");
   const at::Tensor entered = context_.enter(hidden);
   const at::Tensor source =
       input.memory.defined() ? context_.enter(input.memory) : entered;
@@ -163,15 +179,34 @@ at::Tensor AttentionImpl::forward(
   call.scale =
       options_.scale.value_or(1 / std::sqrt(static_cast<double>(head)));
   call.dropout = is_training() ? options_.dropout : 0;
-  at::Tensor attended;
-  {
-    std::optional<TensorRandomScope> parts;
-    if (context_.parallel() != nullptr && call.dropout > 0) {
-      parts.emplace(*context_.parallel()->group, hidden.device());
+  return output_.forward(attend(call).transpose(1, 2).flatten(2));
+}
+
+at::Tensor AttentionImpl::attend(AttentionCall& call) const {
+  const at::Device device = call.query.device();
+  std::optional<PartsRandomScope> own;
+  if (const ContextParallel* sequences = context_.context()) {
+    if (call.dropout > 0) {
+      own.emplace(context_, device, /*tensor_parts=*/true);
     }
-    attended = options_.function(call);
+    return context_attention(call, options_.function, *sequences);
   }
-  return output_.forward(attended.transpose(1, 2).flatten(2));
+  const TensorParallel* how = context_.parallel();
+  if (how != nullptr && call.dropout > 0) {
+    if (draws_whole_masks(*how, device)) {
+      call.drop_weights = [&](const at::Tensor& weights) {
+        return context_.dropout_part(
+            weights,
+            call.dropout,
+            1,
+            options_.heads,
+            options_.heads / options_.kv_heads);
+      };
+    } else {
+      own.emplace(context_, device, /*tensor_parts=*/true);
+    }
+  }
+  return options_.function(call);
 }
 
 } // namespace tessera::zoo

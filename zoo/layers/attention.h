@@ -35,6 +35,7 @@ struct AttentionOptions {
   bool causal = false;
   double dropout = 0; ///< of attention weights, while training
   double deviation = 0.02; ///< of fresh weights
+  double query_deviation = 0; ///< of the query's; 0: as the others
   double output_deviation = 0; ///< of the output's; 0: as the others
   AttentionFunction function = fused_attention;
 };
@@ -51,7 +52,8 @@ struct AttentionInput {
 };
 
 /// Projections query, key, value by column and output by row. Over a group a
-/// rank has some of the kv heads and all heads that share them.
+/// rank has some of the kv heads and all heads that share them. Of divided
+/// sequences, attention is that of the whole ones; see context_attention().
 class AttentionImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error when heads do not divide features, or kv heads do
@@ -59,7 +61,8 @@ class AttentionImpl : public torch::nn::Module {
   AttentionImpl(const LayerContext& context, const AttentionOptions& options);
 
   /// hidden [B, Q, features] between layers -> the same. Collective with a
-  /// group.
+  /// group. Masks, biases and K are of whole sequences; hidden states and
+  /// rotary tables have this rank's tokens.
   at::Tensor forward(
       const at::Tensor& hidden,
       const AttentionInput& input = {});
@@ -67,6 +70,8 @@ class AttentionImpl : public torch::nn::Module {
  private:
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
+  /// What is between the projections, with its dropout.
+  at::Tensor attend(AttentionCall& call) const;
 
   LayerContext context_;
   AttentionOptions options_;

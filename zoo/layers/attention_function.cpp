@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/attention_function.h"
 
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/sharding/parallel/weights_attention.h"
 
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <torch/types.h>
 
-#include <limits>
 #include <optional>
 
 namespace tessera::zoo {
 
 at::Tensor fused_attention(const AttentionCall& call) {
+  if (call.drop_weights) {
+    return plain_attention(call);
+  }
   return at::scaled_dot_product_attention(
       call.query,
       call.key,
@@ -24,28 +26,17 @@ at::Tensor fused_attention(const AttentionCall& call) {
 }
 
 at::Tensor plain_attention(const AttentionCall& call) {
-  const int64_t shared = call.query.size(1) / call.key.size(1);
-  const auto for_each_query = [&](const at::Tensor& x) {
-    return shared == 1 ? x : x.repeat_interleave(shared, 1);
-  };
-  at::Tensor scores =
-      at::matmul(call.query, for_each_query(call.key).transpose(-1, -2)) *
-      call.scale;
-  at::Tensor mask = call.mask;
-  if (call.causal) {
-    mask = causal_mask(call.query.size(2), call.query.device());
+  WeightsAttentionOptions options;
+  options.mask = call.mask;
+  options.causal = call.causal;
+  options.scale = call.scale;
+  options.drop = call.drop_weights;
+  if (!options.drop && call.dropout > 0) {
+    options.drop = [&](const at::Tensor& weights) {
+      return at::dropout(weights, call.dropout, true);
+    };
   }
-  if (mask.defined()) {
-    scores = mask.scalar_type() == at::kBool
-                 ? scores.masked_fill(
-                       ~mask, -std::numeric_limits<double>::infinity())
-                 : scores + mask;
-  }
-  const at::Tensor weights =
-      at::softmax(scores, -1, at::kFloat).to(call.value.scalar_type());
-  return at::matmul(
-      at::dropout(weights, call.dropout, call.dropout > 0),
-      for_each_query(call.value));
+  return weights_attention(call.query, call.key, call.value, options);
 }
 
 } // namespace tessera::zoo

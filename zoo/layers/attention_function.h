@@ -20,16 +20,19 @@ struct AttentionCall {
   bool causal = false; ///< a query sees keys up to its place; without a mask
   double scale = 1; ///< of the product of query and key
   double dropout = 0; ///< of the weights
+  /// Where it is set, dropout of weights [B, h, Q, K] that has to be done so:
+  /// the mask is a part of that of all heads.
+  std::function<at::Tensor(const at::Tensor& weights)> drop_weights;
 };
 
 /// -> [B, h, Q, m].
 using AttentionFunction = std::function<at::Tensor(const AttentionCall&)>;
 
-/// LibTorch's fused kernels.
+/// LibTorch's fused kernels; with drop_weights as plain_attention().
 at::Tensor fused_attention(const AttentionCall& call);
 
-/// Matrix products and a softmax in float32, one after the other: what the
-/// others are held against.
+/// Matrix products and a softmax in float32 or better, one after the other:
+/// what the others are held against.
 at::Tensor plain_attention(const AttentionCall& call);
 
 } // namespace tessera::zoo

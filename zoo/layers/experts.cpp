@@ -2,25 +2,35 @@
 #include "tessera/zoo/layers/experts.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/sharding/parallel/expert_exchange.h"
 
 #include <torch/types.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace tessera::zoo {
+
+namespace {
+
+RouterOptions router_options(const ExpertsOptions& options) {
+  return {
+      options.experts_per_token, options.normalise, options.capacity_factor};
+}
+
+Communicator* expert_group(const LayerContext& context) {
+  return context.experts() != nullptr ? context.experts()->group : nullptr;
+}
+
+} // namespace
 
 ExpertsImpl::ExpertsImpl(
     const LayerContext& context,
     const ExpertsOptions& options)
-    : options_(options) {
-  TESSERA_CHECK(
-      options.experts_per_token >= 1 &&
-          options.experts_per_token <= options.experts,
-      "a token uses ",
-      options.experts_per_token,
-      " of ",
-      options.experts,
-      " experts; it must be at least one and not more than there are");
+    : context_(context), options_(options) {
+  check(router_options(options), options.experts);
   TESSERA_CHECK(
       context.parallel() == nullptr || !context.parallel()->sequence,
       "experts are not implemented under sequence parallelism; switch it off");
@@ -30,11 +40,19 @@ ExpertsImpl::ExpertsImpl(
       "router",
       context,
       {features, options.experts, false, 1, options.expert.deviation});
-  torch::nn::ModuleList list =
-      register_module("experts", torch::nn::ModuleList());
-  for (int64_t e = 0; e < options.experts; ++e) {
-    experts_.emplace_back(context, options.expert);
-    list->push_back(experts_.back().ptr());
+  const Communicator* group = expert_group(context);
+  const ExpertRange here =
+      group == nullptr
+          ? ExpertRange{0, options.experts}
+          : own_experts(options.experts, group->rank(), group->size());
+  const auto list = register_module(
+      "experts",
+      here.length == options.experts
+          ? std::make_shared<torch::nn::Module>("Experts")
+          : std::make_shared<DividedExperts>());
+  for (int64_t e = 0; e < here.length; ++e) {
+    experts_.push_back(list->register_module(
+        std::to_string(here.begin + e), FeedForward(context, options.expert)));
   }
   if (options.shared) {
     shared_ = register_module("shared", FeedForward(context, *options.shared));
@@ -48,31 +66,39 @@ ExpertsImpl::ExpertsImpl(
 
 at::Tensor ExpertsImpl::forward(const at::Tensor& x) {
   const at::Tensor tokens = x.flatten(0, -2);
-  const at::Tensor shares =
-      at::softmax(router_.forward(tokens), -1, at::kFloat);
-  auto [weights, chosen] = at::topk(shares, options_.experts_per_token, -1);
-  if (options_.normalise) {
-    weights = weights / weights.sum(-1, /*keepdim=*/true);
+  const at::Tensor logits = router_.forward(tokens);
+  const ExpertRouting routing = route_tokens(logits, router_options(options_));
+  if (options_.keep_routing) {
+    last_ = {logits, routing};
   }
-  weights = weights.to(x.scalar_type());
-  at::Tensor result = at::zeros_like(tokens);
-  for (int64_t e = 0; e < options_.experts; ++e) {
-    const at::Tensor places = chosen.eq(e).nonzero();
-    if (places.size(0) == 0) {
-      continue;
-    }
-    const at::Tensor token = places.select(1, 0);
-    const at::Tensor weight =
-        weights.index({token, places.select(1, 1)}).unsqueeze(-1);
-    const at::Tensor output = experts_[static_cast<size_t>(e)]->forward(
-        tokens.index_select(0, token));
-    result = result.index_add(0, token, output * weight);
-  }
+  at::Tensor result = apply_experts(
+      tokens,
+      routing,
+      options_.experts,
+      expert_group(context_),
+      [this](int64_t local, const at::Tensor& rows) {
+        return experts_[static_cast<size_t>(local)]->forward(rows);
+      });
   if (options_.shared) {
     result = result + at::sigmoid(shared_gate_.forward(tokens)) *
                           shared_->forward(tokens);
   }
   return result.view_as(x);
+}
+
+RoutedTokens ExpertsImpl::take_routing() {
+  RoutedTokens last = std::exchange(last_, {});
+  TESSERA_CHECK(
+      last.logits.defined(),
+      "Experts::take_routing: there was no forward since the last call, or "
+      "keep_routing is off");
+  TESSERA_CHECK(
+      last.logits.requires_grad() || !at::GradMode::is_enabled() ||
+          !router_.weight().requires_grad(),
+      "losses of routers need what their layers computed, and layers that are "
+      "recomputed in backward keep nothing; recompute no layers that have "
+      "experts, or leave output_router_logits off");
+  return last;
 }
 
 } // namespace tessera::zoo

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/feed_forward.h"
 
-#include "tessera/sharding/parallel/tensor_random.h"
-
-#include <ATen/ops/dropout.h>
-
-#include <optional>
-
 namespace tessera::zoo {
 
 FeedForwardImpl::FeedForwardImpl(
@@ -40,11 +34,7 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
                          ? activation_(gate_.forward_entered(entered)) * up
                          : activation_(up);
   if (is_training() && options_.dropout > 0) {
-    std::optional<TensorRandomScope> parts;
-    if (context_.parallel() != nullptr) {
-      parts.emplace(*context_.parallel()->group, x.device());
-    }
-    inner = at::dropout(inner, options_.dropout, true);
+    inner = context_.dropout_part(inner, options_.dropout, -1, options_.inner);
   }
   return down_.forward(inner);
 }

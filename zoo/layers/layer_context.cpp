@@ -2,8 +2,8 @@
 #include "tessera/zoo/layers/layer_context.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/redistribute.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -22,6 +22,23 @@ LayerContext LayerContext::on_stage(const PipelinePlace& place) const {
   return context;
 }
 
+LayerContext LayerContext::over_context(const ContextParallel& how) const {
+  check(how);
+  LayerContext context = *this;
+  context.sequences_ = how;
+  return context;
+}
+
+LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
+  TESSERA_CHECK(
+      how.group != nullptr && how.gradients != nullptr,
+      "LayerContext: ExpertParallel needs both the expert group and the group "
+      "of gradients");
+  LayerContext context = *this;
+  context.experts_ = how;
+  return context;
+}
+
 int LayerContext::ranks() const {
   return parallel_ ? parallel_->group->size() : 1;
 }
@@ -30,29 +47,44 @@ int LayerContext::rank() const {
   return parallel_ ? parallel_->group->rank() : 0;
 }
 
+LayerContext LayerContext::numbered(int64_t layer) const {
+  LayerContext context = *this;
+  context.layer_ = layer;
+  return context;
+}
+
+at::Tensor LayerContext::own_tokens(const at::Tensor& whole, int64_t dim)
+    const {
+  return sequences_ && whole.defined()
+             ? own_context_part(whole, dim, *sequences_)
+             : whole;
+}
+
+at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
+  return sequences_ ? whole_context(own, 1, *sequences_) : own;
+}
+
 at::Tensor LayerContext::enter(const at::Tensor& between) const {
   return parallel_ ? enter_layer(between, *parallel_) : between;
 }
 
 at::Tensor LayerContext::between(const at::Tensor& whole) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return whole;
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return take_part(
-      whole, dim, DimSplit(whole.size(dim), ranks()), *parallel_->group);
+  return parallel_ ? redistribute(
+                         whole,
+                         Replicate{},
+                         between_layers(*parallel_),
+                         *parallel_->group)
+                   : whole;
 }
 
 at::Tensor LayerContext::whole(const at::Tensor& between) const {
-  if (!parallel_ || !parallel_->sequence) {
-    return between;
-  }
-  const int64_t dim = parallel_->sequence_dim;
-  return gather_parts(
-      between,
-      dim,
-      DimSplit(between.size(dim) * ranks(), ranks()),
-      *parallel_->group);
+  return all_tokens(
+      parallel_ ? redistribute(
+                      between,
+                      between_layers(*parallel_),
+                      Replicate{},
+                      *parallel_->group)
+                : between);
 }
 
 at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
@@ -61,7 +93,7 @@ at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
 
 at::Tensor LayerContext::shared(const at::Tensor& parameter) const {
   return parallel_ && parameter.defined()
-             ? copy_to_group(parameter, *parallel_->group)
+             ? redistribute(parameter, Replicate{}, Shared{}, *parallel_->group)
              : parameter;
 }
 
@@ -72,11 +104,38 @@ at::Tensor LayerContext::dropout(
   if (!train || probability == 0) {
     return between;
   }
-  std::optional<TensorRandomScope> parts;
-  if (parallel_ && parallel_->sequence) {
-    parts.emplace(*parallel_->group, between.device());
+  const PartsRandomScope tokens(
+      *this, between.device(), /*tensor_parts=*/false);
+  return parallel_ ? dropout_between(between, probability, *parallel_)
+                   : at::dropout(between, probability, true);
+}
+
+at::Tensor LayerContext::dropout_part(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    int64_t size,
+    int64_t unit) const {
+  const PartsRandomScope tokens(*this, part.device(), /*tensor_parts=*/false);
+  return parallel_ ? tessera::dropout_part(
+                         part,
+                         probability,
+                         dim,
+                         DimSplit(size, ranks(), unit),
+                         *parallel_)
+                   : at::dropout(part, probability, true);
+}
+
+PartsRandomScope::PartsRandomScope(
+    const LayerContext& context,
+    const at::Device& device,
+    bool tensor_parts) {
+  if (context.context() != nullptr) {
+    tokens_.emplace(*context.context()->group, device);
   }
-  return at::dropout(between, probability, true);
+  if (tensor_parts && context.parallel() != nullptr) {
+    parts_.emplace(*context.parallel()->group, device);
+  }
 }
 
 } // namespace tessera::zoo

@@ -30,7 +30,7 @@ at::Tensor cross_entropy(
       in_float(logits).flatten(0, -2),
       targets.flatten(),
       /*weight=*/{},
-      at::Reduction::Mean,
+      options.is_mean ? at::Reduction::Mean : at::Reduction::Sum,
       options.ignore_index,
       options.label_smoothing);
 }

@@ -11,6 +11,7 @@ namespace tessera::zoo {
 struct CrossEntropyOptions {
   int64_t ignore_index = -100; ///< targets that count for nothing
   double label_smoothing = 0; ///< share that is spread over all classes
+  bool is_mean = true; ///< false: the sum, 0 where no target counts
 };
 
 /// Mean over the targets that count, in float32 or float64; NaN without any.

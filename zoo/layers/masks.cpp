@@ -43,6 +43,18 @@ at::Tensor window_mask(
   return distances(length, device).abs().lt(window);
 }
 
+at::Tensor prefix_mask(const at::Tensor& lengths, int64_t length) {
+  TESSERA_CHECK(
+      lengths.dim() == 1,
+      "the lengths of prefixes are ",
+      lengths.sizes(),
+      "; they must be [batch]");
+  return torch::arange(length, lengths.options())
+      .lt(lengths.unsqueeze(1))
+      .unsqueeze(1)
+      .unsqueeze(1);
+}
+
 at::Tensor document_mask(const at::Tensor& document_ids) {
   return document_ids.unsqueeze(2).eq(document_ids.unsqueeze(1)).unsqueeze(1);
 }

@@ -25,6 +25,10 @@ at::Tensor window_mask(
     int64_t window,
     const at::Device& device);
 
+/// A query sees the first keys: as many as lengths [B] says -> [B, 1, 1, S]; to
+/// be combined with causal_mask() by |.
+at::Tensor prefix_mask(const at::Tensor& lengths, int64_t length);
+
 /// A query sees keys of its own document: ids [B, S] -> [B, 1, S, S].
 at::Tensor document_mask(const at::Tensor& document_ids);
 

@@ -74,6 +74,7 @@ at::Tensor TransformerLayerImpl::add(
 at::Tensor TransformerLayerImpl::forward(
     const at::Tensor& hidden,
     const LayerInput& input) {
+  const RandomLayerScope random = context_.random_scope(hidden.device());
   const AttentionInput self{
       {},
       options_.local ? input.local_mask : input.mask,

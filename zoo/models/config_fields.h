@@ -7,6 +7,7 @@
 #include "tessera/zoo/layers/rotary.h"
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -15,13 +16,22 @@ namespace tessera::zoo {
 
 using FieldNames = std::initializer_list<const char*>;
 
+/// Whether a checkpoint has a tensor of that name.
+using HasTensor = std::function<bool(const std::string& name)>;
+
 /// Typed access by any of the names that a field has had, in the order of
 /// preference.
 class ConfigFields {
  public:
   /// @param origin of the object, for messages.
-  ConfigFields(nlohmann::json object, std::string origin)
-      : fields_(std::move(object), std::move(origin)) {}
+  /// @param has_tensor see FromConfigOptions; empty where there is no
+  ///     checkpoint.
+  ConfigFields(
+      nlohmann::json object,
+      std::string origin,
+      HasTensor has_tensor = {})
+      : fields_(std::move(object), std::move(origin)),
+        has_tensor_(std::move(has_tensor)) {}
 
   /// bool, int64_t, double or std::string; nothing where all are absent or
   /// null.
@@ -91,12 +101,19 @@ class ConfigFields {
   /// @throws Error on a kind that is not implemented.
   RotaryOptions rotary(int64_t features, int64_t max_positions) const;
 
+  /// What a config.json leaves open, the checkpoint that is to be loaded may
+  /// tell; nothing where there is none.
+  std::optional<bool> checkpoint_has(const std::string& name) const {
+    return has_tensor_ ? std::optional<bool>(has_tensor_(name)) : std::nullopt;
+  }
+
   const std::string& origin() const {
     return fields_.origin();
   }
 
  private:
   JsonFields fields_;
+  HasTensor has_tensor_;
 };
 
 } // namespace tessera::zoo

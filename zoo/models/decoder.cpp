@@ -2,6 +2,8 @@
 #include "tessera/zoo/models/decoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/sharding/parallel/router_losses.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -9,12 +11,41 @@
 
 #include <torch/torch.h>
 
-#include <span>
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace tessera::zoo {
 
 namespace {
+
+/// The layers' options, for this model's losses.
+std::vector<TransformerLayerOptions> completed(const DecoderConfig& config) {
+  std::vector<TransformerLayerOptions> layers = config.layers;
+  for (TransformerLayerOptions& layer : layers) {
+    if (layer.experts) {
+      layer.experts->keep_routing = config.router_losses;
+    }
+  }
+  return layers;
+}
+
+bool has_experts(const DecoderConfig& config) {
+  return std::any_of(
+      config.layers.begin(), config.layers.end(), [](const auto& layer) {
+        return layer.experts.has_value();
+      });
+}
+
+/// Marks the names of a model that lacks what other ranks have.
+NameTable table_of(
+    NameTable names,
+    const DecoderConfig& config,
+    const LayerContext& context) {
+  names.is_part = context.experts() != nullptr &&
+                  context.experts()->group->size() > 1 && has_experts(config);
+  return names;
+}
 
 std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kSequenceClassification
@@ -32,7 +63,7 @@ Decoder::Decoder(
     NameTable names)
     : Model(
           std::move(json),
-          std::move(names),
+          table_of(std::move(names), config, context),
           StageLayers(context.place(), static_cast<int>(config.layers.size())),
           fresh_parts(head)),
       decoder_(config),
@@ -41,10 +72,16 @@ Decoder::Decoder(
   if (config.rotary) {
     rotary_frequencies(*config.rotary, 1); // says what is wrong with them
   }
+  TESSERA_CHECK(
+      !config.router_losses || stage().is_whole(),
+      "losses of routers (output_router_logits) are taken over all layers, and "
+      "this is one of a pipeline's stages; leave them off, or use a pipeline "
+      "size of 1");
   make_embeddings();
   layers_ = register_module(
-      "layers", make_layers(context_, config.layers, stage().own()));
+      "layers", make_layers(context_, completed(config), stage().own()));
   if (stage().has_last()) {
+    const NumberedInit init(stage().count());
     make_end();
   }
 }
@@ -73,12 +110,18 @@ void Decoder::make_embeddings() {
   if (!stage().has_first()) {
     return;
   }
-  if (decoder_.learned_positions > 0) {
-    positions_ = embeddings->register_module(
-        "positions",
-        torch::nn::Embedding(decoder_.learned_positions, features));
+  const auto table = [&](const char* name, int64_t rows) {
+    auto made =
+        embeddings->register_module(name, torch::nn::Embedding(rows, features));
     const torch::NoGradGuard no_grad;
-    positions_->weight.normal_(0, decoder_.deviation);
+    made->weight.normal_(0, decoder_.deviation);
+    return made;
+  };
+  if (decoder_.learned_positions > 0) {
+    positions_ = table("positions", decoder_.learned_positions);
+  }
+  if (decoder_.block_positions > 0) {
+    block_positions_ = table("block_positions", decoder_.block_positions);
   }
   if (is_projected()) {
     project_in_ = Linear::undivided(
@@ -127,10 +170,21 @@ void Decoder::check(const ModelInput& input) const {
     check_ids("token_type_ids", input.token_type_ids, decoder_.vocab);
     check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
   }
-  check_not_taken(
-      input,
-      std::span(kDecoderInputs)
-          .first(kDecoderInputs.size() - (decoder_.token_types ? 0 : 1)));
+  std::vector<std::string_view> taken(
+      kDecoderInputs.begin(),
+      kDecoderInputs.end() - (decoder_.token_types ? 0 : 1));
+  if (decoder_.prefix) {
+    taken.emplace_back("sep");
+  }
+  check_not_taken(input, taken);
+  TESSERA_CHECK(
+      decoder_.block_positions == 0 || !input.position_ids.defined() ||
+          (input.position_ids.dim() == 3 && input.position_ids.size(1) == 2),
+      "position_ids are ",
+      input.position_ids.defined() ? input.position_ids.sizes()
+                                   : at::IntArrayRef(),
+      "; they must be [batch, 2, sequence]: positions, and those within "
+      "blanks");
   const int64_t length = input.input_ids.size(1);
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
   TESSERA_CHECK(
@@ -144,7 +198,8 @@ void Decoder::check(const ModelInput& input) const {
 
 at::Tensor Decoder::position_ids(const ModelInput& input) const {
   if (input.position_ids.defined()) {
-    return input.position_ids.to(at::kLong);
+    const at::Tensor ids = input.position_ids.to(at::kLong);
+    return decoder_.block_positions > 0 ? ids.select(1, 0) : ids;
   }
   if (decoder_.positions_skip_padding && input.attention_mask.defined()) {
     return positions_without_padding(input.attention_mask);
@@ -158,16 +213,23 @@ at::Tensor Decoder::position_ids(const ModelInput& input) const {
 at::Tensor Decoder::embed(
     const ModelInput& input,
     const at::Tensor& positions) {
-  at::Tensor x = tokens_.forward(input.input_ids);
+  at::Tensor x = tokens_.forward(context_.own_tokens(input.input_ids));
   if (decoder_.token_types && input.token_type_ids.defined()) {
-    x = x + tokens_.forward(input.token_type_ids);
+    x = x + tokens_.forward(context_.own_tokens(input.token_type_ids));
   }
   if (is_projected()) {
     x = project_in_.forward(x);
   }
   if (decoder_.learned_positions > 0) {
+    x = x + context_.between(positions_->forward(
+                context_.own_tokens(positions) + decoder_.position_offset));
+  }
+  if (decoder_.block_positions > 0) {
+    const at::Tensor blocks = input.position_ids.defined()
+                                  ? input.position_ids.select(1, 1)
+                                  : torch::zeros_like(positions);
     x = x + context_.between(
-                positions_->forward(positions + decoder_.position_offset));
+                block_positions_->forward(context_.own_tokens(blocks)));
   }
   return context_.dropout(x, decoder_.embedding_dropout, is_training());
 }
@@ -186,12 +248,16 @@ LayerInput Decoder::layer_input(
         decoder_.rotary->scaling.kind == RotaryScalingKind::kDynamic;
     layer.rotary = rotary_tables(
         *decoder_.rotary,
-        positions,
+        context_.own_tokens(positions),
         ask ? positions.max().item<int64_t>() + 1 : length,
         dtype);
   }
   const at::Tensor seen = padding_mask(input.attention_mask);
-  if (seen.defined()) {
+  if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
+    layer.mask = with_safe_rows(all_of(
+        {causal_mask(length, device) | prefix_mask(sep->second, length),
+         seen}));
+  } else if (seen.defined()) {
     layer.mask = with_safe_rows(all_of({causal_mask(length, device), seen}));
   }
   if (decoder_.window > 0) {
@@ -239,6 +305,9 @@ ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
   }
   if (is_lm) {
     add_language_head(input, hidden, output);
+    if (decoder_.router_losses) {
+      add_router_losses(input, output);
+    }
   } else if (head_kind_ == DecoderHead::kSequenceClassification) {
     add_classifier(input, output);
   }
@@ -259,7 +328,8 @@ void Decoder::add_language_head(
   at::Tensor targets;
   if (input.labels.defined()) {
     check_same_shape("labels", input.labels, input.input_ids);
-    targets = next_token_targets(input.labels);
+    targets = decoder_.labels_in_place ? input.labels
+                                       : next_token_targets(input.labels);
   }
   if (input.loss_only) {
     TESSERA_CHECK(targets.defined(), "loss_only without labels");
@@ -269,6 +339,34 @@ void Decoder::add_language_head(
   output.logits = head.logits(hidden, weight, bias);
   if (targets.defined()) {
     output.loss = cross_entropy(output.logits, targets);
+  }
+}
+
+void Decoder::add_router_losses(const ModelInput& input, ModelOutput& output) {
+  const at::Tensor counts = context_.own_tokens(input.attention_mask);
+  std::vector<RouterSums> layers;
+  for (const auto& module : layers_->modules(/*include_self=*/false)) {
+    if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {
+      const RoutedTokens routed = experts->take_routing();
+      layers.push_back(router_sums(routed.logits, routed.routing, counts));
+    }
+  }
+  RouterSums sums = total(layers);
+  if (!sums.defined()) {
+    return; // all layers are dense
+  }
+  if (context_.experts() != nullptr) {
+    sums = total_over_group(sums, *context_.experts()->gradients);
+  } else if (context_.context() != nullptr) {
+    sums = total_over_group(sums, *context_.context()->group);
+  }
+  const at::Tensor balance = load_balancing_loss(sums);
+  output.others.emplace("aux_loss", balance);
+  if (output.loss.defined()) {
+    output.loss = output.loss + decoder_.router_balance * balance;
+    if (decoder_.router_z != 0) {
+      output.loss = output.loss + decoder_.router_z * router_z_loss(sums);
+    }
   }
 }
 

@@ -28,6 +28,11 @@ struct DecoderConfig {
   int64_t learned_positions = 0; ///< rows of their table; 0: none
   int64_t position_offset = 0; ///< the row of position 0
   bool positions_skip_padding = false;
+  /// Rows of a second table, of positions within a blank that is filled in; 0:
+  /// none. position_ids are then [B, 2, S]: those of both tables.
+  int64_t block_positions = 0;
+  /// Tokens before `sep` [B] are seen by all.
+  bool prefix = false;
   std::optional<RotaryOptions> rotary;
   double embedding_dropout = 0;
   double deviation = 0.02; ///< of fresh weights
@@ -36,20 +41,34 @@ struct DecoderConfig {
   int64_t window = 0; ///< of layers that are local
   std::optional<NormOptions> final_norm;
 
+  /// Losses that keep routers even are computed (transformers'
+  /// output_router_logits), with labels added to the model's.
+  bool router_losses = false;
+  double router_balance = 0.001; ///< weight of load_balancing_loss()
+  double router_z = 0; ///< weight of router_z_loss()
+
   bool tied_head = false; ///< its weight is the embedding's
   bool head_bias = false;
+  /// Each place predicts its own label, in place of the next one's.
+  bool labels_in_place = false;
   std::optional<int64_t> padding_token; ///< of inputs, for classification
   ClassifierOptions classifier;
 };
 
-/// Modules: `embeddings.tokens`, `embeddings.positions`, `project_in`,
-/// `layers.N` (TransformerLayer), `final_norm`, `project_out`, and the head:
-/// `head`, or nothing where it is tied, or `score`. The last stage of a
-/// pipeline has `embeddings.tokens` too where the head is tied to it.
+/// With LayerContext::context() a rank works on its own tokens of the batch:
+/// inputs and results are whole, the loss is the mean over all tokens that have
+/// a label, and gradients are to be averaged; see [Note: losses over divided
+/// sequences].
+///
+/// Modules: `embeddings.tokens`, `.positions`, `.block_positions`,
+/// `project_in`, `layers.N` (TransformerLayer), `final_norm`, `project_out`,
+/// and the head: `head`, or nothing where it is tied, or `score`. The last
+/// stage of a pipeline has `embeddings.tokens` too where the head is tied to
+/// it.
 ///
 /// Takes input_ids, attention_mask, position_ids, token_type_ids where the
-/// model has them, and labels: tokens [B, S], of which each predicts the next
-/// one, or classes.
+/// model has them, `sep` where it has a prefix, and labels: tokens [B, S], of
+/// which each predicts the next one, or classes.
 class Decoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -92,13 +111,16 @@ class Decoder : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);
+  /// Over all layers' tokens, and those of all ranks whose gradients are
+  /// averaged.
+  void add_router_losses(const ModelInput& input, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
 
   DecoderConfig decoder_;
   DecoderHead head_kind_;
   LayerContext context_;
   Embedding tokens_;
-  torch::nn::Embedding positions_{nullptr};
+  torch::nn::Embedding positions_{nullptr}, block_positions_{nullptr};
   Linear project_in_, project_out_;
   TransformerLayers layers_{nullptr};
   Norm final_norm_{nullptr};

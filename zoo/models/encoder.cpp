@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/encoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_stack.h"
@@ -52,6 +53,7 @@ Encoder::Encoder(
   layers_ = register_module(
       "layers", make_layers(context_, config.layers, stage().own()));
   if (stage().has_last()) {
+    const NumberedInit init(stage().count());
     make_end();
   }
 }

@@ -13,15 +13,22 @@ namespace tessera::zoo {
 std::vector<ModelFamily> built_in_families();
 
 ModelFamily bert_family();
+ModelFamily chatglm_family();
+ModelFamily cpm1_family();
+ModelFamily cpm2_family();
+ModelFamily glm4_family();
+ModelFamily glm_family();
 ModelFamily gpt2_family();
 ModelFamily gptj_family();
 ModelFamily llama_family();
+ModelFamily mt5_family();
 ModelFamily opt_family();
 ModelFamily qwen2_family();
 ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
 ModelFamily qwen3_moe_family();
 ModelFamily roberta_family();
+ModelFamily t5_family();
 
 /// How a family of decoders reads its configurations and names its weights.
 struct DecoderFamily {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/layer_stack.h"
 
+#include "tessera/sharding/parallel/numbered_init.h"
+
 #include <torch/types.h>
 
 namespace tessera::zoo {
@@ -14,10 +16,14 @@ std::vector<TransformerLayerOptions> equal_layers(
 TransformerLayers make_layers(
     const LayerContext& context,
     const std::vector<TransformerLayerOptions>& options,
-    const std::vector<int>& numbers) {
+    const std::vector<int>& numbers,
+    int before) {
   std::vector<TransformerLayer> layers;
   for (const int number : numbers) {
-    layers.emplace_back(context, options[static_cast<size_t>(number)]);
+    const NumberedInit init(before + number);
+    layers.emplace_back(
+        context.numbered(before + number),
+        options[static_cast<size_t>(number)]);
   }
   return TransformerLayers(
       layers,

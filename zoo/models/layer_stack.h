@@ -15,11 +15,13 @@ std::vector<TransformerLayerOptions> equal_layers(
     int64_t count);
 
 /// Layers of these numbers, none of which is recomputed at first.
-/// @param options of all layers of the model.
+/// @param options of all layers of the model, or of one half of it.
+/// @param before layers of the model before that half.
 TransformerLayers make_layers(
     const LayerContext& context,
     const std::vector<TransformerLayerOptions>& options,
-    const std::vector<int>& numbers);
+    const std::vector<int>& numbers,
+    int before = 0);
 
 /// The layers [begin, end) on state.hidden.
 /// @param entered also adds what enters each of them to state.entered.

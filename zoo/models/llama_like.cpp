@@ -4,6 +4,13 @@
 namespace tessera::zoo {
 
 DecoderConfig llama_like_config(const ConfigFields& fields) {
+  fields.require_only("partial_rotary_factor", 1.0);
+  return llama_like_config(fields, /*rotary_share=*/1);
+}
+
+DecoderConfig llama_like_config(
+    const ConfigFields& fields,
+    double rotary_share) {
   const int64_t features = fields.size({"hidden_size"});
   const int64_t heads = fields.size({"num_attention_heads"});
   TESSERA_CHECK(
@@ -13,7 +20,6 @@ DecoderConfig llama_like_config(const ConfigFields& fields) {
       features,
       " can not be divided by num_attention_heads ",
       heads);
-  fields.require_only("partial_rotary_factor", 1.0);
   DecoderConfig decoder;
   decoder.vocab = fields.size({"vocab_size"});
   decoder.features = features;
@@ -45,7 +51,9 @@ DecoderConfig llama_like_config(const ConfigFields& fields) {
 
   decoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
   decoder.rotary = fields.rotary(
-      attention.head_features, fields.size({"max_position_embeddings"}, 2048));
+      static_cast<int64_t>(
+          static_cast<double>(attention.head_features) * rotary_share),
+      fields.size({"max_position_embeddings"}, 2048));
   decoder.final_norm = layer.norm;
   decoder.tied_head = fields.get<bool>({"tie_word_embeddings"}, false);
   decoder.classifier = ClassifierOptions::from_config(fields);

@@ -10,6 +10,11 @@ namespace tessera::zoo {
 /// fields that all of them have are read.
 DecoderConfig llama_like_config(const ConfigFields& fields);
 
+/// The same, with rotary positions for a share of each head's features.
+DecoderConfig llama_like_config(
+    const ConfigFields& fields,
+    double rotary_share);
+
 /// Layers that see a window, from `layer_types`, or `use_sliding_window` and
 /// `max_window_layers` as Qwen has them.
 void read_windows(const ConfigFields& fields, DecoderConfig& decoder);

@@ -2,6 +2,8 @@
 #include "tessera/zoo/models/model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/zoo/layers/transformer_layer.h"
 
 #include <utility>
 
@@ -93,7 +95,7 @@ Model::Model(
       config_(std::move(config)),
       names_(std::move(names)),
       may_be_missing_(std::move(may_be_missing)) {
-  names_.is_part = !stage_.is_whole();
+  names_.is_part = names_.is_part || !stage_.is_whole();
 }
 
 ModelOutput Model::forward(const ModelInput& input) {
@@ -111,6 +113,18 @@ ModelOutput Model::forward(const ModelInput& input) {
   return finish(input, state);
 }
 
+void Model::set_recomputed_layers(int64_t count) {
+  const std::vector<int> numbers = stage_.own();
+  size_t next = 0;
+  for (const auto& module : modules()) {
+    // In the order in which they were registered, which is the model's.
+    if (auto* block =
+            dynamic_cast<TransformerLayers::Impl::Block::Impl*>(module.get())) {
+      block->use_checkpoint = numbers.at(next++) < count;
+    }
+  }
+}
+
 LayerState Model::forward_chunk(
     int chunk,
     const ModelInput& input,
@@ -124,6 +138,9 @@ ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
   TESSERA_CHECK(
       stage_.has_last(),
       "Model::finish: the model's last layer is on another stage.");
+  // It draws the same wherever the layers are: its number is the one behind
+  // theirs.
+  const RandomLayerScope random(stage_.count(), state.hidden.device());
   return output(input, state);
 }
 

@@ -101,6 +101,10 @@ class Model : public torch::nn::Module {
   /// The end of the model, on the stage that has its last layer.
   ModelOutput finish(const ModelInput& input, const LayerState& state);
 
+  /// The first `count` layers of the whole model are computed again in
+  /// backward, the others not.
+  void set_recomputed_layers(int64_t count);
+
   /// Which layers are here.
   const StageLayers& stage() const {
     return stage_;

@@ -23,32 +23,66 @@ struct TypeNames {
   const char* positions;
   const char* activation;
   std::vector<const char*> dropouts;
-  bool free_head_dim;
+  /// Features of a head; null where they follow from the others.
+  const char* head;
+  bool scaled; ///< attention
 };
+
+/// GPT-2 and GPT-J.
+TypeNames gpt_names(const char* type) {
+  return {
+      type,
+      "n_inner",
+      "layer_norm_epsilon",
+      "n_positions",
+      "activation_function",
+      {"attn_pdrop", "resid_pdrop"},
+      nullptr,
+      true};
+}
+
+TypeNames bert_names(const char* type) {
+  return {
+      type,
+      "intermediate_size",
+      "layer_norm_eps",
+      "max_position_embeddings",
+      "hidden_act",
+      {"attention_probs_dropout_prob", "hidden_dropout_prob"},
+      nullptr,
+      true};
+}
+
+/// T5, CPM-1 and CPM-2.
+TypeNames t5_names(const char* type) {
+  return {
+      type,
+      "d_ff",
+      "layer_norm_epsilon",
+      "n_positions",
+      "feed_forward_proj",
+      {"dropout_rate"},
+      "d_kv",
+      false};
+}
 
 const TypeNames& names_of(const ConfigFields& fields) {
   static const std::vector<TypeNames> kTypes = {
-      {"gpt2",
-       "n_inner",
-       "layer_norm_epsilon",
-       "n_positions",
-       "activation_function",
-       {"attn_pdrop", "resid_pdrop"},
-       false},
-      {"gptj",
-       "n_inner",
-       "layer_norm_epsilon",
-       "n_positions",
-       "activation_function",
-       {"attn_pdrop", "resid_pdrop"},
-       false},
+      bert_names("bert"),
+      t5_names("cpm1"),
+      t5_names("cpm2"),
+      gpt_names("gpt2"),
+      gpt_names("gptj"),
       {"llama",
        "intermediate_size",
        "rms_norm_eps",
        "max_position_embeddings",
        "hidden_act",
        {"attention_dropout"},
-       true}};
+       "head_dim",
+       true},
+      bert_names("roberta"),
+      t5_names("t5")};
   const auto type = fields.get<std::string>({"model_type"}, "");
   std::string list;
   for (const TypeNames& one : kTypes) {
@@ -79,7 +113,7 @@ nlohmann::json from_model_center(
   for (const char* name : {"length_scale", "int8", "post_layer_norm"}) {
     fields.require_only(name, false);
   }
-  fields.require_only("attn_scale", true);
+  fields.require_only("attn_scale", names.scaled);
   nlohmann::json result = {{"model_type", names.model_type}};
   const auto take = [&](const Renamed& renamed) {
     if (const auto value = fields.json(renamed.theirs)) {
@@ -91,10 +125,15 @@ nlohmann::json from_model_center(
   take({"vocab_size", {"vocab_size"}});
   take({"dim_model", {"hidden_size"}});
   take({"num_layers", {"num_hidden_layers"}});
+  take({"num_encoder_layers", {"num_hidden_layers"}});
+  take({"num_decoder_layers", {"num_decoder_layers"}});
   take({"num_heads", {"num_attention_heads"}});
   take({"dim_ff", {names.inner}});
   take({"norm_eps", {names.eps}});
   take({"position_size", {names.positions}});
+  take({"type_size", {"type_vocab_size"}});
+  take({"position_bias_num_buckets", {"relative_attention_num_buckets"}});
+  take({"position_bias_max_distance", {"relative_attention_max_distance"}});
   take({"pos_rotary_dim", {"rotary_dim"}});
   take({"dropout_p", names.dropouts});
   take({"att_init_std", {"initializer_range"}});
@@ -104,11 +143,11 @@ nlohmann::json from_model_center(
   const int64_t features = fields.size({"dim_model"});
   const int64_t heads = fields.size({"num_heads"});
   const int64_t head = fields.size({"dim_head"}, features / heads);
-  if (names.free_head_dim) {
-    result["head_dim"] = head;
+  if (names.head != nullptr) {
+    result[names.head] = head;
   }
   TESSERA_CHECK(
-      names.free_head_dim || head * heads == features,
+      names.head != nullptr || head * heads == features,
       origin,
       ": dim_head ",
       head,
@@ -119,9 +158,14 @@ nlohmann::json from_model_center(
       ", as it is in every ",
       names.model_type);
   auto activation = fields.get<std::string>({"ffn_activate_fn"}, "gelu");
-  constexpr const char* kGated = "gated_";
-  if (activation.starts_with(kGated)) {
-    activation = activation.substr(std::string(kGated).size());
+  const std::string gated = "gated_";
+  const bool is_gated = activation.starts_with(gated);
+  if (is_gated) {
+    activation = activation.substr(gated.size());
+  }
+  if (!names.scaled) { // T5's field says whether there is a gate.
+    result[names.activation] = (is_gated ? "gated-" : "") + activation;
+    return result;
   }
   // ModelCenter's is the one with tanh.
   result[names.activation] = activation == "gelu" ? "gelu_new" : activation;

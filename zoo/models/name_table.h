@@ -49,8 +49,8 @@ struct NameTable {
   /// weights saved twice, heads of another task. `*` stands for a number, at
   /// the end for anything; with the prefix or without.
   std::vector<std::string> ignored;
-  /// The parameters are those of a pipeline's stage: tensors that are in a line
-  /// and not here are another stage's.
+  /// The parameters are those of a pipeline's stage, or some of the experts:
+  /// tensors that are in a line and not here are other ranks'.
   bool is_part = false;
 };
 

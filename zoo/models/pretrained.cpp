@@ -4,9 +4,12 @@
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/weight_writer.h"
 
@@ -87,6 +90,15 @@ class PartGatherer {
   Communicator* group_ = nullptr;
 };
 
+/// @throws tessera::Error where no rank could write a whole folder.
+void check_has_all(const Model& model) {
+  TESSERA_CHECK(
+      !model.names().is_part,
+      "save_pretrained: this rank's model is a pipeline's stage, which its "
+      "engine saves together with the others, or has some of the experts only: "
+      "load a checkpoint of it into a whole model, and save that.");
+}
+
 /// A folder and its weights, on the rank that writes. What goes wrong there is
 /// thrown by finish(), so that others are not left alone in a collective.
 class FolderJob {
@@ -160,6 +172,12 @@ LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
 
 } // namespace
 
+LayerContext layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return (tensor ? LayerContext(*tensor) : LayerContext())
+      .on_stage(parallel.place());
+}
+
 LoadWeightsOptions weight_options(const Model& model) {
   return options_with(model, model.names());
 }
@@ -172,18 +190,29 @@ std::shared_ptr<Model> from_pretrained(
       fs::exists(path),
       path,
       " does not exist; give the folder of an unpacked Hugging Face model");
-  const auto config = JsonFields::from_file(path);
+  const auto fields = JsonFields::from_file(path);
+  nlohmann::json config = fields.object();
+  config.update(options.config);
+  const std::string architecture =
+      options.head.empty()
+          ? options.architecture
+          : architecture_with_head(config, options.head, fields.origin());
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
-        config.object(),
-        {options.architecture, options.context},
-        config.origin());
+        config,
+        {architecture,
+         options.context,
+         [&](const std::string& name) {
+           return WeightFiles::open(folder).entries().contains(name);
+         }},
+        fields.origin());
+    convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });
   const LoadWeightsReport report =
       load_weights(*model, folder, weight_options(*model));
-  if (model->stage().is_whole()) { // else they are other stages'
+  if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }
   log_list(folder, "not in the checkpoint, fresh", report.missing);
@@ -198,9 +227,11 @@ LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
     const fs::path& folder) {
-  // What is not this stage's is another's, or unexpected: the engine knows.
   NameTable table = model.names();
-  table.is_part = false;
+  if (!has_divided_experts(model)) {
+    // What is not this stage's is another's, or unexpected: the engine knows.
+    table.is_part = false;
+  }
   return engine.load_weights(folder, options_with(model, table));
 }
 
@@ -209,6 +240,7 @@ void save_pretrained(
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const torch::NoGradGuard no_grad;
+  check_has_all(model);
   const auto parameters = model.named_parameters();
   for (const auto& item : parameters) {
     TESSERA_CHECK(
@@ -248,6 +280,10 @@ void save_pretrained(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
+  TESSERA_CHECK(
+      !has_divided_experts(model),
+      "save_pretrained: this rank has some of the experts only; load a "
+      "checkpoint of it into a whole model, and save that.");
   WholeModel whole = engine.whole_model();
   std::map<std::string, std::vector<int64_t>> sizes;
   std::map<std::string, at::ScalarType> dtypes;

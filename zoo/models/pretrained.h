@@ -3,15 +3,20 @@
 // Models from and to Hugging Face folders.
 
 #include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/registry.h"
 
 #include <ATen/core/ScalarType.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <memory>
 
 namespace tessera::zoo {
+
+/// What this rank's layers are made with.
+LayerContext layer_context(ParallelRun& parallel);
 
 struct FromPretrainedOptions {
   /// Overrides config.json's, to read a language model as a classifier, say:
@@ -19,7 +24,12 @@ struct FromPretrainedOptions {
   /// which ranks must seed alike; the log says so), and those it has too many
   /// are left out.
   std::string architecture;
-  LayerContext context; ///< plain or tensor-parallel layers
+  /// In place of `architecture`: the family's one whose name ends with this, as
+  /// "ForSequenceClassification".
+  std::string head;
+  /// Entries that replace those of config.json, such as names of classes.
+  nlohmann::json config = nlohmann::json::object();
+  LayerContext context; ///< plain or tensor-parallel layers, of which stage
   /// Of parameters; the file's numbers are converted.
   at::ScalarType dtype = at::kFloat;
   /// The model gets no memory: tessera::wrap() reads each rank's part of the

@@ -30,8 +30,12 @@ void add_experts(
     const ConfigFields& fields,
     DecoderConfig& decoder,
     const std::optional<int64_t>& shared) {
-  // Its loss would have a term for the balance of experts.
-  fields.require_only("output_router_logits", false);
+  decoder.router_losses = fields.get<bool>({"output_router_logits"}, false);
+  decoder.router_balance =
+      fields.get<double>({"router_aux_loss_coef"}, decoder.router_balance);
+  // These two are not transformers'.
+  decoder.router_z = fields.get<double>({"router_z_loss_coef"}, 0);
+  const auto capacity = fields.find<double>({"expert_capacity_factor"});
   const int64_t step = fields.size({"decoder_sparse_step"}, 1);
   const std::vector<int64_t> dense = dense_layers(fields);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
@@ -47,6 +51,7 @@ void add_experts(
     experts.experts = fields.count({"num_experts", "num_local_experts"});
     experts.experts_per_token = fields.size({"num_experts_per_tok"});
     experts.normalise = fields.get<bool>({"norm_topk_prob"}, false);
+    experts.capacity_factor = capacity;
     if (shared) {
       experts.shared = layer.feed_forward;
       experts.shared->inner = *shared;

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
 
@@ -118,6 +119,33 @@ std::vector<std::string> registered_models() {
   return types;
 }
 
+std::string architecture_with_head(
+    const nlohmann::json& config,
+    const std::string& head,
+    const std::string& origin) {
+  if (is_model_center(config)) {
+    return architecture_with_head(
+        from_model_center(config, origin), head, origin);
+  }
+  const ModelFamily& family = family_of(ConfigFields(config, origin));
+  std::vector<std::string> names;
+  for (const Architecture& one : family.architectures) {
+    if (one.name.ends_with(head)) {
+      return one.name;
+    }
+    names.push_back(one.name);
+  }
+  TESSERA_FAIL(
+      origin,
+      ": of ",
+      family.model_type,
+      " there is no ...",
+      head,
+      ", only ",
+      listed(names),
+      "; use another model");
+}
+
 std::shared_ptr<Model> from_config(
     const nlohmann::json& config,
     const FromConfigOptions& options,
@@ -125,7 +153,7 @@ std::shared_ptr<Model> from_config(
   if (is_model_center(config)) {
     return from_config(from_model_center(config, origin), options, origin);
   }
-  const ConfigFields fields(config, origin);
+  const ConfigFields fields(config, origin, options.has_tensor);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(
       family,
@@ -134,7 +162,16 @@ std::shared_ptr<Model> from_config(
       origin);
   nlohmann::json kept = config;
   kept["architectures"] = {architecture.name};
-  return architecture.make(fields, options.context, std::move(kept));
+  auto model = architecture.make(fields, options.context, std::move(kept));
+  TESSERA_CHECK(
+      options.context.context() == nullptr ||
+          dynamic_cast<const Decoder*>(model.get()) != nullptr,
+      origin,
+      ": sequences can be divided over context-parallel ranks in decoders "
+      "only, and this is a ",
+      architecture.name,
+      "; use a context size of 1");
+  return model;
 }
 
 } // namespace tessera::zoo

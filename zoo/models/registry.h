@@ -41,10 +41,20 @@ void register_model(ModelFamily family);
 /// All families, by model_type.
 std::vector<std::string> registered_models();
 
+/// The architecture of config.json's family whose name ends with `head`.
+/// @throws tessera::Error when there is none, naming those there are.
+std::string architecture_with_head(
+    const nlohmann::json& config,
+    const std::string& head,
+    const std::string& origin = "config.json");
+
 struct FromConfigOptions {
   /// Overrides config.json's, to read an encoder as a classifier, say.
   std::string architecture;
   LayerContext context; ///< plain or tensor-parallel layers
+  /// Of the checkpoint that will be loaded, for what config.json leaves open:
+  /// whether a head is tied. Empty where there is none.
+  HasTensor has_tensor;
 };
 
 /// A model with fresh weights. With a group it has no memory until

@@ -15,10 +15,11 @@ at::Tensor VocabHead::logits(
     const at::Tensor& bias) const {
   const at::Tensor own = at::linear(context_.enter(hidden), weight, bias);
   const TensorParallel* how = context_.parallel();
-  return how == nullptr
-             ? own
-             : gather_parts(
-                   own, -1, DimSplit(vocab_, context_.ranks()), *how->group);
+  return context_.all_tokens(
+      how == nullptr
+          ? own
+          : gather_parts(
+                own, -1, DimSplit(vocab_, context_.ranks()), *how->group));
 }
 
 at::Tensor VocabHead::loss(
@@ -26,17 +27,46 @@ at::Tensor VocabHead::loss(
     const at::Tensor& weight,
     const at::Tensor& bias,
     const at::Tensor& targets) const {
+  const ContextParallel* how = context_.context();
+  if (how == nullptr) {
+    return own_loss(hidden, weight, bias, targets, /*is_mean=*/true);
+  }
+  return context_mean(
+      own_loss(
+          hidden,
+          weight,
+          bias,
+          context_.own_tokens(targets),
+          /*is_mean=*/false),
+      targets.ne(CrossEntropyOptions().ignore_index).sum(),
+      *how);
+}
+
+at::Tensor VocabHead::own_loss(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& targets,
+    bool is_mean) const {
   if (const TensorParallel* how = context_.parallel()) {
+    VocabParallelLossOptions options;
+    options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(
         at::linear(context_.enter(hidden), weight, bias),
         targets,
         DimSplit(vocab_, context_.ranks()),
-        *how->group);
+        *how->group,
+        options);
   }
   if (bias.defined()) {
-    return cross_entropy(at::linear(hidden, weight, bias), targets);
+    CrossEntropyOptions options;
+    options.is_mean = is_mean;
+    return cross_entropy(at::linear(hidden, weight, bias), targets, options);
   }
-  return chunked_cross_entropy(hidden, weight, targets);
+  ChunkedCrossEntropyOptions options;
+  options.reduction = is_mean ? ChunkedCrossEntropyOptions::Reduction::kMean
+                              : ChunkedCrossEntropyOptions::Reduction::kSum;
+  return chunked_cross_entropy(hidden, weight, targets, options);
 }
 
 } // namespace tessera::zoo

@@ -18,15 +18,15 @@ class VocabHead {
   VocabHead(const LayerContext& context, int64_t vocab)
       : context_(context), vocab_(vocab) {}
 
-  /// [B, S, features] -> [B, S, vocab], whole on every rank.
+  /// [B, S, features] -> [B, S, vocab], whole on every rank: of all tokens.
   at::Tensor logits(
       const at::Tensor& hidden,
       const at::Tensor& weight,
       const at::Tensor& bias) const;
 
-  /// Mean cross-entropy with targets [B, S], without logits for all tokens at a
-  /// time where there is neither a bias nor a group, and without gathering them
-  /// where there is one.
+  /// Mean cross-entropy with targets [B, S] of whole sequences, without logits
+  /// for all tokens at a time where there is neither a bias nor a group, and
+  /// without gathering them where there is one.
   at::Tensor loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,
@@ -34,6 +34,14 @@ class VocabHead {
       const at::Tensor& targets) const;
 
  private:
+  /// Over the tokens of this rank, of which there may be none that counts.
+  at::Tensor own_loss(
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const at::Tensor& bias,
+      const at::Tensor& targets,
+      bool is_mean) const;
+
   LayerContext context_;
   int64_t vocab_;
 };

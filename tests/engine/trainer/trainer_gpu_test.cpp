@@ -9,7 +9,7 @@
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/zoo/bert.h"
+#include "zoo/small_bert.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,23 +25,22 @@ using namespace testing;
 
 class TrainerCuda : public CudaRanksTest {};
 
-BertConfig small_bert() {
-  BertConfig config;
-  config.vocab_size = 500;
-  config.hidden_size = 64;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.intermediate_size = 128;
-  config.max_position_embeddings = 32;
-  config.hidden_dropout_prob = 0;
-  config.attention_probs_dropout_prob = 0;
-  return config;
+nlohmann::json without_dropout() {
+  return {
+      {"vocab_size", 500},
+      {"hidden_size", 64},
+      {"num_hidden_layers", 3},
+      {"num_attention_heads", 4},
+      {"intermediate_size", 128},
+      {"max_position_embeddings", 32},
+      {"hidden_dropout_prob", 0.0},
+      {"attention_probs_dropout_prob", 0.0}};
 }
 
 /// The same tokens on every device.
 class TokensTask : public TrainingTask {
  public:
-  TokensTask(BertForSequenceClassification model, c10::Device device)
+  TokensTask(std::shared_ptr<zoo::Model> model, c10::Device device)
       : model_(std::move(model)), device_(device) {}
 
   int64_t batch_size() const override {
@@ -54,18 +53,16 @@ class TokensTask : public TrainingTask {
   void load(int64_t index) override {
     torch::manual_seed(index);
     input_.input_ids = to_device(torch::randint(500, {4, 32}), device_);
-    labels_ = to_device(torch::randint(2, {4}), device_);
+    input_.labels = to_device(torch::randint(2, {4}), device_);
   }
   MicroBatch forward(int64_t) override {
-    const auto logits = model_->forward(input_).to(torch::kFloat);
-    return {torch::nn::functional::cross_entropy(logits, labels_), 128};
+    return {model_->forward(input_).loss, 128};
   }
 
  private:
-  BertForSequenceClassification model_;
+  std::shared_ptr<zoo::Model> model_;
   c10::Device device_;
-  BertInput input_;
-  at::Tensor labels_;
+  zoo::ModelInput input_;
 };
 
 std::vector<nlohmann::json> train_on(
@@ -75,15 +72,15 @@ std::vector<nlohmann::json> train_on(
     std::optional<at::ScalarType> dtype,
     const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  auto model = lazy(
-      [] { return BertForSequenceClassification(small_bert()); }, {.seed = 3});
+  const auto model =
+      lazy([] { return small_bert(without_dropout()); }, {.seed = 3});
   move_module(*model, device);
   EngineOptions options;
   options.log_memory = false;
   options.sharding.precision.parameters = dtype;
   auto engine = wrap(model, options);
   model->train();
-  model->set_checkpointed_layers(checkpointed_layers);
+  model->set_recomputed_layers(checkpointed_layers);
   TokensTask task(model, device);
   TrainerOptions trainer;
   trainer.max_steps = 6;

@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/group_operations.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/sharding/parallel/exchange_operations.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 
 #include <gtest/gtest.h>
@@ -133,6 +134,93 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
           false);
     });
   }
+}
+
+// Uneven in both dimensions, and back.
+TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    testing::run_ranks(ranks, [ranks](World& world) {
+      auto group = world.new_communicator("context");
+      const DimSplit tokens(kUneven, ranks);
+      const DimSplit heads(5, ranks);
+      const at::Tensor whole = numbers({2, 5, kUneven, 3}, 1);
+      const auto part = [&](int64_t dim, const DimSplit& split) {
+        return whole.narrow(
+            dim, split.begin(world.rank()), split.length(world.rank()));
+      };
+      const at::Tensor by_heads =
+          all_to_all_parts(part(2, tokens), 2, tokens, 1, heads, *group);
+      EXPECT_TRUE(by_heads.equal(part(1, heads)));
+      EXPECT_TRUE(all_to_all_parts(by_heads, 1, heads, -2, tokens, *group)
+                      .equal(part(2, tokens)));
+      const auto exchange = [&](const at::Tensor& x, Communicator& g) {
+        return all_to_all_parts(x, 2, tokens, 1, heads, g);
+      };
+      const at::Tensor own =
+          own_numbers({2, 5, tokens.length(world.rank()), 3}, *group);
+      expect_transpose(exchange, own, *group, false, false);
+      expect_error(
+          [&] { all_to_all_parts(whole, 2, tokens, 0, heads, *group); },
+          {"all_to_all_parts"});
+    });
+  }
+}
+
+// Rank r sends 2 r + destination rows, the first rank nothing to itself.
+TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
+  for (const int ranks : {1, 2, 3}) {
+    testing::run_ranks(ranks, [ranks](World& world) {
+      auto group = world.new_communicator("expert");
+      RowExchange exchange;
+      std::vector<at::Tensor> expected;
+      int64_t rows = 0;
+      for (int r = 0; r < ranks; ++r) {
+        exchange.sent.push_back(2 * world.rank() + r);
+        exchange.taken.push_back(2 * r + world.rank());
+        rows += exchange.sent.back();
+        // What rank r has, of which this rank's rows begin behind the others'.
+        int64_t begin = 0;
+        for (int before = 0; before < world.rank(); ++before) {
+          begin += 2 * r + before;
+        }
+        int64_t all = 0;
+        for (int to = 0; to < ranks; ++to) {
+          all += 2 * r + to;
+        }
+        expected.push_back(
+            numbers({all, 2}, 100 + r).narrow(0, begin, exchange.taken.back()));
+      }
+      const at::Tensor own = own_numbers({rows, 2}, *group);
+      EXPECT_TRUE(
+          all_to_all_rows(own, exchange, *group).equal(torch::cat(expected)));
+      expect_transpose(
+          [&](const at::Tensor& x, Communicator& g) {
+            return all_to_all_rows(x, exchange, g);
+          },
+          own,
+          *group,
+          false,
+          false);
+      expect_error(
+          [&] {
+            all_to_all_rows(
+                torch::zeros({rows + 1, 2}, at::kDouble), exchange, *group);
+          },
+          {"all_to_all_rows", "rows are to be sent"});
+    });
+  }
+}
+
+TEST(GroupOperations, AMeanLeavesGradientsAsTheyAre) {
+  testing::run_ranks(3, [](World& world) {
+    auto group = world.new_communicator("context");
+    const at::Tensor own =
+        torch::full({2}, world.rank() + 1.0, at::kDouble).requires_grad_();
+    const at::Tensor mean = mean_over_group(own, *group);
+    EXPECT_TRUE(mean.equal(torch::full({2}, 2.0, at::kDouble)));
+    (mean * 5).sum().backward();
+    EXPECT_TRUE(own.grad().equal(torch::full({2}, 5.0, at::kDouble)));
+  });
 }
 
 TEST(GroupOperations, CanBeDifferentiatedTwice) {

@@ -3,11 +3,14 @@
 // A small transformer's block of parallel layers.
 
 #include "tessera/sharding/parallel/parallel_attention.h"
+#include "tessera/sharding/parallel/parallel_dropout.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/sequence_layer_norm.h"
-#include "tessera/sharding/parallel/tensor_random.h"
 
 #include <torch/torch.h>
+
+#include <optional>
 
 namespace tessera {
 
@@ -18,8 +21,11 @@ constexpr int64_t kLength = 12;
 const DistributedParameterOptions kDouble{at::kDouble};
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl(const TensorParallel& how, double dropout)
-      : how(how), dropout(dropout) {
+  BlockImpl(
+      const TensorParallel& how,
+      double dropout,
+      std::optional<int64_t> number = {})
+      : how(how), dropout(dropout), number(number) {
     const SequenceLayerNormOptions norm{
         .features = kFeatures, .parameters = kDouble};
     norm1 = register_module("norm1", SequenceLayerNorm(how, norm));
@@ -44,22 +50,23 @@ struct BlockImpl : torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& x) {
+    const RandomLayerScope random(number, x.device());
     const at::Tensor middle = x + drop(attention->forward(norm1->forward(x)));
-    return middle +
-           drop(down->forward(at::gelu(up->forward(norm2->forward(middle)))));
+    at::Tensor inner = at::gelu(up->forward(norm2->forward(middle)));
+    if (is_training()) {
+      inner = dropout_part(inner, dropout, -1, up->split(), how);
+    }
+    return middle + drop(down->forward(inner));
   }
 
   /// Of activations between layers.
   at::Tensor drop(const at::Tensor& x) {
-    if (!how.sequence) {
-      return torch::dropout(x, dropout, is_training());
-    }
-    const TensorRandomScope random(*how.group, x.device());
-    return torch::dropout(x, dropout, is_training());
+    return is_training() ? dropout_between(x, dropout, how) : x;
   }
 
   TensorParallel how;
   double dropout;
+  std::optional<int64_t> number;
   SequenceLayerNorm norm1{nullptr}, norm2{nullptr};
   ParallelAttention attention{nullptr};
   ColumnParallelLinear up{nullptr};

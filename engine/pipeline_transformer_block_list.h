@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Blocks one after the other, each on one stage of a pipeline, in a module that
+// is otherwise the same on all ranks (BMTrain's PipelineTransformerBlockList).
+
+#include "tessera/engine/pipelined_batches.h"
+#include "tessera/sharding/checkpoint_block.h"
+#include "tessera/sharding/residency_hints.h"
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// A TransformerBlockList over pipeline stages. Every rank calls the whole
+/// module with a batch of its own, as under data parallelism; the blocks of a
+/// stage see the batches of all stages. What is around the list is on every
+/// stage: wrap() with EngineOptions::parallel keeps its copies equal, and
+/// Engine::backward() averages over all ranks.
+///
+/// Hidden states are one tensor; further arguments are tensors of this rank's
+/// batch, defined or not, and go to every block.
+template <typename Holder>
+class PipelineTransformerBlockListImpl : public torch::nn::Module,
+                                         public ModuleContainer {
+ public:
+  using Block = CheckpointBlock<Holder>;
+
+  /// Collective over the job; see PipelinedBatches.
+  /// @param count of blocks; there are at least as many as stages.
+  /// @param make the block of a number; called for this stage's alone, whose
+  ///   names are their numbers.
+  PipelineTransformerBlockListImpl(
+      World& world,
+      const ParallelMesh& mesh,
+      int count,
+      const std::function<Holder(int number)>& make,
+      const CheckpointOptions& options = {})
+      : batches_(std::make_shared<PipelinedBatches>(world, mesh)),
+        layers_(batches_->place(), count) {
+    for (const int number : layers_.own()) {
+      blocks_.push_back(this->register_module(
+          std::to_string(number), Block(make(number), options).ptr()));
+    }
+  }
+
+  /// Collective over the stages; backward is too.
+  template <typename... Others>
+  at::Tensor forward(const at::Tensor& hidden, const Others&... others) {
+    return run(hidden, {others...}, std::index_sequence_for<Others...>());
+  }
+
+  /// The blocks that are here.
+  const StageLayers& layers() const {
+    return layers_;
+  }
+
+ private:
+  template <size_t... I>
+  at::Tensor run(
+      const at::Tensor& hidden,
+      const std::vector<at::Tensor>& others,
+      std::index_sequence<I...> /*number_of_others*/) {
+    return batches_->run(
+        hidden,
+        others,
+        [this](const at::Tensor& x, const std::vector<at::Tensor>& given) {
+          at::Tensor y = x;
+          for (const auto& block : blocks_) {
+            y = block->forward(y, given[I]...);
+          }
+          return y;
+        });
+  }
+
+  std::shared_ptr<PipelinedBatches> batches_;
+  StageLayers layers_;
+  std::vector<std::shared_ptr<typename Block::Impl>> blocks_;
+};
+
+/// The holder.
+template <typename Holder>
+class PipelineTransformerBlockList
+    : public torch::nn::ModuleHolder<PipelineTransformerBlockListImpl<Holder>> {
+ public:
+  using Impl = PipelineTransformerBlockListImpl<Holder>;
+  using torch::nn::ModuleHolder<Impl>::ModuleHolder;
+
+  // ModuleHolder's own does not see a forward that is a template.
+  template <typename... Arguments>
+  at::Tensor operator()(const Arguments&... arguments) {
+    return this->get()->forward(arguments...);
+  }
+};
+
+} // namespace tessera

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/divided_experts.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace tessera {
+
+namespace {
+
+using Parameters = std::unordered_set<const c10::TensorImpl*>;
+
+Parameters parameters_of_experts(const torch::nn::Module& module) {
+  Parameters found;
+  for (const auto& parameter : divided_experts_of(module)->parameters()) {
+    found.insert(parameter.unsafeGetTensorImpl());
+  }
+  return found;
+}
+
+} // namespace
+
+bool has_divided_experts(const torch::nn::Module& module) {
+  return !divided_experts_of(module)->children().empty();
+}
+
+bool is_divided_experts(
+    const std::string& /*path*/,
+    const torch::nn::Module& module) {
+  return dynamic_cast<const DividedExperts*>(&module) != nullptr;
+}
+
+std::shared_ptr<torch::nn::Module> divided_experts_of(
+    const torch::nn::Module& module) {
+  const auto list = std::make_shared<torch::nn::ModuleListImpl>();
+  for (const auto& one : module.modules(/*include_self=*/false)) {
+    if (is_divided_experts({}, *one)) {
+      list->push_back(one);
+    }
+  }
+  return list;
+}
+
+void check_experts_apart(
+    const torch::nn::Module& module,
+    const IgnoredParameters& ignored) {
+  const Parameters experts = parameters_of_experts(module);
+  if (experts.empty()) {
+    return;
+  }
+  const auto parameters = take_parameter_census(module, ignored);
+  const auto is_expert = [&](const ParameterRecord& record) {
+    return experts.contains(record.tensor.unsafeGetTensorImpl());
+  };
+  const auto of_expert =
+      std::find_if(parameters.begin(), parameters.end(), is_expert);
+  const auto other =
+      std::find_if_not(parameters.begin(), parameters.end(), is_expert);
+  TESSERA_CHECK(
+      of_expert == parameters.end() || other == parameters.end(),
+      "wrap: '",
+      of_expert->name(),
+      "' is of an expert that other ranks do not have, and '",
+      other->name(),
+      "' is not; an engine divides all its parameters over the same ranks. "
+      "Leave the experts out with groups.ignored.modules = is_divided_experts, "
+      "and give divided_experts_of(model) an engine of their own, over the "
+      "ranks of ParallelGroup::kSameExperts.");
+}
+
+void average_gradients(
+    const torch::nn::Module& module,
+    Communicator& gradients,
+    Communicator& same_experts) {
+  const c10::NoGradGuard no_grad;
+  const Parameters experts = parameters_of_experts(module);
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad()) {
+      continue;
+    }
+    at::Tensor& gradient = parameter.mutable_grad();
+    gradient =
+        gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter);
+    Communicator& ranks = experts.contains(parameter.unsafeGetTensorImpl())
+                              ? same_experts
+                              : gradients;
+    ranks
+        .all_reduce_sum(
+            gradient, "average of the gradient of '" + item.key() + "'")
+        .wait();
+    gradient.div_(ranks.size());
+  }
+}
+
+} // namespace tessera

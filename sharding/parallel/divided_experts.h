@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Parameters that not all ranks have: the experts of a rank.
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/sharding/parameter_census.h"
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+/// The experts that a rank has of more. Whatever is registered in it is another
+/// rank's only if that rank is in the same ParallelGroup::kSameExperts, and may
+/// have other names elsewhere.
+class DividedExperts : public torch::nn::Module {
+ public:
+  DividedExperts() : Module("DividedExperts") {}
+};
+
+/// [Note: engines and divided experts] An engine divides all of its parameters
+/// over the same ranks. Experts are divided over the ranks that have the same
+/// ones, which are fewer, by an engine of their own:
+///
+///     options.sharding.groups.ignored.modules = is_divided_experts;
+///     Engine engine(world, model, options);
+///     const auto same = world.part(
+///         world.unique_name("experts"),
+///         mesh.ranks(ParallelGroup::kSameExperts, world.rank()));
+///     Engine experts(*same, divided_experts_of(*model), options_of_experts);
+///     ...
+///     engine.backward(loss);  // the gradients of both
+///     engine.step();
+///     experts.step();
+///
+/// Each of the two clips by the norm of its own gradients. Not with float16,
+/// whose loss scaling one engine would have to tell the other.
+
+/// Whether some of the module's experts are on other ranks.
+bool has_divided_experts(const torch::nn::Module& module);
+
+/// For GroupPolicy::ignored: what an engine of the other parameters leaves out.
+bool is_divided_experts(
+    const std::string& path,
+    const torch::nn::Module& module);
+
+/// All DividedExperts of `module` as a list, which has the same names on all
+/// ranks that have the same experts.
+std::shared_ptr<torch::nn::Module> divided_experts_of(
+    const torch::nn::Module& module);
+
+/// @throws tessera::Error when an engine over `module` would divide experts and
+///     other parameters over the same ranks, saying what to do.
+void check_experts_apart(
+    const torch::nn::Module& module,
+    const IgnoredParameters& ignored);
+
+/// Averages the gradients of all parameters, for training without an engine:
+/// those of DividedExperts over `same_experts`, the others over `gradients`
+/// ([Note: gradients of experts] says why that is right). A parameter without a
+/// gradient counts as zero, and has one afterwards. Parameters, gradients and
+/// optimizer state are whole on every rank that has them.
+/// Collective, blocks; one all-reduce for each parameter.
+/// @param gradients ParallelGroup::kGradients.
+/// @param same_experts ParallelGroup::kSameExperts.
+void average_gradients(
+    const torch::nn::Module& module,
+    Communicator& gradients,
+    Communicator& same_experts);
+
+} // namespace tessera

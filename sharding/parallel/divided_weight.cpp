@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/divided_weight.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/divided_tag.h"
+#include "tessera/sharding/tensor_keys.h"
+
+#include <utility>
+
+namespace tessera {
+
+const char* to_string(TensorDivision division) {
+  switch (division) {
+    case TensorDivision::kColumn:
+      return "kColumn";
+    case TensorDivision::kColumnGathered:
+      return "kColumnGathered";
+    case TensorDivision::kRow:
+      return "kRow";
+    case TensorDivision::kVocab:
+      return "kVocab";
+  }
+  TESSERA_FAIL("an unknown TensorDivision.");
+}
+
+const DividedTag* divided_tag(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has(kDividedKey)
+             ? dynamic_cast<const DividedTag*>(
+                   tensor.unsafeGetTensorImpl()->get_backend_meta())
+             : nullptr;
+}
+
+void set_divided_tag(
+    const at::Tensor& tensor,
+    std::shared_ptr<const DividedParameter> what,
+    bool is_transposed) {
+  auto tag = c10::make_intrusive<DividedTag>();
+  tag->what = std::move(what);
+  tag->is_transposed = is_transposed;
+  tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(tag));
+  add_key(tensor, kDividedKey);
+}
+
+void mark_divided(
+    const at::Tensor& part,
+    std::shared_ptr<const DividedParameter> what) {
+  register_divided_operators();
+  set_divided_tag(part, std::move(what), false);
+}
+
+const DividedParameter* divided_parameter(const at::Tensor& tensor) {
+  const DividedTag* tag = divided_tag(tensor);
+  return tag == nullptr ? nullptr : tag->what.get();
+}
+
+} // namespace tessera

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/expert_exchange.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/parallel/exchange_operations.h"
+#include "tessera/sharding/parallel/linear_function.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+at::Tensor with_gradient_times(const at::Tensor& x, double factor) {
+  return apply_linear(
+      x,
+      [](const at::Tensor& tensor) { return tensor; },
+      [factor](const at::Tensor& gradient) { return gradient * factor; });
+}
+
+/// The kept choices of all tokens, numbered token * k + choice, by expert.
+struct Choices {
+  at::Tensor order; ///< int64 [kept]
+  at::Tensor counts; ///< int64 [experts]: how many each expert got
+};
+
+Choices by_expert(const ExpertRouting& routing, int64_t experts) {
+  at::Tensor expert = routing.experts.flatten();
+  if (routing.kept.defined()) {
+    // Behind all the others.
+    expert = expert.masked_fill(~routing.kept.flatten(), experts);
+  }
+  return {
+      std::get<1>(
+          at::sort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false)),
+      at::bincount(expert, {}, experts + 1).narrow(0, 0, experts)};
+}
+
+std::vector<int64_t> numbers_in(const at::Tensor& counts) {
+  const at::Tensor host = counts.to(at::kCPU).contiguous();
+  const auto* begin = host.const_data_ptr<int64_t>();
+  return {begin, begin + host.numel()};
+}
+
+/// The experts of this rank, one after the other. @param counts rows of each.
+at::Tensor apply_in_turn(
+    const at::Tensor& rows,
+    const std::vector<int64_t>& counts,
+    bool skip_empty,
+    const ExpertFunction& expert) {
+  const std::vector<at::Tensor> inputs = rows.split_with_sizes(counts);
+  std::vector<at::Tensor> results;
+  for (size_t e = 0; e < counts.size(); ++e) {
+    if (counts[e] > 0 || !skip_empty) {
+      results.push_back(expert(static_cast<int64_t>(e), inputs[e]));
+    }
+  }
+  return results.empty() ? rows : at::cat(results);
+}
+
+/// Rows of all experts to those who have them, and their results back.
+at::Tensor apply_elsewhere(
+    const at::Tensor& rows,
+    const at::Tensor& counts,
+    Communicator& group,
+    const ExpertFunction& expert) {
+  const int64_t ranks = group.size();
+  const int64_t local = counts.size(0) / ranks;
+  const at::Tensor sent = counts.contiguous();
+  const at::Tensor taken = at::empty_like(sent);
+  group
+      .all_to_all(
+          taken, sent, "how many tokens go where in '" + group.name() + "'")
+      .wait();
+  // By rank and local expert, as rows arrive; on the host.
+  const at::Tensor both =
+      at::stack({sent, taken}).to(at::kCPU).view({2, ranks, local});
+  const RowExchange there{
+      numbers_in(both[0].sum(1)), numbers_in(both[1].sum(1))};
+  const at::Tensor arrived = all_to_all_rows(rows, there, group);
+
+  const at::Tensor lengths = both[1];
+  const at::Tensor expert_of_row = at::arange(local, lengths.options())
+                                       .repeat({ranks})
+                                       .repeat_interleave(lengths.flatten())
+                                       .to(rows.device());
+  const auto [sorted, order] =
+      at::sort(expert_of_row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto size = static_cast<double>(ranks);
+  const at::Tensor inputs =
+      with_gradient_times(arrived.index_select(0, order), size);
+  const at::Tensor results = with_gradient_times(
+      apply_in_turn(
+          inputs, numbers_in(lengths.sum(0)), /*skip_empty=*/false, expert),
+      1 / size);
+  const at::Tensor by_rank =
+      at::zeros_like(results).index_copy(0, order, results);
+  return all_to_all_rows(by_rank, {there.taken, there.sent}, group);
+}
+
+} // namespace
+
+ExpertRange own_experts(int64_t experts, int rank, int ranks) {
+  TESSERA_CHECK(
+      experts % ranks == 0,
+      experts,
+      " experts cannot be divided over ",
+      ranks,
+      " expert-parallel ranks; use an expert size of ",
+      divisors_of(experts),
+      ".");
+  return {rank * (experts / ranks), experts / ranks};
+}
+
+at::Tensor apply_experts(
+    const at::Tensor& tokens,
+    const ExpertRouting& routing,
+    int64_t experts,
+    Communicator* group,
+    const ExpertFunction& expert) {
+  TESSERA_CHECK(
+      tokens.dim() == 2 && routing.experts.dim() == 2 &&
+          routing.experts.size(0) == tokens.size(0) &&
+          routing.weights.sizes() == routing.experts.sizes(),
+      "apply_experts: tokens of sizes ",
+      tokens.sizes(),
+      ", and a routing of ",
+      routing.experts.sizes(),
+      " experts and ",
+      routing.weights.sizes(),
+      " weights; they are [tokens, features] and [tokens, experts per token]");
+  if (group != nullptr) {
+    own_experts(experts, group->rank(), group->size());
+  }
+  const int64_t choices = routing.experts.size(1);
+  const Choices chosen = by_expert(routing, experts);
+  const int64_t kept = chosen.counts.sum().item<int64_t>();
+  const at::Tensor order = chosen.order.narrow(0, 0, kept);
+  // A copy for each choice, so that gradients are added up in a fixed order.
+  const at::Tensor rows = tokens.unsqueeze(1)
+                              .expand({-1, choices, -1})
+                              .flatten(0, 1)
+                              .index_select(0, order);
+  const at::Tensor results =
+      group != nullptr ? apply_elsewhere(rows, chosen.counts, *group, expert)
+                       : apply_in_turn(
+                             rows,
+                             numbers_in(chosen.counts),
+                             /*skip_empty=*/true,
+                             expert);
+  const at::Tensor by_choice =
+      at::zeros({tokens.size(0) * choices, tokens.size(1)}, results.options())
+          .index_copy(0, order, results)
+          .view({tokens.size(0), choices, tokens.size(1)});
+  return routing.weights.to(results.scalar_type())
+      .unsqueeze(1)
+      .matmul(by_choice)
+      .squeeze(1);
+}
+
+} // namespace tessera

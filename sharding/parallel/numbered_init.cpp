@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/numbered_init.h"
+
+#include "tessera/sharding/lazy_recorder.h"
+
+#include <ATen/Context.h>
+
+#include <mutex>
+#include <utility>
+
+namespace tessera {
+
+NumberedInit::NumberedInit(int64_t number) {
+  const auto own = mixed(static_cast<uint64_t>(number) + 1);
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  {
+    const std::lock_guard lock(generator.mutex());
+    generator_.begin(generator, mixed(generator.current_seed() ^ own));
+  }
+  if (LazyRecording* recording = lazy_recording()) {
+    // Room for 2^24 random operators beside those of other numbers.
+    next_random_ = std::exchange(recording->next_random, own << 24);
+  }
+}
+
+NumberedInit::~NumberedInit() {
+  if (LazyRecording* recording = lazy_recording()) {
+    recording->next_random = next_random_;
+  }
+}
+
+} // namespace tessera

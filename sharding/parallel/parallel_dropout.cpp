@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/parallel_dropout.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/tensor_random.h"
+
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+/// Elements [begin, begin + part.size(dim)) of a dimension of `length`.
+at::Tensor drop_of_whole(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    int64_t begin,
+    int64_t length) {
+  if (probability == 0 || probability == 1) {
+    return at::dropout(part, probability, true); // draws nothing
+  }
+  std::vector<int64_t> sizes = part.sizes().vec();
+  const int64_t own = part.size(dim);
+  sizes.at(static_cast<size_t>(dim < 0 ? dim + part.dim() : dim)) = length;
+  // The CPU's generator makes int32 and converts them to anything else.
+  const at::Tensor mask =
+      at::empty(
+          sizes, part.options().dtype(part.is_cpu() ? at::kInt : at::kBool))
+          .bernoulli_(1 - probability)
+          .narrow(dim, begin, own);
+  return part * mask.to(part.scalar_type()).div_(1 - probability);
+}
+
+} // namespace
+
+bool draws_whole_masks(const TensorParallel& how, at::Device device) {
+  return how.masks == DropoutMasks::kOfWhole ||
+         (how.masks == DropoutMasks::kByDevice && device.is_cpu());
+}
+
+at::Tensor dropout_part(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    const DimSplit& split,
+    const TensorParallel& how) {
+  const int rank = how.group->rank();
+  TESSERA_CHECK(
+      part.size(dim) == split.length(rank),
+      "dropout_part: dimension ",
+      dim,
+      " of a tensor of sizes ",
+      part.sizes(),
+      " should have the ",
+      split.length(rank),
+      " elements that rank ",
+      rank,
+      " of '",
+      how.group->name(),
+      "' has of ",
+      split.size(),
+      ". Pass the split that the layer before was divided by.");
+  if (draws_whole_masks(how, part.device())) {
+    return drop_of_whole(
+        part, probability, dim, split.begin(rank), split.size());
+  }
+  const TensorRandomScope own(*how.group, part.device());
+  return at::dropout(part, probability, true);
+}
+
+at::Tensor dropout_between(
+    const at::Tensor& between,
+    double probability,
+    const TensorParallel& how) {
+  const int64_t dim = how.sequence_dim;
+  const int64_t length = between.size(dim);
+  if (how.sequence) {
+    const int ranks = how.group->size();
+    return dropout_part(
+        between, probability, dim, DimSplit(length * ranks, ranks), how);
+  }
+  return draws_whole_masks(how, between.device())
+             ? drop_of_whole(between, probability, dim, 0, length)
+             : at::dropout(between, probability, true);
+}
+
+} // namespace tessera

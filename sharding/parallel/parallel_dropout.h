@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Dropout of activations of which each rank has a part.
+
+#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/parallel/tensor_parallel.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Whether a rank draws masks of whole activations for tensors on `device`.
+bool draws_whole_masks(const TensorParallel& how, at::Device device);
+
+/// Dropout while training. With DropoutMasks::kOfWhole the ranks' default
+/// generators have to be in the same state, and are so again afterwards; on the
+/// CPU one rank drops what torch::dropout does. Not collective.
+/// @param part of a tensor whose dimension `dim` is divided by `split`, such as
+///     features, heads or sequences.
+at::Tensor dropout_part(
+    const at::Tensor& part,
+    double probability,
+    int64_t dim,
+    const DimSplit& split,
+    const TensorParallel& how);
+
+/// The same of an activation between layers: whole, or under sequence
+/// parallelism a part of the sequences.
+at::Tensor dropout_between(
+    const at::Tensor& between,
+    double probability,
+    const TensorParallel& how);
+
+} // namespace tessera

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/redistribute.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/placed_dim.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+bool is_shard(const Placement& placement) {
+  return std::holds_alternative<Shard>(placement);
+}
+
+std::string text_of(const Placements& placements) {
+  std::string text;
+  for (const Placement& placement : placements) {
+    text += (text.empty() ? "" : ", ") + to_string(placement);
+  }
+  return text;
+}
+
+/// A dimension, and how it is divided.
+struct Parts {
+  int64_t dim = 0;
+  DimSplit split;
+};
+
+/// [Note: placements] for one axis; `group` has two ranks or more.
+class AxisChange {
+ public:
+  explicit AxisChange(Communicator& group) : group_(group) {}
+
+  at::Tensor from_shard(
+      const at::Tensor& x,
+      const Parts& parts,
+      const Placement& to) const {
+    const auto& [dim, split] = parts;
+    if (std::holds_alternative<Partial>(to)) {
+      // Zeros where the other ranks' parts are. constant_pad_nd() counts
+      // dimensions from the back.
+      const int64_t before = split.begin(group_.rank());
+      const int64_t after = split.size() - before - x.size(dim);
+      std::vector<int64_t> pad(static_cast<size_t>(2 * (x.dim() - dim)), 0);
+      pad[pad.size() - 2] = before;
+      pad[pad.size() - 1] = after;
+      return at::constant_pad_nd(x, pad);
+    }
+    if (std::holds_alternative<Shared>(to) && split.is_even()) {
+      return all_gather_parts(x, dim, group_);
+    }
+    return from_whole(gather_parts(x, dim, split, group_), to);
+  }
+
+  at::Tensor to_shard(
+      const at::Tensor& x,
+      const Placement& from,
+      const Parts& parts) const {
+    const auto& [dim, split] = parts;
+    if (std::holds_alternative<Shared>(from)) {
+      return x.narrow(
+          dim, split.begin(group_.rank()), split.length(group_.rank()));
+    }
+    if (std::holds_alternative<Partial>(from) && split.is_even()) {
+      return reduce_scatter_parts(x, dim, group_);
+    }
+    return take_part(to_whole(x, from), dim, split, group_);
+  }
+
+  /// Between the placements that leave sizes as they are.
+  at::Tensor of_whole(
+      const at::Tensor& x,
+      const Placement& from,
+      const Placement& to) const {
+    if (std::holds_alternative<Shared>(from) &&
+        std::holds_alternative<Partial>(to)) {
+      return x * (group_.rank() == 0 ? 1 : 0); // whose gradient is masked, too
+    }
+    return from_whole(to_whole(x, from), to);
+  }
+
+ private:
+  /// To Replicate.
+  at::Tensor to_whole(const at::Tensor& x, const Placement& from) const {
+    if (std::holds_alternative<Partial>(from)) {
+      return reduce_over_group(x, group_);
+    }
+    return std::holds_alternative<Shared>(from)
+               ? reduce_over_group(of_whole(x, Shared{}, Partial{}), group_)
+               : x;
+  }
+
+  /// From Replicate.
+  at::Tensor from_whole(const at::Tensor& x, const Placement& to) const {
+    if (std::holds_alternative<Shared>(to)) {
+      return copy_to_group(x, group_);
+    }
+    return std::holds_alternative<Partial>(to)
+               ? of_whole(copy_to_group(x, group_), Shared{}, Partial{})
+               : x;
+  }
+
+  Communicator& group_;
+};
+
+/// A tensor on its way from one placement to another, axis by axis.
+class Redistribution {
+ public:
+  Redistribution(
+      at::Tensor tensor,
+      at::IntArrayRef sizes,
+      const Placements& from,
+      at::ArrayRef<Communicator*> groups)
+      : tensor_(std::move(tensor)), sizes_(sizes), now_(from), groups_(groups) {
+    const std::vector<int64_t> expected = placed_sizes(sizes, from, groups);
+    TESSERA_CHECK(
+        tensor_.sizes() == at::IntArrayRef(expected),
+        "redistribute: the tensor has sizes ",
+        tensor_.sizes(),
+        ", and a whole of sizes ",
+        sizes,
+        " that is placed as {",
+        text_of(from),
+        "} leaves ",
+        at::IntArrayRef(expected),
+        " to this rank. Pass the sizes of the whole, and what the ranks have "
+        "of it now.");
+  }
+
+  at::Tensor to(const Placements& goal) {
+    for (size_t axis = groups_.size(); axis-- > 0;) {
+      // An inner axis divides what the outer ones leave: it is gathered before
+      // they change.
+      if (is_shard(now_[axis]) &&
+          (!is_shard(goal[axis]) || in_the_way(axis, goal))) {
+        change(axis, is_shard(goal[axis]) ? Replicate{} : goal[axis]);
+      }
+    }
+    for (size_t axis = 0; axis < groups_.size(); ++axis) {
+      change(axis, goal[axis]);
+    }
+    return tensor_;
+  }
+
+ private:
+  size_t dims() const {
+    return sizes_.size();
+  }
+
+  /// Whether an axis outside of this one divides its dimension, and changes.
+  bool in_the_way(size_t axis, const Placements& goal) const {
+    const size_t dim = dim_of(std::get<Shard>(now_[axis]), dims(), axis);
+    const auto divides = [&](const Placement& placement, size_t outer) {
+      const auto* shard = std::get_if<Shard>(&placement);
+      return shard != nullptr && dim_of(*shard, dims(), outer) == dim;
+    };
+    for (size_t outer = 0; outer < axis; ++outer) {
+      if (now_[outer] != goal[outer] &&
+          (divides(now_[outer], outer) || divides(goal[outer], outer))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// How this axis divides what the axes outside of it leave.
+  Parts parts_of(size_t axis, const Shard& shard) const {
+    const size_t dim = dim_of(shard, dims(), axis);
+    const Placements outer(now_.begin(), now_.begin() + static_cast<int>(axis));
+    const int64_t length =
+        placed_sizes(sizes_, outer, groups_.slice(0, axis))[dim];
+    return {
+        static_cast<int64_t>(dim),
+        split_of(shard, length, axis, *groups_[axis])};
+  }
+
+  void change(size_t axis, const Placement& goal) {
+    const Placement from = std::exchange(now_[axis], goal);
+    if (from == goal || groups_[axis]->size() == 1) {
+      return;
+    }
+    const AxisChange change(*groups_[axis]);
+    const auto* divided = std::get_if<Shard>(&from);
+    const auto* dividing = std::get_if<Shard>(&goal);
+    if (divided != nullptr) {
+      tensor_ = change.from_shard(
+          tensor_,
+          parts_of(axis, *divided),
+          dividing != nullptr ? Replicate{} : goal);
+    }
+    if (dividing != nullptr) {
+      tensor_ = change.to_shard(
+          tensor_,
+          divided != nullptr ? Replicate{} : from,
+          parts_of(axis, *dividing));
+    }
+    if (divided == nullptr && dividing == nullptr) {
+      tensor_ = change.of_whole(tensor_, from, goal);
+    }
+  }
+
+  at::Tensor tensor_;
+  at::IntArrayRef sizes_;
+  Placements now_;
+  at::ArrayRef<Communicator*> groups_;
+};
+
+} // namespace
+
+at::Tensor redistribute(
+    const at::Tensor& tensor,
+    at::IntArrayRef sizes,
+    const Placements& from,
+    const Placements& to,
+    at::ArrayRef<Communicator*> groups) {
+  placed_sizes(sizes, to, groups); // says before anything is sent what is wrong
+  return Redistribution(tensor, sizes, from, groups).to(to);
+}
+
+at::Tensor redistribute(
+    const at::Tensor& tensor,
+    const Placement& from,
+    const Placement& to,
+    Communicator& group) {
+  if (group.size() == 1 || from == to) {
+    return tensor;
+  }
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  if (const auto* shard = std::get_if<Shard>(&from)) {
+    sizes[dim_of(*shard, sizes.size(), 0)] *= group.size();
+  }
+  if (const auto* shard = std::get_if<Shard>(&to)) {
+    const int64_t length = sizes[dim_of(*shard, sizes.size(), 0)];
+    TESSERA_CHECK(
+        length > 0 && length % (shard->unit * group.size()) == 0,
+        "redistribute: dimension ",
+        shard->dim,
+        " of a tensor of sizes ",
+        at::IntArrayRef(sizes),
+        " is not divided by the ",
+        group.size(),
+        " ranks of the group '",
+        group.name(),
+        "'. Pad it to a multiple of them, as sequences under sequence "
+        "parallelism, or state the sizes of the whole.");
+  }
+  Communicator* const groups[] = {&group};
+  return redistribute(tensor, sizes, {from}, {to}, groups);
+}
+
+} // namespace tessera

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/tensor_plan.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/name_patterns.h"
+#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/own_slice.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// One parameter that is to be divided.
+struct Step {
+  at::Tensor parameter;
+  std::shared_ptr<const DividedParameter> what;
+};
+
+/// Whether `pattern`, with any text without dots for a `*`, is all of `name`.
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) {
+    return name.empty();
+  }
+  if (pattern[0] != '*') {
+    return !name.empty() && name[0] == pattern[0] &&
+           matches(pattern.substr(1), name.substr(1));
+  }
+  return matches(pattern.substr(1), name) ||
+         (!name.empty() && name[0] != '.' && matches(pattern, name.substr(1)));
+}
+
+/// What is to become of a parameter, and which entry says so.
+struct Planned {
+  const TensorPlanEntry* entry = nullptr;
+  std::shared_ptr<DividedParameter> what;
+};
+
+class Planner {
+ public:
+  Planner(const TensorPlan& plan, const TensorParallel& how)
+      : plan_(plan), how_(how) {}
+
+  /// The parameters of a module that an entry matches.
+  void look_at(const std::string& name, torch::nn::Module& module) {
+    names_.push_back(name);
+    const TensorPlanEntry* entry = nullptr;
+    for (const TensorPlanEntry& candidate : plan_) {
+      if (matches(candidate.pattern, name)) {
+        used_.insert(&candidate);
+        entry = entry == nullptr ? &candidate : entry;
+      }
+    }
+    if (entry == nullptr) {
+      return;
+    }
+    if (auto* linear = module.as<torch::nn::LinearImpl>();
+        linear != nullptr && entry->division != TensorDivision::kVocab) {
+      const bool row = entry->division == TensorDivision::kRow;
+      add(name + ".weight", *entry, row ? 1 : 0, linear->weight);
+      if (linear->bias.defined() &&
+          entry->division == TensorDivision::kColumn) {
+        add(name + ".bias", *entry, 0, linear->bias);
+      }
+      return;
+    }
+    auto* table = module.as<torch::nn::EmbeddingImpl>();
+    TESSERA_CHECK(
+        table != nullptr && entry->division == TensorDivision::kVocab,
+        "apply_tensor_plan: '",
+        entry->pattern,
+        "' matches '",
+        name,
+        "', a ",
+        module.name(),
+        ", and ",
+        to_string(entry->division),
+        " divides a torch::nn::",
+        entry->division == TensorDivision::kVocab ? "Embedding" : "Linear",
+        ". Name the layers inside of it, or leave it out.");
+    TESSERA_CHECK(
+        !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
+            !table->options.sparse(),
+        "apply_tensor_plan: '",
+        name,
+        "' is an Embedding with max_norm, scale_grad_by_freq or sparse, which "
+        "look at all rows. Leave them off, or it out of the plan.");
+    add(name + ".weight",
+        *entry,
+        0,
+        table->weight,
+        table->options.padding_idx().value_or(-1));
+    tables_.push_back(table);
+  }
+
+  void check_all_used() const {
+    for (const TensorPlanEntry& entry : plan_) {
+      TESSERA_CHECK(
+          used_.count(&entry) > 0,
+          "apply_tensor_plan: '",
+          entry.pattern,
+          "' matches no module",
+          nearest_names_hint(entry.pattern, names_),
+          ". A `*` stands for text without dots.");
+    }
+  }
+
+  void apply() const {
+    for (const Step& step : steps_) {
+      step.parameter.mutable_grad().reset();
+      step.parameter.set_data(
+          own_slice(step.parameter, step.what->part, how_.group->rank()));
+      mark_divided(step.parameter, step.what);
+    }
+    for (torch::nn::EmbeddingImpl* table : tables_) {
+      // LibTorch would check it against this rank's rows.
+      table->options.padding_idx(std::nullopt);
+    }
+  }
+
+ private:
+  void add(
+      const std::string& name,
+      const TensorPlanEntry& entry,
+      int64_t dim,
+      const at::Tensor& parameter,
+      int64_t padding_id = -1) {
+    TESSERA_CHECK(
+        !has_page_key(parameter) && divided_parameter(parameter) == nullptr,
+        "apply_tensor_plan: '",
+        name,
+        divided_parameter(parameter) == nullptr
+            ? "' is sharded by an engine. Apply the plan before tessera::wrap."
+            : "' is divided already. Apply one plan, once.");
+    if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
+        found != planned_.end()) {
+      const TensorPlanEntry& before = *found->second.entry;
+      DividedParameter& what = *found->second.what;
+      TESSERA_CHECK(
+          gathers(before.division) && gathers(entry.division) &&
+              before.unit == entry.unit,
+          "apply_tensor_plan: '",
+          name,
+          "' is the same tensor as '",
+          what.name,
+          "', and ",
+          to_string(entry.division),
+          " does not go with ",
+          to_string(before.division),
+          ". A head that is tied to a kVocab embedding is kColumnGathered.");
+      what.padding_id = std::max(what.padding_id, padding_id);
+      return;
+    }
+    const int64_t size = parameter.size(dim);
+    const int ranks = how_.group->size();
+    TESSERA_CHECK(
+        entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
+        "apply_tensor_plan: dimension ",
+        dim,
+        " of '",
+        name,
+        "', of sizes ",
+        parameter.sizes(),
+        ", cannot be divided over ",
+        ranks,
+        " ranks in units of ",
+        entry.unit,
+        ", as '",
+        entry.pattern,
+        "' says. Each rank needs one or more: use a unit that divides it, or a "
+        "smaller group.");
+    auto what = std::make_shared<DividedParameter>(DividedParameter{
+        name,
+        entry.division,
+        {dim, DimSplit(size, ranks, entry.unit)},
+        how_,
+        padding_id});
+    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
+    steps_.push_back({parameter, std::move(what)});
+  }
+
+  /// Whether what comes out of the layer is whole, and the weight is divided by
+  /// rows: an embedding and a head can share one.
+  static bool gathers(TensorDivision division) {
+    return division == TensorDivision::kVocab ||
+           division == TensorDivision::kColumnGathered;
+  }
+
+  const TensorPlan& plan_;
+  const TensorParallel& how_;
+  std::vector<std::string> names_;
+  std::set<const TensorPlanEntry*> used_;
+  std::unordered_map<const c10::TensorImpl*, Planned> planned_;
+  std::vector<Step> steps_;
+  std::vector<torch::nn::EmbeddingImpl*> tables_;
+};
+
+} // namespace
+
+void apply_tensor_plan(
+    torch::nn::Module& module,
+    const TensorPlan& plan,
+    const TensorParallel& how) {
+  TESSERA_CHECK(
+      how.group != nullptr,
+      "apply_tensor_plan: there is no group: set TensorParallel::group, for "
+      "one "
+      "rank to a Communicator of one.");
+  TESSERA_CHECK(
+      !how.sequence,
+      "apply_tensor_plan: the code of an existing model sees whole sequences; "
+      "set TensorParallel::sequence to false, or write the model with parallel "
+      "layers.");
+  Planner planner(plan, how);
+  for (const auto& item : module.named_modules()) {
+    planner.look_at(item.key(), *item.value());
+  }
+  planner.check_all_used();
+  const c10::NoGradGuard no_grad;
+  planner.apply();
+}
+
+} // namespace tessera

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/parallel/ulysses_attention.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/parallel/exchange_operations.h"
+
+#include <numeric>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kHeads = 1; // the dimension
+constexpr int64_t kTokens = 2;
+
+/// Own tokens of all heads to all tokens of own heads.
+at::Tensor own_heads(
+    const at::Tensor& x,
+    Communicator& group,
+    ContextLayout layout) {
+  const int ranks = group.size();
+  return in_sequence_order(
+      all_to_all_parts(
+          x,
+          kTokens,
+          DimSplit(x.size(kTokens) * ranks, ranks),
+          kHeads,
+          DimSplit(x.size(kHeads), ranks),
+          group),
+      kTokens,
+      layout,
+      ranks);
+}
+
+/// The inverse.
+at::Tensor own_tokens(
+    const at::Tensor& x,
+    Communicator& group,
+    ContextLayout layout) {
+  const int ranks = group.size();
+  return all_to_all_parts(
+      in_rank_order(x, kTokens, layout, ranks),
+      kHeads,
+      DimSplit(x.size(kHeads) * ranks, ranks),
+      kTokens,
+      DimSplit(x.size(kTokens), ranks),
+      group);
+}
+
+} // namespace
+
+HeadRange ulysses_heads(int64_t heads, int rank, int ranks) {
+  TESSERA_CHECK(
+      heads % ranks == 0,
+      "Ulysses attention divides ",
+      heads,
+      " heads over ",
+      ranks,
+      " context-parallel ranks, which does not go; use a context size of ",
+      divisors_of(heads),
+      ", or ring attention.");
+  return {rank * (heads / ranks), heads / ranks};
+}
+
+at::Tensor ulysses_attention(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    Communicator& group,
+    ContextLayout layout,
+    const HeadAttention& attention) {
+  TESSERA_CHECK(
+      query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+          key.size(0) == query.size(0) && key.size(1) > 0 &&
+          value.sizes().slice(0, 3) == key.sizes().slice(0, 3) &&
+          key.size(kTokens) == query.size(kTokens) &&
+          query.size(1) % key.size(1) == 0,
+      "ulysses_attention: a query of sizes ",
+      query.sizes(),
+      ", a key of ",
+      key.sizes(),
+      " and a value of ",
+      value.sizes(),
+      "; they are [batch, heads, tokens, features] over the same tokens, key "
+      "and value with a number of heads that divides the query's.");
+  const int ranks = group.size();
+  if (ranks == 1) {
+    return attention(query, key, value);
+  }
+  ulysses_heads(query.size(kHeads), group.rank(), ranks);
+  const int64_t kv_heads = key.size(kHeads);
+  const int64_t copies =
+      std::lcm(kv_heads, static_cast<int64_t>(ranks)) / kv_heads;
+  const auto divisible = [&](const at::Tensor& x) {
+    return copies == 1 ? x : x.repeat_interleave(copies, kHeads);
+  };
+  const at::Tensor attended = attention(
+      own_heads(query, group, layout),
+      own_heads(divisible(key), group, layout),
+      own_heads(divisible(value), group, layout));
+  return own_tokens(attended, group, layout);
+}
+
+} // namespace tessera

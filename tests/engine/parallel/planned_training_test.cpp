@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that knows nothing of Tessera, divided by a tensor plan and by ZeRO:
+// the numbers of one rank with all batches.
+#include "sharding/parallel/plain_model.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/parallel/tensor_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using enum TensorDivision;
+
+constexpr int kSteps = 3;
+constexpr int kBatches = 2;
+const PlainModelOptions kModel{.tied = true};
+
+PlainModel model_of() {
+  torch::manual_seed(6);
+  PlainModel model(kModel);
+  model->to(torch::kDouble);
+  model->head->weight = model->embed->weight;
+  return model;
+}
+
+struct Seen {
+  std::vector<double> losses; ///< of the batches of this rank
+  std::vector<double> norms;
+};
+
+/// Batches first, first + every, ... of each step.
+Seen train(Engine& engine, PlainModel& model, int first, int every) {
+  Seen seen;
+  for (int step = 0; step < kSteps; ++step) {
+    double sum = 0;
+    for (int i = first; i < kBatches; i += every) {
+      torch::manual_seed(static_cast<uint64_t>(10 * step + i));
+      const at::Tensor tokens = torch::randint(kModel.vocab, {2, 9}, at::kLong);
+      const at::Tensor loss = model->forward(
+          tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8).contiguous());
+      sum += loss.item<double>();
+      engine.backward(loss * every / kBatches);
+    }
+    seen.losses.push_back(sum);
+    seen.norms.push_back(engine.clip_grad_norm(0.5));
+    engine.step();
+  }
+  return seen;
+}
+
+EngineOptions options_of(int zero_stage) {
+  EngineOptions options;
+  options.sharding.groups.min_group_numel = 0;
+  options.sharding.zero_stage = zero_stage;
+  options.optimizer.lr = 1e-2;
+  options.log_memory = false;
+  return options;
+}
+
+std::map<std::string, at::Tensor> values_of(Engine& engine) {
+  std::map<std::string, at::Tensor> values;
+  engine.for_each_parameter([&](const std::string& name, const at::Tensor& v) {
+    values[name] = v.clone();
+  });
+  return values;
+}
+
+} // namespace
+
+// Float64 in another order, through AdamW's division by small second moments.
+TEST(PlannedTraining, IsThatOfOneRank) {
+  for (const int zero_stage : {1, 3}) {
+    testing::run_ranks(4, [zero_stage](World& world) {
+      EngineOptions options = options_of(zero_stage);
+      World one(0, 1, 0, nullptr, {});
+      PlainModel whole = model_of();
+      Engine alone(one, whole.ptr(), options);
+      const Seen expected = train(alone, whole, 0, 1);
+      const auto wholes = values_of(alone);
+
+      const ParallelMesh mesh({.shard = 2, .tensor = 2}, 4, 4);
+      ParallelGroups groups(world, mesh, at::kCPU);
+      PlainModel model = model_of();
+      apply_tensor_plan(
+          *model,
+          {{"embed", kVocab},
+           {"layers.*.attention.output", kRow, 4},
+           {"layers.*.attention.*", kColumn, 4},
+           {"layers.*.mlp.0", kColumn},
+           {"layers.*.mlp.2", kRow},
+           {"head", kColumnGathered}},
+          {&groups[ParallelGroup::kTensor]});
+      const auto parts = parts_in(*model);
+      options.parallel = &mesh;
+      Engine engine(world, model.ptr(), options);
+      const int index = mesh.index(ParallelGroup::kBatches, world.rank());
+      const Seen seen = train(engine, model, index, 2);
+      EXPECT_LT(expected.losses.back(), expected.losses.front());
+      for (size_t step = 0; step < kSteps; ++step) {
+        EXPECT_NEAR(seen.norms[step], expected.norms[step], 1e-9) << step;
+      }
+      const auto tensors = model->named_parameters();
+      for (const auto& [name, value] : values_of(engine)) {
+        at::Tensor whole_value = wholes.at(name);
+        const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
+        if (part != parts.end()) {
+          const int rank = groups[ParallelGroup::kTensor].rank();
+          whole_value = whole_value.narrow(
+              part->second.dim,
+              part->second.split.begin(rank),
+              part->second.split.length(rank));
+        }
+        EXPECT_TRUE(value.allclose(whole_value, 1e-7, 1e-8)) << name;
+      }
+    });
+  }
+}
+
+} // namespace tessera

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an encoder is said to keep for backward, against what LibTorch keeps.
+#include "tessera/zoo/tasks/encoder_memory.h"
+
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/zoo/models/encoder.h"
+#include "zoo/small_bert.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera {
+
+namespace {
+
+constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kLength = 64;
+
+std::shared_ptr<zoo::Model> model_of_four_layers() {
+  return testing::small_bert(
+      {{"vocab_size", 100},
+       {"hidden_size", 64},
+       {"num_hidden_layers", 4},
+       {"num_attention_heads", 4},
+       {"intermediate_size", 256},
+       {"max_position_embeddings", kLength}});
+}
+
+zoo::EncoderConfig config_of_four_layers() {
+  return dynamic_cast<zoo::Encoder&>(*model_of_four_layers()).encoder_config();
+}
+
+struct Measured {
+  std::int64_t kept = 0; ///< at the end of forward
+  std::int64_t peak = 0; ///< of forward and backward
+};
+
+/// Of the second step: the first one makes what stays.
+Measured measure(const PrecisionPolicy& precision, std::int64_t checkpointed) {
+  torch::manual_seed(1);
+  const auto model = model_of_four_layers();
+  EngineOptions options;
+  options.log_memory = false;
+  options.sharding.precision = precision;
+  auto engine = wrap(model, options);
+  model->train();
+  model->set_recomputed_layers(checkpointed);
+  zoo::ModelInput input;
+  input.input_ids = torch::randint(100, {kRows, kLength});
+  input.attention_mask = torch::ones({kRows, kLength}, torch::kLong);
+  input.attention_mask[0][kLength - 1] = 0;
+  Measured measured;
+  for (int step = 0; step < 2; ++step) {
+    const std::int64_t before = cpu_bytes_live();
+    reset_cpu_bytes_peak();
+    auto loss = model->forward(input).logits.to(torch::kFloat).square().mean();
+    measured.kept = cpu_bytes_live() - before;
+    engine.backward(loss);
+    measured.peak = cpu_bytes_peak() - before;
+    engine.step();
+  }
+  return measured;
+}
+
+class EncoderMemory : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  static void SetUpTestSuite() {
+    install_cpu_memory_counter();
+  }
+  static PrecisionPolicy precision() {
+    PrecisionPolicy policy;
+    if (GetParam() != at::kFloat) {
+      policy.parameters = GetParam();
+    }
+    return policy;
+  }
+  static std::int64_t predicted(std::int64_t checkpointed) {
+    return encoder_activation_bytes(
+        config_of_four_layers(),
+        EncoderBatchShape(kRows, kLength, at::kCPU, precision()),
+        checkpointed);
+  }
+};
+
+} // namespace
+
+TEST_P(EncoderMemory, IsPredictedWithinATenth) {
+  for (const std::int64_t checkpointed : {0, 2, 4}) {
+    const auto measured = measure(precision(), checkpointed);
+    const auto said = static_cast<double>(predicted(checkpointed));
+    EXPECT_NEAR(said, static_cast<double>(measured.peak), 0.1 * said)
+        << checkpointed << " layers are computed again; kept " << measured.kept
+        << ", peak " << measured.peak;
+  }
+}
+
+TEST_P(EncoderMemory, AsFewLayersAreComputedAgainAsFit) {
+  const zoo::EncoderConfig config = config_of_four_layers();
+  const EncoderBatchShape shape(kRows, kLength, at::kCPU, precision());
+  EXPECT_EQ(fewest_recomputed_layers(config, shape, predicted(0)), 0);
+  EXPECT_EQ(fewest_recomputed_layers(config, shape, predicted(2)), 2);
+  EXPECT_EQ(fewest_recomputed_layers(config, shape, predicted(3)), 3);
+  // All four are more than three: one layer is whole in any case.
+  EXPECT_EQ(
+      fewest_recomputed_layers(config, shape, predicted(3) - 1), std::nullopt);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types,
+    EncoderMemory,
+    ::testing::Values(at::kFloat, at::kBFloat16));
+
+} // namespace tessera

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose experts are divided over ranks, against one rank that has all of
+// them and all tokens.
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/zoo/models/decoder.h"
+#include "zoo/divided_models.h"
+
+namespace tessera::zoo {
+namespace {
+
+using testing::run_ranks;
+
+constexpr int64_t kRows = 4;
+constexpr int64_t kLength = 16;
+
+/// Qwen's experts, with losses of routers that weigh enough to be seen.
+const nlohmann::json kBalanced = {
+    {"output_router_logits", true},
+    {"router_aux_loss_coef", 0.5},
+    {"router_z_loss_coef", 0.1}};
+
+bool is_of_expert(const std::string& name) {
+  return name.find(".experts.") != std::string::npos;
+}
+
+void check(World& world, const ParallelSizes& sizes, const char* name) {
+  SCOPED_TRACE(name);
+  ParallelGroups groups(
+      world,
+      ParallelMesh(sizes, world.size(), world.size()),
+      torch::Device(torch::kCPU));
+  Communicator& gradients = groups[ParallelGroup::kGradients];
+  Communicator& same = groups[ParallelGroup::kSameExperts];
+  Communicator* tensor =
+      sizes.tensor > 1 ? &groups[ParallelGroup::kTensor] : nullptr;
+  LayerContext layers =
+      tensor != nullptr ? LayerContext(TensorParallel{tensor}) : LayerContext();
+  layers = layers.over_experts({&groups[ParallelGroup::kExpert], &gradients});
+  if (sizes.context > 1) {
+    layers = layers.over_context({&groups[ParallelGroup::kContext]});
+  }
+
+  const ChangedModel changed(name, kBalanced);
+  const auto plain = from_pretrained(changed.folder());
+  ModelInput input = labelled_input(kRows, kLength);
+  const ModelOutput expected = plain->forward(input);
+  expected.loss.backward();
+
+  const auto model = from_pretrained(changed.folder(), {.context = layers});
+  // Each rank has some of the batch, all with as many labels.
+  const int batches = groups.mesh().size(ParallelGroup::kBatches);
+  const int own = groups.mesh().index(ParallelGroup::kBatches, world.rank());
+  const int64_t rows = kRows / batches;
+  for (at::Tensor* one : {&input.input_ids, &input.labels}) {
+    *one = one->narrow(0, own * rows, rows);
+  }
+  const ModelOutput output = model->forward(input);
+  expect_near(
+      output.others.at("aux_loss").detach(),
+      expected.others.at("aux_loss").detach());
+  expect_near(
+      output.logits.detach(),
+      expected.logits.detach().narrow(0, own * rows, rows));
+  const at::Tensor loss = output.loss.detach().clone();
+  gradients.all_reduce_sum(loss, "a test's average").wait();
+  expect_near(loss / gradients.size(), expected.loss.detach());
+  output.loss.backward();
+  size_t experts = 0;
+  for (const auto& item : model->named_parameters()) {
+    experts += is_of_expert(item.key()) ? 1 : 0;
+  }
+  size_t all = 0;
+  for (const auto& item : plain->named_parameters()) {
+    all += is_of_expert(item.key()) ? 1 : 0;
+  }
+  EXPECT_EQ(experts * static_cast<size_t>(sizes.expert), all);
+  expect_plain_gradients(
+      *model,
+      *plain,
+      [&](const std::string& parameter) -> Communicator& {
+        return is_of_expert(parameter) ? same : gradients;
+      },
+      tensor);
+  if (sizes.expert > 1) {
+    expect_error(
+        [&] { save_pretrained(*model, changed.folder() / "part"); },
+        {"some of the experts"});
+  }
+}
+
+constexpr const char* kModels[] = {"qwen2_moe", "qwen3_moe"};
+
+constexpr int kSteps = 3;
+constexpr double kRate = 1e-3;
+
+/// One rank's steps of AdamW on all experts and the whole batch.
+std::shared_ptr<Model> trained_alone(
+    const ChangedModel& changed,
+    const ModelInput& whole) {
+  const auto model = from_pretrained(changed.folder());
+  torch::optim::AdamW adam(
+      model->parameters(),
+      torch::optim::AdamWOptions(kRate).weight_decay(0.01));
+  for (int step = 0; step < kSteps; ++step) {
+    adam.zero_grad();
+    model->forward(whole).loss.backward();
+    adam.step();
+  }
+  return model;
+}
+
+ModelInput part_of(const ModelInput& whole, int index, int count) {
+  ModelInput own = whole;
+  for (at::Tensor* one : {&own.input_ids, &own.labels}) {
+    *one = one->narrow(0, index * kRows / count, kRows / count);
+  }
+  return own;
+}
+
+/// Adam divides by the gradient's size: where that is rounding noise, so is the
+/// step, of kRate at most. On average it is not.
+void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
+  ASSERT_EQ(found.sizes(), expected.sizes());
+  EXPECT_LE((found - expected).abs().mean().item<double>(), kRate / 100);
+}
+
+} // namespace
+
+TEST(ExpertModels, EqualOneRankOverTwo) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kModels) {
+      check(world, {.shard = 2, .expert = 2}, name);
+      check(world, {.shard = 2, .expert = 1}, name);
+    }
+  });
+}
+
+TEST(ExpertModels, EqualOneRankOverTwoTimesTwo) {
+  run_ranks(4, [](World& world) {
+    for (const char* name : kModels) {
+      check(world, {.data = 2, .shard = 2, .expert = 2}, name);
+      check(world, {.shard = 4, .expert = 4}, name);
+      check(world, {.shard = 2, .tensor = 2, .expert = 2}, name);
+      check(world, {.shard = 2, .context = 2, .expert = 2}, name);
+      check(world, {.shard = 1, .tensor = 2, .context = 2, .expert = 2}, name);
+    }
+  });
+}
+
+TEST(ExpertModels, TrainAsOneRank) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    Communicator& gradients = groups[ParallelGroup::kGradients];
+    Communicator& same = groups[ParallelGroup::kSameExperts];
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    const auto plain = trained_alone(changed, whole);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert], &gradients})});
+    torch::optim::AdamW adam(
+        model->parameters(),
+        torch::optim::AdamWOptions(kRate).weight_decay(0.01));
+    const ModelInput own = part_of(whole, world.rank(), 2);
+    for (int step = 0; step < kSteps; ++step) {
+      adam.zero_grad();
+      model->forward(own).loss.backward();
+      average_gradients(*model, gradients, same);
+      adam.step();
+    }
+    const auto expected = plain->named_parameters();
+    for (const auto& item : model->named_parameters()) {
+      SCOPED_TRACE(item.key());
+      expect_trained(item.value().detach(), expected[item.key()].detach());
+    }
+  });
+}
+
+// Everything divided: experts over the two ranks that have the same ones, the
+// rest over all four.
+TEST(ExpertModels, TrainAsOneRankUnderTwoEngines) {
+  run_ranks(4, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 4, .expert = 2}, 4, 4),
+        torch::Device(torch::kCPU));
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    const auto plain = trained_alone(changed, whole);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert],
+              &groups[ParallelGroup::kGradients]})});
+    EngineOptions options;
+    options.log_memory = false;
+    options.sharding.groups.min_group_numel = 1000;
+    options.optimizer.lr = kRate;
+    options.optimizer.weight_decay = 0.01;
+    expect_error(
+        [&] { Engine(world, model, options); },
+        {"expert that other ranks do not have", "is_divided_experts"});
+    EngineOptions of_rest = options;
+    of_rest.sharding.groups.ignored.modules = is_divided_experts;
+    Engine engine(world, model, of_rest);
+    const auto same = world.part(
+        world.unique_name("experts"),
+        groups.mesh().ranks(ParallelGroup::kSameExperts, world.rank()));
+    const auto list = divided_experts_of(*model);
+    Engine experts(*same, list, options);
+    const ModelInput own = part_of(whole, world.rank(), 4);
+    for (int step = 0; step < kSteps; ++step) {
+      engine.backward(model->forward(own).loss);
+      engine.step();
+      experts.step();
+      engine.zero_grad();
+      experts.zero_grad();
+    }
+    // Names before the engines: of the whole model.
+    const auto expected = plain->named_parameters();
+    const auto shown = model->named_parameters();
+    size_t seen = 0;
+    const auto compare = [&](const std::string& name, const at::Tensor& value) {
+      SCOPED_TRACE(name);
+      expect_trained(value, expected[name].detach());
+      ++seen;
+    };
+    engine.for_each_parameter(compare);
+    const auto in_list = list->named_parameters();
+    experts.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          for (const auto& item : shown) {
+            if (item.value().is_same(in_list[name])) {
+              compare(item.key(), value);
+            }
+          }
+        });
+    EXPECT_EQ(seen, shown.size());
+  });
+}
+
+TEST(ExpertModels, SayWhatIsNotPossible) {
+  run_ranks(2, [](World& world) {
+    const auto group = world.new_communicator("expert");
+    const LayerContext layers =
+        LayerContext().over_experts({group.get(), group.get()});
+    const ChangedModel three("qwen3_moe", {{"num_experts", 3}});
+    expect_error(
+        [&] { from_pretrained(three.folder(), {.context = layers}); },
+        {"3 experts", "1, 3"});
+    expect_error(
+        [&] {
+          LayerContext().over_experts({group.get(), nullptr});
+        },
+        {"group of gradients"});
+  });
+}
+
+TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
+  const ChangedModel dropless("qwen3_moe", nlohmann::json::object());
+  const ModelInput input = labelled_input(kRows, kLength);
+  const auto logits = [&](double factor) {
+    const ChangedModel model("qwen3_moe", {{"expert_capacity_factor", factor}});
+    return from_pretrained(model.folder())->forward(input).logits;
+  };
+  const at::Tensor all =
+      from_pretrained(dropless.folder())->forward(input).logits;
+  expect_near(logits(100).detach(), all.detach());
+  const at::Tensor some = logits(0.5);
+  EXPECT_FALSE(some.allclose(all));
+  EXPECT_TRUE(some.isfinite().all().item<bool>());
+  EXPECT_TRUE(logits(0.5).equal(some));
+}
+
+// Layers that are recomputed keep nothing for the losses of routers.
+TEST(ExpertModels, RefuseToLoseGradientsOfRouters) {
+  const ChangedModel changed("qwen3_moe", kBalanced);
+  const auto model =
+      std::dynamic_pointer_cast<Decoder>(from_pretrained(changed.folder()));
+  ASSERT_NE(model, nullptr);
+  for (size_t i = 0; i < model->layers()->size(); ++i) {
+    model->layers()->block(i)->use_checkpoint = true;
+  }
+  expect_error(
+      [&] { model->forward(labelled_input(kRows, kLength)); },
+      {"recomputed", "output_router_logits"});
+}
+
+} // namespace tessera::zoo

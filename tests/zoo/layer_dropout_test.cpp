@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout of layers over 1 to 4 ranks, held against plain layers.
+#include "support/ranks.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <vector>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr int64_t kFeatures = 24;
+constexpr int64_t kLength = 12;
+
+TransformerLayers layers_with(const LayerContext& context, bool checkpointed) {
+  TransformerLayerOptions options;
+  options.norm.features = kFeatures;
+  options.attention.features = kFeatures;
+  options.attention.heads = 8;
+  options.attention.kv_heads = 4;
+  options.attention.causal = true;
+  options.attention.dropout = 0.2;
+  options.feed_forward.features = kFeatures;
+  options.feed_forward.inner = 50; // uneven over 3 and 4 ranks
+  options.feed_forward.dropout = 0.1;
+  options.dropout = 0.3;
+  std::vector<TransformerLayer> layers;
+  for (int64_t i = 0; i < 2; ++i) {
+    layers.emplace_back(context.numbered(i), options);
+  }
+  return TransformerLayers(
+      layers, CheckpointOptions{.use_checkpoint = checkpointed});
+}
+
+/// Loss of whole hidden states, and gradients, in float64.
+at::Tensor train(
+    TransformerLayers& layers,
+    const LayerContext& context,
+    const at::Tensor& hidden) {
+  const RandomKeyScope random({.seed = 8, .step = 2}, at::kCPU);
+  at::Tensor x = context.dropout(context.between(hidden), 0.1, true);
+  x = context.whole(layers->forward(x, LayerInput{}));
+  const at::Tensor loss = x.square().sum();
+  loss.backward();
+  return loss.detach();
+}
+
+} // namespace
+
+// A mask that differs in one element changes the loss by 0.1 and more; float64
+// in another order by some hundreds of roundings.
+TEST(LayerDropout, IsThatOfPlainLayers) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    testing::run_ranks(ranks, [](World& world) {
+      auto group = world.new_communicator("tensor");
+      torch::manual_seed(1);
+      const LayerContext plain_context;
+      auto plain = layers_with(plain_context, false);
+      plain->to(at::kDouble);
+      const at::Tensor hidden =
+          torch::randn({3, kLength, kFeatures}, at::kDouble);
+      const at::Tensor plain_input = hidden.clone().requires_grad_();
+      const at::Tensor expected = train(plain, plain_context, plain_input);
+      const auto wholes = plain->named_parameters();
+      for (const bool sequence : {false, true}) {
+        for (const bool checkpointed : {false, true}) {
+          SCOPED_TRACE(sequence ? "sequence" : "whole");
+          const LayerContext context(TensorParallel{group.get(), sequence});
+          auto divided = layers_with(context, checkpointed);
+          init_parameters(*divided);
+          materialize(*divided);
+          divided->to(at::kDouble);
+          const auto parts = parts_in(*divided);
+          const auto own = [&](const at::Tensor& whole,
+                               const at::Tensor& parameter) {
+            const auto part = parts.find(parameter.unsafeGetTensorImpl());
+            return part == parts.end()
+                       ? whole
+                       : whole.narrow(
+                             part->second.dim,
+                             part->second.split.begin(world.rank()),
+                             part->second.split.length(world.rank()));
+          };
+          {
+            const torch::NoGradGuard no_grad;
+            for (const auto& item : divided->named_parameters()) {
+              item.value().copy_(own(wholes[item.key()], item.value()));
+            }
+          }
+          const at::Tensor input = hidden.clone().requires_grad_();
+          const at::Tensor loss = train(divided, context, input);
+          EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-10);
+          EXPECT_TRUE(input.grad().allclose(plain_input.grad(), 0, 1e-10));
+          for (const auto& item : divided->named_parameters()) {
+            EXPECT_TRUE(item.value().grad().allclose(
+                own(wholes[item.key()].grad(), item.value()), 0, 1e-10))
+                << item.key();
+          }
+        }
+      }
+    });
+  }
+}
+
+} // namespace tessera::zoo

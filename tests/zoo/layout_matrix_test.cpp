@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of the zoo trained under every layout of ranks, held against one rank
+// that sees all batches: losses, norms and weights, with dropout.
+#include "support/ranks.h"
+#include "support/temporary_folder.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/zoo/models/pipeline_model.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "zoo/support.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+namespace {
+
+using Kind = PipelineScheduleKind;
+
+constexpr int kSteps = 2;
+constexpr int kBatches = 4; // of a step, over all ranks
+constexpr uint64_t kSeed = 17;
+
+struct Subject {
+  const char* name;
+  const char* architecture;
+  const char* config; ///< JSON
+  bool is_classifier = false;
+};
+
+// Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
+const Subject kSubjects[] = {
+    {"gpt",
+     "GPT2LMHeadModel",
+     R"({"model_type": "gpt2", "vocab_size": 31, "n_embd": 12, "n_layer": 5,
+         "n_head": 6, "n_positions": 16, "resid_pdrop": 0.2, "embd_pdrop": 0.2,
+         "attn_pdrop": 0.2})"},
+    {"llama",
+     "LlamaForCausalLM",
+     R"({"model_type": "llama", "vocab_size": 29, "hidden_size": 16,
+         "intermediate_size": 20, "num_hidden_layers": 4,
+         "num_attention_heads": 8, "num_key_value_heads": 4,
+         "max_position_embeddings": 16, "attention_dropout": 0.2})"},
+    {"bert",
+     "BertForMaskedLM",
+     R"({"model_type": "bert", "vocab_size": 37, "hidden_size": 12,
+         "intermediate_size": 18, "num_hidden_layers": 5,
+         "num_attention_heads": 6, "max_position_embeddings": 16,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})"},
+    {"t5",
+     "T5ForConditionalGeneration",
+     R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 2,
+         "d_ff": 18, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6,
+         "feed_forward_proj": "gated-gelu", "dropout_rate": 0.2,
+         "decoder_start_token_id": 0, "pad_token_id": 0,
+         "tie_word_embeddings": true})"},
+    {"bert_classifier",
+     "BertForSequenceClassification",
+     R"({"model_type": "bert", "vocab_size": 37, "hidden_size": 12,
+         "intermediate_size": 18, "num_hidden_layers": 4,
+         "num_attention_heads": 6, "max_position_embeddings": 16,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     true}};
+
+struct Layout {
+  const char* name;
+  ParallelOptions parallel;
+  int zero_stage = 3;
+  int recomputed = 0;
+  StatePlacement placement = StatePlacement::kAutomatic;
+  std::optional<at::ScalarType> compute =
+      {}; ///< lower precision, on one rank too
+};
+
+int ranks_of(const ParallelSizes& sizes) {
+  return sizes.data * sizes.shard * sizes.tensor * sizes.pipeline;
+}
+
+ModelInput batch_of(const Subject& subject, int step, int number) {
+  torch::manual_seed(static_cast<uint64_t>(100 * step + number));
+  ModelInput input;
+  input.input_ids = torch::randint(3, 29, {2, 8}, torch::kLong);
+  input.attention_mask = torch::ones({2, 8}, torch::kLong);
+  input.attention_mask[1].narrow(0, 6, 2).zero_();
+  input.labels =
+      subject.is_classifier ? torch::randint(2, {2}) : input.input_ids.clone();
+  if (!subject.is_classifier) {
+    input.labels[1].narrow(0, 6, 2).fill_(-100);
+    input.labels[0][number] = -100; // as many everywhere
+  }
+  return input;
+}
+
+EngineOptions engine_options(const Layout& layout) {
+  EngineOptions options;
+  options.sharding.groups.min_group_numel = 0;
+  options.sharding.zero_stage = layout.zero_stage;
+  options.sharding.precision.parameters = layout.compute;
+  options.optimizer.placement = layout.placement;
+  options.optimizer.lr = 1e-2;
+  options.log_memory = false;
+  return options;
+}
+
+struct Seen {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::map<std::string, at::Tensor> parameters;
+};
+
+std::shared_ptr<Model> load(
+    const std::filesystem::path& folder,
+    const LayerContext& context) {
+  auto model =
+      from_pretrained(folder, {.context = context, .dtype = at::kDouble});
+  model->train();
+  return model;
+}
+
+Seen train_alone(
+    const std::filesystem::path& folder,
+    const Subject& subject,
+    const Layout& layout) {
+  World world(0, 1, 0, nullptr, {});
+  const auto model = load(folder, {});
+  Engine engine(
+      world, model, engine_options({"alone", {}, 3, 0, {}, layout.compute}));
+  Seen seen;
+  for (int step = 0; step < kSteps; ++step) {
+    double sum = 0;
+    for (int i = 0; i < kBatches; ++i) {
+      const ModelInput input = batch_of(subject, step, i);
+      const RandomKeyScope random({kSeed, step, i}, at::kCPU);
+      const at::Tensor loss = model->forward(input).loss / kBatches;
+      engine.backward(loss);
+      sum += loss.item<double>();
+    }
+    seen.losses.push_back(sum);
+    seen.norms.push_back(engine.clip_grad_norm(0.5));
+    engine.step();
+  }
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        seen.parameters[name] = value.clone();
+      });
+  return seen;
+}
+
+/// One step of this rank's batches. @return the sum of their losses, where
+/// this rank tells it.
+double run_step(
+    Engine& engine,
+    Model& model,
+    ParallelRun& parallel,
+    const Subject& subject,
+    int step) {
+  const BatchShare share = parallel.batches();
+  std::vector<ModelInput> inputs;
+  std::vector<int> numbers;
+  for (int i = share.index; i < kBatches; i += share.count) {
+    inputs.push_back(batch_of(subject, step, i));
+    numbers.push_back(i);
+  }
+  double sum = 0;
+  if (parallel.pipeline() == nullptr) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const RandomKeyScope random({kSeed, step, numbers[i]}, at::kCPU);
+      const at::Tensor loss =
+          model.forward(inputs[i]).loss / static_cast<double>(inputs.size());
+      engine.backward(loss);
+      sum += loss.item<double>() * static_cast<double>(inputs.size());
+    }
+    return parallel.tells_loss() ? sum : 0;
+  }
+  const PipelineForward forward =
+      pipeline_forward(model, [&](int number) -> const ModelInput& {
+        return inputs.at(static_cast<size_t>(number));
+      });
+  PipelineCallbacks callbacks;
+  callbacks.forward =
+      [&](int chunk, int number, const std::vector<at::Tensor>& received) {
+        const RandomKeyScope random(
+            {kSeed, step, numbers.at(static_cast<size_t>(number))}, at::kCPU);
+        return forward(chunk, number, received);
+      };
+  for (const at::Tensor& loss :
+       engine.run_pipeline(*parallel.pipeline(), callbacks)) {
+    sum += loss.item<double>();
+  }
+  return parallel.tells_loss() ? sum : 0;
+}
+
+void check_layout(
+    World& world,
+    const std::filesystem::path& folder,
+    const Subject& subject,
+    const Layout& layout) {
+  SCOPED_TRACE(subject.name);
+  const Seen alone = train_alone(folder, subject, layout);
+  const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
+  ParallelRun parallel(world, layout.parallel, kBatches / batches);
+  const auto model = load(folder, layer_context(parallel));
+  model->set_recomputed_layers(layout.recomputed);
+  const auto parts = parts_in(*model);
+  EngineOptions options = engine_options(layout);
+  options.parallel = &parallel.mesh();
+  Engine engine(world, model, options);
+  for (int step = 0; step < kSteps; ++step) {
+    const double own = run_step(engine, *model, parallel, subject, step);
+    const at::Tensor sum = torch::full({1}, own, torch::kDouble);
+    engine.sum_over_ranks(sum);
+    const auto at = static_cast<size_t>(step);
+    // Float64 in another order, through AdamW's division by small moments; in
+    // lower precision, roundings of each layer's sums.
+    const double relative = layout.compute ? 3e-2 : 1e-9;
+    const double norm = engine.clip_grad_norm(0.5);
+    EXPECT_NEAR(
+        sum.item<double>() / kBatches,
+        alone.losses[at],
+        relative * alone.losses[at]);
+    EXPECT_NEAR(norm, alone.norms[at], 10 * relative * alone.norms[at]);
+    engine.step();
+  }
+  if (layout.compute) {
+    return; // AdamW makes a step of a rounding error
+  }
+  const auto parameters = model->named_parameters();
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        at::Tensor expected = alone.parameters.at(name);
+        const auto part = parts.find(parameters[name].unsafeGetTensorImpl());
+        if (part != parts.end()) {
+          const int index =
+              parallel.mesh().index(ParallelGroup::kTensor, world.rank());
+          expected = expected.narrow(
+              part->second.dim,
+              part->second.split.begin(index),
+              part->second.split.length(index));
+        }
+        EXPECT_TRUE(value.allclose(expected, 1e-6, 1e-7))
+            << name << " is off by " << (value - expected).abs().max();
+      });
+}
+
+class LayoutMatrix : public ::testing::TestWithParam<Layout> {};
+
+} // namespace
+
+TEST_P(LayoutMatrix, IsThatOfOneRank) {
+  const Layout& layout = GetParam();
+  for (const Subject& subject : kSubjects) {
+    const TemporaryFolder folder;
+    torch::manual_seed(3);
+    auto config = nlohmann::json::parse(subject.config);
+    config["initializer_range"] = 0.3; // every term matters
+    const auto model =
+        from_config(config, {.architecture = subject.architecture});
+    save_pretrained(*model, folder.path() / "model");
+    testing::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
+      check_layout(world, folder.path() / "model", subject, layout);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    LayoutMatrix,
+    ::testing::Values(
+        Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
+        Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
+        Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
+        Layout{
+            "pipeline4_gpipe",
+            {{.shard = 1, .pipeline = 4}, false, Kind::kGPipe},
+            1},
+        Layout{
+            "pipeline2_interleaved",
+            {{.shard = 1, .pipeline = 2}, false, Kind::kInterleaved, 2}},
+        Layout{
+            "pipeline2_shard2_zb",
+            {{.shard = 2, .pipeline = 2}, false, Kind::kZeroBubble}},
+        Layout{
+            "tensor2_shard2_sequence",
+            {{.shard = 2, .tensor = 2}, true},
+            2,
+            1},
+        Layout{
+            "tensor2_pipeline2_sequence",
+            {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+            3,
+            5},
+        Layout{
+            "tensor2_pipeline2_shard2",
+            {{.shard = 2, .tensor = 2, .pipeline = 2}},
+            3},
+        Layout{
+            "tensor2_pipeline2_data2_sequence",
+            {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
+            1,
+            2},
+        Layout{
+            "tensor2_pipeline2_state_on_host",
+            {{.shard = 1, .tensor = 2, .pipeline = 2}},
+            3,
+            2,
+            StatePlacement::kHost},
+        Layout{
+            "tensor2_pipeline2_bfloat16",
+            {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+            3,
+            2,
+            StatePlacement::kAutomatic,
+            at::kBFloat16},
+        Layout{
+            "tensor2_pipeline2_float16",
+            {{.shard = 1, .tensor = 2, .pipeline = 2}},
+            2,
+            0,
+            StatePlacement::kAutomatic,
+            at::kHalf}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+} // namespace tessera::zoo

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/context_attention.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/ring_attention.h"
+#include "tessera/sharding/parallel/ulysses_attention.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
+  TESSERA_CHECK(
+      !call.mask.defined(),
+      "ring attention has no masks but the causal one: a mask of [queries, "
+      "keys] for whole sequences is what it is to do without. Leave "
+      "attention_mask, windows and biases out (pack texts in place of padding "
+      "them), or use Ulysses");
+  TESSERA_CHECK(
+      call.dropout == 0,
+      "ring attention has no dropout of attention weights, and it is ",
+      call.dropout,
+      "; set it to 0, or use Ulysses");
+  return ring_attention(
+      call.query,
+      call.key,
+      call.value,
+      *how.ring,
+      {call.causal, call.scale, how.layout});
+}
+
+} // namespace
+
+at::Tensor context_attention(
+    const AttentionCall& call,
+    const AttentionFunction& function,
+    const ContextParallel& how) {
+  if (how.group->size() == 1) {
+    return function(call);
+  }
+  if (how.kind == ContextKind::kRing) {
+    return over_ring(call, how);
+  }
+  return ulysses_attention(
+      call.query,
+      call.key,
+      call.value,
+      *how.group,
+      how.layout,
+      [&](const at::Tensor& query,
+          const at::Tensor& key,
+          const at::Tensor& value) {
+        AttentionCall own = call;
+        own.query = query;
+        own.key = key;
+        own.value = value;
+        const int64_t heads = call.query.size(1);
+        if (call.mask.defined() && call.mask.dim() == 4 && heads > 1 &&
+            call.mask.size(1) == heads) {
+          const HeadRange range =
+              ulysses_heads(heads, how.group->rank(), how.group->size());
+          own.mask = call.mask.narrow(1, range.begin, range.length);
+        }
+        return function(own);
+      });
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// GLM-4 (arXiv:2406.12793): `glm`, and `glm4` with a norm on both sides of
+// each half of a layer. The first GLM (arXiv:2103.10360) is a `glm` as well,
+// of other classes.
+
+#include "tessera/zoo/models/blank_infilling.h"
+#include "tessera/zoo/models/llama_like.h"
+
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+DecoderConfig glm_config(const ConfigFields& fields) {
+  const auto rope = fields.json("rope_parameters");
+  const ConfigFields inner(
+      rope.value_or(nlohmann::json::object()),
+      fields.origin() + ": 'rope_parameters'");
+  const double share = inner.get<double>(
+      {"partial_rotary_factor"},
+      fields.get<double>({"partial_rotary_factor"}, 0.5));
+  TESSERA_CHECK(
+      share > 0 && share <= 1,
+      fields.origin(),
+      ": 'partial_rotary_factor' is ",
+      share,
+      "; it must be above 0 and at most 1");
+  DecoderConfig decoder = llama_like_config(fields, share);
+  decoder.rotary->layout = RotaryLayout::kPairs;
+  const bool bias = fields.get<bool>({"attention_bias"}, true);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.attention.query_bias = layer.attention.key_bias = bias;
+    layer.attention.value_bias = bias;
+  }
+  return decoder;
+}
+
+DecoderConfig glm4_config(const ConfigFields& fields) {
+  DecoderConfig decoder = glm_config(fields);
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.placement = NormPlacement::kSandwich;
+  }
+  return decoder;
+}
+
+NameTable glm_names() {
+  NameTable table = llama_like_names(/*feed_forward=*/false);
+  table.base.push_back(
+      {"layers.*.mlp.gate_up_proj",
+       {"layers.*.feed_forward.gate", "layers.*.feed_forward.up"}});
+  table.base.push_back(
+      {"layers.*.mlp.down_proj", {"layers.*.feed_forward.down"}});
+  return table;
+}
+
+NameTable glm4_names() {
+  NameTable table = glm_names();
+  table.base.push_back(
+      {"layers.*.post_self_attn_layernorm",
+       {"layers.*.attention_output_norm"}});
+  table.base.push_back(
+      {"layers.*.post_mlp_layernorm", {"layers.*.feed_forward_output_norm"}});
+  return table;
+}
+
+} // namespace
+
+ModelFamily glm_family() {
+  ModelFamily family = decoder_family(
+      {.model_type = "glm",
+       .base = "GlmModel",
+       .causal_lm = "GlmForCausalLM",
+       .sequence_classification = "GlmForSequenceClassification",
+       .config = glm_config,
+       .names = glm_names});
+  for (Architecture& first : blank_infilling_architectures()) {
+    family.architectures.push_back(std::move(first));
+  }
+  return family;
+}
+
+ModelFamily glm4_family() {
+  return decoder_family(
+      {.model_type = "glm4",
+       .base = "Glm4Model",
+       .causal_lm = "Glm4ForCausalLM",
+       .sequence_classification = "Glm4ForSequenceClassification",
+       .config = glm4_config,
+       .names = glm4_names});
+}
+
+} // namespace tessera::zoo

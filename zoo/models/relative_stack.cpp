@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/relative_stack.h"
+
+#include "tessera/sharding/parallel/numbered_init.h"
+
+#include <torch/types.h>
+
+#include <utility>
+
+namespace tessera::zoo {
+
+RelativeStackImpl::RelativeStackImpl(
+    const LayerContext& context,
+    const RelativeStackOptions& options,
+    const std::vector<int>& own)
+    : context_(context), options_(options) {
+  layers_ = register_module(
+      "layers", make_layers(context_, options_.layers, own, options_.before));
+  if (own.front() == 0) {
+    const NumberedInit init(-1 - options_.before);
+    relative_bias_ = register_module(
+        "relative_bias",
+        torch::nn::Embedding(
+            options_.buckets.buckets, options_.layers.front().attention.heads));
+    const torch::NoGradGuard no_grad;
+    relative_bias_->weight.normal_(0, options_.bias_deviation);
+  }
+  if (own.back() + 1 == static_cast<int>(options_.layers.size())) {
+    norm_ = register_module("norm", Norm(context_, options_.norm));
+  }
+}
+
+at::Tensor RelativeStackImpl::bias(int64_t length, const at::Device& device) {
+  return relative_bias_
+      ->forward(relative_buckets(length, length, options_.buckets, device))
+      .permute({2, 0, 1})
+      .unsqueeze(0);
+}
+
+void RelativeStackImpl::run(
+    int begin,
+    int end,
+    LayerInput input,
+    bool entered,
+    LayerState& state) {
+  input.bias = state.bias;
+  run_range(layers_, begin, end, input, entered, state);
+}
+
+at::Tensor RelativeStackImpl::finish(const at::Tensor& hidden) {
+  return context_.dropout(
+      norm_->forward(hidden), options_.dropout, is_training());
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// T5 (arXiv:1910.10683), T5 v1.1 and Flan-T5 (arXiv:2210.11416), which are
+// gated and have a head of their own, and mT5 (arXiv:2010.11934).
+
+#include "tessera/zoo/models/families.h"
+#include "tessera/zoo/models/t5_like.h"
+
+#include <cmath>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// Whether the head's weight is the embedding's. What config.json says depends
+/// on who wrote it: transformers 5 has `tie_word_embeddings` true for all of
+/// them, and goes by what is in the checkpoint.
+bool is_tied(const ConfigFields& fields, bool scaled) {
+  if (scaled) {
+    return true;
+  }
+  const auto in_checkpoint = fields.checkpoint_has("lm_head.weight");
+  return in_checkpoint ? !*in_checkpoint
+                       : fields.get<bool>({"tie_word_embeddings"}, true);
+}
+
+EncoderDecoderConfig t5_config(const ConfigFields& fields) {
+  EncoderDecoderConfig model = t5_like_config(fields);
+  const bool scaled = fields.get<bool>(
+      {"scale_decoder_outputs"},
+      fields.get<bool>({"tie_word_embeddings"}, true));
+  model.tied_head = is_tied(fields, scaled);
+  if (scaled) {
+    model.head_scale = 1 / std::sqrt(static_cast<double>(model.features));
+  }
+  return model;
+}
+
+EncoderDecoderConfig mt5_config(const ConfigFields& fields) {
+  EncoderDecoderConfig model = t5_like_config(fields);
+  model.tied_head = is_tied(fields, /*scaled=*/false);
+  return model;
+}
+
+/// One half's; `feed_forward` is the number of that part of a block.
+void add_half(
+    NameTable& table,
+    const std::string& half,
+    const std::string& feed_forward) {
+  const std::string block = half + ".block.*.layer.";
+  const std::string layer = half + ".layers.*.";
+  const auto add = [&](const std::string& theirs, const std::string& ours) {
+    table.base.push_back({block + theirs, {layer + ours}});
+  };
+  const auto add_attention = [&](const std::string& theirs,
+                                 const std::string& ours) {
+    add(theirs + ".q", ours + ".query");
+    add(theirs + ".k", ours + ".key");
+    add(theirs + ".v", ours + ".value");
+    add(theirs + ".o", ours + ".output");
+  };
+  add_attention("0.SelfAttention", "attention");
+  add("0.layer_norm", "attention_norm");
+  if (half == "decoder") {
+    add_attention("1.EncDecAttention", "cross_attention");
+    add("1.layer_norm", "cross_attention_norm");
+  }
+  const std::string dense = feed_forward + ".DenseReluDense.";
+  add(dense + "wi_0", "feed_forward.gate");
+  add(dense + "wi_1", "feed_forward.up");
+  add(dense + "wo", "feed_forward.down");
+  add(feed_forward + ".layer_norm", "feed_forward_norm");
+  table.base.push_back(
+      {half + ".block.0.layer.0.SelfAttention.relative_attention_bias",
+       {half + ".relative_bias"}});
+  table.base.push_back({half + ".final_layer_norm", {half + ".norm"}});
+}
+
+NameTable gated_names() {
+  NameTable table{
+      .base = {{"shared", {"embeddings.tokens"}}, {"lm_head", {"head"}}},
+      // What is tied, once more; a table of old versions that nothing used.
+      .ignored = {
+          "encoder.embed_tokens.weight",
+          "decoder.embed_tokens.weight",
+          "lm_head.weight",
+          "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."
+          "weight"}};
+  add_half(table, "encoder", "1");
+  add_half(table, "decoder", "2");
+  return table;
+}
+
+NameTable plain_names() {
+  NameTable table = gated_names();
+  std::erase_if(table.base, [](const NameRule& rule) {
+    return rule.theirs.ends_with(".wi_0");
+  });
+  for (NameRule& rule : table.base) {
+    if (rule.theirs.ends_with(".wi_1")) {
+      rule.theirs.resize(rule.theirs.size() - 2);
+    }
+  }
+  return table;
+}
+
+MakeModel make(EncoderDecoderConfigOf config, EncoderDecoderHead head) {
+  return [=](const ConfigFields& fields,
+             const LayerContext& context,
+             nlohmann::json json) {
+    const bool gated = config(fields).encoder.layers.front().feed_forward.gated;
+    return make_encoder_decoder(
+        config, gated ? gated_names : plain_names, head)(
+        fields, context, std::move(json));
+  };
+}
+
+ModelFamily family(
+    const std::string& type,
+    const std::string& classes,
+    EncoderDecoderConfigOf config) {
+  return {
+      type,
+      {{classes + "ForConditionalGeneration",
+        make(config, EncoderDecoderHead::kLanguageModel)},
+       {classes + "Model", make(config, EncoderDecoderHead::kBase)},
+       {classes + "EncoderModel",
+        make(config, EncoderDecoderHead::kEncoderOnly)}}};
+}
+
+} // namespace
+
+ModelFamily t5_family() {
+  return family("t5", "T5", t5_config);
+}
+
+ModelFamily mt5_family() {
+  return family("mt5", "MT5", mt5_config);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/encoder_memory.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+/// All layers are alike.
+const zoo::TransformerLayerOptions& layer_of(const zoo::EncoderConfig& config) {
+  return config.layers.front();
+}
+
+std::int64_t layer_count(const zoo::EncoderConfig& config) {
+  return static_cast<std::int64_t>(config.layers.size());
+}
+
+/// What a layer keeps per token: the inputs of its operators.
+std::int64_t layer_bytes_per_token(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  const std::int64_t hidden = config.features;
+  const std::int64_t element = shape.element_bytes;
+  // The layer's input, the attention's result, the feed-forward half's input.
+  std::int64_t bytes = 3 * hidden * element;
+  // The widened half before and after its activation.
+  bytes += 2 * layer_of(config).feed_forward.inner * element;
+  // Twice: a dropout mask and a LayerNorm's input.
+  bytes += 2 * hidden * (shape.dropout_bytes + shape.norm_bytes);
+  if (shape.has_fused_attention) {
+    // Queries, keys, values; one number per head for the softmax.
+    bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
+  } else {
+    // In float32 whatever the type: those, and of each head and row the
+    // probabilities, those that dropout has left, and its mask.
+    bytes += 3 * 4 * hidden;
+    bytes += 3 * 4 * layer_of(config).attention.heads * shape.length;
+  }
+  return bytes;
+}
+
+/// Before the encoder a LayerNorm's input, a dropout mask, ids and types;
+/// behind it the last layer's result.
+std::int64_t outer_bytes_per_token(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  constexpr std::int64_t kIdsAndTypes = 2 * 8;
+  return config.features *
+             (shape.norm_bytes + shape.dropout_bytes + shape.element_bytes) +
+         kIdsAndTypes;
+}
+
+} // namespace
+
+EncoderBatchShape::EncoderBatchShape(
+    std::int64_t rows,
+    std::int64_t length,
+    c10::Device device,
+    const PrecisionPolicy& precision)
+    : rows(rows),
+      length(length),
+      element_bytes(static_cast<std::int64_t>(
+          c10::elementSize(precision.parameters.value_or(c10::kFloat)))),
+      norm_bytes(precision.norms_in_float32 ? 4 : element_bytes),
+      // LibTorch's CPU multiplies by a mask of the activation's type.
+      dropout_bytes(device.is_cpu() ? element_bytes : 1),
+      has_fused_attention(!device.is_cpu()) {}
+
+std::int64_t encoder_activation_bytes(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
+    std::int64_t checkpointed_layers) {
+  const std::int64_t layer = layer_bytes_per_token(config, shape);
+  const std::int64_t again =
+      std::clamp<std::int64_t>(checkpointed_layers, 0, layer_count(config));
+  // Backward begins with the last layers. One that is computed again is there
+  // whole as well, but only when the last ones are gone.
+  const std::int64_t whole = std::max<std::int64_t>(
+      layer_count(config) - again, std::min<std::int64_t>(again, 1));
+  const std::int64_t kept = outer_bytes_per_token(config, shape) +
+                            whole * layer +
+                            again * config.features * shape.element_bytes;
+  // Gradients of what is widest.
+  const std::int64_t gradients =
+      2 * layer_of(config).feed_forward.inner * shape.element_bytes;
+  return shape.rows * shape.length * (kept + gradients);
+}
+
+std::optional<std::int64_t> fewest_recomputed_layers(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape,
+    std::int64_t room_bytes) {
+  for (std::int64_t layers = 0; layers <= layer_count(config); ++layers) {
+    if (encoder_activation_bytes(config, shape, layers) <= room_bytes) {
+      return layers;
+    }
+  }
+  return std::nullopt;
+}
+
+} // namespace tessera
