@@ -71,6 +71,13 @@ class ParallelRun {
 
   /// Ranks that divide a model see the same batches.
   BatchShare batches() const;
+  /// The ranks that see the same batches as this one; null where it is alone.
+  /// Collective over them when it is first called.
+  Communicator* one_batch() {
+    return mesh().size(ParallelGroup::kOneBatch) > 1
+               ? &groups_[ParallelGroup::kOneBatch]
+               : nullptr;
+  }
   /// True on one rank for each batch that is seen: on the last stage, where
   /// losses are, the first of those that divide its layers.
   bool tells_loss() const;

@@ -129,7 +129,8 @@ int run_train(int argc, char** argv) {
       tokenizer,
       train_examples,
       config.batch_size,
-      config.seed);
+      config.seed,
+      parallel.one_batch());
   if (world.rank() == 0) {
     log_info(
         "training on ",

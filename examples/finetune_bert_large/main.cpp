@@ -95,7 +95,8 @@ int run(
       tokenizer,
       examples,
       config.batch_size,
-      config.seed);
+      config.seed,
+      parallel.one_batch());
   model->train();
   reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);

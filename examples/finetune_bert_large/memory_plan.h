@@ -32,7 +32,8 @@ class MemoryPlan {
   /// With the layers of the configuration computed again, or with as many as
   /// save memory.
   int64_t least_activation_bytes() const {
-    const int64_t layers = config_.checkpoint_layers.value_or(layers() - 1);
+    const int64_t layers =
+        config_.checkpoint_layers.value_or(layer_count() - 1);
     return activation_bytes(layers) + reserve_;
   }
 
@@ -46,7 +47,7 @@ class MemoryPlan {
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
     return tessera::fewest_recomputed_layers(model_, shape_, room)
-        .value_or(layers() - 1);
+        .value_or(layer_count() - 1);
   }
 
   /// What is predicted, in a few lines.
@@ -58,7 +59,7 @@ class MemoryPlan {
     return "activations: about " + format_bytes(activations) + " for " +
            std::to_string(shape_.rows) + " texts of " +
            std::to_string(shape_.length) + " tokens, " +
-           std::to_string(layers) + " of " + std::to_string(layers()) +
+           std::to_string(layers) + " of " + std::to_string(layer_count()) +
            " layers computed again in backward\npredicted peak: " +
            format_bytes(planned + activations + reserve_) + ", of which " +
            format_bytes(reserve_) + " reserve" +
@@ -66,7 +67,7 @@ class MemoryPlan {
   }
 
  private:
-  int64_t layers() const {
+  int64_t layer_count() const {
     return static_cast<int64_t>(model_.layers.size());
   }
   int64_t activation_bytes(int64_t layers) const {

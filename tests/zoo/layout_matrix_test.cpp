@@ -55,7 +55,7 @@ const Subject kSubjects[] = {
          "intermediate_size": 18, "num_hidden_layers": 5,
          "num_attention_heads": 6, "max_position_embeddings": 16,
          "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})"},
-    {"t5",
+    {"t5_v1_1",
      "T5ForConditionalGeneration",
      R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 2,
          "d_ff": 18, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6,
@@ -68,7 +68,13 @@ const Subject kSubjects[] = {
          "intermediate_size": 18, "num_hidden_layers": 4,
          "num_attention_heads": 6, "max_position_embeddings": 16,
          "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
-     true}};
+     true},
+    {"t5",
+     "T5ForConditionalGeneration",
+     R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 3,
+         "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
+         "relative_attention_num_buckets": 8, "dropout_rate": 0.2,
+         "relative_attention_max_distance": 10})"}};
 
 struct Layout {
   const char* name;

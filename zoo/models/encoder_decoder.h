@@ -55,15 +55,6 @@ class EncoderDecoder : public Model {
       nlohmann::json json,
       NameTable names);
 
-  /// The halves, to set what of them is recomputed; null where none of their
-  /// layers is here.
-  RelativeStack& encoder() {
-    return encoder_;
-  }
-  RelativeStack& decoder() {
-    return decoder_;
-  }
-
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

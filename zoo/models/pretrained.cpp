@@ -94,9 +94,9 @@ class PartGatherer {
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_pretrained: this rank's model is a pipeline's stage, which its "
-      "engine saves together with the others, or has some of the experts only: "
-      "load a checkpoint of it into a whole model, and save that.");
+      "save_pretrained: this rank's model is a pipeline's stage, or has some "
+      "of the experts only. Give the engine too, which gathers stages; with "
+      "divided experts load a checkpoint into a whole model, and save that.");
 }
 
 /// A folder and its weights, on the rank that writes. What goes wrong there is

@@ -49,11 +49,6 @@ class RelativeStackImpl : public torch::nn::Module {
   /// What comes behind the last layer, between layers.
   at::Tensor finish(const at::Tensor& hidden);
 
-  /// To set what of them is recomputed.
-  TransformerLayers& layers() {
-    return layers_;
-  }
-
  private:
   LayerContext context_;
   RelativeStackOptions options_;

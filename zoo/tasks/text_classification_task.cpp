@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/sharding/parallel/same_batch.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <ATen/ops/argmax.h>
@@ -18,6 +19,8 @@
 namespace tessera {
 
 namespace {
+
+constexpr int64_t kBatchesBetweenChecks = 100;
 
 /// [rows, length] on `device`.
 at::Tensor matrix(
@@ -110,13 +113,15 @@ TextClassificationTask::TextClassificationTask(
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
     int64_t batch_size,
-    uint64_t seed)
+    uint64_t seed,
+    Communicator* same_batch)
     : share_(share),
       model_(std::move(model)),
       tokenizer_(tokenizer),
       examples_(examples),
       batch_size_(batch_size),
       seed_(seed),
+      same_batch_(same_batch),
       forward_chunk_(zoo::pipeline_forward(
           *model_,
           [this](int number) -> const zoo::ModelInput& {
@@ -157,6 +162,10 @@ int64_t TextClassificationTask::load_micro_batch(int64_t index, int number) {
   }
   batches_[at] =
       make_batch(tokenizer_, examples_, rows, share_, device_of(*model_));
+  if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
+    check_same_batch(
+        {batches_[at].input_ids, batches_[at].labels}, *same_batch_);
+  }
   return batches_[at].input_ids.numel();
 }
 

@@ -25,6 +25,8 @@ class TextClassificationTask : public PipelineTask {
   /// @param model a classifier, or a pipeline stage's part of one.
   /// @param batch_size rows of one rank's micro-batch.
   /// @param seed of the order of the examples, the same on all ranks.
+  /// @param same_batch of the ranks that see the same batches, which now and
+  ///     then find out whether they do. Null where each sees its own.
   /// @throws Error when there are too few examples for one global batch.
   TextClassificationTask(
       BatchShare share,
@@ -32,7 +34,8 @@ class TextClassificationTask : public PipelineTask {
       const BertTokenizer& tokenizer,
       const std::vector<LabelledEncoding>& examples,
       int64_t batch_size,
-      uint64_t seed);
+      uint64_t seed,
+      Communicator* same_batch = nullptr);
 
   int64_t batches_per_epoch() const override;
   int64_t batch_size() const override {
@@ -55,6 +58,7 @@ class TextClassificationTask : public PipelineTask {
   const std::vector<LabelledEncoding>& examples_;
   int64_t batch_size_;
   uint64_t seed_;
+  Communicator* same_batch_;
   std::vector<size_t> order_;
   std::vector<zoo::ModelInput> batches_; ///< of a step, by number
   PipelineForward forward_chunk_;
