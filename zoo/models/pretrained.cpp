@@ -6,6 +6,7 @@
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/weight_files.h"
@@ -226,9 +227,11 @@ LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
     const fs::path& folder) {
-  // What is not this stage's is another's, or unexpected: the engine knows.
   NameTable table = model.names();
-  table.is_part = false;
+  if (!has_divided_experts(model)) {
+    // What is not this stage's is another's, or unexpected: the engine knows.
+    table.is_part = false;
+  }
   return engine.load_weights(folder, options_with(model, table));
 }
 
@@ -277,9 +280,10 @@ void save_pretrained(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
-  if (model.stage().is_whole()) {
-    check_has_all(model); // with divided experts it has not
-  }
+  TESSERA_CHECK(
+      !has_divided_experts(model),
+      "save_pretrained: this rank has some of the experts only; load a "
+      "checkpoint of it into a whole model, and save that.");
   WholeModel whole = engine.whole_model();
   std::map<std::string, std::vector<int64_t>> sizes;
   std::map<std::string, at::ScalarType> dtypes;
