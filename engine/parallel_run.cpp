@@ -11,6 +11,15 @@ ParallelOptions read_parallel_options(const ConfigReader& reader) {
   options.sizes = read_parallel_sizes(reader);
   const ConfigReader parallel = reader.get_object("parallel");
   options.sequence = parallel.get_bool("sequence", options.sequence);
+  options.context_attention = parallel.get_enum<ContextKind>(
+      "context_attention",
+      {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
+      options.context_attention);
+  options.context_layout = parallel.get_enum<ContextLayout>(
+      "context_layout",
+      {{"contiguous", ContextLayout::kContiguous},
+       {"zigzag", ContextLayout::kZigzag}},
+      options.context_layout);
   options.schedule = parallel.get_enum(
       "schedule", pipeline_schedule_names(), std::optional(options.schedule));
   options.chunks = static_cast<int>(
@@ -34,6 +43,11 @@ ParallelRun::ParallelRun(
           world,
           ParallelMesh(options.sizes, world.size(), world.local_size()),
           world.device()) {
+  if (mesh().size(ParallelGroup::kContext) > 1 &&
+      options.context_attention == ContextKind::kRing) {
+    context_ring_ = std::make_unique<RingChannels>(
+        world, "context", mesh().ranks(ParallelGroup::kContext, rank_));
+  }
   const int stages = mesh().size(ParallelGroup::kPipeline);
   if (stages == 1) {
     TESSERA_CHECK(
@@ -60,7 +74,15 @@ BatchShare ParallelRun::batches() const {
   return {
       index(ParallelGroup::kBatches),
       mesh().size(ParallelGroup::kBatches),
-      options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1};
+      sequence_multiple()};
+}
+
+int ParallelRun::sequence_multiple() const {
+  const int context = mesh().size(ParallelGroup::kContext);
+  const bool halves =
+      context > 1 && options_.context_layout == ContextLayout::kZigzag;
+  return (options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1) *
+         context * (halves ? 2 : 1);
 }
 
 bool ParallelRun::tells_loss() const {
@@ -75,6 +97,17 @@ std::optional<TensorParallel> ParallelRun::tensor() {
     return std::nullopt;
   }
   return TensorParallel{&groups_[ParallelGroup::kTensor], options_.sequence};
+}
+
+std::optional<ContextParallel> ParallelRun::context() {
+  if (mesh().size(ParallelGroup::kContext) == 1) {
+    return std::nullopt;
+  }
+  return ContextParallel{
+      &groups_[ParallelGroup::kContext],
+      options_.context_attention,
+      options_.context_layout,
+      context_ring_.get()};
 }
 
 PipelinePlace ParallelRun::place() const {

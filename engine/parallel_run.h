@@ -8,6 +8,7 @@
 #include "tessera/pipeline/stage_layers.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/comm/ring_channels.h"
+#include "tessera/sharding/parallel/context_parallel.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <cstdint>
@@ -23,6 +24,10 @@ struct ParallelOptions {
   ParallelSizes sizes;
   /// Tensor-parallel ranks divide sequences between layers, too.
   bool sequence = false;
+  /// How attention is made over the ranks of ParallelSizes::context, and which
+  /// tokens each has.
+  ContextKind context_attention = ContextKind::kUlysses;
+  ContextLayout context_layout = ContextLayout::kContiguous;
   PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
   /// Pieces of the model on each stage; more than one for kInterleaved only.
   int chunks = 1;
@@ -84,6 +89,8 @@ class ParallelRun {
 
   /// What layers are made with; nothing where they are not divided.
   std::optional<TensorParallel> tensor();
+  /// Nothing where sequences are not divided.
+  std::optional<ContextParallel> context();
 
   /// Which layers belong here.
   PipelinePlace place() const;
@@ -93,6 +100,7 @@ class ParallelRun {
   }
 
  private:
+  int sequence_multiple() const;
   int index(ParallelGroup group) const {
     return mesh().index(group, rank_);
   }
@@ -100,6 +108,7 @@ class ParallelRun {
   ParallelOptions options_;
   int rank_;
   ParallelGroups groups_;
+  std::unique_ptr<RingChannels> context_ring_; ///< for ContextKind::kRing
   std::unique_ptr<RingChannels> stages_;
   std::unique_ptr<PipelineExecutor> executor_;
 };

@@ -164,6 +164,25 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
        kConfig,
        "parallel.tensor=2",
        "output.folder=" + (folder.path() / "refused").string()});
+  const auto on_two = [&](const std::string& override_text) {
+    return run(
+        {TESSERA_PROGRAM,
+         "launch",
+         "--nproc",
+         "2",
+         "--",
+         TESSERA_PROGRAM,
+         "train",
+         kConfig,
+         override_text,
+         "output.folder=" + (folder.path() / "refused").string()});
+  };
+  EXPECT_NE(
+      on_two("parallel.context=2").output.find("in decoders only"),
+      std::string::npos);
+  EXPECT_NE(
+      on_two("parallel.expert=2").output.find("has no experts"),
+      std::string::npos);
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(
       refused.output.find("tensor 2 does not have exactly 1 ranks"),

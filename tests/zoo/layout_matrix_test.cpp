@@ -87,7 +87,8 @@ struct Layout {
 };
 
 int ranks_of(const ParallelSizes& sizes) {
-  return sizes.data * sizes.shard * sizes.tensor * sizes.pipeline;
+  return sizes.data * sizes.shard * sizes.tensor * sizes.pipeline *
+         sizes.context;
 }
 
 ModelInput batch_of(const Subject& subject, int step, int number) {
@@ -122,12 +123,24 @@ struct Seen {
   std::map<std::string, at::Tensor> parameters;
 };
 
+/// Ranks that divide sequences draw masks of their own tokens.
+bool has_dropout(const Layout& layout) {
+  return layout.parallel.sizes.context == 1;
+}
+
+/// What divides sequences is for decoders.
+bool takes(const Subject& subject, const Layout& layout) {
+  const std::string name = subject.name;
+  return layout.parallel.sizes.context == 1 || name == "gpt" || name == "llama";
+}
+
 std::shared_ptr<Model> load(
     const std::filesystem::path& folder,
-    const LayerContext& context) {
+    const LayerContext& context,
+    const Layout& layout) {
   auto model =
       from_pretrained(folder, {.context = context, .dtype = at::kDouble});
-  model->train();
+  model->train(has_dropout(layout));
   return model;
 }
 
@@ -136,7 +149,7 @@ Seen train_alone(
     const Subject& subject,
     const Layout& layout) {
   World world(0, 1, 0, nullptr, {});
-  const auto model = load(folder, {});
+  const auto model = load(folder, {}, layout);
   Engine engine(
       world, model, engine_options({"alone", {}, 3, 0, {}, layout.compute}));
   Seen seen;
@@ -213,8 +226,11 @@ void check_layout(
   const Seen alone = train_alone(folder, subject, layout);
   const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
   ParallelRun parallel(world, layout.parallel, kBatches / batches);
-  const auto model = load(folder, layer_context(parallel));
+  const auto model = load(folder, layer_context(parallel), layout);
   model->set_recomputed_layers(layout.recomputed);
+  EXPECT_EQ(
+      layer_context(parallel).context() != nullptr,
+      layout.parallel.sizes.context > 1);
   const auto parts = parts_in(*model);
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
@@ -263,6 +279,9 @@ class LayoutMatrix : public ::testing::TestWithParam<Layout> {};
 TEST_P(LayoutMatrix, IsThatOfOneRank) {
   const Layout& layout = GetParam();
   for (const Subject& subject : kSubjects) {
+    if (!takes(subject, layout)) {
+      continue;
+    }
     const TemporaryFolder folder;
     torch::manual_seed(3);
     auto config = nlohmann::json::parse(subject.config);
@@ -285,14 +304,17 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
         Layout{
             "pipeline4_gpipe",
-            {{.shard = 1, .pipeline = 4}, false, Kind::kGPipe},
+            {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
             1},
         Layout{
             "pipeline2_interleaved",
-            {{.shard = 1, .pipeline = 2}, false, Kind::kInterleaved, 2}},
+            {.sizes = {.shard = 1, .pipeline = 2},
+             .schedule = Kind::kInterleaved,
+             .chunks = 2}},
         Layout{
             "pipeline2_shard2_zb",
-            {{.shard = 2, .pipeline = 2}, false, Kind::kZeroBubble}},
+            {.sizes = {.shard = 2, .pipeline = 2},
+             .schedule = Kind::kZeroBubble}},
         Layout{
             "tensor2_shard2_sequence",
             {{.shard = 2, .tensor = 2}, true},
@@ -311,6 +333,12 @@ INSTANTIATE_TEST_SUITE_P(
             "tensor2_pipeline2_data2_sequence",
             {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
             1,
+            2},
+        Layout{"context2", {{.shard = 1, .context = 2}}},
+        Layout{
+            "pipeline2_context2_shard2",
+            {{.shard = 2, .pipeline = 2, .context = 2}},
+            3,
             2},
         Layout{
             "tensor2_pipeline2_state_on_host",

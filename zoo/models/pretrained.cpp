@@ -174,8 +174,16 @@ LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
 
 LayerContext layer_context(ParallelRun& parallel) {
   const auto tensor = parallel.tensor();
-  return (tensor ? LayerContext(*tensor) : LayerContext())
-      .on_stage(parallel.place());
+  LayerContext layers = tensor ? LayerContext(*tensor) : LayerContext();
+  if (const auto context = parallel.context()) {
+    layers = layers.over_context(*context);
+  }
+  if (parallel.mesh().size(ParallelGroup::kExpert) > 1) {
+    ParallelGroups& groups = parallel.groups();
+    layers = layers.over_experts(
+        {&groups[ParallelGroup::kExpert], &groups[ParallelGroup::kGradients]});
+  }
+  return layers.on_stage(parallel.place());
 }
 
 LoadWeightsOptions weight_options(const Model& model) {

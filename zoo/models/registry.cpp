@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
@@ -171,6 +172,14 @@ std::shared_ptr<Model> from_config(
       "only, and this is a ",
       architecture.name,
       "; use a context size of 1");
+  TESSERA_CHECK(
+      options.context.experts() == nullptr ||
+          options.context.experts()->group->size() == 1 ||
+          !model->stage().is_whole() || has_divided_experts(*model),
+      origin,
+      ": the ",
+      architecture.name,
+      " has no experts that ranks could divide; use an expert size of 1");
   return model;
 }
 
