@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/exchange_operations.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/check_length.h"
 #include "tessera/sharding/parallel/linear_function.h"
 
 #include <ATen/ops/cat.h>
@@ -83,26 +84,6 @@ at::Tensor rows_exchanged(
   return result;
 }
 
-void check_length(
-    const at::Tensor& tensor,
-    int64_t dim,
-    int64_t expected,
-    const Communicator& group) {
-  TESSERA_CHECK(
-      tensor.size(dim) == expected,
-      "all_to_all_parts: dimension ",
-      dim,
-      " of a tensor of sizes ",
-      tensor.sizes(),
-      " should have ",
-      expected,
-      " elements on rank ",
-      group.rank(),
-      " of the group '",
-      group.name(),
-      "'.");
-}
-
 } // namespace
 
 at::Tensor all_to_all_parts(
@@ -112,8 +93,9 @@ at::Tensor all_to_all_parts(
     int64_t whole_dim,
     const DimSplit& whole,
     Communicator& group) {
-  check_length(part, parts_dim, parts.length(group.rank()), group);
-  check_length(part, whole_dim, whole.size(), group);
+  check_length(
+      part, parts_dim, parts.length(group.rank()), "all_to_all_parts", group);
+  check_length(part, whole_dim, whole.size(), "all_to_all_parts", group);
   if (group.size() == 1) {
     return part;
   }

@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/group_operations.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/check_length.h"
 #include "tessera/sharding/parallel/linear_function.h"
 
 #include <ATen/ops/cat.h>
@@ -82,28 +83,6 @@ at::Tensor reduce_scattered(
           part, front, "reduce-scatter in the group '" + group.name() + "'")
       .wait();
   return part.movedim(0, dim).contiguous();
-}
-
-void check_length(
-    const at::Tensor& tensor,
-    int64_t dim,
-    int64_t expected,
-    const char* function,
-    const Communicator& group) {
-  TESSERA_CHECK(
-      tensor.size(dim) == expected,
-      function,
-      ": dimension ",
-      dim,
-      " of a tensor of sizes ",
-      tensor.sizes(),
-      " should have ",
-      expected,
-      " elements on rank ",
-      group.rank(),
-      " of the group '",
-      group.name(),
-      "'.");
 }
 
 } // namespace

@@ -83,11 +83,6 @@ class Decoder : public Model {
     return decoder_;
   }
 
-  /// The layers, to set what of them is recomputed.
-  TransformerLayers& layers() {
-    return layers_;
-  }
-
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

@@ -75,11 +75,6 @@ class Encoder : public Model {
     return encoder_;
   }
 
-  /// The layers, to set what of them is recomputed.
-  TransformerLayers& layers() {
-    return layers_;
-  }
-
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(
