@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/layers/linear.h"
 
 #include <torch/types.h>
 
@@ -130,7 +131,7 @@ Line line_of(const NameTable& table, const std::string& name) {
   look(table.base, false);
   look(table.head, true);
   TESSERA_CHECK(
-      line.rule != nullptr,
+      line.rule != nullptr || table.is_adapter,
       "the name table has no line for the parameter '",
       name,
       "'");
@@ -193,7 +194,13 @@ void WeightNames::add_weights(
     const std::map<std::string, std::vector<int64_t>>& sizes) {
   std::map<std::string, size_t> index;
   for (const auto& item : sizes) {
+    if (is_adapter_parameter(item.first) && !table_.is_adapter) {
+      continue;
+    }
     const Line line = line_of(table_, item.first);
+    if (line.rule == nullptr) {
+      continue;
+    }
     NamedWeight weight;
     weight.name =
         (line.is_head || table_.is_base ? std::string() : table_.prefix) +

@@ -36,7 +36,8 @@ struct NameRule {
   Layout layout = kSame;
 };
 
-/// A model's table. Every parameter must be in one line.
+/// A model's table. Every parameter must be in one line, but for those of
+/// adapters, which have files of their own.
 struct NameTable {
   /// Before the names of `base` in checkpoints of models with a head, such as
   /// "transformer."; checkpoints are read with it or without.
@@ -52,6 +53,8 @@ struct NameTable {
   /// The parameters are those of a pipeline's stage, or some of the experts:
   /// tensors that are in a line and not here are other ranks'.
   bool is_part = false;
+  /// The table of an adapter's files: parameters in no line are in others'.
+  bool is_adapter = false;
 };
 
 /// A tensor of a checkpoint and the parameters that are in it.
@@ -87,6 +90,10 @@ class WeightNames {
   /// All tensors of a checkpoint, by name.
   const std::vector<NamedWeight>& weights() const {
     return weights_;
+  }
+  /// Whether a parameter of ours is in these files.
+  bool has(const std::string& our_name) const {
+    return places_.contains(our_name);
   }
   /// The tensor that a parameter of ours is in, and its place among `ours`.
   const NamedWeight& of(const std::string& our_name, size_t* place) const;

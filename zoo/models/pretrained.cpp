@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/pretrained.h"
 
-#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/divided_experts.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
-#include "tessera/zoo/models/weight_writer.h"
+#include "tessera/zoo/layers/linear.h"
 
 #include <torch/torch.h>
 
-#include <exception>
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 
 namespace tessera::zoo {
@@ -56,40 +53,6 @@ nlohmann::json config_to_save(
   return config;
 }
 
-/// Parts of tensor-parallel ranks to whole parameters.
-class PartGatherer {
- public:
-  explicit PartGatherer(const Model& model) : parts_(parts_in(model)) {
-    for (const auto& module : model.modules()) {
-      if (const auto* one = dynamic_cast<const ParallelModule*>(&*module)) {
-        group_ = one->how().group;
-      }
-    }
-  }
-
-  /// The first of its group.
-  bool is_writer() const {
-    return group_ == nullptr || group_->rank() == 0;
-  }
-  Communicator* group() const {
-    return group_;
-  }
-
-  /// Collective over the group.
-  /// @param value of `parameter`, which is not always in it.
-  at::Tensor whole(const at::Tensor& parameter, const at::Tensor& value) const {
-    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
-    return part == parts_.end()
-               ? value
-               : gather_parts(
-                     value, part->second.dim, part->second.split, *group_);
-  }
-
- private:
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
-  Communicator* group_ = nullptr;
-};
-
 /// @throws tessera::Error where no rank could write a whole folder.
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
@@ -99,74 +62,50 @@ void check_has_all(const Model& model) {
       "divided experts load a checkpoint into a whole model, and save that.");
 }
 
-/// A folder and its weights, on the rank that writes. What goes wrong there is
-/// thrown by finish(), so that others are not left alone in a collective.
-class FolderJob {
- public:
-  /// @param dtypes of all parameters in `names`.
-  FolderJob(
-      const Model& model,
-      const WeightNames& names,
-      const std::map<std::string, at::ScalarType>& dtypes,
-      const fs::path& folder,
-      const fs::path& tokenizer_folder) {
-    guarded([&] {
-      folder_.emplace(folder, config_to_save(model, dtypes), tokenizer_folder);
-      weights_.emplace(folder_->weights_path(), names, dtypes);
-    });
-  }
-
-  void add(const std::string& name, const at::Tensor& value) {
-    guarded([&] { weights_->add(name, value); });
-  }
-
-  void finish() {
-    guarded([&] {
-      weights_->commit();
-      folder_->commit();
-    });
-  }
-
-  const std::exception_ptr& error() const {
-    return error_;
-  }
-
- private:
-  template <typename Work>
-  void guarded(const Work& work) {
-    if (error_) {
-      return;
-    }
-    try {
-      work();
-    } catch (...) {
-      error_ = std::current_exception();
+/// The names of all adapters' parameters.
+std::vector<std::string> adapter_parameters(const Model& model) {
+  std::vector<std::string> names;
+  for (const auto& item : model.named_parameters()) {
+    if (is_adapter_parameter(item.key())) {
+      names.push_back(item.key());
     }
   }
+  return names;
+}
 
-  std::optional<HfFolderWriter> folder_;
-  std::optional<WeightWriter> weights_;
-  std::exception_ptr error_;
-};
-
-void finish(
-    std::optional<FolderJob>& job,
-    const fs::path& folder,
-    double failed) {
-  if (job && job->error()) {
-    std::rethrow_exception(job->error());
-  }
+/// A folder of transformers, to be written.
+WrittenFolder hf_folder(
+    const Model& model,
+    const fs::path& path,
+    const fs::path& tokenizer_folder,
+    const SavedValue& change) {
+  const auto adapters = adapter_parameters(model);
   TESSERA_CHECK(
-      failed == 0,
-      "save_pretrained: the rank that writes could not write ",
-      folder,
-      "; its own message says why");
+      adapters.empty() || change,
+      "save_pretrained: the model has adapters, such as '",
+      adapters.front(),
+      "', which the folder of a whole model does not hold. Write them with "
+      "save_lora(), or what they make of the model with save_merged().");
+  const auto writer = std::make_shared<std::optional<HfFolderWriter>>();
+  WrittenFolder folder;
+  folder.path = path;
+  folder.change = change;
+  folder.open = [&model, path, tokenizer_folder, writer](
+                    const ParameterTypes& dtypes) {
+    writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
+    return (*writer)->weights_path();
+  };
+  folder.commit = [writer] { (*writer)->commit(); };
+  return folder;
 }
 
 LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
   LoadWeightsOptions options;
   options.pieces = WeightNames(model, table).pieces();
   options.may_be_missing = model.may_be_missing();
+  for (const std::string& name : adapter_parameters(model)) {
+    options.may_be_missing.push_back(name); // they have files of their own
+  }
   return options;
 }
 
@@ -246,40 +185,13 @@ LoadWeightsReport load_pretrained(
 void save_pretrained(
     const Model& model,
     const fs::path& folder,
-    const fs::path& tokenizer_folder) {
-  const torch::NoGradGuard no_grad;
+    const fs::path& tokenizer_folder,
+    const SavedValue& change) {
   check_has_all(model);
-  const auto parameters = model.named_parameters();
-  for (const auto& item : parameters) {
-    TESSERA_CHECK(
-        !has_page_key(item.value()),
-        "save_pretrained: '",
-        item.key(),
-        "' is sharded; give the engine too, on every rank.");
-  }
-  const WeightNames names(model, model.names());
-  const PartGatherer gatherer(model);
-  std::optional<FolderJob> job;
-  if (gatherer.is_writer()) {
-    job.emplace(
-        model, names, parameter_dtypes(model), folder, tokenizer_folder);
-  }
-  for (const auto& item : parameters) {
-    const at::Tensor whole = gatherer.whole(item.value(), item.value());
-    if (job) {
-      job->add(item.key(), whole);
-    }
-  }
-  if (job) {
-    job->finish();
-  }
-  double failed = 0;
-  if (gatherer.group() != nullptr) {
-    const at::Tensor count =
-        torch::full({}, job && job->error() ? 1.0 : 0.0, torch::kDouble);
-    failed = reduce_over_group(count, *gatherer.group()).item<double>();
-  }
-  finish(job, folder, failed);
+  write_folder(
+      model,
+      WeightNames(model, model.names()),
+      hf_folder(model, folder, tokenizer_folder, change));
 }
 
 void save_pretrained(
@@ -287,41 +199,19 @@ void save_pretrained(
     Engine& engine,
     const Model& model,
     const fs::path& folder,
-    const fs::path& tokenizer_folder) {
+    const fs::path& tokenizer_folder,
+    const SavedValue& change) {
   TESSERA_CHECK(
       !has_divided_experts(model),
       "save_pretrained: this rank has some of the experts only; load a "
       "checkpoint of it into a whole model, and save that.");
-  WholeModel whole = engine.whole_model();
-  std::map<std::string, std::vector<int64_t>> sizes;
-  std::map<std::string, at::ScalarType> dtypes;
-  for (const WholeTensor& tensor : whole.tensors()) {
-    for (const std::string& name : tensor.names) {
-      if (!tensor.is_buffer) {
-        sizes.emplace(name, tensor.sizes);
-        dtypes.emplace(name, tensor.dtype);
-      }
-    }
-  }
-  const WeightNames names(sizes, model.names());
-  std::optional<FolderJob> job;
-  if (world.rank() == 0) {
-    job.emplace(model, names, dtypes, folder, tokenizer_folder);
-  }
-  whole.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
-    for (const std::string& name : tensor.names) {
-      if (!tensor.is_buffer) {
-        job->add(name, value);
-      }
-    }
-  });
-  if (job) {
-    job->finish();
-  }
-  const at::Tensor failed =
-      torch::full({1}, job && job->error() ? 1.0 : 0.0, torch::kDouble);
-  whole.job().sum(failed);
-  finish(job, folder, failed.item<double>());
+  write_folder(
+      engine,
+      world,
+      [&](const ParameterSizes& sizes) {
+        return WeightNames(sizes, model.names());
+      },
+      hf_folder(model, folder, tokenizer_folder, change));
 }
 
 } // namespace tessera::zoo

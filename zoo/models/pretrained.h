@@ -6,6 +6,7 @@
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/models/write_folder.h"
 
 #include <ATen/core/ScalarType.h>
 #include <nlohmann/json.hpp>
@@ -63,11 +64,14 @@ LoadWeightsReport load_pretrained(
 /// tensor-parallel group the parts are gathered one by one: collective over the
 /// group, and its first rank writes. Blocks on the disk.
 /// @param tokenizer_folder may be empty, for none.
-/// @throws tessera::Error, also when `model` is sharded by an engine.
+/// @param change of values; adapters are then left out.
+/// @throws tessera::Error, also when `model` is sharded by an engine, or has
+///     adapters and there is no `change`: see save_lora() and save_merged().
 void save_pretrained(
     const Model& model,
     const std::filesystem::path& folder,
-    const std::filesystem::path& tokenizer_folder = {});
+    const std::filesystem::path& tokenizer_folder = {},
+    const SavedValue& change = {});
 
 /// The same for a wrapped model, one group of parameters at a time; rank 0
 /// writes. Where ranks have parts of the model (EngineOptions::parallel), it is
@@ -78,6 +82,7 @@ void save_pretrained(
     Engine& engine,
     const Model& model,
     const std::filesystem::path& folder,
-    const std::filesystem::path& tokenizer_folder = {});
+    const std::filesystem::path& tokenizer_folder = {},
+    const SavedValue& change = {});
 
 } // namespace tessera::zoo

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Adapters that PEFT made, and what models compute with them; see
+// tools/fixtures/zoo_lora.py.
+
+#include "tessera/zoo/adapters/lora.h"
+#include "zoo/model_fixture.h"
+
+#include <string>
+
+namespace tessera::zoo {
+
+class LoraFixture {
+ public:
+  explicit LoraFixture(const std::string& name)
+      : folder_(fixture("lora") / name),
+        base_(read_json(folder_ / "adapter_config.json")
+                  .at("base_model_name_or_path")
+                  .get<std::string>()),
+        expected_(SafetensorsFile::open(folder_ / "expected.safetensors")) {}
+
+  const std::filesystem::path& folder() const {
+    return folder_;
+  }
+  const ModelFixture& base() const {
+    return base_;
+  }
+  std::filesystem::path weights() const {
+    return folder_ / "adapter_model.safetensors";
+  }
+
+  torch::Tensor expected(const std::string& name) const {
+    return fixture_tensor(expected_, name);
+  }
+  /// Names that begin with `prefix`, without it.
+  std::vector<std::string> names(const std::string& prefix) const {
+    std::vector<std::string> found;
+    for (const SafetensorsEntry& entry : expected_.entries()) {
+      if (entry.name.starts_with(prefix)) {
+        found.push_back(entry.name.substr(prefix.size()));
+      }
+    }
+    return found;
+  }
+
+  ModelInput input() const {
+    ModelInput input = base_.input();
+    input.hidden_states = false;
+    return input;
+  }
+
+ private:
+  std::filesystem::path folder_;
+  ModelFixture base_;
+  SafetensorsFile expected_;
+};
+
+inline void expect_outputs(
+    const LoraFixture& reference,
+    const ModelOutput& output) {
+  const NamedTensors inputs = reference.base().tensors("in.");
+  torch::Tensor mask;
+  if (const auto found = inputs.find("attention_mask");
+      !inputs.contains("decoder_input_ids") && found != inputs.end()) {
+    mask = found->second;
+  }
+  expect_near(
+      without_padding(output.logits, mask),
+      without_padding(reference.expected("out.logits"), mask));
+  expect_near(output.loss, reference.expected("out.loss"));
+}
+
+/// All that PEFT trains has a gradient here, and nothing else.
+inline void expect_gradients(
+    const LoraFixture& reference,
+    const Model& model,
+    const GradientOf& gradient_of = [](const torch::Tensor& parameter) {
+      return parameter.grad();
+    }) {
+  const auto parameters = model.named_parameters();
+  const WeightNames names = lora_names(model);
+  size_t compared = 0;
+  for (const NamedWeight& weight : names.weights()) {
+    SCOPED_TRACE("gradient of " + weight.name);
+    std::vector<torch::Tensor> gradients;
+    for (const std::string& ours : weight.ours) {
+      gradients.push_back(gradient_of(parameters[ours]));
+      ASSERT_TRUE(gradients.back().defined());
+    }
+    expect_near(
+        weight.assemble(gradients), reference.expected("grad." + weight.name));
+    ++compared;
+  }
+  EXPECT_EQ(compared, reference.names("grad.").size());
+  for (const auto& item : parameters) {
+    EXPECT_EQ(item.value().requires_grad(), names.has(item.key()))
+        << item.key();
+  }
+}
+
+/// The tensors of an adapter's file are PEFT's; of biases of whole modules PEFT
+/// writes copies, which we do not.
+inline void expect_same_adapter(
+    const LoraFixture& reference,
+    const std::filesystem::path& folder) {
+  const auto ours =
+      SafetensorsFile::open(folder / "adapter_model.safetensors");
+  const auto theirs = SafetensorsFile::open(reference.weights());
+  size_t compared = 0;
+  for (const SafetensorsEntry& entry : theirs.entries()) {
+    if (entry.name.find(".original_module.") != std::string::npos ||
+        entry.name.find(".modules_to_save.") != std::string::npos) {
+      continue;
+    }
+    ASSERT_TRUE(ours.contains(entry.name)) << entry.name;
+    EXPECT_TRUE(fixture_tensor(ours, entry.name)
+                    .equal(fixture_tensor(theirs, entry.name)))
+        << entry.name;
+    ++compared;
+  }
+  EXPECT_EQ(ours.entries().size(), compared);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters over two ranks: of divided layers, under ZeRO, and in pipelines.
+
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/models/pipeline_model.h"
+#include "zoo/lora_fixture.h"
+
+namespace tessera::zoo {
+namespace {
+
+using testing::run_ranks;
+
+constexpr const char* kAdapters[] = {
+    "bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
+
+std::filesystem::path shared_folder(World& world, const std::string& name) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("tessera-lora-" + name);
+  if (world.rank() == 0) {
+    std::filesystem::remove_all(path);
+  }
+  return path;
+}
+
+void check_saved(
+    World& world,
+    const LoraFixture& reference,
+    const std::filesystem::path& folder) {
+  if (world.rank() != 0) {
+    return;
+  }
+  expect_same_adapter(reference, folder / "adapter");
+  const auto merged = from_pretrained(folder / "merged");
+  expect_outputs(reference, merged->forward(reference.input()));
+  std::filesystem::remove_all(folder);
+}
+
+void check_tensor_parallel(World& world, const char* name, bool sequence) {
+  SCOPED_TRACE(name);
+  ParallelGroups groups(
+      world,
+      ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
+      torch::Device(torch::kCPU));
+  const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
+  const LoraFixture reference(name);
+  const auto model =
+      from_pretrained(reference.base().folder(), {.context = LayerContext(how)});
+  load_lora(*model, reference.folder());
+  const ModelOutput output = model->forward(reference.input());
+  expect_outputs(reference, output);
+  output.loss.backward();
+  const auto parts = parts_in(*model);
+  expect_gradients(reference, *model, [&](const torch::Tensor& parameter) {
+    const auto part = parts.find(parameter.unsafeGetTensorImpl());
+    return part == parts.end() ? parameter.grad()
+                               : gather_parts(
+                                     parameter.grad(),
+                                     part->second.dim,
+                                     part->second.split,
+                                     *how.group);
+  });
+  const auto folder = shared_folder(world, std::string("t-") + name);
+  save_lora(*model, folder / "adapter");
+  save_merged(*model, folder / "merged");
+  check_saved(world, reference, folder);
+  merge_lora(*model);
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+/// Elements of those that are trained.
+int64_t trained_numel(const Model& model) {
+  int64_t count = 0;
+  for (const torch::Tensor& parameter : model.parameters()) {
+    count += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  return count;
+}
+
+void check_engine(World& world, const char* name, int zero_stage) {
+  SCOPED_TRACE(name);
+  const LoraFixture reference(name);
+  const auto model =
+      from_pretrained(reference.base().folder(), {.lazy = true});
+  load_lora(*model, reference.folder());
+  EngineOptions options;
+  options.log_memory = false;
+  options.sharding.zero_stage = zero_stage;
+  options.sharding.groups.min_group_numel = 1000;
+  const int64_t trained = trained_numel(*model);
+  Engine engine(world, model, options);
+  // Two moments of float32, divided over two ranks, with some padding.
+  const auto state = engine.measured_memory()[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
+  EXPECT_GE(state, trained * 8 / 2);
+  EXPECT_LE(state, trained * 8 / 2 + 4096);
+  ModelOutput output = model->forward(reference.input());
+  expect_outputs(reference, output);
+  engine.backward(output.loss);
+  expect_gradients(reference, *model, [&](const torch::Tensor& parameter) {
+    return engine.grad(parameter);
+  });
+  output = {};
+  engine.step(); // something else, and the folder's again
+  load_lora(engine, *model, reference.folder());
+  const auto folder = shared_folder(world, std::string("z-") + name);
+  save_lora(world, engine, *model, folder / "adapter");
+  save_merged(world, engine, *model, folder / "merged");
+  check_saved(world, reference, folder);
+}
+
+} // namespace
+
+TEST(LoraParallel, EqualsPeftWithLayersDivided) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kAdapters) {
+      check_tensor_parallel(world, name, false);
+    }
+  });
+}
+
+TEST(LoraParallel, EqualsPeftWithSequencesDivided) {
+  run_ranks(2, [](World& world) {
+    for (const char* name : kAdapters) {
+      check_tensor_parallel(world, name, true);
+    }
+  });
+}
+
+TEST(LoraParallel, EqualsPeftUnderZero) {
+  run_ranks(2, [](World& world) {
+    for (const int zero_stage : {1, 2, 3}) {
+      for (const char* name : kAdapters) {
+        check_engine(world, name, zero_stage);
+      }
+    }
+  });
+}
+
+// Fresh adapters do not depend on the layout.
+TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const TensorParallel how{&groups[ParallelGroup::kTensor]};
+    LoraConfig config;
+    config.r = 3;
+    config.init = LoraInit::kRandom;
+    config.target_modules.pattern = "all-linear";
+    const auto folder = fixture("models") / "gpt2";
+    const auto plain = from_pretrained(folder);
+    apply_lora(*plain, config, 7);
+    const auto divided =
+        from_pretrained(folder, {.context = LayerContext(how)});
+    apply_lora(*divided, config, 7);
+    const auto expected = plain->named_parameters();
+    const auto parts = parts_in(*divided);
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : divided->named_parameters()) {
+      torch::Tensor whole = item.value();
+      if (const auto part = parts.find(whole.unsafeGetTensorImpl());
+          part != parts.end()) {
+        whole = gather_parts(
+            whole, part->second.dim, part->second.split, *how.group);
+      }
+      EXPECT_TRUE(whole.equal(expected[item.key()])) << item.key();
+    }
+  });
+}
+
+} // namespace tessera::zoo

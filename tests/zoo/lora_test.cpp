@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters against PEFT: what models compute with them, gradients, folders, and
+// merged weights.
+
+#include "support/expect_error.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/zoo/adapters/lora_layer.h"
+#include "zoo/lora_fixture.h"
+
+#include <fstream>
+
+namespace tessera::zoo {
+namespace {
+
+class Lora : public ::testing::TestWithParam<const char*> {};
+
+/// transformers' tensor of a model's weights.
+torch::Tensor whole_weight(const Model& model, const std::string& theirs) {
+  const WeightNames names(model, model.names());
+  const auto parameters = model.named_parameters();
+  for (const NamedWeight& weight : names.weights()) {
+    if (weight.name == theirs) {
+      std::vector<torch::Tensor> ours;
+      for (const std::string& name : weight.ours) {
+        ours.push_back(parameters[name].detach());
+      }
+      return weight.assemble(ours);
+    }
+  }
+  ADD_FAILURE() << theirs;
+  return {};
+}
+
+LoraConfig for_queries(int64_t r = 2) {
+  LoraConfig config;
+  config.r = r;
+  config.alpha = 4;
+  config.target_modules.names = {"query", "value"};
+  return config;
+}
+
+std::shared_ptr<Model> small_bert() {
+  return from_pretrained(fixture("models") / "bert_classifier");
+}
+
+} // namespace
+
+TEST_P(Lora, EqualsPeft) {
+  const LoraFixture reference(GetParam());
+  const auto model = from_pretrained(reference.base().folder());
+  load_lora(*model, reference.folder());
+  const ModelOutput output = model->forward(reference.input());
+  expect_outputs(reference, output);
+  output.loss.backward();
+  expect_gradients(reference, *model);
+
+  const TemporaryFolder saved;
+  save_lora(*model, saved / "adapter");
+  expect_same_adapter(reference, saved / "adapter");
+  const auto again = from_pretrained(reference.base().folder());
+  load_lora(*again, saved / "adapter");
+  expect_outputs(reference, again->forward(reference.input()));
+}
+
+TEST_P(Lora, IsMergedAsByPeft) {
+  const LoraFixture reference(GetParam());
+  const auto model = from_pretrained(reference.base().folder());
+  load_lora(*model, reference.folder());
+  const TemporaryFolder saved;
+  save_merged(*model, saved / "merged");
+  merge_lora(*model);
+  EXPECT_FALSE(has_lora(*model));
+  expect_outputs(reference, model->forward(reference.input()));
+  for (const std::string& name : reference.names("merged.")) {
+    SCOPED_TRACE(name);
+    expect_near(
+        whole_weight(*model, name), reference.expected("merged." + name));
+  }
+  for (const torch::Tensor& parameter : model->parameters()) {
+    EXPECT_TRUE(parameter.requires_grad());
+  }
+  // Written without being merged, and merged and written: the same.
+  save_pretrained(*model, saved / "again");
+  expect_same_bytes(saved / "merged", saved / "again");
+  const auto loaded = from_pretrained(saved / "merged");
+  expect_outputs(reference, loaded->forward(reference.input()));
+}
+
+TEST_P(Lora, LoadsIntoALazyModel) {
+  const LoraFixture reference(GetParam());
+  const auto model =
+      from_pretrained(reference.base().folder(), {.lazy = true});
+  load_lora(*model, reference.folder());
+  for (const auto& item : model->named_parameters()) {
+    EXPECT_TRUE(is_deferred(item.value())) << item.key();
+  }
+  materialize(*model);
+  expect_outputs(reference, model->forward(reference.input()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Lora,
+    ::testing::Values("bert", "bert_biases", "glm4", "gpt2", "llama", "t5"),
+    [](const auto& one) { return std::string(one.param); });
+
+TEST(LoraModel, StartsFromTheModelItself) {
+  const ModelFixture reference("bert_classifier");
+  const auto model = small_bert();
+  const auto names = apply_lora(*model, for_queries());
+  EXPECT_EQ(names.size(), 4U); // two layers
+  EXPECT_EQ(names.front(), "bert.encoder.layer.0.attention.self.query");
+  EXPECT_EQ(*lora_config(*model).task_type, "SEQ_CLS");
+  ModelInput input = reference.input();
+  input.hidden_states = false;
+  const ModelOutput output = model->forward(input);
+  expect_near(output.logits, reference.tensors("out.").at("logits"));
+  remove_lora(*model);
+  EXPECT_TRUE(
+      model->forward(input).logits.equal(output.logits)); // B is zeros
+  // Another seed, other numbers; the same one, the same.
+  std::vector<torch::Tensor> first;
+  for (const uint64_t seed : {1, 1, 2}) {
+    const auto one = small_bert();
+    apply_lora(*one, for_queries(), seed);
+    for (const auto& item : one->named_parameters()) {
+      if (item.key().ends_with("lora_A")) {
+        first.push_back(item.value().detach());
+      }
+    }
+  }
+  ASSERT_EQ(first.size(), 12U);
+  EXPECT_TRUE(first[0].equal(first[4]));
+  EXPECT_FALSE(first[0].equal(first[8]));
+  EXPECT_FALSE(first[0].equal(first[1])); // another layer
+}
+
+TEST(LoraModel, TrainsInAPlainProgram) {
+  const ModelFixture reference("bert_classifier");
+  const auto model = small_bert();
+  LoraConfig config = for_queries(4);
+  config.dropout = 0.1;
+  config.init = LoraInit::kGaussian;
+  apply_lora(*model, config);
+  model->train();
+  std::vector<torch::Tensor> trained;
+  NamedTensors frozen;
+  for (const auto& item : model->named_parameters()) {
+    if (item.value().requires_grad()) {
+      trained.push_back(item.value());
+    } else {
+      frozen.emplace(item.key(), item.value().detach().clone());
+    }
+  }
+  EXPECT_EQ(trained.size(), 4U * 2 + 2); // A, B, and the classifier
+  torch::optim::AdamW optimizer(
+      trained, torch::optim::AdamWOptions(0.02).weight_decay(0));
+  ModelInput input = reference.input();
+  input.hidden_states = false;
+  const double before = model->forward(input).loss.item<double>();
+  double after = 0;
+  for (int step = 0; step < 20; ++step) {
+    optimizer.zero_grad();
+    const torch::Tensor loss = model->forward(input).loss;
+    loss.backward();
+    optimizer.step();
+    after = loss.item<double>();
+  }
+  EXPECT_LT(after, 0.5 * before);
+  const auto parameters = model->named_parameters();
+  for (const auto& [name, value] : frozen) {
+    EXPECT_TRUE(parameters[name].equal(value)) << name;
+  }
+}
+
+TEST(LoraModel, RecomputesItsLayers) {
+  const LoraFixture reference("llama");
+  const auto model = from_pretrained(reference.base().folder());
+  load_lora(*model, reference.folder());
+  model->set_recomputed_layers(model->stage().count());
+  model->forward(reference.input()).loss.backward();
+  expect_gradients(reference, *model);
+}
+
+// What B and A see is dropped, the layer's own product is not.
+TEST(LoraModel, DropsInputsOfAdaptersOnly) {
+  const auto model = from_pretrained(fixture("models") / "llama");
+  LoraConfig config;
+  config.r = 2;
+  config.dropout = 0.5;
+  config.init = LoraInit::kRandom;
+  config.target_modules.names = {"q_proj"};
+  apply_lora(*model, config);
+  for (const auto& module : model->modules()) {
+    auto* layer = dynamic_cast<LinearLayer*>(module.get());
+    if (layer == nullptr || LoraLayer::of(*layer) == nullptr) {
+      continue;
+    }
+    const torch::NoGradGuard no_grad;
+    LoraLayer& adapter = *LoraLayer::of(*layer);
+    const torch::Tensor x = torch::ones({500, 24});
+    const torch::Tensor whole = adapter.forward(x);
+    layer->module().train();
+    torch::manual_seed(3);
+    const torch::Tensor dropped = adapter.forward(x);
+    EXPECT_FALSE(dropped.allclose(whole));
+    // The mean over 500 rows of features that are 0 or 2.
+    EXPECT_TRUE(dropped.mean(0).allclose(whole.mean(0), 0, 0.2));
+    layer->module().eval();
+    EXPECT_TRUE(adapter.forward(x).equal(whole));
+  }
+}
+
+TEST(LoraModel, SaysWhatIsWrong) {
+  const auto model = small_bert();
+  const auto apply = [&](const LoraConfig& config) {
+    return [&model, config] { apply_lora(*model, config); };
+  };
+  LoraConfig config = for_queries();
+  config.target_modules.names = {};
+  expect_error(apply(config), {"target_modules is empty", "all-linear"});
+  config.target_modules.names = {"querry"};
+  expect_error(apply(config), {"'querry'", "no linear layer", "query"});
+  config.target_modules.names = {"word_embeddings"};
+  expect_error(
+      apply(config), {"word_embeddings", "no linear layer", "modules_to_save"});
+  config.target_modules = {{}, "bert(.*"};
+  expect_error(apply(config), {"'bert(.*'", "regular expression"});
+  config = for_queries(0);
+  expect_error(apply(config), {"r is 0"});
+  config = for_queries();
+  config.dropout = 1;
+  expect_error(apply(config), {"dropout is 1"});
+  // Nothing has changed so far.
+  for (const auto& item : model->named_parameters()) {
+    EXPECT_TRUE(item.value().requires_grad());
+  }
+  expect_error([&] { save_lora(*model, "x"); }, {"no LoRA adapters"});
+  expect_error([&] { merge_lora(*model); }, {"no LoRA adapters"});
+  apply_lora(*model, for_queries());
+  expect_error(apply(for_queries()), {"has adapters already"});
+  expect_error(
+      [&] { save_pretrained(*model, "x"); },
+      {"query.adapter", "save_lora()", "save_merged()"});
+  const auto lazy =
+      from_pretrained(fixture("models") / "bert_classifier", {.lazy = true});
+  apply_lora(*lazy, for_queries());
+  expect_error([&] { merge_lora(*lazy); }, {"without memory", "materialize"});
+}
+
+// A language model's head multiplies by its weight itself: an adapter there
+// would change nothing.
+TEST(LoraModel, RefusesAdaptersOfLanguageHeads) {
+  const ModelFixture reference("llama");
+  const auto model = from_pretrained(reference.folder());
+  LoraConfig config;
+  config.target_modules.names = {"lm_head"};
+  apply_lora(*model, config);
+  expect_error(
+      [&] { model->forward(reference.input()); },
+      {"[61, 24]", "modules_to_save"});
+}
+
+TEST(LoraFolder, SaysWhatIsWrong) {
+  const LoraFixture reference("gpt2");
+  const TemporaryFolder folder;
+  const auto load = [&] {
+    const auto model = from_pretrained(reference.base().folder());
+    try {
+      load_lora(*model, folder.path());
+    } catch (...) {
+      EXPECT_FALSE(has_lora(*model));
+      EXPECT_TRUE(model->parameters().front().requires_grad());
+      throw;
+    }
+  };
+  expect_error(load, {"adapter_config.json", "does not exist"});
+  const nlohmann::json good =
+      read_json(reference.folder() / "adapter_config.json");
+  const auto write = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json config = good;
+    config[key] = value;
+    std::ofstream(folder / "adapter_config.json") << config;
+  };
+  write("peft_type", "ADALORA");
+  expect_error(load, {"'peft_type' is 'ADALORA'"});
+  write("use_dora", true);
+  expect_error(load, {"'use_dora' is true", "not implemented"});
+  write("init_lora_weights", "pissa");
+  expect_error(load, {"'init_lora_weights'", "pissa", "merge"});
+  write("bias", "some");
+  expect_error(load, {"'bias' is \"some\"", "lora_only"});
+  write("r", "three");
+  expect_error(load, {"'r' is \"three\"", "an integer"});
+  write("target_modules", {1});
+  expect_error(load, {"'target_modules'", "list of names"});
+  write("rank_pattern", {{"c_attn", "x"}});
+  expect_error(load, {"rank_pattern", "c_attn"});
+  write("r", 3);
+  expect_error(load, {"adapter_model.safetensors", "does not exist"});
+  std::filesystem::copy_file(
+      reference.weights(), folder / "adapter_model.safetensors");
+  load();
+  write("r", 5);
+  expect_error(load, {"lora_A.weight", "[3, 24]", "[5, 24]"});
+  write("target_modules", {"c_attn"});
+  expect_error(load, {"attn.c_proj.lora_A.weight"});
+  write("target_modules", {"c_attn", "c_proj", "c_fc"});
+  expect_error(load, {"lacks", "c_fc"});
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/adapters/lora_config.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/json_fields.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr std::array<std::pair<const char*, LoraBias>, 3> kBiasNames{
+    {{"none", LoraBias::kNone},
+     {"all", LoraBias::kAll},
+     {"lora_only", LoraBias::kLoraOnly}}};
+
+/// Variants that are not implemented: off when null, false, or empty.
+constexpr const char* kVariants[] = {
+    "use_dora",       "lora_bias",         "use_qalora",
+    "use_bdlora",     "layer_replication", "layers_to_transform",
+    "layers_pattern", "target_parameters", "trainable_token_indices",
+    "arrow_config",   "corda_config",      "eva_config",
+    "kasa_config",    "lora_ga_config",    "velora_config",
+    "megatron_config", "monteclora_config", "alora_invocation_tokens",
+    "loftq_config"};
+
+bool is_off(const nlohmann::json& value) {
+  return value.is_null() || value == false ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+[[noreturn]] void fail(
+    const JsonFields& fields,
+    const char* key,
+    const char* expected) {
+  TESSERA_FAIL(
+      fields.origin(),
+      ": '",
+      key,
+      "' is ",
+      show_json(fields.object().at(key)),
+      ", but must be ",
+      expected);
+}
+
+std::vector<std::string> read_names(
+    const JsonFields& fields,
+    const char* key) {
+  std::vector<std::string> names;
+  for (const nlohmann::json& name : fields.object().at(key)) {
+    if (!name.is_string()) {
+      fail(fields, key, "a list of names of modules");
+    }
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+ModuleNames read_modules(const JsonFields& fields, const char* key) {
+  ModuleNames modules;
+  const nlohmann::json value = fields.object().value(key, nlohmann::json());
+  if (value.is_string()) {
+    modules.pattern = value.get<std::string>();
+  } else if (value.is_array()) {
+    modules.names = read_names(fields, key);
+  } else if (!value.is_null()) {
+    fail(fields, key, "a list of names of modules, or an expression");
+  }
+  return modules;
+}
+
+template <typename Number>
+std::map<std::string, Number> read_pattern(
+    const JsonFields& fields,
+    const char* key) {
+  std::map<std::string, Number> pattern;
+  const JsonFields section = fields.section(key);
+  for (const auto& item : section.object().items()) {
+    pattern.emplace(item.key(), section.require<Number>(item.key().c_str()));
+  }
+  return pattern;
+}
+
+LoraInit read_init(const JsonFields& fields) {
+  const nlohmann::json value =
+      fields.object().value("init_lora_weights", nlohmann::json(true));
+  if (value == "gaussian") {
+    return LoraInit::kGaussian;
+  }
+  if (!value.is_boolean()) {
+    fail(
+        fields,
+        "init_lora_weights",
+        "true, false or \"gaussian\"; the others change the base model's "
+        "weights: merge such an adapter with PEFT");
+  }
+  return value == true ? LoraInit::kDefault : LoraInit::kRandom;
+}
+
+nlohmann::ordered_json json_of(const ModuleNames& modules) {
+  if (!modules.pattern.empty()) {
+    return modules.pattern;
+  }
+  return modules.names.empty() ? nlohmann::ordered_json()
+                               : nlohmann::ordered_json(modules.names);
+}
+
+template <typename Value>
+nlohmann::ordered_json or_null(const Value& value) {
+  return value.empty() ? nlohmann::ordered_json()
+                       : nlohmann::ordered_json(value);
+}
+
+/// 16 and not 16.0, where it is whole: as PEFT's users write it.
+nlohmann::ordered_json number(double value) {
+  if (std::nearbyint(value) == value && std::abs(value) < 1e15) {
+    return static_cast<int64_t>(value);
+  }
+  return value;
+}
+
+} // namespace
+
+void check(const LoraConfig& config) {
+  TESSERA_CHECK(
+      config.r >= 1, "LoRA: r is ", config.r, "; it must be 1 or more");
+  for (const auto& [name, r] : config.rank_pattern) {
+    TESSERA_CHECK(
+        r >= 1, "LoRA: r of '", name, "' is ", r, "; it must be 1 or more");
+  }
+  TESSERA_CHECK(
+      config.dropout >= 0 && config.dropout < 1,
+      "LoRA: dropout is ",
+      config.dropout,
+      "; it must be 0 or more and less than 1");
+  TESSERA_CHECK(
+      !config.target_modules.empty(),
+      "LoRA: target_modules is empty; name linear layers as the checkpoint "
+      "does, e.g. [\"query\", \"value\"], or \"all-linear\"");
+}
+
+nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::object();
+  for (const auto& [name, r] : config.rank_pattern) {
+    ranks[name] = r;
+  }
+  nlohmann::ordered_json alphas = nlohmann::ordered_json::object();
+  for (const auto& [name, alpha] : config.alpha_pattern) {
+    alphas[name] = number(alpha);
+  }
+  const char* bias = nullptr;
+  for (const auto& [name, value] : kBiasNames) {
+    bias = value == config.bias ? name : bias;
+  }
+  const nlohmann::ordered_json init =
+      config.init == LoraInit::kGaussian
+          ? nlohmann::ordered_json("gaussian")
+          : nlohmann::ordered_json(config.init == LoraInit::kDefault);
+  return {
+      {"alpha_pattern", alphas},
+      {"base_model_name_or_path", or_null(config.base_model)},
+      {"bias", bias},
+      {"exclude_modules", json_of(config.exclude_modules)},
+      {"fan_in_fan_out", transposed},
+      {"inference_mode", true},
+      {"init_lora_weights", init},
+      {"lora_alpha", number(config.alpha)},
+      {"lora_dropout", config.dropout},
+      {"modules_to_save", or_null(config.modules_to_save)},
+      {"peft_type", "LORA"},
+      {"r", config.r},
+      {"rank_pattern", ranks},
+      {"target_modules", json_of(config.target_modules)},
+      {"task_type", or_null(config.task_type.value_or(""))},
+      {"use_dora", false},
+      {"use_rslora", config.use_rslora}};
+}
+
+LoraConfig read_lora_config(const std::filesystem::path& folder) {
+  const auto path = folder / "adapter_config.json";
+  TESSERA_CHECK(
+      std::filesystem::exists(path),
+      path,
+      " does not exist; give the folder of an adapter that PEFT or Tessera "
+      "saved");
+  const auto fields = JsonFields::from_file(path);
+  const auto type = fields.get_or<std::string>("peft_type", "");
+  TESSERA_CHECK(
+      type == "LORA",
+      fields.origin(),
+      ": 'peft_type' is '",
+      type,
+      "'; only \"LORA\" is implemented");
+  for (const char* key : kVariants) {
+    TESSERA_CHECK(
+        !fields.contains(key) || is_off(fields.object().at(key)),
+        fields.origin(),
+        ": '",
+        key,
+        "' is ",
+        show_json(fields.object().value(key, nlohmann::json())),
+        ", which is not implemented; merge this adapter with PEFT");
+  }
+  LoraConfig config;
+  config.r = fields.get_or<int64_t>("r", 8);
+  config.alpha = fields.get_or<double>("lora_alpha", 8);
+  config.dropout = fields.get_or<double>("lora_dropout", 0);
+  config.target_modules = read_modules(fields, "target_modules");
+  config.exclude_modules = read_modules(fields, "exclude_modules");
+  config.modules_to_save = read_modules(fields, "modules_to_save").names;
+  const auto bias = fields.get_or<std::string>("bias", "none");
+  bool is_known = false;
+  for (const auto& [name, value] : kBiasNames) {
+    if (bias == name) {
+      config.bias = value;
+      is_known = true;
+    }
+  }
+  if (!is_known) {
+    fail(fields, "bias", "\"none\", \"all\" or \"lora_only\"");
+  }
+  config.use_rslora = fields.get_or<bool>("use_rslora", false);
+  config.init = read_init(fields);
+  config.rank_pattern = read_pattern<int64_t>(fields, "rank_pattern");
+  config.alpha_pattern = read_pattern<double>(fields, "alpha_pattern");
+  config.task_type = fields.get_or<std::string>("task_type", "");
+  config.base_model =
+      fields.get_or<std::string>("base_model_name_or_path", "");
+  check(config);
+  return config;
+}
+
+} // namespace tessera::zoo

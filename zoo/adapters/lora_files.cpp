@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters from and to folders.
+
+#include "tessera/engine/checkpoint/whole_model.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/load_weights.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/adapters/lora_record.h"
+#include "tessera/zoo/atomic_folder.h"
+
+#include <ATen/ops/matmul.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+
+/// Whether the layers with adapters are [in, out] in checkpoints (Conv1D).
+bool is_transposed(const Model& model, const WeightNames& names) {
+  const WeightNames base(model, model.names());
+  return std::any_of(
+      base.weights().begin(), base.weights().end(), [&](const auto& weight) {
+        return weight.transposed &&
+               names.has(module_of(weight.ours.front()) + ".adapter.lora_B");
+      });
+}
+
+WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
+  nlohmann::ordered_json config =
+      to_json(lora_config(model), is_transposed(model, lora_names(model)));
+  const auto folder = std::make_shared<std::optional<AtomicFolder>>();
+  WrittenFolder written;
+  written.path = path;
+  written.open = [path, folder, config](const ParameterTypes& /*dtypes*/) {
+    folder->emplace(path, std::set<std::string>{kConfigFile, kWeightsFile});
+    const fs::path temporary = (*folder)->temporary();
+    write_file_atomically(temporary / kConfigFile, config.dump(2) + "\n");
+    return temporary / kWeightsFile;
+  };
+  written.commit = [folder] { (*folder)->commit(); };
+  return written;
+}
+
+/// PEFT writes some of a whole module's biases a second and third time.
+bool is_duplicate(std::string_view name) {
+  return name.find(".original_module.") != std::string_view::npos ||
+         name.find(".modules_to_save.") != std::string_view::npos;
+}
+
+LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
+  LoadWeightsOptions options;
+  options.pieces = [pieces = names.pieces()](std::string_view name)
+      -> std::optional<std::vector<WeightPiece>> {
+    auto found = pieces(name);
+    return !found && is_duplicate(name) ? std::vector<WeightPiece>()
+                                        : std::move(found);
+  };
+  options.may_be_missing = {""}; // the base model; see check_complete()
+  options.allows_unexpected = model.names().is_part; // other stages' layers
+  return options;
+}
+
+void check_complete(
+    const fs::path& file,
+    const WeightNames& names,
+    const LoadWeightsReport& report) {
+  for (const std::string& missing : report.missing) {
+    TESSERA_CHECK(
+        !names.has(missing),
+        file,
+        " lacks '",
+        names.of(missing, nullptr).name,
+        "', which its adapter_config.json asks for; fetch the folder again");
+  }
+}
+
+fs::path weights_in(const fs::path& folder) {
+  const fs::path file = folder / kWeightsFile;
+  TESSERA_CHECK(
+      fs::exists(file),
+      file,
+      " does not exist; give the folder of an adapter in safetensors format");
+  return file;
+}
+
+/// Adds the adapters' products to the weights that go by.
+class Merger {
+ public:
+  /// @param names of the adapter, of the whole model.
+  Merger(const WeightNames& names, const LoraTargets& targets) {
+    for (const NamedWeight& weight : names.weights()) {
+      if (!weight.name.ends_with(".lora_B.weight")) {
+        continue;
+      }
+      const std::string theirs = module_of(module_of(weight.name))
+                                     .substr(kPrefixLength);
+      const std::string first = module_of(weight.ours.front());
+      for (const std::string& b : weight.ours) {
+        places_.emplace(
+            module_of(module_of(b)) + ".weight",
+            Place{first + ".lora_A", b, targets.scaling_of(theirs)});
+      }
+    }
+  }
+
+  /// Keeps A and B; others are not needed.
+  void add(const std::string& name, const at::Tensor& value) {
+    if (!is_adapter_parameter(name)) {
+      return;
+    }
+    kept_.emplace(name, value.detach().cpu().clone());
+  }
+
+  at::Tensor operator()(const std::string& name, const at::Tensor& value)
+      const {
+    const auto place = places_.find(name);
+    if (place == places_.end()) {
+      return value;
+    }
+    const auto wide = [&](const std::string& one) {
+      return kept_.at(one).to(at::kFloat);
+    };
+    const at::Tensor product =
+        at::matmul(wide(place->second.b), wide(place->second.a)) *
+        place->second.scaling;
+    return (value.cpu().to(at::kFloat) + product).to(value.scalar_type());
+  }
+
+ private:
+  struct Place {
+    std::string a, b;
+    double scaling;
+  };
+
+  static constexpr size_t kPrefixLength =
+      std::string_view("base_model.model.").size();
+
+  std::map<std::string, Place> places_; ///< by the weight's name
+  std::map<std::string, at::Tensor> kept_;
+};
+
+} // namespace
+
+void save_lora(const Model& model, const fs::path& folder) {
+  write_folder(model, lora_names(model), adapter_folder(model, folder));
+}
+
+void save_lora(
+    const World& world,
+    Engine& engine,
+    const Model& model,
+    const fs::path& folder) {
+  write_folder(
+      engine,
+      world,
+      [&](const ParameterSizes& sizes) {
+        return WeightNames(
+            sizes, lora_table(model, LoraRecord::of(model).targets, sizes));
+      },
+      adapter_folder(model, folder));
+}
+
+LoraConfig load_lora(Model& model, const fs::path& folder) {
+  const LoraConfig config = read_lora_config(folder);
+  const fs::path file = weights_in(folder);
+  apply_lora(model, config);
+  try {
+    const WeightNames names = lora_names(model);
+    check_complete(
+        file, names, load_weights(model, file, options_for(model, names)));
+  } catch (...) {
+    remove_lora(model);
+    throw;
+  }
+  return config;
+}
+
+void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
+  const WeightNames names = lora_names(model);
+  const fs::path file = weights_in(folder);
+  check_complete(
+      file, names, engine.load_weights(file, options_for(model, names)));
+}
+
+void save_merged(
+    const Model& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  const WeightNames names = lora_names(model);
+  Merger merger(names, LoraRecord::of(model).targets);
+  for_each_whole(
+      model, names, [&](const std::string& name, const at::Tensor& value) {
+        merger.add(name, value);
+      });
+  save_pretrained(model, folder, tokenizer_folder, std::cref(merger));
+}
+
+void save_merged(
+    const World& world,
+    Engine& engine,
+    const Model& model,
+    const fs::path& folder,
+    const fs::path& tokenizer_folder) {
+  const LoraTargets& targets = LoraRecord::of(model).targets;
+  ParameterSizes sizes;
+  for (const WholeTensor& tensor : engine.whole_model().tensors()) {
+    for (const std::string& name : tensor.names) {
+      if (!tensor.is_buffer) {
+        sizes.emplace(name, tensor.sizes);
+      }
+    }
+  }
+  Merger merger(
+      WeightNames(sizes, lora_table(model, targets, sizes)), targets);
+  for_each_whole(
+      engine,
+      is_adapter_parameter,
+      [&](const std::string& name, const at::Tensor& value) {
+        merger.add(name, value);
+      });
+  save_pretrained(
+      world, engine, model, folder, tokenizer_folder, std::cref(merger));
+}
+
+} // namespace tessera::zoo

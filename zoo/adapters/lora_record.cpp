@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/adapters/lora_record.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/linear.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr const char* kPrefix = "base_model.model.";
+
+std::string adapter_parameter(const std::string& layer, const char* name) {
+  return layer + "." + kAdapterModule + "." + name;
+}
+
+} // namespace
+
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.find_last_of('.');
+  return dot == std::string::npos ? std::string() : parameter.substr(0, dot);
+}
+
+const LoraRecord& LoraRecord::of(const Model& model) {
+  const auto children = model.named_children();
+  const auto* found = children.find(kName);
+  const auto* record =
+      found != nullptr ? dynamic_cast<const LoraRecord*>(found->get())
+                       : nullptr;
+  TESSERA_CHECK(
+      record != nullptr,
+      "the model has no LoRA adapters; apply_lora() or load_lora() adds them");
+  return *record;
+}
+
+NameTable lora_table(
+    const Model& model,
+    const LoraTargets& targets,
+    const ParameterSizes& sizes) {
+  NameTable base_names = model.names();
+  base_names.is_part = false;
+  const WeightNames base(sizes, base_names);
+  const LoraBias bias = targets.config().bias;
+  const auto is_adapted = [&](const std::string& our_parameter) {
+    return sizes.contains(
+        adapter_parameter(module_of(our_parameter), "lora_B"));
+  };
+  NameTable table;
+  table.is_adapter = true;
+  const auto add = [&](const std::string& theirs,
+                       const std::vector<std::string>& ours,
+                       bool transposed = false) {
+    table.base.push_back(
+        {kPrefix + theirs,
+         ours,
+         transposed ? NameRule::kTransposed : NameRule::kSame});
+  };
+  for (const NamedWeight& weight : base.weights()) {
+    const std::string theirs = module_of(weight.name);
+    const bool adapted = is_adapted(weight.ours.front());
+    if (adapted && weight.name.ends_with(".weight")) {
+      add(theirs + ".lora_A.weight",
+          {adapter_parameter(module_of(weight.ours.front()), "lora_A")});
+      std::vector<std::string> ups;
+      for (const std::string& ours : weight.ours) {
+        ups.push_back(adapter_parameter(module_of(ours), "lora_B"));
+      }
+      add(theirs + ".lora_B.weight", ups);
+    } else if (targets.is_saved(theirs)) {
+      add(weight.name, weight.ours, weight.transposed);
+    } else if (weight.name.ends_with(".bias")) {
+      if (adapted && bias != LoraBias::kNone) {
+        add(theirs + ".base_layer.bias", weight.ours);
+      } else if (bias == LoraBias::kAll) {
+        add(weight.name, weight.ours);
+      }
+    }
+  }
+  return table;
+}
+
+} // namespace tessera::zoo

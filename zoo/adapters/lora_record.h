@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a model with adapters remembers, and which of its parameters the
+// adapter's files have.
+
+#include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/write_folder.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace tessera::zoo {
+
+/// A module without parameters, registered in the model.
+class LoraRecord : public torch::nn::Module {
+ public:
+  static constexpr const char* kName = "lora";
+
+  explicit LoraRecord(LoraTargets its_targets)
+      : torch::nn::Module("LoraRecord"), targets(std::move(its_targets)) {}
+
+  /// @throws tessera::Error when the model has no adapters.
+  static const LoraRecord& of(const Model& model);
+
+  LoraTargets targets;
+  std::set<std::string> were_trainable; ///< parameters of the base
+};
+
+/// The lines of an adapter's files.
+/// @param sizes of the parameters of a model with adapters, or of the whole
+///     model that it is a stage of.
+NameTable lora_table(
+    const Model& model,
+    const LoraTargets& targets,
+    const ParameterSizes& sizes);
+
+/// The path of the module that a parameter belongs to.
+std::string module_of(const std::string& parameter);
+
+} // namespace tessera::zoo

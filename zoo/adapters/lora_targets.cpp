@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/adapters/lora_targets.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <regex>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr const char* kAllLinear = "all-linear";
+
+struct Task {
+  const char* architecture_end;
+  const char* task_type;
+  std::vector<std::string> heads; ///< that are trained and saved
+};
+
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> all{
+      {"ForSequenceClassification", "SEQ_CLS", {"classifier", "score"}},
+      {"ForTokenClassification", "TOKEN_CLS", {"classifier", "score"}},
+      {"ForQuestionAnswering", "QUESTION_ANS", {"qa_outputs"}},
+      {"ForConditionalGeneration", "SEQ_2_SEQ_LM", {}},
+      {"ForCausalLM", "CAUSAL_LM", {}},
+      {"LMHeadModel", "CAUSAL_LM", {}}};
+  return all;
+}
+
+std::regex expression(const std::string& text, const char* option) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& error) {
+    TESSERA_FAIL(
+        "LoRA: ",
+        option,
+        " '",
+        text,
+        "' is no regular expression (ECMAScript): ",
+        error.what());
+  }
+}
+
+/// Whether `name` is `end` or ends with it behind a dot.
+bool ends_with_module(std::string_view name, std::string_view end) {
+  return name == end ||
+         (name.size() > end.size() && name.ends_with(end) &&
+          name[name.size() - end.size() - 1] == '.');
+}
+
+bool is_all_linear(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return text == kAllLinear;
+}
+
+} // namespace
+
+LoraTargets::LoraTargets(
+    const LoraConfig& config,
+    const std::string& architecture)
+    : config_(config),
+      all_linear_(zoo::is_all_linear(config.target_modules.pattern)),
+      outputs_{"lm_head", "embed_out", "output_layer"},
+      is_excluded_(matcher(config.exclude_modules, "exclude_modules")) {
+  check(config);
+  if (!config_.task_type) {
+    config_.task_type = "";
+    for (const Task& task : tasks()) {
+      if (architecture.ends_with(task.architecture_end)) {
+        config_.task_type = task.task_type;
+      }
+    }
+  }
+  for (const Task& task : tasks()) {
+    if (*config_.task_type != task.task_type) {
+      continue;
+    }
+    for (const std::string& head : task.heads) {
+      auto& saved = config_.modules_to_save;
+      if (std::find(saved.begin(), saved.end(), head) == saved.end()) {
+        saved.push_back(head);
+      }
+    }
+  }
+  if (!all_linear_) {
+    is_target_ = matcher(config.target_modules, "target_modules");
+  }
+  for (const auto& [end, r] : config.rank_pattern) {
+    ranks_.emplace_back(
+        matcher({{}, "(.*\\.)?(" + end + ")"}, "rank_pattern"), r);
+  }
+  for (const auto& [end, alpha] : config.alpha_pattern) {
+    alphas_.emplace_back(
+        matcher({{}, "(.*\\.)?(" + end + ")"}, "alpha_pattern"), alpha);
+  }
+}
+
+LoraTargets::Matches LoraTargets::matcher(
+    const ModuleNames& modules,
+    const char* option) {
+  if (!modules.pattern.empty()) {
+    return [pattern = expression(modules.pattern, option)](
+               const std::string& name) {
+      return std::regex_match(name, pattern);
+    };
+  }
+  return [names = modules.names](const std::string& name) {
+    return std::any_of(names.begin(), names.end(), [&](const auto& end) {
+      return ends_with_module(name, end);
+    });
+  };
+}
+
+bool LoraTargets::is_saved(std::string_view module) const {
+  for (const std::string& end : config_.modules_to_save) {
+    // The module itself, and all that it is in.
+    for (std::string_view part = module; !part.empty();
+         part = part.substr(0, part.find_last_of('.'))) {
+      if (part.ends_with(end)) { // as PEFT: also behind no dot
+        return true;
+      }
+      if (part.find('.') == std::string_view::npos) {
+        break;
+      }
+    }
+  }
+  return false;
+}
+
+bool LoraTargets::has(const std::string& module) const {
+  if (is_excluded_(module) || is_saved(module)) {
+    return false;
+  }
+  if (!all_linear_) {
+    return is_target_(module);
+  }
+  return std::none_of(outputs_.begin(), outputs_.end(), [&](const auto& end) {
+    return ends_with_module(module, end);
+  });
+}
+
+int64_t LoraTargets::rank_of(const std::string& module) const {
+  for (const auto& [matches, r] : ranks_) {
+    if (matches(module)) {
+      return r;
+    }
+  }
+  return config_.r;
+}
+
+double LoraTargets::scaling_of(const std::string& module) const {
+  double alpha = config_.alpha;
+  for (const auto& [matches, its_alpha] : alphas_) {
+    if (matches(module)) {
+      alpha = its_alpha;
+      break;
+    }
+  }
+  const auto r = static_cast<double>(rank_of(module));
+  return alpha / (config_.use_rslora ? std::sqrt(r) : r);
+}
+
+} // namespace tessera::zoo
