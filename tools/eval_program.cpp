@@ -6,6 +6,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/move_module.h"
+#include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/text_classification_task.h"
@@ -37,10 +38,14 @@ int run_eval(int argc, char** argv) {
     return *code;
   }
   const bool is_run_folder = std::filesystem::is_directory(path);
-  if (is_run_folder) {
+  const auto exported = std::filesystem::path(path) / "model";
+  const auto adapter = std::filesystem::path(path) / "adapter";
+  // Of LoRA that was not merged: the base model, and the adapter.
+  const bool has_adapter = is_run_folder && !exists(exported) &&
+                           std::filesystem::exists(adapter);
+  if (is_run_folder && !has_adapter) {
     overrides.insert(
-        overrides.begin(),
-        "model.folder=" + (std::filesystem::path(path) / "model").string());
+        overrides.begin(), "model.folder=" + exported.string());
   }
   FinetuneConfig config = read_finetune_config(
       is_run_folder ? std::filesystem::path(path) / "config.json"
@@ -54,8 +59,15 @@ int run_eval(int argc, char** argv) {
   World& world = init_on(config.device);
   const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
   ParallelRun parallel(world, config.parallel, /*micro_batches=*/1);
+  std::vector<std::string> labels;
+  if (has_adapter) {
+    labels = labels_of(read_labelled_texts(config.train_file, config.columns));
+  }
   const auto model = lazy_text_classifier(
-      config.model_folder, {}, zoo::layer_context(parallel));
+      config.model_folder, labels, zoo::layer_context(parallel));
+  if (has_adapter) {
+    zoo::load_lora(*model, adapter);
+  }
   move_module(*model, world.device());
   const auto examples = encode_labelled_texts(
       read_labelled_texts(config.heldout_file, config.columns),

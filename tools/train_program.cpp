@@ -8,6 +8,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/move_module.h"
+#include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/text_classification_task.h"
@@ -48,12 +49,15 @@ void print_result(
     const ClassificationScore& score,
     double majority) {
   const std::string folder = config.trainer.run_folder.string();
+  const char* exported = !config.lora          ? "model/"
+                         : config.lora->merge ? "adapter/, model/"
+                                              : "adapter/";
   std::printf(
       "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n"
       "held-out accuracy %.1f %% of %lld texts "
       "(always guessing the most frequent label: %.1f %%)\n"
       "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
-      "result.json, model/\n",
+      "result.json, %s\n",
       static_cast<long long>(summary.steps),
       summary.seconds,
       summary.tokens_per_s,
@@ -61,7 +65,8 @@ void print_result(
       100 * score.accuracy,
       static_cast<long long>(score.examples),
       100 * majority,
-      folder.c_str());
+      folder.c_str(),
+      exported);
   const nlohmann::ordered_json result{
       {"steps", summary.steps},
       {"seconds", summary.seconds},
@@ -78,6 +83,51 @@ void print_result(
 void tell_layout(const World& world, const ParallelRun& parallel) {
   if (world.rank() == 0 && parallel.batches().count < world.size()) {
     log_info(parallel.mesh().table());
+  }
+}
+
+/// Adds what is trained in place of the model.
+void add_lora(const FinetuneConfig& config, const World& world,
+              zoo::Model& model) {
+  const auto layers =
+      zoo::apply_lora(model, config.lora->adapter, config.seed);
+  if (world.rank() != 0) {
+    return;
+  }
+  int64_t trained = 0;
+  int64_t all = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    all += parameter.numel();
+    trained += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  log_info(
+      "LoRA of rank ",
+      config.lora->adapter.r,
+      " in ",
+      layers.size(),
+      " layers: ",
+      trained,
+      " of ",
+      all,
+      " parameters are trained on this rank");
+}
+
+/// The model for transformers, the adapter for PEFT.
+void export_model(
+    const FinetuneConfig& config,
+    const World& world,
+    Engine& engine,
+    const zoo::Model& model) {
+  const auto& folder = config.trainer.run_folder;
+  if (!config.lora) {
+    zoo::save_pretrained(
+        world, engine, model, folder / "model", config.model_folder);
+    return;
+  }
+  zoo::save_lora(world, engine, model, folder / "adapter");
+  if (config.lora->merge) {
+    zoo::save_merged(
+        world, engine, model, folder / "model", config.model_folder);
   }
 }
 
@@ -117,6 +167,9 @@ int run_train(int argc, char** argv) {
   torch::manual_seed(config.seed); // the classifier, alike on all ranks
   const auto model = lazy_text_classifier(
       config.model_folder, labels, zoo::layer_context(parallel));
+  if (config.lora) {
+    add_lora(config, world, *model);
+  }
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();
@@ -150,12 +203,7 @@ int run_train(int argc, char** argv) {
   const auto summary = train(world, engine, task, config.trainer);
   const auto score = evaluate_text_classification(
       parallel, engine, *model, tokenizer, heldout_examples, config.batch_size);
-  zoo::save_pretrained(
-      world,
-      engine,
-      *model,
-      config.trainer.run_folder / "model",
-      config.model_folder);
+  export_model(config, world, engine, *model);
   if (world.rank() == 0) {
     print_result(config, summary, score, majority_share(heldout_examples));
   }

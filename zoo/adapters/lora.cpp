@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 
 namespace tessera::zoo {
@@ -61,7 +62,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
   const auto layers = linear_layers(model);
   const WeightNames names(model, model.names());
   std::vector<Site> sites;
-  std::vector<std::string> candidates;
+  std::set<std::string> ends; // of names, for a message
   for (const NamedWeight& weight : names.weights()) {
     if (!weight.name.ends_with(".weight")) {
       continue;
@@ -79,7 +80,8 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       }
     }
     if (is_linear) {
-      candidates.push_back(site.theirs);
+      const std::string& name = site.theirs;
+      ends.insert(name.substr(name.find_last_of('.') + 1));
     }
     if (!targets.has(site.theirs)) {
       continue;
@@ -96,6 +98,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
     }
   }
   const ModuleNames& asked = targets.config().target_modules;
+  const std::vector<std::string> candidates(ends.begin(), ends.end());
   const std::string first =
       asked.pattern.empty() ? asked.names.front() : asked.pattern;
   TESSERA_CHECK(

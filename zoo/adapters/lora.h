@@ -81,6 +81,11 @@ void load_lora(
     const Model& model,
     const std::filesystem::path& folder);
 
+/// What merge_lora() would make of the parameters that go by: for
+/// save_pretrained() and export_gguf(). Keeps whole A and B of all adapters, on
+/// the rank that writes. Collective over a tensor-parallel group.
+SavedValue merged_values(const Model& model);
+
 /// save_pretrained() of the model that merge_lora() would make, which itself
 /// stays as it is. Needs the memory of all adapters beside it. Collective as
 /// save_pretrained().

@@ -8,6 +8,7 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/adapters/lora_record.h"
 #include "tessera/zoo/atomic_folder.h"
+#include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/matmul.h>
 #include <nlohmann/json.hpp>
@@ -194,17 +195,24 @@ void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
       file, names, engine.load_weights(file, options_for(model, names)));
 }
 
+SavedValue merged_values(const Model& model) {
+  const WeightNames names = lora_names(model);
+  const auto merger =
+      std::make_shared<Merger>(names, LoraRecord::of(model).targets);
+  for_each_whole(
+      model, names, [&](const std::string& name, const at::Tensor& value) {
+        merger->add(name, value);
+      });
+  return [merger](const std::string& name, const at::Tensor& value) {
+    return (*merger)(name, value);
+  };
+}
+
 void save_merged(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
-  const WeightNames names = lora_names(model);
-  Merger merger(names, LoraRecord::of(model).targets);
-  for_each_whole(
-      model, names, [&](const std::string& name, const at::Tensor& value) {
-        merger.add(name, value);
-      });
-  save_pretrained(model, folder, tokenizer_folder, std::cref(merger));
+  save_pretrained(model, folder, tokenizer_folder, merged_values(model));
 }
 
 void save_merged(
@@ -215,7 +223,8 @@ void save_merged(
     const fs::path& tokenizer_folder) {
   const LoraTargets& targets = LoraRecord::of(model).targets;
   ParameterSizes sizes;
-  for (const WholeTensor& tensor : engine.whole_model().tensors()) {
+  const WholeModel whole = engine.whole_model();
+  for (const WholeTensor& tensor : whole.tensors()) {
     for (const std::string& name : tensor.names) {
       if (!tensor.is_buffer) {
         sizes.emplace(name, tensor.sizes);

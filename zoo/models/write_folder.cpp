@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -51,6 +52,21 @@ class PartGatherer {
   Communicator* group_ = nullptr;
 };
 
+/// A parameter's value; of one without memory, what it will be filled with.
+at::Tensor value_of(const at::Tensor& parameter) {
+  if (!is_deferred(parameter)) {
+    return parameter;
+  }
+  c10::StorageImpl& storage = *parameter.storage().unsafeGetStorageImpl();
+  const auto count =
+      static_cast<int64_t>(storage.nbytes() / parameter.itemsize());
+  const at::Tensor values =
+      at::empty({count}, parameter.options().requires_grad(false));
+  deferred_init(storage)->fill(values, 0);
+  return values.as_strided(
+      parameter.sizes(), parameter.strides(), parameter.storage_offset());
+}
+
 /// @param visit called on the rank that writes.
 void visit_parts(
     const PartGatherer& gatherer,
@@ -70,7 +86,8 @@ void visit_parts(
     if (!names.has(item.key())) {
       continue;
     }
-    const at::Tensor whole = gatherer.whole(item.value(), item.value());
+    const at::Tensor whole =
+        gatherer.whole(item.value(), value_of(item.value()));
     if (gatherer.is_writer()) {
       visit(item.key(), whole);
     }

@@ -34,8 +34,9 @@ struct WrittenFolder {
   SavedValue change; ///< empty: values as they are
 };
 
-/// Writes those parameters of `model` that are in `names`. Collective over the
-/// tensor-parallel group, whose first rank writes. Blocks on the disk.
+/// Writes those parameters of `model` that are in `names`; of a lazy model one
+/// at a time has memory. Collective over the tensor-parallel group, whose first
+/// rank writes. Blocks on the disk.
 /// @throws tessera::Error on all ranks when the one that writes cannot, and when
 ///     `model` is sharded by an engine.
 void write_folder(

@@ -76,6 +76,10 @@ FinetuneConfig read_finetune_config(
   if (model.contains("checkpoint_layers")) {
     config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
   }
+  config.lora = read_lora_options(model);
+  if (config.lora) {
+    config.lora->adapter.base_model = config.model_folder.string();
+  }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
   config.heldout_file = data.get_string("heldout");

@@ -6,6 +6,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/zoo/tasks/lora_options.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -24,6 +25,8 @@ struct FinetuneConfig {
   /// Layers of the encoder that are computed again in backward; not given: the
   /// program's choice.
   std::optional<int64_t> checkpoint_layers;
+  /// An adapter is trained, and the head; not given: all of the model.
+  std::optional<LoraOptions> lora;
   std::filesystem::path train_file;
   std::filesystem::path heldout_file;
   TextClassificationColumns columns;

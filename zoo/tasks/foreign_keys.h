@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Keys of transformers, DeepSpeed and PyTorch with their names here.
+/// Keys of transformers, PEFT, DeepSpeed and PyTorch with their names here.
 std::span<const ForeignKey> foreign_keys();
 
 } // namespace tessera

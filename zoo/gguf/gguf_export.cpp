@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/gguf/gguf_export.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/gguf/gguf_encode.h"
+#include "tessera/zoo/gguf/gguf_model.h"
+#include "tessera/zoo/gguf/gguf_tokenizer.h"
+#include "tessera/zoo/layers/linear.h"
+
+#include <ATen/ops/cat.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// ggml's matrices are [out, in], as ours: a checkpoint's transposes are not
+/// made.
+std::vector<int64_t> shape_of(const NamedWeight& weight) {
+  NamedWeight as_ours = weight;
+  as_ours.transposed = false;
+  return as_ours.shape();
+}
+
+/// Rows of each head from halves that are rotated together to pairs of
+/// neighbours: row i of n goes to 2i, row n/2 + i to 2i + 1.
+at::Tensor paired(const at::Tensor& rows, int64_t heads) {
+  const int64_t half = rows.size(0) / heads / 2;
+  return rows.unflatten(0, {heads, 2, half}).transpose(1, 2).flatten(0, 2);
+}
+
+uint32_t file_type(GgufType type) { // llama.cpp's numbers for whole files
+  return type == GgufType::kQ8_0 ? 7 : static_cast<uint32_t>(type);
+}
+
+class Export {
+ public:
+  Export(
+      const Model& model,
+      const WeightNames& names,
+      const GgufOptions& options)
+      : names_(names), description_(describe_gguf(model)) {
+    for (const NamedWeight& weight : names.weights()) {
+      add(gguf_name(description_.architecture, weight.name),
+          shape_of(weight),
+          options.type);
+    }
+    for (const auto& [name, tensor] : description_.more) {
+      add(name, tensor.sizes().vec(), GgufType::kF32);
+    }
+    metadata_ = {
+        {"general.architecture", description_.architecture},
+        {"general.type", std::string("model")}};
+    if (!options.name.empty()) {
+      metadata_.emplace_back("general.name", options.name);
+    }
+    metadata_.emplace_back("general.file_type", file_type(options.type));
+    metadata_.emplace_back("general.quantization_version", uint32_t{2});
+    int64_t vocab = 0;
+    for (const auto& [key, value] : description_.metadata) {
+      if (key.ends_with(".vocab_size")) {
+        vocab = std::get<uint32_t>(value);
+      }
+      metadata_.emplace_back(key, value);
+    }
+    for (auto& entry :
+         gguf_tokenizer(options.tokenizer_folder, model.config(), vocab)) {
+      metadata_.push_back(std::move(entry));
+    }
+  }
+
+  GgufWriter writer(const std::filesystem::path& file) const {
+    return GgufWriter(file, metadata_, tensors_);
+  }
+
+  void write_more(GgufWriter& writer) const {
+    for (const auto& [name, tensor] : description_.more) {
+      writer.write(name, gguf_bytes(tensor, GgufType::kF32));
+    }
+  }
+
+  /// Writes a tensor as soon as all parameters that are in it have come.
+  void add_value(
+      const std::string& our_name,
+      const at::Tensor& value,
+      GgufWriter& writer) {
+    size_t place = 0;
+    const NamedWeight& weight = names_.of(our_name, &place);
+    std::vector<at::Tensor> parts(1, value);
+    if (weight.ours.size() > 1) {
+      auto& waiting = waiting_[weight.name];
+      waiting.resize(weight.ours.size());
+      waiting[place] = value.clone();
+      if (std::any_of(waiting.begin(), waiting.end(), [](const auto& part) {
+            return !part.defined();
+          })) {
+        return;
+      }
+      parts = std::move(waiting);
+      waiting_.erase(weight.name);
+    }
+    const std::string name =
+        gguf_name(description_.architecture, weight.name);
+    const std::string module = name.substr(0, name.find_last_of('.'));
+    at::Tensor whole = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
+    for (const auto& [end, heads] : description_.paired_heads) {
+      if (module.ends_with(end)) {
+        whole = paired(whole, heads);
+      }
+    }
+    writer.write(name, gguf_bytes(whole, types_.at(name)));
+  }
+
+ private:
+  void add(
+      const std::string& name,
+      const std::vector<int64_t>& shape,
+      GgufType wanted) {
+    GgufTensor tensor{name, GgufType::kF32, shape};
+    tensor.type = gguf_type_of(tensor, wanted);
+    types_.emplace(name, tensor.type);
+    tensors_.push_back(std::move(tensor));
+  }
+
+  const WeightNames& names_;
+  GgufModel description_;
+  GgufMetadata metadata_;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, GgufType> types_;
+  std::map<std::string, std::vector<at::Tensor>> waiting_;
+};
+
+} // namespace
+
+void export_gguf(
+    const Model& model,
+    const std::filesystem::path& file,
+    const GgufOptions& options,
+    const SavedValue& change) {
+  TESSERA_CHECK(
+      parts_in(model).empty() && !model.names().is_part,
+      "GGUF export of '",
+      file.string(),
+      "': this rank has a part of the model only; export a folder of "
+      "save_pretrained() instead");
+  for (const auto& item : model.named_parameters()) {
+    TESSERA_CHECK(
+        change || !is_adapter_parameter(item.key()),
+        "GGUF export: the model has adapters, such as '",
+        item.key(),
+        "'; merge_lora() them, or give merged_values()");
+  }
+  const WeightNames names(model, model.names());
+  Export exported(model, names, options);
+  if (file.has_parent_path()) {
+    std::error_code code;
+    std::filesystem::create_directories(file.parent_path(), code);
+  }
+  GgufWriter writer = exported.writer(file);
+  exported.write_more(writer);
+  for_each_whole(
+      model, names, [&](const std::string& name, const at::Tensor& value) {
+        const at::Tensor detached = value.detach();
+        exported.add_value(
+            name,
+            (change ? change(name, detached) : detached).cpu(),
+            writer);
+      });
+  writer.commit();
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/gguf/gguf_tokenizer.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/json_fields.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// llama.cpp's kinds of tokens.
+enum TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+/// llama.cpp has rules for splitting text by name, and tokenizer.json has them
+/// as regular expressions.
+struct Splitting {
+  std::string_view name;
+  std::string_view expression;
+};
+
+constexpr std::array kSplittings{
+    Splitting{
+        "llama-bpe",
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+        R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    Splitting{
+        "qwen2",
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+        R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+
+/// The parts of a section that may be a sequence of them.
+std::vector<nlohmann::json> parts_of(
+    const nlohmann::json& section,
+    const char* list) {
+  if (!section.is_object()) {
+    return {};
+  }
+  if (section.value("type", "") == "Sequence") {
+    return section.value(list, std::vector<nlohmann::json>());
+  }
+  return {section};
+}
+
+std::string splitting_of(
+    const nlohmann::json& pre_tokenizer,
+    const std::string& origin) {
+  std::string expression;
+  for (const nlohmann::json& part : parts_of(pre_tokenizer, "pretokenizers")) {
+    const auto type = part.value("type", "");
+    if (type == "ByteLevel" && part.value("use_regex", true) &&
+        expression.empty()) {
+      return "gpt-2";
+    }
+    if (type == "Split") {
+      expression = part.value("pattern", nlohmann::json::object())
+                       .value("Regex", "");
+    }
+  }
+  for (const Splitting& known : kSplittings) {
+    if (known.expression == expression) {
+      return std::string(known.name);
+    }
+  }
+  TESSERA_FAIL(
+      origin,
+      ": text is split by '",
+      expression,
+      "', for which llama.cpp's name is not known here; export without the "
+      "tokenizer");
+}
+
+/// "<0x0A>"
+bool is_byte_token(const std::string& token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+}
+
+class Tokens {
+ public:
+  Tokens(const JsonFields& file, int64_t vocab_size)
+      : file_(file), model_(file.section("model")) {
+    const auto type = model_.get_or<std::string>("type", "BPE");
+    TESSERA_CHECK(
+        type == "BPE",
+        file.origin(),
+        ": 'model' is a ",
+        type,
+        " tokenizer; GGUF export knows BPE only. Export without the tokenizer");
+    texts_.resize(static_cast<size_t>(vocab_size));
+    types_.resize(texts_.size(), kUnused);
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      texts_[i] = "[PAD" + std::to_string(i) + "]";
+    }
+    byte_fallback_ = model_.get_or<bool>("byte_fallback", false);
+    read_vocabulary();
+    read_merges();
+    read_added();
+  }
+
+  bool has_byte_fallback() const {
+    return byte_fallback_;
+  }
+
+  std::optional<int64_t> id_of(const std::string& text) const {
+    const auto found = ids_.find(text);
+    return found == ids_.end() ? std::nullopt
+                               : std::optional<int64_t>(found->second);
+  }
+
+  void write(GgufMetadata& to) const {
+    if (byte_fallback_) {
+      to.emplace_back("tokenizer.ggml.model", std::string("llama"));
+      to.emplace_back("tokenizer.ggml.pre", std::string("default"));
+    } else {
+      to.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
+      to.emplace_back(
+          "tokenizer.ggml.pre",
+          splitting_of(
+              file_.object().value("pre_tokenizer", nlohmann::json()),
+              file_.origin()));
+    }
+    to.emplace_back("tokenizer.ggml.tokens", texts_);
+    to.emplace_back("tokenizer.ggml.token_type", types_);
+    if (byte_fallback_) {
+      to.emplace_back("tokenizer.ggml.scores", scores());
+    } else {
+      to.emplace_back("tokenizer.ggml.merges", merges_);
+    }
+  }
+
+ private:
+  void put(const std::string& text, const nlohmann::json& id, TokenType type) {
+    TESSERA_CHECK(
+        id.is_number_integer() && id.get<int64_t>() >= 0 &&
+            id.get<int64_t>() < static_cast<int64_t>(texts_.size()),
+        file_.origin(),
+        ": the token '",
+        text,
+        "' has the id ",
+        show_json(id),
+        "; the model has ids from 0 to ",
+        texts_.size() - 1);
+    const auto at = id.get<size_t>();
+    texts_[at] = text;
+    types_[at] = type;
+    ids_[text] = static_cast<int64_t>(at);
+  }
+
+  void read_vocabulary() {
+    const auto unknown = model_.get_or<std::string>("unk_token", "");
+    for (const auto& item : model_.section("vocab").object().items()) {
+      const bool is_byte = byte_fallback_ && is_byte_token(item.key());
+      put(item.key(),
+          item.value(),
+          is_byte                                   ? kByte
+          : byte_fallback_ && item.key() == unknown ? kUnknown
+                                                    : kNormal);
+    }
+  }
+
+  /// "a b", or ["a", "b"] in newer files.
+  void read_merges() {
+    for (const nlohmann::json& merge :
+         model_.object().value("merges", nlohmann::json::array())) {
+      const bool is_pair = merge.is_array() && merge.size() == 2 &&
+                           merge[0].is_string() && merge[1].is_string();
+      TESSERA_CHECK(
+          is_pair || merge.is_string(),
+          file_.origin(),
+          ": 'merges' holds ",
+          show_json(merge),
+          ", which is no pair of tokens");
+      merges_.push_back(
+          is_pair ? merge[0].get<std::string>() + " " +
+                        merge[1].get<std::string>()
+                  : merge.get<std::string>());
+    }
+  }
+
+  void read_added() {
+    for (const nlohmann::json& token :
+         file_.object().value("added_tokens", nlohmann::json::array())) {
+      const JsonFields fields(token, file_.origin() + ": 'added_tokens'");
+      const auto text = fields.require<std::string>("content");
+      const bool is_unknown =
+          byte_fallback_ &&
+          text == model_.get_or<std::string>("unk_token", "");
+      put(text,
+          fields.object().value("id", nlohmann::json()),
+          is_unknown                            ? kUnknown
+          : fields.get_or<bool>("special", false) ? kControl
+                                                  : kUserDefined);
+    }
+  }
+
+  /// What makes llama.cpp merge in the order of the list: a token's score falls
+  /// with the number of the merge that makes it.
+  std::vector<float> scores() const {
+    std::vector<float> scores(texts_.size(), 0);
+    const auto last = -static_cast<float>(merges_.size());
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      scores[i] = types_[i] == kNormal ? last : 0;
+    }
+    for (size_t rank = merges_.size(); rank-- > 0;) {
+      std::string made = merges_[rank];
+      // The space between the two: tokens themselves have other ones.
+      made.erase(made.find(' '), 1);
+      if (const auto id = id_of(made)) {
+        scores[static_cast<size_t>(*id)] = -static_cast<float>(rank);
+      }
+    }
+    return scores;
+  }
+
+  const JsonFields& file_;
+  JsonFields model_;
+  bool byte_fallback_ = false;
+  std::vector<std::string> texts_;
+  std::vector<int32_t> types_;
+  std::vector<std::string> merges_;
+  std::unordered_map<std::string, int64_t> ids_;
+};
+
+/// A special token of tokenizer_config.json: its text, or an object with it.
+std::string special_text(const nlohmann::json& value) {
+  if (value.is_object()) {
+    return value.value("content", "");
+  }
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+/// config.json's id; of several the first.
+std::optional<int64_t> configured_id(
+    const nlohmann::json& config,
+    const std::string& key) {
+  nlohmann::json id = config.value(key, nlohmann::json());
+  if (id.is_array() && !id.empty()) {
+    id = nlohmann::json(id.front());
+  }
+  if (!id.is_number_integer() || id.get<int64_t>() < 0) {
+    return std::nullopt;
+  }
+  return id.get<int64_t>();
+}
+
+void write_special_tokens(
+    const fs::path& folder,
+    const Tokens& tokens,
+    const nlohmann::json& config,
+    GgufMetadata& to) {
+  const auto settings = JsonFields::from_file(folder / "tokenizer_config.json");
+  for (const auto& [theirs, ours] :
+       {std::pair("bos", "bos"),
+        std::pair("eos", "eos"),
+        std::pair("unk", "unknown"),
+        std::pair("pad", "padding")}) {
+    const std::string key = std::string(theirs) + "_token";
+    auto id =
+        tokens.id_of(special_text(settings.object().value(key, nlohmann::json())));
+    if (!id) {
+      id = configured_id(config, key + "_id");
+    }
+    if (id) {
+      to.emplace_back(
+          std::string("tokenizer.ggml.") + ours + "_token_id",
+          static_cast<uint32_t>(*id));
+    }
+  }
+  for (const char* key : {"add_bos_token", "add_eos_token"}) {
+    if (const auto value = settings.get<bool>(key)) {
+      to.emplace_back(std::string("tokenizer.ggml.") + key, *value);
+    }
+  }
+  const nlohmann::json chat =
+      settings.object().value("chat_template", nlohmann::json());
+  if (chat.is_string()) {
+    to.emplace_back("tokenizer.chat_template", chat.get<std::string>());
+  } else if (fs::exists(folder / "chat_template.jinja")) {
+    to.emplace_back(
+        "tokenizer.chat_template",
+        read_text_file(folder / "chat_template.jinja"));
+  }
+}
+
+} // namespace
+
+GgufMetadata gguf_tokenizer(
+    const fs::path& folder,
+    const nlohmann::json& config,
+    int64_t vocab_size) {
+  const fs::path path = folder / "tokenizer.json";
+  if (folder.empty() || !fs::exists(path)) {
+    return {{"tokenizer.ggml.model", std::string("none")}};
+  }
+  const auto file = JsonFields::from_file(path);
+  const Tokens tokens(file, vocab_size);
+  GgufMetadata metadata;
+  tokens.write(metadata);
+  write_special_tokens(folder, tokens, config, metadata);
+  return metadata;
+}
+
+} // namespace tessera::zoo
