@@ -41,11 +41,10 @@ int run_eval(int argc, char** argv) {
   const auto exported = std::filesystem::path(path) / "model";
   const auto adapter = std::filesystem::path(path) / "adapter";
   // Of LoRA that was not merged: the base model, and the adapter.
-  const bool has_adapter = is_run_folder && !exists(exported) &&
-                           std::filesystem::exists(adapter);
+  const bool has_adapter =
+      is_run_folder && !exists(exported) && std::filesystem::exists(adapter);
   if (is_run_folder && !has_adapter) {
-    overrides.insert(
-        overrides.begin(), "model.folder=" + exported.string());
+    overrides.insert(overrides.begin(), "model.folder=" + exported.string());
   }
   FinetuneConfig config = read_finetune_config(
       is_run_folder ? std::filesystem::path(path) / "config.json"

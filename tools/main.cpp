@@ -45,6 +45,8 @@ int run_program(int argc, char** argv) {
       add_program_command(
           app, "logits", "Write what a model computes, to check it"),
       add_program_command(
+          app, "convert", "Write a model with other types, or as GGUF"),
+      add_program_command(
           app, "bench", "Measure bandwidths and predict step times"),
   };
 

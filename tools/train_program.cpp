@@ -49,7 +49,7 @@ void print_result(
     const ClassificationScore& score,
     double majority) {
   const std::string folder = config.trainer.run_folder.string();
-  const char* exported = !config.lora          ? "model/"
+  const char* exported = !config.lora         ? "model/"
                          : config.lora->merge ? "adapter/, model/"
                                               : "adapter/";
   std::printf(
@@ -87,10 +87,11 @@ void tell_layout(const World& world, const ParallelRun& parallel) {
 }
 
 /// Adds what is trained in place of the model.
-void add_lora(const FinetuneConfig& config, const World& world,
-              zoo::Model& model) {
-  const auto layers =
-      zoo::apply_lora(model, config.lora->adapter, config.seed);
+void add_lora(
+    const FinetuneConfig& config,
+    const World& world,
+    zoo::Model& model) {
+  const auto layers = zoo::apply_lora(model, config.lora->adapter, config.seed);
   if (world.rank() != 0) {
     return;
   }

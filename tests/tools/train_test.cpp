@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train` and `tessera eval` as a user runs them.
-#include "support/launched_job.h"
 #include "support/temporary_folder.h"
+#include "tools/trained_run.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -16,32 +16,7 @@ namespace tessera {
 
 namespace {
 
-using testing::LaunchedJob;
-
-LaunchedJob::Result run(const std::vector<std::string>& arguments) {
-  LaunchedJob job([&arguments] {
-    std::filesystem::current_path(TESSERA_SOURCE_DIR);
-    std::vector<char*> argv;
-    for (const std::string& argument : arguments) {
-      argv.push_back(const_cast<char*>(argument.c_str()));
-    }
-    argv.push_back(nullptr);
-    ::execv(TESSERA_PROGRAM, argv.data());
-    return 127;
-  });
-  return job.wait();
-}
-
 const char* const kConfig = "configs/finetune_minilm.json";
-
-/// A few texts, so that a whole run takes seconds.
-void write_examples(const std::filesystem::path& path) {
-  std::ofstream out(path);
-  for (int i = 0; i < 12; ++i) {
-    out << "{\"text\": \"a game of cards\", \"label\": \"games\"}\n"
-        << "{\"text\": \"a mail server\", \"label\": \"net\"}\n";
-  }
-}
 
 } // namespace
 
@@ -91,16 +66,6 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
   // The plan of memory for training would mean nothing here.
   EXPECT_EQ(score.output.find("memory of rank"), std::string::npos)
       << score.output;
-}
-
-/// The losses that a run's log has.
-std::vector<double> losses_of(const std::filesystem::path& run_folder) {
-  std::ifstream lines(run_folder / "metrics.jsonl");
-  std::vector<double> losses;
-  for (std::string line; std::getline(lines, line);) {
-    losses.push_back(nlohmann::json::parse(line).at("loss"));
-  }
-  return losses;
 }
 
 // From the configuration alone, dropout included (without parallel.sequence,

@@ -103,8 +103,7 @@ inline void expect_gradients(
 inline void expect_same_adapter(
     const LoraFixture& reference,
     const std::filesystem::path& folder) {
-  const auto ours =
-      SafetensorsFile::open(folder / "adapter_model.safetensors");
+  const auto ours = SafetensorsFile::open(folder / "adapter_model.safetensors");
   const auto theirs = SafetensorsFile::open(reference.weights());
   size_t compared = 0;
   for (const SafetensorsEntry& entry : theirs.entries()) {

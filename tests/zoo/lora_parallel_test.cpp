@@ -14,8 +14,8 @@ namespace {
 
 using testing::run_ranks;
 
-constexpr const char* kAdapters[] = {
-    "bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
+constexpr const char* kAdapters[] =
+    {"bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
 
 std::filesystem::path shared_folder(World& world, const std::string& name) {
   const auto path =
@@ -47,8 +47,8 @@ void check_tensor_parallel(World& world, const char* name, bool sequence) {
       torch::Device(torch::kCPU));
   const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
   const LoraFixture reference(name);
-  const auto model =
-      from_pretrained(reference.base().folder(), {.context = LayerContext(how)});
+  const auto model = from_pretrained(
+      reference.base().folder(), {.context = LayerContext(how)});
   load_lora(*model, reference.folder());
   const ModelOutput output = model->forward(reference.input());
   expect_outputs(reference, output);
@@ -83,8 +83,7 @@ int64_t trained_numel(const Model& model) {
 void check_engine(World& world, const char* name, int zero_stage) {
   SCOPED_TRACE(name);
   const LoraFixture reference(name);
-  const auto model =
-      from_pretrained(reference.base().folder(), {.lazy = true});
+  const auto model = from_pretrained(reference.base().folder(), {.lazy = true});
   load_lora(*model, reference.folder());
   EngineOptions options;
   options.log_memory = false;

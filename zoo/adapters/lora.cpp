@@ -176,8 +176,7 @@ const LoraConfig& lora_config(const Model& model) {
 
 WeightNames lora_names(const Model& model) {
   return {
-      model,
-      lora_table(model, LoraRecord::of(model).targets, sizes_of(model))};
+      model, lora_table(model, LoraRecord::of(model).targets, sizes_of(model))};
 }
 
 void merge_lora(Model& model) {

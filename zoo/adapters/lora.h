@@ -9,7 +9,8 @@
 //     auto engine = wrap(model, options);      // or torch::optim, without one
 //     ...
 //     zoo::save_lora(world, engine, *model, "adapter");     // PEFT loads it
-//     zoo::save_merged(world, engine, *model, "merged");    // transformers does
+//     zoo::save_merged(world, engine, *model, "merged");    // transformers
+//     does
 
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -48,7 +49,8 @@ WeightNames lora_names(const Model& model);
 
 /// Adds all adapters to the weights in place and takes them out; parameters are
 /// trainable again as they were. Not collective; not for a wrapped model.
-/// @throws tessera::Error when the model has none, is wrapped, or has no memory.
+/// @throws tessera::Error when the model has none, is wrapped, or has no
+/// memory.
 void merge_lora(Model& model);
 
 /// Takes all adapters out, without adding them to the weights; otherwise as

@@ -21,12 +21,24 @@ constexpr std::array<std::pair<const char*, LoraBias>, 3> kBiasNames{
 
 /// Variants that are not implemented: off when null, false, or empty.
 constexpr const char* kVariants[] = {
-    "use_dora",       "lora_bias",         "use_qalora",
-    "use_bdlora",     "layer_replication", "layers_to_transform",
-    "layers_pattern", "target_parameters", "trainable_token_indices",
-    "arrow_config",   "corda_config",      "eva_config",
-    "kasa_config",    "lora_ga_config",    "velora_config",
-    "megatron_config", "monteclora_config", "alora_invocation_tokens",
+    "use_dora",
+    "lora_bias",
+    "use_qalora",
+    "use_bdlora",
+    "layer_replication",
+    "layers_to_transform",
+    "layers_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "arrow_config",
+    "corda_config",
+    "eva_config",
+    "kasa_config",
+    "lora_ga_config",
+    "velora_config",
+    "megatron_config",
+    "monteclora_config",
+    "alora_invocation_tokens",
     "loftq_config"};
 
 bool is_off(const nlohmann::json& value) {
@@ -48,9 +60,7 @@ bool is_off(const nlohmann::json& value) {
       expected);
 }
 
-std::vector<std::string> read_names(
-    const JsonFields& fields,
-    const char* key) {
+std::vector<std::string> read_names(const JsonFields& fields, const char* key) {
   std::vector<std::string> names;
   for (const nlohmann::json& name : fields.object().at(key)) {
     if (!name.is_string()) {
@@ -229,8 +239,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   config.rank_pattern = read_pattern<int64_t>(fields, "rank_pattern");
   config.alpha_pattern = read_pattern<double>(fields, "alpha_pattern");
   config.task_type = fields.get_or<std::string>("task_type", "");
-  config.base_model =
-      fields.get_or<std::string>("base_model_name_or_path", "");
+  config.base_model = fields.get_or<std::string>("base_model_name_or_path", "");
   check(config);
   return config;
 }

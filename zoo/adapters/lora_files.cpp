@@ -11,8 +11,8 @@
 #include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/matmul.h>
-#include <nlohmann/json.hpp>
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -62,8 +62,9 @@ bool is_duplicate(std::string_view name) {
 
 LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
   LoadWeightsOptions options;
-  options.pieces = [pieces = names.pieces()](std::string_view name)
-      -> std::optional<std::vector<WeightPiece>> {
+  options.pieces =
+      [pieces = names.pieces()](
+          std::string_view name) -> std::optional<std::vector<WeightPiece>> {
     auto found = pieces(name);
     return !found && is_duplicate(name) ? std::vector<WeightPiece>()
                                         : std::move(found);
@@ -105,8 +106,8 @@ class Merger {
       if (!weight.name.ends_with(".lora_B.weight")) {
         continue;
       }
-      const std::string theirs = module_of(module_of(weight.name))
-                                     .substr(kPrefixLength);
+      const std::string theirs =
+          module_of(module_of(weight.name)).substr(kPrefixLength);
       const std::string first = module_of(weight.ours.front());
       for (const std::string& b : weight.ours) {
         places_.emplace(
@@ -155,6 +156,10 @@ class Merger {
 } // namespace
 
 void save_lora(const Model& model, const fs::path& folder) {
+  TESSERA_CHECK(
+      !model.names().is_part,
+      "save_lora: this rank's model is a pipeline's stage, or has some of the "
+      "experts only; give the engine too, which gathers stages");
   write_folder(model, lora_names(model), adapter_folder(model, folder));
 }
 
@@ -231,8 +236,7 @@ void save_merged(
       }
     }
   }
-  Merger merger(
-      WeightNames(sizes, lora_table(model, targets, sizes)), targets);
+  Merger merger(WeightNames(sizes, lora_table(model, targets, sizes)), targets);
   for_each_whole(
       engine,
       is_adapter_parameter,

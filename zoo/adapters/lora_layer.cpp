@@ -52,10 +52,10 @@ class PlainLora : public DistributedModule, public LoraLayer {
                             {options.r, in}, init_of_a(options, in), how))
                         .tensor()
                   : shared_a;
-    b_ = register_parameter(
-             kB,
-             DistributedParameter({out, options.r}, init_of_b(options), how))
-             .tensor();
+    b_ =
+        register_parameter(
+            kB, DistributedParameter({out, options.r}, init_of_b(options), how))
+            .tensor();
   }
 
   const torch::nn::Module& parameters() const override {

@@ -24,9 +24,9 @@ std::string module_of(const std::string& parameter) {
 const LoraRecord& LoraRecord::of(const Model& model) {
   const auto children = model.named_children();
   const auto* found = children.find(kName);
-  const auto* record =
-      found != nullptr ? dynamic_cast<const LoraRecord*>(found->get())
-                       : nullptr;
+  const auto* record = found != nullptr
+                           ? dynamic_cast<const LoraRecord*>(found->get())
+                           : nullptr;
   TESSERA_CHECK(
       record != nullptr,
       "the model has no LoRA adapters; apply_lora() or load_lora() adds them");

@@ -47,9 +47,8 @@ std::regex expression(const std::string& text, const char* option) {
 
 /// Whether `name` is `end` or ends with it behind a dot.
 bool ends_with_module(std::string_view name, std::string_view end) {
-  return name == end ||
-         (name.size() > end.size() && name.ends_with(end) &&
-          name[name.size() - end.size() - 1] == '.');
+  return name == end || (name.size() > end.size() && name.ends_with(end) &&
+                         name[name.size() - end.size() - 1] == '.');
 }
 
 bool is_all_linear(std::string text) {
@@ -105,8 +104,8 @@ LoraTargets::Matches LoraTargets::matcher(
     const ModuleNames& modules,
     const char* option) {
   if (!modules.pattern.empty()) {
-    return [pattern = expression(modules.pattern, option)](
-               const std::string& name) {
+    return [pattern =
+                expression(modules.pattern, option)](const std::string& name) {
       return std::regex_match(name, pattern);
     };
   }

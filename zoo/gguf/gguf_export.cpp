@@ -103,8 +103,7 @@ class Export {
       parts = std::move(waiting);
       waiting_.erase(weight.name);
     }
-    const std::string name =
-        gguf_name(description_.architecture, weight.name);
+    const std::string name = gguf_name(description_.architecture, weight.name);
     const std::string module = name.substr(0, name.find_last_of('.'));
     at::Tensor whole = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
     for (const auto& [end, heads] : description_.paired_heads) {
@@ -166,9 +165,7 @@ void export_gguf(
       model, names, [&](const std::string& name, const at::Tensor& value) {
         const at::Tensor detached = value.detach();
         exported.add_value(
-            name,
-            (change ? change(name, detached) : detached).cpu(),
-            writer);
+            name, (change ? change(name, detached) : detached).cpu(), writer);
       });
   writer.commit();
 }

@@ -210,8 +210,7 @@ GgufModel describe_gguf(const Model& model) {
   const nlohmann::json& config = model.config();
   const ConfigFields fields(config, "config.json");
   const auto type = fields.get<std::string>({"model_type"}, "");
-  const auto architecture =
-      config.at("architectures").at(0).get<std::string>();
+  const auto architecture = config.at("architectures").at(0).get<std::string>();
   TESSERA_CHECK(
       type == "llama" || type == "qwen2" || type == "qwen3" || type == "gpt2",
       "GGUF export of model_type '",

@@ -69,8 +69,8 @@ std::string splitting_of(
       return "gpt-2";
     }
     if (type == "Split") {
-      expression = part.value("pattern", nlohmann::json::object())
-                       .value("Regex", "");
+      expression =
+          part.value("pattern", nlohmann::json::object()).value("Regex", "");
     }
   }
   for (const Splitting& known : kSplittings) {
@@ -164,7 +164,8 @@ class Tokens {
 
   void read_vocabulary() {
     const auto unknown = model_.get_or<std::string>("unk_token", "");
-    for (const auto& item : model_.section("vocab").object().items()) {
+    const JsonFields vocabulary = model_.section("vocab");
+    for (const auto& item : vocabulary.object().items()) {
       const bool is_byte = byte_fallback_ && is_byte_token(item.key());
       put(item.key(),
           item.value(),
@@ -187,9 +188,9 @@ class Tokens {
           show_json(merge),
           ", which is no pair of tokens");
       merges_.push_back(
-          is_pair ? merge[0].get<std::string>() + " " +
-                        merge[1].get<std::string>()
-                  : merge.get<std::string>());
+          is_pair
+              ? merge[0].get<std::string>() + " " + merge[1].get<std::string>()
+              : merge.get<std::string>());
     }
   }
 
@@ -199,11 +200,10 @@ class Tokens {
       const JsonFields fields(token, file_.origin() + ": 'added_tokens'");
       const auto text = fields.require<std::string>("content");
       const bool is_unknown =
-          byte_fallback_ &&
-          text == model_.get_or<std::string>("unk_token", "");
+          byte_fallback_ && text == model_.get_or<std::string>("unk_token", "");
       put(text,
           fields.object().value("id", nlohmann::json()),
-          is_unknown                            ? kUnknown
+          is_unknown                              ? kUnknown
           : fields.get_or<bool>("special", false) ? kControl
                                                   : kUserDefined);
     }
@@ -271,8 +271,8 @@ void write_special_tokens(
         std::pair("unk", "unknown"),
         std::pair("pad", "padding")}) {
     const std::string key = std::string(theirs) + "_token";
-    auto id =
-        tokens.id_of(special_text(settings.object().value(key, nlohmann::json())));
+    auto id = tokens.id_of(
+        special_text(settings.object().value(key, nlohmann::json())));
     if (!id) {
       id = configured_id(config, key + "_id");
     }

@@ -17,9 +17,8 @@ class PlainLinear : public torch::nn::LinearImpl, public LinearLayer {
       LinearDivision division,
       const LayerContext& context,
       const LinearOptions& options)
-      : torch::nn::LinearImpl(
-            torch::nn::LinearOptions(options.in, options.out)
-                .bias(options.bias)),
+      : torch::nn::LinearImpl(torch::nn::LinearOptions(options.in, options.out)
+                                  .bias(options.bias)),
         LinearLayer(division, context, options) {}
 
   torch::nn::Module& module() override {

@@ -64,9 +64,10 @@ inline constexpr const char* kAdapterModule = "adapter";
 /// do not have it.
 bool is_adapter_parameter(std::string_view name);
 
-/// y = x W^T + b, and what an adapter adds. A handle: the layer is registered in the module that owns it,
-/// with parameters `weight` [out, in] and `bias` [out]. With a context of a
-/// group it is a Linear1D, divided as the function says that makes it.
+/// y = x W^T + b, and what an adapter adds. A handle: the layer is registered
+/// in the module that owns it, with parameters `weight` [out, in] and `bias`
+/// [out]. With a context of a group it is a Linear1D, divided as the function
+/// says that makes it.
 class Linear {
  public:
   Linear() = default;

@@ -90,11 +90,11 @@ WrittenFolder hf_folder(
   WrittenFolder folder;
   folder.path = path;
   folder.change = change;
-  folder.open = [&model, path, tokenizer_folder, writer](
-                    const ParameterTypes& dtypes) {
-    writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
-    return (*writer)->weights_path();
-  };
+  folder.open =
+      [&model, path, tokenizer_folder, writer](const ParameterTypes& dtypes) {
+        writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
+        return (*writer)->weights_path();
+      };
   folder.commit = [writer] { (*writer)->commit(); };
   return folder;
 }

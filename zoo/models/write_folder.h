@@ -18,8 +18,8 @@ namespace tessera::zoo {
 using ParameterSizes = std::map<std::string, std::vector<int64_t>>;
 using ParameterTypes = std::map<std::string, at::ScalarType>;
 /// What is written in place of a whole parameter's value, of the same dtype.
-using SavedValue = std::function<
-    at::Tensor(const std::string& name, const at::Tensor& value)>;
+using SavedValue =
+    std::function<at::Tensor(const std::string& name, const at::Tensor& value)>;
 
 using VisitWhole =
     std::function<void(const std::string& name, const at::Tensor& value)>;
@@ -37,7 +37,8 @@ struct WrittenFolder {
 /// Writes those parameters of `model` that are in `names`; of a lazy model one
 /// at a time has memory. Collective over the tensor-parallel group, whose first
 /// rank writes. Blocks on the disk.
-/// @throws tessera::Error on all ranks when the one that writes cannot, and when
+/// @throws tessera::Error on all ranks when the one that writes cannot, and
+/// when
 ///     `model` is sharded by an engine.
 void write_folder(
     const Model& model,

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera train` of an adapter, as a user runs it.
+#include "support/temporary_folder.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tools/trained_run.h"
+
+namespace tessera {
+
+namespace {
+
+/// Four steps of eight texts on one rank.
+class Runs {
+ public:
+  Runs() {
+    write_examples(folder_ / "data.jsonl");
+  }
+
+  std::filesystem::path folder(const std::string& name) const {
+    return folder_ / name;
+  }
+
+  testing::LaunchedJob::Result train(
+      const std::string& name,
+      int ranks,
+      const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments{
+        TESSERA_PROGRAM,
+        "launch",
+        "--nproc",
+        std::to_string(ranks),
+        "--",
+        TESSERA_PROGRAM,
+        "train",
+        "configs/finetune_minilm_lora.json",
+        "schedule.decay=constant",
+        "schedule.warmup_steps=0",
+        "training.max_steps=4",
+        "training.epochs=2",
+        "data.train=" + folder("data.jsonl").string(),
+        "data.heldout=" + folder("data.jsonl").string(),
+        "output.folder=" + folder(name).string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    auto result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << name << result.output;
+    return result;
+  }
+
+  std::string adapter(const std::string& name) const {
+    return read_text_file(folder(name) / "adapter/adapter_model.safetensors");
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+const std::vector<std::string> kEight{
+    "training.batch_size=2",
+    "training.accumulate=4"};
+
+std::vector<std::string> operator+(
+    std::vector<std::string> a,
+    const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+} // namespace
+
+TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
+  const Runs runs;
+  const auto trained = runs.train("run", 2, {"training.batch_size=4"});
+  EXPECT_NE(
+      trained.output.find("LoRA of rank 8 in 36 layers"), std::string::npos)
+      << trained.output;
+  EXPECT_NE(trained.output.find("adapter/\n"), std::string::npos)
+      << trained.output;
+  const auto folder = runs.folder("run");
+  EXPECT_FALSE(std::filesystem::exists(folder / "model"));
+  std::ifstream file(folder / "adapter/adapter_config.json");
+  const auto config = nlohmann::json::parse(file);
+  EXPECT_EQ(config.at("task_type"), "SEQ_CLS");
+  EXPECT_EQ(config.at("lora_alpha"), 16);
+  EXPECT_EQ(config.at("base_model_name_or_path"), "models/minilm");
+  // A tenth of what the model itself takes, with the classifier.
+  EXPECT_LT(runs.adapter("run").size(), size_t{3} << 20);
+  std::ifstream result(folder / "result.json");
+  const double accuracy = nlohmann::json::parse(result).at("heldout_accuracy");
+  const auto score = run({TESSERA_PROGRAM, "eval", folder.string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  char expected[64];
+  std::snprintf(
+      expected, sizeof(expected), "accuracy %.1f %% of 24", 100 * accuracy);
+  EXPECT_NE(score.output.find(expected), std::string::npos)
+      << expected << " is not in:\n"
+      << score.output;
+}
+
+TEST(TrainLora, HasTheLossesOfOneRankUnderAnyLayout) {
+  const Runs runs;
+  runs.train(
+      "alone", 1, kEight + std::vector<std::string>{"model.lora.merge=true"});
+  EXPECT_TRUE(std::filesystem::exists(runs.folder("alone") / "model"));
+  const auto alone = losses_of(runs.folder("alone"));
+  ASSERT_EQ(alone.size(), 4U);
+  const auto expect_same = [&](const std::string& name,
+                               const std::vector<std::string>& layout) {
+    runs.train(name, 2, layout);
+    const auto found = losses_of(runs.folder(name));
+    ASSERT_EQ(found.size(), alone.size()) << name;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      // Float32 sums in other orders, over four steps of AdamW.
+      EXPECT_NEAR(found[i], alone[i], 5e-4) << name << ", step " << i + 1;
+    }
+  };
+  expect_same("tensor", kEight + std::vector<std::string>{"parallel.tensor=2"});
+  expect_same(
+      "pipeline", kEight + std::vector<std::string>{"parallel.pipeline=2"});
+}
+
+TEST(TrainLora, GoesOnFromACheckpoint) {
+  const Runs runs;
+  runs.train("whole", 1, kEight);
+  const auto saving =
+      kEight + std::vector<std::string>{"training.save_every=2"};
+  runs.train(
+      "again", 1, saving + std::vector<std::string>{"training.max_steps=2"});
+  EXPECT_NE(runs.adapter("again"), runs.adapter("whole"));
+  runs.train(
+      "again", 1, saving + std::vector<std::string>{"training.resume=true"});
+  EXPECT_EQ(runs.adapter("again"), runs.adapter("whole"));
+}
+
+TEST(TrainLora, SaysWhatIsWrong) {
+  const auto fails = [](const std::string& override_text,
+                        const std::string& expected) {
+    const auto result = run(
+        {TESSERA_PROGRAM,
+         "train",
+         "configs/finetune_minilm_lora.json",
+         override_text,
+         "output.folder=/nowhere/run"});
+    EXPECT_EQ(result.exit_code, 1) << override_text;
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+  };
+  fails("model.lora.r=0", "model.lora.r");
+  fails("model.lora.bias=some", "lora_only");
+  fails("model.lora.target_modules=[]", "all-linear");
+  fails("model.lora.lora_alpha=3", "model.lora.alpha");
+}
+
+} // namespace tessera

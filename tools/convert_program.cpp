@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera convert --from DIR --to PATH`: a model's folder with other types, as
+// GGUF, or with an adapter merged into it.
+
+#include "program_main.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/sharding/weight_files.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/gguf/gguf_export.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Format { kHuggingFace, kGguf };
+
+const std::map<std::string, Format> kFormats{
+    {"hf", Format::kHuggingFace},
+    {"gguf", Format::kGguf}};
+const std::map<std::string, zoo::GgufType> kGgufTypes{
+    {"f32", zoo::GgufType::kF32},
+    {"f16", zoo::GgufType::kF16},
+    {"q8_0", zoo::GgufType::kQ8_0}};
+const std::map<std::string, at::ScalarType> kDtypes{
+    {"float32", at::kFloat},
+    {"bfloat16", at::kBFloat16},
+    {"float16", at::kHalf}};
+
+struct ConvertArguments {
+  std::string from;
+  std::string to;
+  Format format = Format::kHuggingFace;
+  std::string dtype = "keep";
+  zoo::GgufType gguf_type = zoo::GgufType::kF16;
+  std::string adapter;
+  std::string architecture;
+  bool no_tokenizer = false;
+};
+
+/// That of most elements.
+at::ScalarType dtype_in(const fs::path& folder) {
+  std::map<at::ScalarType, size_t> bytes;
+  const WeightFiles files = WeightFiles::open(folder);
+  for (const auto& [name, entry] : files.entries()) {
+    const at::ScalarType dtype = scalar_type_of(*entry);
+    if (at::isFloatingType(dtype)) {
+      bytes[dtype] += entry->data.size();
+    }
+  }
+  at::ScalarType most = at::kFloat;
+  for (const auto& [dtype, count] : bytes) {
+    most = count > bytes[most] ? dtype : most;
+  }
+  return most;
+}
+
+bool is_same_place(const fs::path& a, const fs::path& b) {
+  return fs::weakly_canonical(a) == fs::weakly_canonical(b);
+}
+
+void check_places(const ConvertArguments& arguments) {
+  TESSERA_CHECK(
+      !is_same_place(arguments.from, arguments.to),
+      "--to is '",
+      arguments.to,
+      "', which is the folder that is read; choose another one");
+  TESSERA_CHECK(
+      arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
+      "--to is '",
+      arguments.to,
+      "', a folder; a GGUF model is one file: give its name, e.g. ",
+      (fs::path(arguments.to) / "model.gguf").string());
+}
+
+void convert(const ConvertArguments& arguments) {
+  check_places(arguments);
+  const fs::path from = arguments.from;
+  zoo::FromPretrainedOptions options;
+  options.architecture = arguments.architecture;
+  options.lazy = true; // tensors are read as they are written
+  if (arguments.format == Format::kHuggingFace) {
+    options.dtype = arguments.dtype == "keep" ? dtype_in(from)
+                                              : kDtypes.at(arguments.dtype);
+  }
+  const auto model = zoo::from_pretrained(from, options);
+  zoo::SavedValue change;
+  if (!arguments.adapter.empty()) {
+    zoo::load_lora(*model, arguments.adapter);
+    change = zoo::merged_values(*model);
+  }
+  const fs::path tokenizer = arguments.no_tokenizer ? fs::path() : from;
+  if (arguments.format == Format::kHuggingFace) {
+    zoo::save_pretrained(*model, arguments.to, tokenizer, change);
+  } else {
+    const fs::path name =
+        from.has_filename() ? from.filename() : from.parent_path().filename();
+    zoo::export_gguf(
+        *model,
+        arguments.to,
+        {arguments.gguf_type, tokenizer, name.string()},
+        change);
+  }
+  log_info("wrote ", arguments.to);
+}
+
+/// One of a table's keys; usage errors list them.
+template <typename Value>
+CLI::Option* add_choice(
+    CLI::App& app,
+    const std::string& name,
+    Value& value,
+    const std::map<std::string, Value>& choices,
+    const std::string& description) {
+  std::string listed;
+  for (const auto& [key, ignored] : choices) {
+    listed += (listed.empty() ? " (" : ", ") + key;
+  }
+  return app.add_option(name, value, description + listed + ")")
+      ->transform(CLI::CheckedTransformer(choices).description(""));
+}
+
+int run_convert(int argc, char** argv) {
+  CLI::App app(
+      "Writes a model's folder with other types, as GGUF, or with an adapter "
+      "merged into it",
+      "tessera convert");
+  ConvertArguments arguments;
+  app.add_option("--from", arguments.from, "Hugging Face folder")->required();
+  app.add_option(
+         "--to", arguments.to, "The folder, or the GGUF file, to be written")
+      ->required();
+  add_choice(app, "--format", arguments.format, kFormats, "Default hf");
+  app.add_option(
+         "--dtype",
+         arguments.dtype,
+         "Of a folder's weights: keep (default), float32, bfloat16, float16")
+      ->check(CLI::IsMember({"keep", "float32", "bfloat16", "float16"})
+                  .description(""));
+  const CLI::Option* type = add_choice(
+      app,
+      "--gguf-type",
+      arguments.gguf_type,
+      kGgufTypes,
+      "Of matrices in GGUF, default f16");
+  app.add_option(
+      "--merge-lora",
+      arguments.adapter,
+      "An adapter's folder (PEFT), merged into the weights");
+  app.add_option(
+      "--architecture",
+      arguments.architecture,
+      "In place of the one that config.json names");
+  app.add_flag(
+      "--no-tokenizer",
+      arguments.no_tokenizer,
+      "Leave the tokenizer's files out");
+  app.footer("GGUF: language models of the families llama, qwen2, qwen3, gpt2");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  TESSERA_CHECK(
+      arguments.format == Format::kGguf || type->empty(),
+      "--gguf-type is for --format gguf; a folder's weights have --dtype");
+  TESSERA_CHECK(
+      arguments.format != Format::kGguf || arguments.dtype == "keep",
+      "--dtype is for --format hf; the types of a GGUF file are --gguf-type");
+  convert(arguments);
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::guarded_main(
+      [&] { return tessera::run_convert(argc, argv); });
+}
