@@ -149,6 +149,24 @@ at::Tensor AttentionImpl::mask_of(
              : bias;
 }
 
+std::array<at::Tensor, 3> AttentionImpl::project(
+    const at::Tensor& hidden,
+    const at::Tensor& memory) {
+  const int64_t head = options_.head_features;
+  std::vector<Linear*> together{&query_, &key_, &value_};
+  std::vector<at::Tensor> of_memory;
+  if (memory.defined()) {
+    of_memory = Linear::forward_columns(context_, memory, {&key_, &value_});
+    together.resize(1);
+  }
+  auto projected = Linear::forward_columns(context_, hidden, together);
+  projected.insert(projected.end(), of_memory.begin(), of_memory.end());
+  return {
+      by_head(projected[0], head),
+      by_head(projected[1], head),
+      by_head(projected[2], head)};
+}
+
 at::Tensor AttentionImpl::forward(
     const at::Tensor& hidden,
     const AttentionInput& input) {
@@ -159,13 +177,8 @@ at::Tensor AttentionImpl::forward(
       context_.context() == nullptr || !input.memory.defined(),
       "Attention: cross-attention is not implemented for sequences that are "
       "divided over context-parallel ranks; use a context size of 1");
-  const at::Tensor entered = context_.enter(hidden);
-  const at::Tensor source =
-      input.memory.defined() ? context_.enter(input.memory) : entered;
   const int64_t head = options_.head_features;
-  at::Tensor query = by_head(query_.forward_entered(entered), head);
-  at::Tensor key = by_head(key_.forward_entered(source), head);
-  const at::Tensor value = by_head(value_.forward_entered(source), head);
+  auto [query, key, value] = project(hidden, input.memory);
   if (options_.query_key_norm) {
     query = query_norm_->forward(query);
     key = key_norm_->forward(key);

@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -68,6 +69,10 @@ class AttentionImpl : public torch::nn::Module {
       const AttentionInput& input = {});
 
  private:
+  /// Query, key and value by head, [B, heads, S, features of a head].
+  std::array<at::Tensor, 3> project(
+      const at::Tensor& hidden,
+      const at::Tensor& memory);
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
   /// What is between the projections, with its dropout.
