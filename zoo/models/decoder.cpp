@@ -7,6 +7,7 @@
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"
 
 #include <torch/torch.h>
@@ -47,6 +48,17 @@ NameTable table_of(
   return names;
 }
 
+std::vector<LayerCost> costs_of(
+    const DecoderConfig& config,
+    DecoderHead head) {
+  const int64_t embedded = config.embedding_features == 0
+                               ? config.features
+                               : config.embedding_features;
+  return layer_costs(
+      config.layers,
+      head == DecoderHead::kCausalLm ? config.vocab * embedded : 0);
+}
+
 std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kSequenceClassification
              ? std::vector<std::string>{"score."}
@@ -64,7 +76,7 @@ Decoder::Decoder(
     : Model(
           std::move(json),
           table_of(std::move(names), config, context),
-          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          StageLayers(context.place(), costs_of(config, head)),
           fresh_parts(head)),
       decoder_(config),
       head_kind_(head),

@@ -6,6 +6,7 @@
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"
 
 #include <torch/types.h>
@@ -20,11 +21,21 @@ namespace tessera::zoo {
 
 namespace {
 
-int layers_of(const EncoderDecoderConfig& config, EncoderDecoderHead head) {
-  const size_t decoder = head == EncoderDecoderHead::kEncoderOnly
-                             ? 0
-                             : config.decoder.layers.size();
-  return static_cast<int>(config.encoder.layers.size() + decoder);
+std::vector<LayerCost> costs_of(
+    const EncoderDecoderConfig& config,
+    EncoderDecoderHead head) {
+  std::vector<TransformerLayerOptions> layers = config.encoder.layers;
+  if (head != EncoderDecoderHead::kEncoderOnly) {
+    layers.insert(
+        layers.end(),
+        config.decoder.layers.begin(),
+        config.decoder.layers.end());
+  }
+  return layer_costs(
+      layers,
+      head == EncoderDecoderHead::kLanguageModel
+          ? config.vocab * config.features
+          : 0);
 }
 
 /// Those of a half that begins behind `before` layers.
@@ -52,7 +63,7 @@ EncoderDecoder::EncoderDecoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), layers_of(config, head)),
+          StageLayers(context.place(), costs_of(config, head)),
           {"head."}),
       config_(config),
       head_kind_(head),
