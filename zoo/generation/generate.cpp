@@ -24,6 +24,14 @@ struct TextGroup {
   KeyValueCache cache;
 };
 
+/// Before each text, [B]; undefined where there is none.
+at::Tensor padding_of(const Model& model, const ModelInput& prompt) {
+  if (model.first_token() || !prompt.attention_mask.defined()) {
+    return {};
+  }
+  return prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);
+}
+
 class Writer {
  public:
   Writer(
@@ -39,7 +47,7 @@ class Writer {
             executor_ == nullptr
                 ? nullptr
                 : &parallel->groups()[ParallelGroup::kPipeline]),
-        next_(options),
+        next_(options, padding_of(model, prompt)),
         device_(prompt.input_ids.device()) {
     check();
     const int64_t rows = prompt.input_ids.size(0);

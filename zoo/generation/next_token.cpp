@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -22,8 +23,9 @@ void drop_below(at::Tensor& scores, const at::Tensor& limit) {
 
 } // namespace
 
-NextToken::NextToken(const GenerateOptions& options)
+NextToken::NextToken(const GenerateOptions& options, at::Tensor padding)
     : options_(options),
+      padding_(std::move(padding)),
       generator_(at::detail::createCPUGenerator(options.seed)) {
   options_.check();
 }
@@ -63,8 +65,17 @@ void NextToken::penalise(at::Tensor& scores, const at::Tensor& tokens) const {
     return;
   }
   const at::Tensor seen = scores.gather(1, tokens);
-  scores.scatter_(
-      1, tokens, torch::where(seen.lt(0), seen * penalty, seen / penalty));
+  at::Tensor places = tokens;
+  // Where there is no text goes beyond the vocabulary.
+  at::Tensor room = at::constant_pad_nd(scores, {0, 1});
+  if (padding_.defined()) {
+    places = tokens.masked_fill(
+        torch::arange(tokens.size(1)).lt(padding_.unsqueeze(1)),
+        scores.size(1));
+  }
+  room.scatter_(
+      1, places, torch::where(seen.lt(0), seen * penalty, seen / penalty));
+  scores = room.narrow(1, 0, scores.size(1)).contiguous();
 }
 
 void NextToken::forbid_repeats(at::Tensor& scores, const at::Tensor& tokens)

@@ -17,7 +17,9 @@ namespace tessera::zoo {
 class NextToken {
  public:
   /// @throws tessera::Error on options that are out of range.
-  explicit NextToken(const GenerateOptions& options);
+  /// @param padding [B] int64: tokens before each text that are none, and not
+  ///     penalised; undefined for none.
+  explicit NextToken(const GenerateOptions& options, at::Tensor padding = {});
 
   /// @param logits [B, vocabulary] of the next token.
   /// @param tokens [B, S] int64 on the CPU: the texts so far.
@@ -34,6 +36,7 @@ class NextToken {
   void keep_likeliest(at::Tensor& scores) const;
 
   GenerateOptions options_;
+  at::Tensor padding_;
   at::Generator generator_;
 };
 
