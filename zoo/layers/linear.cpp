@@ -2,8 +2,11 @@
 #include "tessera/zoo/layers/linear.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/overlapped_linear.h"
 
 #include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 
 namespace tessera::zoo {
 
@@ -139,6 +142,35 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   return layer_->division == LinearDivision::kColumn
              ? forward_entered(layer_->context.enter(x))
              : multiply(x, /*entered=*/false) + layer_->adapter->forward(x);
+}
+
+std::vector<at::Tensor> Linear::forward_columns(
+    const LayerContext& context,
+    const at::Tensor& x,
+    const std::vector<Linear*>& columns) {
+  std::vector<at::Tensor> results;
+  const bool adapted =
+      std::any_of(columns.begin(), columns.end(), [](const Linear* column) {
+        return column->layer_->adapter != nullptr;
+      });
+  if (adapted) { // they see all of what the layers see
+    const at::Tensor entered = context.enter(x);
+    for (Linear* column : columns) {
+      results.push_back(column->forward_entered(entered));
+    }
+    return results;
+  }
+  if (const TensorParallel* how = context.parallel()) {
+    std::vector<LinearWeights> weights;
+    for (const Linear* column : columns) {
+      weights.push_back({column->weight(), column->bias()});
+    }
+    return enter_linear(x, weights, *how);
+  }
+  for (Linear* column : columns) {
+    results.push_back(column->forward(x));
+  }
+  return results;
 }
 
 at::Tensor Linear::forward_entered(const at::Tensor& entered) {

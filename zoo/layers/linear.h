@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -95,6 +96,13 @@ class Linear {
 
   /// x [..., in] as the division says. Collective with a group.
   at::Tensor forward(const at::Tensor& x);
+
+  /// Several column layers of one activation between layers: what travels does
+  /// so once ([Note: products while activations travel]).
+  static std::vector<at::Tensor> forward_columns(
+      const LayerContext& context,
+      const at::Tensor& x,
+      const std::vector<Linear*>& columns);
 
   /// A column layer behind LayerContext::enter().
   at::Tensor forward_entered(const at::Tensor& entered);
