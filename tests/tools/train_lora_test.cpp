@@ -4,6 +4,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tools/trained_run.h"
 
+#include <cstdio>
+
 namespace tessera {
 
 namespace {

@@ -300,6 +300,11 @@ TEST(GgufTokenizer, KeepsByteLevelBpe) {
   expect_error(
       [&] { gguf_tokenizer(folder.path(), nlohmann::json::object(), 5); },
       {"'<x>'", "id 5", "0 to 4"});
+  tokenizer["pre_tokenizer"] = {{"type", 7}};
+  write_json(folder / "tokenizer.json", tokenizer);
+  expect_error(
+      [&] { gguf_tokenizer(folder.path(), nlohmann::json::object(), 8); },
+      {"tokenizer.json", "is not a tokenizer"});
   tokenizer["pre_tokenizer"] = {
       {"type", "Sequence"},
       {"pretokenizers",

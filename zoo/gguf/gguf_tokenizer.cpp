@@ -309,11 +309,19 @@ GgufMetadata gguf_tokenizer(
     return {{"tokenizer.ggml.model", std::string("none")}};
   }
   const auto file = JsonFields::from_file(path);
-  const Tokens tokens(file, vocab_size);
-  GgufMetadata metadata;
-  tokens.write(metadata);
-  write_special_tokens(folder, tokens, config, metadata);
-  return metadata;
+  try {
+    const Tokens tokens(file, vocab_size);
+    GgufMetadata metadata;
+    tokens.write(metadata);
+    write_special_tokens(folder, tokens, config, metadata);
+    return metadata;
+  } catch (const nlohmann::json::exception& error) {
+    TESSERA_FAIL(
+        path,
+        " is not a tokenizer as tokenizers saves it: ",
+        error.what(),
+        "; fetch the folder again, or export without the tokenizer");
+  }
 }
 
 } // namespace tessera::zoo
