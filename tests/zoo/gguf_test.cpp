@@ -202,10 +202,11 @@ TEST(GgufModel, RefusesWhatLlamaCppDoesNotCompute) {
     expect_error([&] { export_gguf(*model, folder / "x.gguf"); }, {part});
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   };
-  refuses("bert", {}, "'bert' is not implemented; there are llama, qwen2");
-  refuses("llama_classifier", {}, "LlamaForSequenceClassification");
-  refuses("qwen2", {}, "use_sliding_window");
-  refuses("llama_dynamic", {}, "dynamic");
+  const nlohmann::json none = nlohmann::json::object();
+  refuses("bert", none, "'bert' is not implemented; there are llama, qwen2");
+  refuses("llama_classifier", none, "LlamaForSequenceClassification");
+  refuses("qwen2", none, "use_sliding_window");
+  refuses("llama_dynamic", none, "dynamic");
   refuses("llama", {{"hidden_act", "gelu"}}, "hidden_act");
   refuses("qwen3", {{"attention_bias", true}}, "attention_bias");
   refuses(

@@ -146,10 +146,12 @@ TEST(LoraModel, StartsFromTheModelItself) {
 }
 
 TEST(LoraModel, TrainsInAPlainProgram) {
-  const ModelFixture reference("bert_classifier");
-  const auto model = small_bert();
-  LoraConfig config = for_queries(4);
+  const ModelFixture reference("llama");
+  const auto model = from_pretrained(reference.folder());
+  LoraConfig config;
+  config.r = 4;
   config.init = LoraInit::kGaussian;
+  config.target_modules.pattern = "all-linear";
   apply_lora(*model, config);
   std::vector<torch::Tensor> trained;
   NamedTensors frozen;
@@ -160,21 +162,21 @@ TEST(LoraModel, TrainsInAPlainProgram) {
       frozen.emplace(item.key(), item.value().detach().clone());
     }
   }
-  EXPECT_EQ(trained.size(), 4U * 2 + 2); // A, B, and the classifier
+  EXPECT_EQ(trained.size(), 2U * 7 * 2); // A, B of two layers
   torch::optim::AdamW optimizer(
-      trained, torch::optim::AdamWOptions(0.01).weight_decay(0));
+      trained, torch::optim::AdamWOptions(0.03).weight_decay(0));
   ModelInput input = reference.input();
   input.hidden_states = false;
   const double before = model->forward(input).loss.item<double>();
   double after = 0;
-  for (int step = 0; step < 30; ++step) {
+  for (int step = 0; step < 100; ++step) {
     optimizer.zero_grad();
     const torch::Tensor loss = model->forward(input).loss;
     loss.backward();
     optimizer.step();
     after = loss.item<double>();
   }
-  EXPECT_LT(after, 0.5 * before);
+  EXPECT_LT(after, 0.8 * before);
   const auto parameters = model->named_parameters();
   for (const auto& [name, value] : frozen) {
     EXPECT_TRUE(parameters[name].equal(value)) << name;

@@ -51,16 +51,19 @@ constexpr std::array kGpt2Names{
 std::pair<std::string, std::string> without_number(std::string_view name) {
   std::string pattern;
   std::string number;
-  for (const char c : name) {
-    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
-    if (is_digit && (!number.empty() || pattern.ends_with('.'))) {
-      if (number.empty()) {
-        pattern += '*';
-      }
-      number += c;
-    } else if (!is_digit || number.empty()) {
-      pattern += c;
+  bool is_number = false; // a component of digits
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool is_digit =
+        std::isdigit(static_cast<unsigned char>(name[i])) != 0;
+    is_number = is_digit && (is_number || (i > 0 && name[i - 1] == '.'));
+    if (!is_number) {
+      pattern += name[i];
+      continue;
     }
+    if (number.empty()) {
+      pattern += '*';
+    }
+    number += name[i];
   }
   return {pattern, number};
 }
