@@ -3,7 +3,7 @@
 // that sees all batches: losses, norms and weights, with dropout.
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/engine.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
@@ -36,6 +36,7 @@ struct Subject {
   const char* architecture;
   const char* config; ///< JSON
   bool is_classifier = false;
+  bool has_experts = false;
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
@@ -76,7 +77,16 @@ const Subject kSubjects[] = {
      R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 3,
          "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
          "relative_attention_num_buckets": 8, "dropout_rate": 0.2,
-         "relative_attention_max_distance": 10})"}};
+         "relative_attention_max_distance": 10})"},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     R"({"model_type": "qwen3_moe", "vocab_size": 29, "hidden_size": 16,
+         "intermediate_size": 20, "moe_intermediate_size": 12,
+         "num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 4,
+         "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
+         "norm_topk_prob": true, "max_position_embeddings": 16})",
+     false,
+     true}};
 
 struct Layout {
   std::string name;
@@ -130,10 +140,15 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides sequences is for decoders.
+/// What divides sequences is for decoders, what divides experts for those that
+/// have some.
 bool takes(const Subject& subject, const Layout& layout) {
   const std::string name = subject.name;
-  return layout.parallel.sizes.context == 1 || name == "gpt" || name == "llama";
+  const ParallelSizes& sizes = layout.parallel.sizes;
+  if (sizes.expert > 1 || subject.has_experts) {
+    return sizes.expert > 1 && subject.has_experts;
+  }
+  return sizes.context == 1 || name == "gpt" || name == "llama";
 }
 
 std::shared_ptr<Model> load(
@@ -177,8 +192,9 @@ Seen train_alone(
 
 /// One step of this rank's batches. @return the sum of their losses, where
 /// this rank tells it.
+template <typename AnyEngine>
 double run_step(
-    Engine& engine,
+    AnyEngine& engine,
     Model& model,
     ParallelRun& parallel,
     const Subject& subject,
@@ -219,6 +235,7 @@ double run_step(
   return parallel.tells_loss() ? sum : 0;
 }
 
+template <typename AnyEngine>
 void check_layout(
     World& world,
     const std::filesystem::path& folder,
@@ -234,9 +251,10 @@ void check_layout(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);
   const auto parts = parts_in(*model);
+  const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
-  Engine engine(world, model, options);
+  AnyEngine engine(world, model, options);
   for (int step = 0; step < kSteps; ++step) {
     const double own = run_step(engine, *model, parallel, subject, step);
     const at::Tensor sum = torch::full({1}, own, torch::kDouble);
@@ -256,7 +274,6 @@ void check_layout(
   if (layout.compute) {
     return; // AdamW makes a step of a rounding error
   }
-  const auto parameters = model->named_parameters();
   engine.for_each_parameter(
       [&](const std::string& name, const at::Tensor& value) {
         at::Tensor expected = alone.parameters.at(name);
@@ -278,7 +295,9 @@ std::string name_of(const Layout& layout) {
   const ParallelOptions& parallel = layout.parallel;
   std::string name = "tensor" + std::to_string(parallel.sizes.tensor) +
                      "_pipeline" + std::to_string(parallel.sizes.pipeline) +
-                     "_shard" + std::to_string(parallel.sizes.shard);
+                     "_shard" + std::to_string(parallel.sizes.shard) +
+                     "_context" + std::to_string(parallel.sizes.context) +
+                     "_expert" + std::to_string(parallel.sizes.expert);
   name += parallel.sequence ? "_sequence" : "";
   for (const auto& [schedule, kind] : pipeline_schedule_names()) {
     if (kind == parallel.schedule && parallel.sizes.pipeline > 1) {
@@ -331,6 +350,27 @@ std::vector<Layout> pairs() {
         1,
         2},
     Layout{"context2", {{.shard = 1, .context = 2}}},
+    Layout{"expert2", {{.shard = 2, .expert = 2}}},
+    Layout{
+        "expert2_data2_shard2",
+        {{.data = 2, .shard = 2, .expert = 2}},
+        2,
+        2},
+    Layout{
+        "expert2_tensor2_shard2",
+        {{.shard = 2, .tensor = 2, .expert = 2}},
+        3,
+        0,
+        StatePlacement::kHost},
+    Layout{
+        "expert2_pipeline2_shard2",
+        {{.shard = 2, .pipeline = 2, .expert = 2}},
+        3,
+        3},
+    Layout{
+        "expert2_pipeline2_context2",
+        {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
+         .schedule = Kind::kZeroBubble}},
     Layout{
         "pipeline2_context2_shard2",
         {{.shard = 2, .pipeline = 2, .context = 2}},
@@ -404,6 +444,24 @@ std::vector<Layout> product() {
       }
     }
   }
+  // Divided sequences and experts of decoders.
+  for (ParallelOptions options : all) {
+    for (const auto& [context, expert] :
+         {std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)}) {
+      options.sizes.context = context;
+      options.sizes.expert = expert;
+      const bool divides = options.sizes.shard * context % expert == 0;
+      if (!divides || ranks_of(options.sizes) > 8 ||
+          (options.sequence && expert > 1)) {
+        continue;
+      }
+      for (const int recomputed : {0, 5}) {
+        Layout layout{"", options, 3, recomputed};
+        layout.name = name_of(layout);
+        layouts.push_back(layout);
+      }
+    }
+  }
   return layouts;
 }
 
@@ -429,7 +487,10 @@ TEST_P(LayoutMatrix, IsThatOfOneRank) {
         from_config(config, {.architecture = subject.architecture});
     save_pretrained(*model, folder.path() / "model");
     testing::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
-      check_layout(world, folder.path() / "model", subject, layout);
+      const auto path = folder.path() / "model";
+      subject.has_experts
+          ? check_layout<ExpertEngines>(world, path, subject, layout)
+          : check_layout<Engine>(world, path, subject, layout);
     });
   }
 }
