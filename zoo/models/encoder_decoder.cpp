@@ -163,14 +163,17 @@ void EncoderDecoder::start(
     const at::Tensor& ids,
     int64_t past,
     LayerState& state) {
-  state.hidden =
-      context_.dropout(tokens_.forward(ids), config_.dropout, is_training());
+  state.hidden = context_.dropout(
+      tokens_.forward(context_.own_tokens(ids)),
+      config_.dropout,
+      is_training());
   state.bias = half->bias(ids.size(1), ids.device(), past);
 }
 
 bool EncoderDecoder::takes_cache() const {
   const TensorParallel* tensor = context_.parallel();
-  return has_decoder() && (tensor == nullptr || !tensor->sequence);
+  return has_decoder() && context_.context() == nullptr &&
+         (tensor == nullptr || !tensor->sequence);
 }
 
 LayerState EncoderDecoder::run_layers(
