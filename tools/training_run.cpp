@@ -58,8 +58,7 @@ std::string steps_text(
   return detail::concat(
       total_steps_of(config.trainer, task),
       " steps of ",
-      config.batch_size * config.trainer.accumulate *
-          parallel.batches().count,
+      config.batch_size * config.trainer.accumulate * parallel.batches().count,
       " texts over ",
       world.size(),
       " rank(s)");

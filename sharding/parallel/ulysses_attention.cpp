@@ -82,7 +82,8 @@ at::Tensor ulysses_attention(
       key.sizes(),
       " and a value of ",
       value.sizes(),
-      "; they are [batch, heads, tokens, features], key and value over the same "
+      "; they are [batch, heads, tokens, features], key and value over the "
+      "same "
       "tokens, with a number of heads that divides the query's.");
   const int ranks = group.size();
   if (ranks == 1) {

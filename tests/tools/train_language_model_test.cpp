@@ -84,13 +84,13 @@ class TrainLanguageModel : public ::testing::Test {
 } // namespace
 
 TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
-  const auto first = run(
-      "first",
-      1,
-      {fresh(),
-       "training.max_steps=60",
-       "training.epochs=20",
-       "data.heldout=" + (folder_ / "tokens.bin").string()});
+  const auto first =
+      run("first",
+          1,
+          {fresh(),
+           "training.max_steps=60",
+           "training.epochs=20",
+           "data.heldout=" + (folder_ / "tokens.bin").string()});
   ASSERT_EQ(first.exit_code, 0) << first.output;
   EXPECT_NE(first.output.find("1024 tokens in texts of 16"), std::string::npos)
       << first.output;
@@ -98,12 +98,12 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
   // Guessing is log(23) = 3.1.
   EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
-  const auto second = run(
-      "second",
-      2,
-      {"model.folder=" + (folder_ / "first/model").string(),
-       "training.batch_size=2",
-       "optimizer.lr=1e-4"});
+  const auto second =
+      run("second",
+          2,
+          {"model.folder=" + (folder_ / "first/model").string(),
+           "training.batch_size=2",
+           "optimizer.lr=1e-4"});
   ASSERT_EQ(second.exit_code, 0) << second.output;
   EXPECT_LT(losses_of(folder_ / "second").front(), 1.5);
 }

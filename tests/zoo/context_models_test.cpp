@@ -230,7 +230,8 @@ TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
 TEST(ContextModels, ClassifiersEqualOneRankWithUlysses) {
   run_ranks(2, [](World& world) {
     Ranks ranks(world, 1);
-    for (const char* name : {"bert_classifier", "bert_tokens", "roberta_tokens"}) {
+    for (const char* name :
+         {"bert_classifier", "bert_tokens", "roberta_tokens"}) {
       SCOPED_TRACE(name);
       const ChangedModel changed(name, {{"num_attention_heads", 4}});
       ModelInput input = labelled_input(kRows, kLength);

@@ -251,7 +251,8 @@ void check_layout(
   options.parallel = &parallel.mesh();
   AnyEngine engine(world, model, options);
   for (int step = 0; step < kSteps; ++step) {
-    const double own = run_step(engine, *model, parallel, subject, layout, step);
+    const double own =
+        run_step(engine, *model, parallel, subject, layout, step);
     const at::Tensor sum = torch::full({1}, own, torch::kDouble);
     engine.sum_over_ranks(sum);
     const auto at = static_cast<size_t>(step);
@@ -309,105 +310,99 @@ std::string name_of(const Layout& layout) {
 /// Every option with every other one in some layout.
 std::vector<Layout> pairs() {
   return {
-    Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
-    Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
-    Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
-    Layout{
-        "pipeline4_gpipe",
-        {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
-        1},
-    Layout{
-        "pipeline2_interleaved",
-        {.sizes = {.shard = 1, .pipeline = 2},
-         .schedule = Kind::kInterleaved,
-         .chunks = 2}},
-    Layout{
-        "pipeline2_shard2_zb",
-        {.sizes = {.shard = 2, .pipeline = 2},
-         .schedule = Kind::kZeroBubble}},
-    Layout{
-        "tensor2_shard2_sequence",
-        {{.shard = 2, .tensor = 2}, true},
-        2,
-        1},
-    Layout{
-        "tensor2_pipeline2_sequence",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-        3,
-        5},
-    Layout{
-        "tensor2_pipeline2_shard2",
-        {{.shard = 2, .tensor = 2, .pipeline = 2}},
-        3},
-    Layout{
-        "tensor2_pipeline2_data2_sequence",
-        {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
-        1,
-        2},
-    Layout{"context2", {{.shard = 1, .context = 2}}},
-    Layout{
-        "pipeline2_of_3_batches",
-        {.sizes = {.shard = 1, .pipeline = 2}},
-        3,
-        0,
-        StatePlacement::kAutomatic,
-        {},
-        /*batches=*/3},
-    Layout{
-        "tensor2_shard3",
-        {{.shard = 3, .tensor = 2}, true},
-        3,
-        2,
-        StatePlacement::kAutomatic,
-        {},
-        /*batches=*/3},
-    Layout{"expert2", {{.shard = 2, .expert = 2}}},
-    Layout{
-        "expert2_data2_shard2",
-        {{.data = 2, .shard = 2, .expert = 2}},
-        2,
-        2},
-    Layout{
-        "expert2_tensor2_shard2",
-        {{.shard = 2, .tensor = 2, .expert = 2}},
-        3,
-        0,
-        StatePlacement::kHost},
-    Layout{
-        "expert2_pipeline2_shard2",
-        {{.shard = 2, .pipeline = 2, .expert = 2}},
-        3,
-        3},
-    Layout{
-        "expert2_pipeline2_context2",
-        {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
-         .schedule = Kind::kZeroBubble}},
-    Layout{
-        "pipeline2_context2_shard2",
-        {{.shard = 2, .pipeline = 2, .context = 2}},
-        3,
-        2},
-    Layout{
-        "tensor2_pipeline2_state_on_host",
-        {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
-         .cut = PipelineCut::kCost},
-        3,
-        2,
-        StatePlacement::kHost},
-    Layout{
-        "tensor2_pipeline2_bfloat16",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-        3,
-        2,
-        StatePlacement::kAutomatic,
-        at::kBFloat16},
-    Layout{
-        "tensor2_pipeline2_float16",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}},
-        2,
-        0,
-        StatePlacement::kAutomatic,
-        at::kHalf}};
+      Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
+      Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
+      Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
+      Layout{
+          "pipeline4_gpipe",
+          {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
+          1},
+      Layout{
+          "pipeline2_interleaved",
+          {.sizes = {.shard = 1, .pipeline = 2},
+           .schedule = Kind::kInterleaved,
+           .chunks = 2}},
+      Layout{
+          "pipeline2_shard2_zb",
+          {.sizes = {.shard = 2, .pipeline = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "tensor2_shard2_sequence", {{.shard = 2, .tensor = 2}, true}, 2, 1},
+      Layout{
+          "tensor2_pipeline2_sequence",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          5},
+      Layout{
+          "tensor2_pipeline2_shard2",
+          {{.shard = 2, .tensor = 2, .pipeline = 2}},
+          3},
+      Layout{
+          "tensor2_pipeline2_data2_sequence",
+          {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
+          1,
+          2},
+      Layout{"context2", {{.shard = 1, .context = 2}}},
+      Layout{
+          "pipeline2_of_3_batches",
+          {.sizes = {.shard = 1, .pipeline = 2}},
+          3,
+          0,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
+      Layout{
+          "tensor2_shard3",
+          {{.shard = 3, .tensor = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
+      Layout{"expert2", {{.shard = 2, .expert = 2}}},
+      Layout{
+          "expert2_data2_shard2", {{.data = 2, .shard = 2, .expert = 2}}, 2, 2},
+      Layout{
+          "expert2_tensor2_shard2",
+          {{.shard = 2, .tensor = 2, .expert = 2}},
+          3,
+          0,
+          StatePlacement::kHost},
+      Layout{
+          "expert2_pipeline2_shard2",
+          {{.shard = 2, .pipeline = 2, .expert = 2}},
+          3,
+          3},
+      Layout{
+          "expert2_pipeline2_context2",
+          {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "pipeline2_context2_shard2",
+          {{.shard = 2, .pipeline = 2, .context = 2}},
+          3,
+          2},
+      Layout{
+          "tensor2_pipeline2_state_on_host",
+          {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
+           .cut = PipelineCut::kCost},
+          3,
+          2,
+          StatePlacement::kHost},
+      Layout{
+          "tensor2_pipeline2_bfloat16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          at::kBFloat16},
+      Layout{
+          "tensor2_pipeline2_float16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}},
+          2,
+          0,
+          StatePlacement::kAutomatic,
+          at::kHalf}};
 }
 
 /// All sizes on up to 8 ranks, with all schedules, ZeRO stages, recomputation,

@@ -50,8 +50,7 @@ TEST(Recipes, TheGptOf13BillionHasAsMany) {
     count += parameter.numel();
   }
   constexpr int64_t h = 5120;
-  EXPECT_EQ(
-      count, (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
+  EXPECT_EQ(count, (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
 }
 
 } // namespace tessera

@@ -162,8 +162,8 @@ std::array<at::Tensor, 3> AttentionImpl::project(
   if (is_cross) {
     projected = Linear::forward_columns(context_, hidden, {&query_});
     if (kept == nullptr) {
-      for (at::Tensor& one : Linear::forward_columns(
-               context_, input.memory, {&key_, &value_})) {
+      for (at::Tensor& one :
+           Linear::forward_columns(context_, input.memory, {&key_, &value_})) {
         projected.push_back(std::move(one));
       }
     }

@@ -34,9 +34,7 @@ torch::nn::Embedding small_table(
   return table;
 }
 
-std::vector<LayerCost> costs_of(
-    const EncoderConfig& config,
-    EncoderHead head) {
+std::vector<LayerCost> costs_of(const EncoderConfig& config, EncoderHead head) {
   const bool predicts_tokens =
       head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
   return layer_costs(

@@ -234,8 +234,7 @@ void EncoderDecoder::decode(
       {causal_mask(past_tokens(input) + ids.size(1), ids.device())
            .narrow(2, past_tokens(input), ids.size(1)),
        padding_mask(input.decoder_attention_mask)}));
-  layer.memory =
-      input.cache == nullptr ? state.memory : input.cache->memory;
+  layer.memory = input.cache == nullptr ? state.memory : input.cache->memory;
   layer.memory_mask = with_safe_rows(padding_mask(input.attention_mask));
   decoder_->run(begin, end, layer, input.hidden_states, state);
 }

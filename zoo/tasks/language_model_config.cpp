@@ -40,10 +40,11 @@ LanguageModelConfig read_language_model_config(
   reader.get_enum<int>("task", {{"language_model", 0}});
   read_training_config(reader, config);
   if (config.parallel.sizes.expert > 1) {
-    reader.get_object("parallel").fail(
-        "expert",
-        "`tessera train` has one engine, and divided experts take two: use "
-        "ExpertEngines from code");
+    reader.get_object("parallel")
+        .fail(
+            "expert",
+            "`tessera train` has one engine, and divided experts take two: use "
+            "ExpertEngines from code");
   }
   read_model(reader.get_object("model"), config);
   const auto data = reader.get_object("data");

@@ -76,9 +76,8 @@ void ModelTask::begin_epoch(int64_t epoch) {
 }
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {
-  const int64_t first =
-      (index * options_.share.count + options_.share.index) *
-      options_.batch_size;
+  const int64_t first = (index * options_.share.count + options_.share.index) *
+                        options_.batch_size;
   const std::vector<size_t> rows(
       order_.begin() + first, order_.begin() + first + options_.batch_size);
   const auto at = static_cast<size_t>(number);
@@ -115,8 +114,8 @@ void run_on_examples(
     size_t examples,
     int64_t batch_size,
     const MakeBatch& make_batch,
-    const std::function<
-        void(const zoo::ModelInput&, const zoo::ModelOutput&)>& use) {
+    const std::function<void(const zoo::ModelInput&, const zoo::ModelOutput&)>&
+        use) {
   const torch::NoGradGuard no_grad;
   const bool was_training = model.is_training();
   model.eval();

@@ -75,7 +75,7 @@ void run_on_examples(
     size_t examples,
     int64_t batch_size,
     const MakeBatch& make_batch,
-    const std::function<
-        void(const zoo::ModelInput&, const zoo::ModelOutput&)>& use);
+    const std::function<void(const zoo::ModelInput&, const zoo::ModelOutput&)>&
+        use);
 
 } // namespace tessera

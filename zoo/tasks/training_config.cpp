@@ -63,19 +63,22 @@ void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
   config.parallel = read_parallel_options(reader);
   if (config.engine.sharding.shard_ranks != 0 &&
       config.parallel.sizes != ParallelSizes()) {
-    reader.get_object("sharding").fail(
-        "shard_ranks",
-        "leave it out beside `parallel`, whose sizes say the same: give "
-        "parallel.shard and parallel.data");
+    reader.get_object("sharding")
+        .fail(
+            "shard_ranks",
+            "leave it out beside `parallel`, whose sizes say the same: give "
+            "parallel.shard and parallel.data");
   }
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
   config.trainer.run_folder = reader.get_object("output").get_string("folder");
   if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
-    reader.get_object("training").fail(
-        "clip_grad_norm",
-        "update_in_backward applies gradients before their norm is known: set "
-        "one of them to false or 0");
+    reader.get_object("training")
+        .fail(
+            "clip_grad_norm",
+            "update_in_backward applies gradients before their norm is known: "
+            "set "
+            "one of them to false or 0");
   }
 }
 
