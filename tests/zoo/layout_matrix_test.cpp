@@ -3,7 +3,7 @@
 // that sees all batches: losses, norms and weights, with dropout.
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/engine.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
@@ -28,7 +28,6 @@ namespace {
 using Kind = PipelineScheduleKind;
 
 constexpr int kSteps = 2;
-constexpr int kBatches = 4; // of a step, over all ranks
 constexpr uint64_t kSeed = 17;
 
 struct Subject {
@@ -36,6 +35,7 @@ struct Subject {
   const char* architecture;
   const char* config; ///< JSON
   bool is_classifier = false;
+  bool has_experts = false;
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
@@ -76,7 +76,16 @@ const Subject kSubjects[] = {
      R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 3,
          "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
          "relative_attention_num_buckets": 8, "dropout_rate": 0.2,
-         "relative_attention_max_distance": 10})"}};
+         "relative_attention_max_distance": 10})"},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     R"({"model_type": "qwen3_moe", "vocab_size": 29, "hidden_size": 16,
+         "intermediate_size": 20, "moe_intermediate_size": 12,
+         "num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 4,
+         "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
+         "norm_topk_prob": true, "max_position_embeddings": 16})",
+     false,
+     true}};
 
 struct Layout {
   std::string name;
@@ -86,6 +95,7 @@ struct Layout {
   StatePlacement placement = StatePlacement::kAutomatic;
   std::optional<at::ScalarType> compute =
       {}; ///< lower precision, on one rank too
+  int batches = 4; ///< of a step, over all ranks
 };
 
 int ranks_of(const ParallelSizes& sizes) {
@@ -130,10 +140,9 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides sequences is for decoders.
+/// What divides experts is for models that have some.
 bool takes(const Subject& subject, const Layout& layout) {
-  const std::string name = subject.name;
-  return layout.parallel.sizes.context == 1 || name == "gpt" || name == "llama";
+  return (layout.parallel.sizes.expert > 1) == subject.has_experts;
 }
 
 std::shared_ptr<Model> load(
@@ -157,10 +166,10 @@ Seen train_alone(
   Seen seen;
   for (int step = 0; step < kSteps; ++step) {
     double sum = 0;
-    for (int i = 0; i < kBatches; ++i) {
+    for (int i = 0; i < layout.batches; ++i) {
       const ModelInput input = batch_of(subject, step, i);
       const RandomKeyScope random({kSeed, step, i}, at::kCPU);
-      const at::Tensor loss = model->forward(input).loss / kBatches;
+      const at::Tensor loss = model->forward(input).loss / layout.batches;
       engine.backward(loss);
       sum += loss.item<double>();
     }
@@ -177,16 +186,18 @@ Seen train_alone(
 
 /// One step of this rank's batches. @return the sum of their losses, where
 /// this rank tells it.
+template <typename AnyEngine>
 double run_step(
-    Engine& engine,
+    AnyEngine& engine,
     Model& model,
     ParallelRun& parallel,
     const Subject& subject,
+    const Layout& layout,
     int step) {
   const BatchShare share = parallel.batches();
   std::vector<ModelInput> inputs;
   std::vector<int> numbers;
-  for (int i = share.index; i < kBatches; i += share.count) {
+  for (int i = share.index; i < layout.batches; i += share.count) {
     inputs.push_back(batch_of(subject, step, i));
     numbers.push_back(i);
   }
@@ -219,6 +230,7 @@ double run_step(
   return parallel.tells_loss() ? sum : 0;
 }
 
+template <typename AnyEngine>
 void check_layout(
     World& world,
     const std::filesystem::path& folder,
@@ -227,18 +239,20 @@ void check_layout(
   SCOPED_TRACE(subject.name);
   const Seen alone = train_alone(folder, subject, layout);
   const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
-  ParallelRun parallel(world, layout.parallel, kBatches / batches);
+  ParallelRun parallel(world, layout.parallel, layout.batches / batches);
   const auto model = load(folder, layer_context(parallel), layout);
   model->set_recomputed_layers(layout.recomputed);
   EXPECT_EQ(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);
   const auto parts = parts_in(*model);
+  const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
-  Engine engine(world, model, options);
+  AnyEngine engine(world, model, options);
   for (int step = 0; step < kSteps; ++step) {
-    const double own = run_step(engine, *model, parallel, subject, step);
+    const double own =
+        run_step(engine, *model, parallel, subject, layout, step);
     const at::Tensor sum = torch::full({1}, own, torch::kDouble);
     engine.sum_over_ranks(sum);
     const auto at = static_cast<size_t>(step);
@@ -247,7 +261,7 @@ void check_layout(
     const double relative = layout.compute ? 3e-2 : 1e-9;
     const double norm = engine.clip_grad_norm(0.5);
     EXPECT_NEAR(
-        sum.item<double>() / kBatches,
+        sum.item<double>() / layout.batches,
         alone.losses[at],
         relative * alone.losses[at]);
     EXPECT_NEAR(norm, alone.norms[at], 10 * relative * alone.norms[at]);
@@ -256,7 +270,6 @@ void check_layout(
   if (layout.compute) {
     return; // AdamW makes a step of a rounding error
   }
-  const auto parameters = model->named_parameters();
   engine.for_each_parameter(
       [&](const std::string& name, const at::Tensor& value) {
         at::Tensor expected = alone.parameters.at(name);
@@ -278,7 +291,9 @@ std::string name_of(const Layout& layout) {
   const ParallelOptions& parallel = layout.parallel;
   std::string name = "tensor" + std::to_string(parallel.sizes.tensor) +
                      "_pipeline" + std::to_string(parallel.sizes.pipeline) +
-                     "_shard" + std::to_string(parallel.sizes.shard);
+                     "_shard" + std::to_string(parallel.sizes.shard) +
+                     "_context" + std::to_string(parallel.sizes.context) +
+                     "_expert" + std::to_string(parallel.sizes.expert);
   name += parallel.sequence ? "_sequence" : "";
   for (const auto& [schedule, kind] : pipeline_schedule_names()) {
     if (kind == parallel.schedule && parallel.sizes.pipeline > 1) {
@@ -295,68 +310,99 @@ std::string name_of(const Layout& layout) {
 /// Every option with every other one in some layout.
 std::vector<Layout> pairs() {
   return {
-    Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
-    Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
-    Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
-    Layout{
-        "pipeline4_gpipe",
-        {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
-        1},
-    Layout{
-        "pipeline2_interleaved",
-        {.sizes = {.shard = 1, .pipeline = 2},
-         .schedule = Kind::kInterleaved,
-         .chunks = 2}},
-    Layout{
-        "pipeline2_shard2_zb",
-        {.sizes = {.shard = 2, .pipeline = 2},
-         .schedule = Kind::kZeroBubble}},
-    Layout{
-        "tensor2_shard2_sequence",
-        {{.shard = 2, .tensor = 2}, true},
-        2,
-        1},
-    Layout{
-        "tensor2_pipeline2_sequence",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-        3,
-        5},
-    Layout{
-        "tensor2_pipeline2_shard2",
-        {{.shard = 2, .tensor = 2, .pipeline = 2}},
-        3},
-    Layout{
-        "tensor2_pipeline2_data2_sequence",
-        {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
-        1,
-        2},
-    Layout{"context2", {{.shard = 1, .context = 2}}},
-    Layout{
-        "pipeline2_context2_shard2",
-        {{.shard = 2, .pipeline = 2, .context = 2}},
-        3,
-        2},
-    Layout{
-        "tensor2_pipeline2_state_on_host",
-        {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
-         .cut = PipelineCut::kCost},
-        3,
-        2,
-        StatePlacement::kHost},
-    Layout{
-        "tensor2_pipeline2_bfloat16",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-        3,
-        2,
-        StatePlacement::kAutomatic,
-        at::kBFloat16},
-    Layout{
-        "tensor2_pipeline2_float16",
-        {{.shard = 1, .tensor = 2, .pipeline = 2}},
-        2,
-        0,
-        StatePlacement::kAutomatic,
-        at::kHalf}};
+      Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
+      Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
+      Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
+      Layout{
+          "pipeline4_gpipe",
+          {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
+          1},
+      Layout{
+          "pipeline2_interleaved",
+          {.sizes = {.shard = 1, .pipeline = 2},
+           .schedule = Kind::kInterleaved,
+           .chunks = 2}},
+      Layout{
+          "pipeline2_shard2_zb",
+          {.sizes = {.shard = 2, .pipeline = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "tensor2_shard2_sequence", {{.shard = 2, .tensor = 2}, true}, 2, 1},
+      Layout{
+          "tensor2_pipeline2_sequence",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          5},
+      Layout{
+          "tensor2_pipeline2_shard2",
+          {{.shard = 2, .tensor = 2, .pipeline = 2}},
+          3},
+      Layout{
+          "tensor2_pipeline2_data2_sequence",
+          {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
+          1,
+          2},
+      Layout{"context2", {{.shard = 1, .context = 2}}},
+      Layout{
+          "pipeline2_of_3_batches",
+          {.sizes = {.shard = 1, .pipeline = 2}},
+          3,
+          0,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
+      Layout{
+          "tensor2_shard3",
+          {{.shard = 3, .tensor = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
+      Layout{"expert2", {{.shard = 2, .expert = 2}}},
+      Layout{
+          "expert2_data2_shard2", {{.data = 2, .shard = 2, .expert = 2}}, 2, 2},
+      Layout{
+          "expert2_tensor2_shard2",
+          {{.shard = 2, .tensor = 2, .expert = 2}},
+          3,
+          0,
+          StatePlacement::kHost},
+      Layout{
+          "expert2_pipeline2_shard2",
+          {{.shard = 2, .pipeline = 2, .expert = 2}},
+          3,
+          3},
+      Layout{
+          "expert2_pipeline2_context2",
+          {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "pipeline2_context2_shard2",
+          {{.shard = 2, .pipeline = 2, .context = 2}},
+          3,
+          2},
+      Layout{
+          "tensor2_pipeline2_state_on_host",
+          {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
+           .cut = PipelineCut::kCost},
+          3,
+          2,
+          StatePlacement::kHost},
+      Layout{
+          "tensor2_pipeline2_bfloat16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          at::kBFloat16},
+      Layout{
+          "tensor2_pipeline2_float16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}},
+          2,
+          0,
+          StatePlacement::kAutomatic,
+          at::kHalf}};
 }
 
 /// All sizes on up to 8 ranks, with all schedules, ZeRO stages, recomputation,
@@ -404,6 +450,24 @@ std::vector<Layout> product() {
       }
     }
   }
+  // Divided sequences and experts of decoders.
+  for (ParallelOptions options : all) {
+    for (const auto& [context, expert] :
+         {std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)}) {
+      options.sizes.context = context;
+      options.sizes.expert = expert;
+      const bool divides = options.sizes.shard * context % expert == 0;
+      if (!divides || ranks_of(options.sizes) > 8 ||
+          (options.sequence && expert > 1)) {
+        continue;
+      }
+      for (const int recomputed : {0, 5}) {
+        Layout layout{"", options, 3, recomputed};
+        layout.name = name_of(layout);
+        layouts.push_back(layout);
+      }
+    }
+  }
   return layouts;
 }
 
@@ -429,7 +493,10 @@ TEST_P(LayoutMatrix, IsThatOfOneRank) {
         from_config(config, {.architecture = subject.architecture});
     save_pretrained(*model, folder.path() / "model");
     testing::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
-      check_layout(world, folder.path() / "model", subject, layout);
+      const auto path = folder.path() / "model";
+      subject.has_experts
+          ? check_layout<ExpertEngines>(world, path, subject, layout)
+          : check_layout<Engine>(world, path, subject, layout);
     });
   }
 }
