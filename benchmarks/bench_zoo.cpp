@@ -2,7 +2,7 @@
 // Times a model of the zoo: forward with its loss, and forward with backward.
 // benchmarks/peers/compare_zoo.py runs it beside transformers.
 //
-//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
+//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS [loss-only]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds.
 
@@ -29,13 +29,19 @@ double milliseconds(const Work& work) {
   return 1000.0 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
 
-int run(const std::string& folder, int batch, int length, int repeats) {
+int run(
+    const std::string& folder,
+    int batch,
+    int length,
+    int repeats,
+    bool loss_only) {
   at::set_num_threads(1);
   const auto model = zoo::from_pretrained(folder);
   torch::manual_seed(1);
   zoo::ModelInput input;
   input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
   input.labels = input.input_ids;
+  input.loss_only = loss_only;
   std::vector<double> forward;
   std::vector<double> both;
   for (int i = 0; i <= repeats; ++i) {
@@ -60,10 +66,16 @@ int run(const std::string& folder, int batch, int length, int repeats) {
 } // namespace tessera
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS\n";
+  const bool loss_only = argc == 6 && std::string(argv[5]) == "loss-only";
+  if (argc != 5 && !loss_only) {
+    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
+                 "[loss-only]\n";
     return 2;
   }
   return tessera::run(
-      argv[1], std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]));
+      argv[1],
+      std::atoi(argv[2]),
+      std::atoi(argv[3]),
+      std::atoi(argv[4]),
+      loss_only);
 }

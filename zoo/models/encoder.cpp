@@ -33,6 +33,43 @@ torch::nn::Embedding small_table(
   return table;
 }
 
+/// What has a row for each choice, with a row for each text.
+ModelInput texts_of(const ModelInput& choices) {
+  TESSERA_CHECK(
+      choices.input_ids.defined() && choices.input_ids.dim() == 3,
+      "input_ids are ",
+      choices.input_ids.defined() ? choices.input_ids.sizes()
+                                  : at::IntArrayRef(),
+      "; multiple choice takes [batch, choices, sequence]");
+  ModelInput texts = choices;
+  const auto flatten = [](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.dim() == 3) {
+      tensor = tensor.flatten(0, 1);
+    }
+  };
+  flatten(texts.input_ids);
+  flatten(texts.attention_mask);
+  flatten(texts.position_ids);
+  flatten(texts.token_type_ids);
+  if (const auto found = texts.others.find("global_attention_mask");
+      found != texts.others.end()) {
+    flatten(found->second);
+  }
+  return texts;
+}
+
+/// The place of each row's first separator: [B, 1].
+at::Tensor ends_of_questions(const at::Tensor& ids, int64_t separator) {
+  const at::Tensor found = ids.eq(separator);
+  TESSERA_CHECK(
+      found.sum(1).eq(3).all().item<bool>(),
+      "rows without three separators (token ",
+      separator,
+      "), so it is not known which tokens are global; give "
+      "global_attention_mask");
+  return found.to(at::kByte).argmax(1, /*keepdim=*/true);
+}
+
 } // namespace
 
 Encoder::Encoder(
@@ -66,11 +103,18 @@ bool Encoder::predicts_tokens() const {
 bool Encoder::pools() const {
   return head_kind_ == EncoderHead::kBase ||
          head_kind_ == EncoderHead::kPreTraining ||
+         head_kind_ == EncoderHead::kNextSentence ||
+         head_kind_ == EncoderHead::kMultipleChoice ||
          head_kind_ == EncoderHead::kSequenceClassification;
 }
 
+bool Encoder::has_windows() const {
+  return encoder_.layers.front().reach > 0;
+}
+
 void Encoder::make_embeddings() {
-  const bool is_tied = stage().has_last() && predicts_tokens();
+  const bool is_tied = stage().has_last() && predicts_tokens() &&
+                       encoder_.tied_head;
   if (!stage().has_first() && !is_tied) {
     return;
   }
@@ -123,16 +167,28 @@ void Encoder::make_end() {
                 encoder_.vocab,
                 encoder_.head_activation,
                 encoder_.norm,
-                encoder_.deviation}));
-    if (head_kind_ == EncoderHead::kPreTraining) {
+                encoder_.deviation,
+                encoder_.tied_head}));
+  }
+  switch (head_kind_) {
+    case EncoderHead::kBase:
+    case EncoderHead::kMaskedLm:
+      break;
+    case EncoderHead::kPreTraining:
+    case EncoderHead::kNextSentence:
       next_sentence_ = whole("next_sentence", 2);
-    }
-  } else if (head_kind_ != EncoderHead::kBase) {
-    classifier_ = whole("classifier", encoder_.classifier.labels);
+      break;
+    case EncoderHead::kMultipleChoice:
+      classifier_ = whole("classifier", 1);
+      break;
+    default:
+      classifier_ = whole("classifier", encoder_.classifier.labels);
   }
 }
 
-void Encoder::check(const ModelInput& input) const {
+void Encoder::check(const ModelInput& given) const {
+  const ModelInput input =
+      head_kind_ == EncoderHead::kMultipleChoice ? texts_of(given) : given;
   check_ids("input_ids", input.input_ids, encoder_.vocab);
   check_same_shape("attention_mask", input.attention_mask, input.input_ids);
   if (input.token_type_ids.defined()) {
@@ -148,6 +204,14 @@ void Encoder::check(const ModelInput& input) const {
   }
   if (head_kind_ == EncoderHead::kPreTraining) {
     taken.emplace_back("next_sentence_label");
+  }
+  if (has_windows()) {
+    taken.emplace_back("global_attention_mask");
+    if (const auto found = input.others.find("global_attention_mask");
+        found != input.others.end()) {
+      check_same_shape(
+          "global_attention_mask", found->second, input.input_ids);
+    }
   }
   check_not_taken(input, taken);
   const int64_t length = input.input_ids.size(1);
@@ -194,16 +258,44 @@ at::Tensor Encoder::embed(const ModelInput& input) {
       is_training());
 }
 
+at::Tensor Encoder::global_mask(const ModelInput& input) const {
+  if (const auto found = input.others.find("global_attention_mask");
+      found != input.others.end()) {
+    return found->second;
+  }
+  const at::Tensor& ids = input.input_ids;
+  const at::Tensor places =
+      torch::arange(ids.size(1), ids.options().dtype(at::kLong));
+  switch (head_kind_) {
+    case EncoderHead::kSequenceClassification:
+      return places.eq(0).expand_as(ids);
+    case EncoderHead::kQuestionAnswering:
+      return places.lt(ends_of_questions(ids, encoder_.separator_id));
+    case EncoderHead::kMultipleChoice:
+      // A second separator follows the first.
+      return places.gt(ends_of_questions(ids, encoder_.separator_id) + 1);
+    default:
+      return {};
+  }
+}
+
 LayerState Encoder::run_layers(
-    const ModelInput& input,
+    const ModelInput& given,
     LayerState state,
     int begin,
     int end) {
+  const ModelInput input =
+      head_kind_ == EncoderHead::kMultipleChoice ? texts_of(given) : given;
   if (begin == 0) {
     state.hidden = embed(input);
   }
   LayerInput layer;
-  layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  if (has_windows()) {
+    layer.banded = BandedTokens::of(
+        input.attention_mask, global_mask(input), input.input_ids);
+  } else {
+    layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  }
   run_range(layers_, begin, end, layer, input.hidden_states, state);
   return state;
 }
