@@ -2,10 +2,11 @@
 // Times a model of the zoo: forward with its loss, and forward with backward.
 // benchmarks/peers/compare_zoo.py runs it beside transformers.
 //
-//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS [loss-only]
+//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS [loss-only] [auto-matmul]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds.
 
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
@@ -66,10 +67,21 @@ int run(
 } // namespace tessera
 
 int main(int argc, char** argv) {
-  const bool loss_only = argc == 6 && std::string(argv[5]) == "loss-only";
-  if (argc != 5 && !loss_only) {
+  bool loss_only = false;
+  bool is_wrong = argc < 5;
+  for (int i = 5; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option == "loss-only") {
+      loss_only = true;
+    } else if (option == "auto-matmul") {
+      tessera::set_cpu_matmul(tessera::CpuMatmul::kAuto);
+    } else {
+      is_wrong = true;
+    }
+  }
+  if (is_wrong) {
     std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
-                 "[loss-only]\n";
+                 "[loss-only] [auto-matmul]\n";
     return 2;
   }
   return tessera::run(

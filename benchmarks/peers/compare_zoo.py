@@ -8,7 +8,8 @@ Needs torch and transformers. Models have fresh weights and no dropout; both
 sides take scaled_dot_product_attention, the same loss, and float32, on the same
 core. Times are of the processor, so that other programs matter little; rounds
 alternate, the first of them too, and a figure is the median over all. With
---loss-only ours is given ModelInput::loss_only, as in training.
+--options ours is given more: loss-only is ModelInput::loss_only, as in training,
+auto-matmul is set_cpu_matmul(CpuMatmul::kAuto).
 """
 import argparse
 import json
@@ -74,7 +75,8 @@ def main():
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--loss-only", action="store_true")
+    parser.add_argument("--options", nargs="+", default=[],
+                        choices=["loss-only", "auto-matmul"])
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--transformers", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -89,9 +91,8 @@ def main():
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
             MODELS[name]().save_pretrained(folder)
-            ours = [arguments.bench_zoo, folder, *map(str, sizes)]
-            if arguments.loss_only:
-                ours.append("loss-only")
+            ours = [arguments.bench_zoo, folder, *map(str, sizes),
+                    *arguments.options]
             theirs = [sys.executable, *sys.argv, "--transformers", folder]
             found = {"tessera": {}, "transformers": {}}
             for number in range(arguments.rounds):

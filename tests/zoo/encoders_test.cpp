@@ -98,8 +98,7 @@ TEST(Encoder, TakesGlobalTokensInEitherMask) {
   input.others.clear();
   input.attention_mask = input.attention_mask * (global + 1);
   EXPECT_EQ(input.attention_mask.max().item<int64_t>(), 2);
-  expect_near(
-      model->forward(input).loss, reference.tensors("out.").at("loss"));
+  expect_near(model->forward(input).loss, reference.tensors("out.").at("loss"));
 }
 
 // Nobody waits for gradients of projections that a batch has no tokens for.
@@ -204,8 +203,8 @@ TEST(Encoder, NamesWhatIsWrong) {
   expect_error(with("pad_token_id", 22), {"pad_token_id", "below"});
   expect_error(
       with("position_embedding_type", "relative_key"), {"relative_key"});
-  config = read_json(
-      ModelFixture("longformer_questions").folder() / "config.json");
+  config =
+      read_json(ModelFixture("longformer_questions").folder() / "config.json");
   expect_error(with("attention_window", 7), {"attention_window", "7", "even"});
   expect_error(with("attention_window", {4}), {"1 windows", "2 layers"});
   expect_error(with("attention_window", {4, -2}), {"-2"});
@@ -217,8 +216,7 @@ TEST(Encoder, SaysWhichInputsItsHeadsTake) {
   const auto chooser = from_pretrained(choice.folder());
   ModelInput input;
   input.input_ids = torch::full({2, 5}, 7, torch::kInt64);
-  expect_error(
-      [&] { chooser->forward(input); }, {"[2, 5]", "[batch, choices"});
+  expect_error([&] { chooser->forward(input); }, {"[2, 5]", "[batch, choices"});
   const ModelFixture questions("longformer_questions");
   const auto answering = from_pretrained(questions.folder());
   expect_error(

@@ -106,16 +106,54 @@ class Hostile {
 /// What a field may be turned into, as text: some are no JSON.
 const std::vector<std::string>& values() {
   static const std::vector<std::string> all = {
-      "0", "1", "2", "3", "-1", "-2", "7", "17", "24", "61", "100", "1000",
-      "32768", "1048576", "268435456", "268435457", "2147483648",
-      "1099511627776", "9223372036854775807", "9223372036854775808",
-      "-9223372036854775808", "18446744073709551615", "0.5", "1.5", "-0.1",
-      "1e-320", "1e300", "1e999", "NaN", "Infinity", "true", "false", "null",
-      "\"\"", "\"gelu\"", "\"nonsense\"", "\"\\u0000\"", "[]", "[1]",
-      "[[[]]]", "[1, \"a\", null]", "{}", "{\"a\": 1}",
+      "0",
+      "1",
+      "2",
+      "3",
+      "-1",
+      "-2",
+      "7",
+      "17",
+      "24",
+      "61",
+      "100",
+      "1000",
+      "32768",
+      "1048576",
+      "268435456",
+      "268435457",
+      "2147483648",
+      "1099511627776",
+      "9223372036854775807",
+      "9223372036854775808",
+      "-9223372036854775808",
+      "18446744073709551615",
+      "0.5",
+      "1.5",
+      "-0.1",
+      "1e-320",
+      "1e300",
+      "1e999",
+      "NaN",
+      "Infinity",
+      "true",
+      "false",
+      "null",
+      "\"\"",
+      "\"gelu\"",
+      "\"nonsense\"",
+      "\"\\u0000\"",
+      "[]",
+      "[1]",
+      "[[[]]]",
+      "[1, \"a\", null]",
+      "{}",
+      "{\"a\": 1}",
       "{\"rope_type\": \"yarn\", \"factor\": -1}",
-      "{\"rope_type\": \"dynamic\", \"factor\": 1e300}", "[\"BertModel\"]",
-      "[7]", "\"../../etc/passwd\""};
+      "{\"rope_type\": \"dynamic\", \"factor\": 1e300}",
+      "[\"BertModel\"]",
+      "[7]",
+      "\"../../etc/passwd\""};
   return all;
 }
 
@@ -149,11 +187,25 @@ class HostileFields : public HostileFolders,
 
 /// Fields that files may have beside those of the fixtures.
 const std::vector<std::string> kMoreFields = {
-    "rope_scaling", "rope_parameters", "rope_theta", "num_labels", "id2label",
-    "head_dim", "sliding_window", "use_sliding_window", "layer_types",
-    "problem_type", "n_inner", "rotary_dim", "classifier_dropout",
-    "partial_rotary_factor", "num_key_value_heads", "torch_dtype",
-    "expert_capacity_factor", "word_embed_proj_dim", "mlp_only_layers"};
+    "rope_scaling",
+    "rope_parameters",
+    "rope_theta",
+    "num_labels",
+    "id2label",
+    "head_dim",
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+    "problem_type",
+    "n_inner",
+    "rotary_dim",
+    "classifier_dropout",
+    "partial_rotary_factor",
+    "num_key_value_heads",
+    "torch_dtype",
+    "expert_capacity_factor",
+    "word_embed_proj_dim",
+    "mlp_only_layers"};
 
 std::string file_of_header(const std::string& header, const std::string& data) {
   std::string file(8, '\0');
@@ -279,12 +331,35 @@ TEST_F(HostileFolders, HaveHeadersThatLie) {
     }
   }
   const std::vector<json> sizes = {
-      0, 1, -1, 3, 24, 61, uint64_t{1} << 20, uint64_t{1} << 32,
-      uint64_t{1} << 62, INT64_MAX, UINT64_MAX, 0.5, "24", nullptr,
+      0,
+      1,
+      -1,
+      3,
+      24,
+      61,
+      uint64_t{1} << 20,
+      uint64_t{1} << 32,
+      uint64_t{1} << 62,
+      INT64_MAX,
+      UINT64_MAX,
+      0.5,
+      "24",
+      nullptr,
       json::array()};
   const std::vector<json> dtypes = {
-      "F64", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "I32", "", "f32",
-      7, nullptr, json::object()};
+      "F64",
+      "F16",
+      "BF16",
+      "I64",
+      "U8",
+      "BOOL",
+      "F8_E4M3",
+      "I32",
+      "",
+      "f32",
+      7,
+      nullptr,
+      json::object()};
   Numbers numbers(3);
   for (int i = 0; i < 600; ++i) {
     json changed = header;
@@ -322,9 +397,8 @@ TEST_F(HostileFolders, HaveHeadersThatLie) {
   }
   // A key that stands twice, lengths that are wrong, and ends that are missing.
   const std::string text = header.dump();
-  const std::string twice =
-      "{" + json(names[0]).dump() + ": " + header[names[0]].dump() + ", " +
-      text.substr(1);
+  const std::string twice = "{" + json(names[0]).dump() + ": " +
+                            header[names[0]].dump() + ", " + text.substr(1);
   write(hostile.path("model.safetensors"), file_of_header(twice, data));
   hostile.load("a tensor twice");
   for (int i = 0; i < 300; ++i) {
@@ -364,11 +438,24 @@ TEST_F(HostileFolders, HaveAnIndexThatLies) {
   load(right);
   EXPECT_EQ(hostile.loaded(), 1);
   for (const json& place : std::vector<json>{
-           "b.safetensors", "", ".", "..", "../outside.safetensors",
-           "./a.safetensors", "x/../a.safetensors", outside.string(),
-           "folder.safetensors", "empty.safetensors", "config.json",
-           "/dev/zero", "a.safetensors\0x", std::string("a.saf\0", 6), 7,
-           nullptr, json::array({"a.safetensors"}), json::object(), true}) {
+           "b.safetensors",
+           "",
+           ".",
+           "..",
+           "../outside.safetensors",
+           "./a.safetensors",
+           "x/../a.safetensors",
+           outside.string(),
+           "folder.safetensors",
+           "empty.safetensors",
+           "config.json",
+           "/dev/zero",
+           std::string("a.safetensors\0x", 15),
+           7,
+           nullptr,
+           json::array({"a.safetensors"}),
+           json::object(),
+           true}) {
     json wrong = right;
     wrong["weight_map"][name] = place;
     load(wrong);

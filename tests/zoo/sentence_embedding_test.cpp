@@ -27,19 +27,20 @@ class SentenceFolder {
  public:
   explicit SentenceFolder(const std::string& model) {
     fs::copy(ModelFixture(model).folder(), path());
-    write("modules.json", {
-        {{"idx", 0},
-         {"name", "0"},
-         {"path", ""},
-         {"type", "sentence_transformers.models.Transformer"}},
-        {{"idx", 1},
-         {"name", "1"},
-         {"path", "1_Pooling"},
-         {"type", "sentence_transformers.models.Pooling"}},
-        {{"idx", 2},
-         {"name", "2"},
-         {"path", "2_Normalize"},
-         {"type", "sentence_transformers.models.Normalize"}}});
+    write(
+        "modules.json",
+        {{{"idx", 0},
+          {"name", "0"},
+          {"path", ""},
+          {"type", "sentence_transformers.models.Transformer"}},
+         {{"idx", 1},
+          {"name", "1"},
+          {"path", "1_Pooling"},
+          {"type", "sentence_transformers.models.Pooling"}},
+         {{"idx", 2},
+          {"name", "2"},
+          {"path", "2_Normalize"},
+          {"type", "sentence_transformers.models.Normalize"}}});
   }
 
   fs::path path() const {
@@ -63,8 +64,7 @@ TEST(SentenceEmbedding, PoolsAsSentenceTransformers) {
   const torch::Tensor mask = fixture_tensor(file, "mask");
   for (const auto& [name, pooling] : kPoolings) {
     SCOPED_TRACE(name);
-    expect_near(
-        pool_tokens(pooling, hidden, mask), fixture_tensor(file, name));
+    expect_near(pool_tokens(pooling, hidden, mask), fixture_tensor(file, name));
     // Without padding there need be no mask.
     expect_near(
         pool_tokens(pooling, hidden.narrow(0, 0, 1), {}),
@@ -116,18 +116,17 @@ TEST(SentenceEncoder, PoolsWhatAModelMakes) {
     input.labels = torch::Tensor();
     const torch::Tensor vectors = encoder.forward(input);
     const torch::Tensor expected = pool_tokens(
-        Pooling::kLast, reference.tensors("out.").at(last), input.attention_mask);
-    expect_near(
-        vectors, expected / expected.norm(2, {-1}, /*keepdim=*/true));
+        Pooling::kLast,
+        reference.tensors("out.").at(last),
+        input.attention_mask);
+    expect_near(vectors, expected / expected.norm(2, {-1}, /*keepdim=*/true));
     EXPECT_TRUE(vectors.requires_grad());
   }
 }
 
 TEST(SentenceEmbedding, NamesWhatIsWrong) {
   const SentenceFolder folder("bert");
-  const auto read = [&] {
-    SentenceEmbedding::from_folder(folder.path(), 24);
-  };
+  const auto read = [&] { SentenceEmbedding::from_folder(folder.path(), 24); };
   expect_error(read, {"1_Pooling", "does not exist"});
   const auto with = [&](const nlohmann::json& config) {
     folder.write("1_Pooling/config.json", config);
@@ -136,8 +135,7 @@ TEST(SentenceEmbedding, NamesWhatIsWrong) {
   expect_error(
       with({{"pooling_mode", "median"}}), {"config.json", "median", "cls"});
   expect_error(with({{"pooling_mode", 7}}), {"config.json", "7"});
-  expect_error(
-      with({{"word_embedding_dimension", 25}}), {"25 features", "24"});
+  expect_error(with({{"word_embedding_dimension", 25}}), {"25 features", "24"});
   expect_error(with({{"include_prompt", false}}), {"include_prompt"});
   const auto modules = [&](const char* path, const char* type) {
     folder.write("modules.json", {{{"path", path}, {"type", type}}});

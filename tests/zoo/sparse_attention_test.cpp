@@ -24,8 +24,7 @@ constexpr int64_t kFeatures = 8; ///< of a head
 AttentionCall random_call(int64_t length, int64_t kv_heads = kHeads) {
   torch::manual_seed(3);
   const auto random = [&](int64_t heads) {
-    return torch::randn({kRows, heads, length, kFeatures})
-        .requires_grad_();
+    return torch::randn({kRows, heads, length, kFeatures}).requires_grad_();
   };
   AttentionCall call{random(kHeads), random(kv_heads), random(kv_heads)};
   call.scale = 0.4;
@@ -37,8 +36,7 @@ std::vector<torch::Tensor> results(
     const AttentionFunction& function,
     const AttentionCall& call,
     const torch::Tensor& tokens) {
-  torch::Tensor out =
-      function(call) * tokens.unsqueeze(1).unsqueeze(-1);
+  torch::Tensor out = function(call) * tokens.unsqueeze(1).unsqueeze(-1);
   const torch::Tensor weights =
       torch::linspace(-1, 1, out.numel()).view_as(out);
   std::vector<torch::Tensor> all = torch::autograd::grad(
@@ -183,8 +181,8 @@ TEST(BlockSparseAttention, EqualsAttentionWithAMask) {
   const BlockLayout fixed = fixed_layout(9, 4, 2); // more than there are
   // Heads of their own.
   BlockLayout heads = bird;
-  heads.seen = torch::cat(
-      {bird.seen, fixed.seen.narrow(1, 0, 8).narrow(2, 0, 8)});
+  heads.seen =
+      torch::cat({bird.seen, fixed.seen.narrow(1, 0, 8).narrow(2, 0, 8)});
   heads.seen = torch::cat({heads.seen, heads.seen});
   torch::Tensor tokens = torch::ones({kRows, kLength}, torch::kLong);
   tokens[1].narrow(0, 25, 4).zero_();

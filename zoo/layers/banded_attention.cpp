@@ -35,8 +35,8 @@ class Blocks {
   /// [B, h, S, n] and [B, h, G, n] -> [B * count, h, G + 3 size, n].
   at::Tensor of_keys(const at::Tensor& x, const at::Tensor& global) const {
     const at::Tensor cut_x = cut(x, size_);
-    const at::Tensor shared = global.unsqueeze(2).expand(
-        {-1, -1, count_, -1, -1});
+    const at::Tensor shared =
+        global.unsqueeze(2).expand({-1, -1, count_, -1, -1});
     return at::cat(
                {shared,
                 cut_x.narrow(2, 0, count_),
@@ -61,14 +61,12 @@ class Blocks {
     const at::Tensor queries = torch::arange(size_, places).unsqueeze(1);
     const at::Tensor keys = torch::arange(-size_, 2 * size_, places);
     const at::Tensor band = (keys - queries).abs().le(reach_);
-    const at::Tensor near =
-        of_keys(
-            tokens.local.unsqueeze(1).unsqueeze(-1),
-            tokens.is_global.unsqueeze(1).unsqueeze(-1))
-            .transpose(2, 3);
+    const at::Tensor near = of_keys(
+                                tokens.local.unsqueeze(1).unsqueeze(-1),
+                                tokens.is_global.unsqueeze(1).unsqueeze(-1))
+                                .transpose(2, 3);
     const int64_t global = tokens.is_global.size(1);
-    return with_safe_rows(
-        near & at::constant_pad_nd(band, {global, 0}, true));
+    return with_safe_rows(near & at::constant_pad_nd(band, {global, 0}, true));
   }
 
  private:
@@ -114,13 +112,12 @@ BandedTokens BandedTokens::of(
   global = global & tokens.seen;
   tokens.local = tokens.seen & ~global;
   const auto most = global.sum(1).max().item<int64_t>();
-  tokens.global_places =
-      at::argsort(
-          (~global).to(at::kByte),
-                  /*stable=*/true,
-                  1,
-                  /*descending=*/false)
-          .narrow(1, 0, most);
+  tokens.global_places = at::argsort(
+                             (~global).to(at::kByte),
+                             /*stable=*/true,
+                             1,
+                             /*descending=*/false)
+                             .narrow(1, 0, most);
   tokens.is_global = global.gather(1, tokens.global_places);
   return tokens;
 }
@@ -165,18 +162,13 @@ BandedAttentionImpl::BandedAttentionImpl(
       "BandedAttention: shared heads and causal windows are not implemented; "
       "give Attention a window_mask()");
   const int64_t inner = options_.heads * options_.head_features;
-  const auto column =
-      [&](const char* name, bool bias, double deviation) {
-        return Linear::column(
-            *this,
-            name,
-            context_,
-            {options_.features,
-             inner,
-             bias,
-             options_.head_features,
-             deviation});
-      };
+  const auto column = [&](const char* name, bool bias, double deviation) {
+    return Linear::column(
+        *this,
+        name,
+        context_,
+        {options_.features, inner, bias, options_.head_features, deviation});
+  };
   const double query = options_.query_deviation;
   const double other = options_.deviation;
   query_ = column("query", options_.query_bias, query);
@@ -218,8 +210,8 @@ at::Tensor BandedAttentionImpl::look_at_all(
   // gradients of 0: ranks that have some wait for no others.
   const bool any = tokens.global_places.size(1) > 0;
   const at::Tensor all = any ? entered : entered.narrow(1, 0, 0);
-  const at::Tensor global = entered.gather(
-      1, index_of(tokens.global_places, entered.size(-1)));
+  const at::Tensor global =
+      entered.gather(1, index_of(tokens.global_places, entered.size(-1)));
   AttentionCall call = call_of(
       global_query_.forward_entered(global),
       global_key_.forward_entered(all),
@@ -243,8 +235,8 @@ at::Tensor BandedAttentionImpl::forward(
       query_.forward_entered(entered),
       key_.forward_entered(entered),
       value_.forward_entered(entered));
-  at::Tensor made = banded_attention(
-      call, tokens, reach_, [this](AttentionCall near) {
+  at::Tensor made =
+      banded_attention(call, tokens, reach_, [this](AttentionCall near) {
         return attend(context_, options_, near);
       });
   const at::Tensor global = look_at_all(entered, tokens);

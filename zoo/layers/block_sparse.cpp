@@ -240,8 +240,8 @@ BlockLayout fixed_layout(
   auto seen = layout.seen.accessor<bool, 3>()[0];
   for (int64_t query = 0; query < blocks; ++query) {
     for (int64_t key = 0; key < (causal ? query + 1 : blocks); ++key) {
-      seen[query][key] = key / stride == query / stride ||
-                         key % stride >= stride - summary;
+      seen[query][key] =
+          key / stride == query / stride || key % stride >= stride - summary;
     }
   }
   return layout;

@@ -40,7 +40,8 @@ ModelFamily bert_family() {
        .names = bert_names});
   for (const auto& [name, head] :
        {std::pair("BertForPreTraining", EncoderHead::kPreTraining),
-        std::pair("BertForNextSentencePrediction", EncoderHead::kNextSentence)}) {
+        std::pair(
+            "BertForNextSentencePrediction", EncoderHead::kNextSentence)}) {
     family.architectures.push_back(
         {name, make_encoder(bert_config, bert_names, head)});
   }

@@ -104,6 +104,8 @@ class Encoder : public Model {
   bool has_windows() const;
   void make_embeddings();
   void make_end();
+  /// Of multiple choice, a row for each text; else as it is.
+  ModelInput texts_of(const ModelInput& choices) const;
   at::Tensor global_mask(const ModelInput& input) const;
   at::Tensor embed(const ModelInput& input);
   at::Tensor position_ids(const ModelInput& input) const;

@@ -34,7 +34,8 @@ at::Tensor last_places(const at::Tensor& found, int64_t token) {
       "a row of input_ids lacks the token ",
       token,
       ", which ends a text: it is classified there");
-  return (found * torch::arange(found.size(1), found.options().dtype(at::kLong)))
+  return (found *
+          torch::arange(found.size(1), found.options().dtype(at::kLong)))
       .argmax(-1);
 }
 
@@ -320,8 +321,7 @@ void EncoderDecoder::classify(
     const at::Tensor& last,
     ModelOutput& output) {
   const auto dropped = [&](const at::Tensor& x) {
-    return LayerContext().dropout(
-        x, config_.classifier_dropout, is_training());
+    return LayerContext().dropout(x, config_.classifier_dropout, is_training());
   };
   if (head_kind_ == EncoderDecoderHead::kQuestionAnswering) {
     add_answers(input, classifier_.forward(last), output);
@@ -334,8 +334,8 @@ void EncoderDecoder::classify(
     }
     return;
   }
-  const at::Tensor ends = last_places(
-      input.input_ids.eq(config_.end_token), config_.end_token);
+  const at::Tensor ends =
+      last_places(input.input_ids.eq(config_.end_token), config_.end_token);
   const at::Tensor rows = torch::arange(ends.size(0), ends.options());
   const at::Tensor pooled =
       at::tanh(pooler_.forward(dropped(last.index({rows, ends}))));

@@ -52,9 +52,9 @@ struct EncoderDecoderConfig {
 /// decoder_attention_mask and labels [B, T], tokens, -100 where nothing is
 /// predicted; without decoder_input_ids the decoder is given the labels, moved
 /// by one, and for classification and questions the input. Labels are then
-/// classes [B], or [B, S] of tokens, or those of add_answers(). Results are those of the decoder, beside
-/// `encoder_last_hidden_state`, `encoder_hidden_states.N` and
-/// `decoder_hidden_states.N`.
+/// classes [B], or [B, S] of tokens, or those of add_answers(). Results are
+/// those of the decoder, beside `encoder_last_hidden_state`,
+/// `encoder_hidden_states.N` and `decoder_hidden_states.N`.
 class EncoderDecoder : public Model {
  public:
   /// @param json config.json, kept.

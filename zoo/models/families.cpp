@@ -33,15 +33,15 @@ namespace {
 NameTable names_of(const DecoderFamily& family, DecoderHead head) {
   NameTable names = family.names();
   names.is_base = head == DecoderHead::kBase;
+  names.other_prefix = family.answers_prefix;
   if (head == DecoderHead::kQuestionAnswering &&
       !family.answers_prefix.empty()) {
-    names.other_prefix = std::exchange(names.prefix, family.answers_prefix);
+    std::swap(names.prefix, names.other_prefix);
   }
-  const std::string score = head == DecoderHead::kQuestionAnswering
-                                ? "qa_outputs"
-                            : head == DecoderHead::kTokenClassification
-                                ? family.token_score
-                                : family.score;
+  const std::string score =
+      head == DecoderHead::kQuestionAnswering     ? "qa_outputs"
+      : head == DecoderHead::kTokenClassification ? family.token_score
+                                                  : family.score;
   names.head = {{family.head, {"head"}}, {score, {"score"}}};
   // Heads that this architecture does not have, or a tied one once more.
   for (const std::string& other :

@@ -271,8 +271,7 @@ PiecesOfWeight WeightNames::pieces() const {
   return [by_name, table = table_](
              std::string_view old) -> std::optional<std::vector<WeightPiece>> {
     std::string modern = modern_name(old);
-    if (!table.other_prefix.empty() &&
-        modern.starts_with(table.other_prefix)) {
+    if (!table.other_prefix.empty() && modern.starts_with(table.other_prefix)) {
       modern.replace(0, table.other_prefix.size(), table.prefix);
     }
     const std::string_view name = modern;

@@ -204,8 +204,8 @@ std::shared_ptr<Model> from_config(
       origin);
   nlohmann::json kept = config;
   kept["architectures"] = {architecture.name};
-  auto model = made_of(
-      architecture, fields, options.context, std::move(kept), origin);
+  auto model =
+      made_of(architecture, fields, options.context, std::move(kept), origin);
   TESSERA_CHECK(
       options.context.context() == nullptr ||
           dynamic_cast<const Decoder*>(model.get()) != nullptr,

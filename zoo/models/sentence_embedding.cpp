@@ -57,11 +57,7 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
   TESSERA_FAIL(
-      origin,
-      ": 'pooling_mode' is ",
-      show_json(name),
-      "; there are ",
-      known);
+      origin, ": 'pooling_mode' is ", show_json(name), "; there are ", known);
 }
 
 std::vector<Pooling> poolings_of(const JsonFields& fields) {
@@ -262,7 +258,8 @@ at::Tensor SentenceEncoder::forward(const ModelInput& input) {
   const ModelOutput output = model_->forward(input);
   TESSERA_CHECK(
       output.last_hidden_state.defined(),
-      "SentenceEncoder: the model gives no last_hidden_state; make its base, as "
+      "SentenceEncoder: the model gives no last_hidden_state; make its base, "
+      "as "
       "BertModel");
   return embedding_(output.last_hidden_state, input.attention_mask);
 }

@@ -28,6 +28,7 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
 }
 
 void add_head(NameTable& table, EncoderDecoderHead head) {
+  table.other_prefix = "transformer."; // of the classifiers
   switch (head) {
     case EncoderDecoderHead::kSequenceClassification:
       table.prefix = "transformer.";
