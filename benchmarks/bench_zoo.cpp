@@ -2,11 +2,13 @@
 // Times a model of the zoo: forward with its loss, and forward with backward.
 // benchmarks/peers/compare_zoo.py runs it beside transformers.
 //
-//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS [loss-only] [auto-matmul]
+//   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
+//       [loss-only] [auto-matmul] [keep-memory]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds.
 
 #include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
@@ -75,13 +77,15 @@ int main(int argc, char** argv) {
       loss_only = true;
     } else if (option == "auto-matmul") {
       tessera::set_cpu_matmul(tessera::CpuMatmul::kAuto);
+    } else if (option == "keep-memory") {
+      tessera::keep_freed_cpu_memory(true);
     } else {
       is_wrong = true;
     }
   }
   if (is_wrong) {
     std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
-                 "[loss-only] [auto-matmul]\n";
+                 "[loss-only] [auto-matmul] [keep-memory]\n";
     return 2;
   }
   return tessera::run(

@@ -9,7 +9,8 @@ sides take scaled_dot_product_attention, the same loss, and float32, on the same
 core. Times are of the processor, so that other programs matter little; rounds
 alternate, the first of them too, and a figure is the median over all. With
 --options ours is given more: loss-only is ModelInput::loss_only, as in training,
-auto-matmul is set_cpu_matmul(CpuMatmul::kAuto).
+auto-matmul is set_cpu_matmul(CpuMatmul::kAuto), keep-memory is
+keep_freed_cpu_memory(true), as init() does for training.
 """
 import argparse
 import json
@@ -76,7 +77,7 @@ def main():
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--options", nargs="+", default=[],
-                        choices=["loss-only", "auto-matmul"])
+                        choices=["loss-only", "auto-matmul", "keep-memory"])
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--transformers", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
