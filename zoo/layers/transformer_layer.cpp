@@ -57,6 +57,9 @@ at::Tensor TransformerLayerImpl::attend_to_self(
     const at::Tensor& x,
     const LayerInput& input) {
   if (options_.reach > 0) {
+    TESSERA_CHECK(
+        input.cache == nullptr,
+        "TransformerLayer: windows with global tokens keep no keys and values");
     return banded_->forward(x, input.banded);
   }
   return attention_->forward(
@@ -64,7 +67,8 @@ at::Tensor TransformerLayerImpl::attend_to_self(
       {{},
        options_.local ? input.local_mask : input.mask,
        input.bias,
-       input.rotary});
+       input.rotary,
+       input.cache});
 }
 
 at::Tensor TransformerLayerImpl::feed_forward(const at::Tensor& x) {
@@ -111,7 +115,9 @@ at::Tensor TransformerLayerImpl::forward(
         input.memory.defined(),
         "TransformerLayer: cross-attention needs LayerInput::memory");
     x = add(cross_half_, x, [&](const at::Tensor& y) {
-      return cross_attention_->forward(y, {input.memory, input.memory_mask});
+      AttentionInput cross{input.memory, input.memory_mask};
+      cross.cache = input.cache;
+      return cross_attention_->forward(y, cross);
     });
   }
   return add(feed_forward_half_, x, [&](const at::Tensor& y) {

@@ -50,6 +50,7 @@ struct LayerInput {
   BandedTokens banded; ///< for layers that have windows and global tokens
   at::Tensor memory; ///< [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
+  KeyValueCache* cache = nullptr; ///< see AttentionInput
 };
 
 template <typename Visit>
