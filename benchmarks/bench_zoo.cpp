@@ -3,9 +3,12 @@
 // benchmarks/peers/compare_zoo.py runs it beside transformers.
 //
 //   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
+//       [loss-only] [auto-matmul] [keep-memory]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds.
 
+#include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
@@ -29,13 +32,19 @@ double milliseconds(const Work& work) {
   return 1000.0 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
 
-int run(const std::string& folder, int batch, int length, int repeats) {
+int run(
+    const std::string& folder,
+    int batch,
+    int length,
+    int repeats,
+    bool loss_only) {
   at::set_num_threads(1);
   const auto model = zoo::from_pretrained(folder);
   torch::manual_seed(1);
   zoo::ModelInput input;
   input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
   input.labels = input.input_ids;
+  input.loss_only = loss_only;
   std::vector<double> forward;
   std::vector<double> both;
   for (int i = 0; i <= repeats; ++i) {
@@ -60,10 +69,29 @@ int run(const std::string& folder, int batch, int length, int repeats) {
 } // namespace tessera
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS\n";
+  bool loss_only = false;
+  bool is_wrong = argc < 5;
+  for (int i = 5; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option == "loss-only") {
+      loss_only = true;
+    } else if (option == "auto-matmul") {
+      tessera::set_cpu_matmul(tessera::CpuMatmul::kAuto);
+    } else if (option == "keep-memory") {
+      tessera::keep_freed_cpu_memory(true);
+    } else {
+      is_wrong = true;
+    }
+  }
+  if (is_wrong) {
+    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
+                 "[loss-only] [auto-matmul] [keep-memory]\n";
     return 2;
   }
   return tessera::run(
-      argv[1], std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]));
+      argv[1],
+      std::atoi(argv[2]),
+      std::atoi(argv[3]),
+      std::atoi(argv[4]),
+      loss_only);
 }

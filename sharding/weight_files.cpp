@@ -39,7 +39,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   for (const auto& [name, file] : weight_map.items()) {
     const std::string text = file.is_string() ? file.get<std::string>() : "";
     TESSERA_CHECK(
-        !text.empty() && fs::path(text).filename() == text,
+        !text.empty() && fs::path(text).filename() == text &&
+            text.find('\0') == std::string::npos,
         path,
         ": tensor '",
         name,

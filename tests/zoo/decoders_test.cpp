@@ -32,31 +32,61 @@ INSTANTIATE_TEST_SUITE_P(
         "cpm1_tied",
         "glm",
         "glm4",
+        "glm4_tokens",
         "glm_2021",
         "glm_classifier",
         "gpt2",
         "gpt2_base",
         "gpt2_classifier",
+        "gpt2_questions",
+        "gpt2_tokens",
         "gptj",
         "gptj_classifier",
+        "gptj_questions",
         "llama",
         "llama3",
         "llama_base",
         "llama_classifier",
         "llama_dynamic",
         "llama_linear",
+        "llama_questions",
+        "llama_tokens",
         "llama_yarn",
         "opt",
         "opt_350m",
         "opt_base",
         "opt_classifier",
+        "opt_questions",
         "qwen2",
         "qwen2_classifier",
         "qwen2_moe",
         "qwen2_moe_balance",
+        "qwen2_moe_questions",
+        "qwen2_moe_tokens",
+        "qwen2_moe_window",
+        "qwen2_questions",
+        "qwen2_tokens",
         "qwen3",
-        "qwen3_moe"),
+        "qwen3_moe",
+        "qwen3_moe_window",
+        "qwen3_questions",
+        "qwen3_tokens"),
     [](const auto& one) { return std::string(one.param); });
+
+// What answers questions has another prefix in LLaMA's files.
+TEST(Decoder, AnswersQuestionsWithALanguageModelsWeights) {
+  const ModelFixture reference("llama");
+  const auto model = from_pretrained(
+      reference.folder(), {.architecture = "LlamaForQuestionAnswering"});
+  ModelInput input = reference.input();
+  input.labels = torch::Tensor();
+  expect_near(
+      without_padding(
+          model->forward(input).hidden_states.back(), input.attention_mask),
+      without_padding(
+          reference.tensors("out.").at("hidden_states.2"),
+          input.attention_mask));
+}
 
 // Without a mask another kernel is taken, and no mask is made.
 TEST(Decoder, NeedsNoMask) {

@@ -25,7 +25,17 @@ TEST_P(EncoderDecoders, EqualTransformers) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     EncoderDecoders,
-    ::testing::Values("cpm2", "mt5", "t5", "t5_base", "t5_encoder", "t5_v1_1"),
+    ::testing::Values(
+        "cpm2",
+        "mt5",
+        "mt5_classifier",
+        "t5",
+        "t5_base",
+        "t5_classifier",
+        "t5_encoder",
+        "t5_questions",
+        "t5_tokens",
+        "t5_v1_1"),
     [](const auto& one) { return std::string(one.param); });
 
 // Same probabilities in the same places: the generator gives both the same

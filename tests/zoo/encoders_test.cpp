@@ -24,15 +24,27 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         "bert",
         "bert_base",
+        "bert_choice",
         "bert_classifier",
+        "bert_next",
         "bert_pretraining",
         "bert_questions",
         "bert_tokens",
+        "bert_untied",
+        "longformer",
+        "longformer_base",
+        "longformer_choice",
+        "longformer_classifier",
+        "longformer_questions",
+        "longformer_tokens",
+        "longformer_wide",
         "roberta",
         "roberta_base",
+        "roberta_choice",
         "roberta_classifier",
         "roberta_questions",
-        "roberta_tokens"),
+        "roberta_tokens",
+        "roberta_untied"),
     [](const auto& one) { return std::string(one.param); });
 
 // Same probabilities in the same places: the generator gives both the same
@@ -51,7 +63,7 @@ TEST(Encoder, DropsWhatTransformersDrops) {
 }
 
 TEST(Encoder, ComputesTheLossWithoutHiddenStates) {
-  for (const char* name : {"bert", "roberta"}) {
+  for (const char* name : {"bert", "bert_untied", "longformer", "roberta"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
@@ -67,11 +79,39 @@ TEST(Encoder, ComputesTheLossWithoutHiddenStates) {
 }
 
 TEST(Encoder, RecomputesItsLayers) {
-  const ModelFixture reference("bert");
+  for (const char* name : {"bert", "longformer"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    model->set_recomputed_layers(model->stage().count());
+    model->forward(reference.input()).loss.backward();
+    expect_gradients(reference, *model);
+  }
+}
+
+// 2 in the attention mask is a global token, as one of global_attention_mask.
+TEST(Encoder, TakesGlobalTokensInEitherMask) {
+  const ModelFixture reference("longformer");
   const auto model = from_pretrained(reference.folder());
-  model->set_recomputed_layers(model->stage().count());
-  model->forward(reference.input()).loss.backward();
-  expect_gradients(reference, *model);
+  ModelInput input = reference.input();
+  const torch::Tensor global = input.others.at("global_attention_mask");
+  input.others.clear();
+  input.attention_mask = input.attention_mask * (global + 1);
+  EXPECT_EQ(input.attention_mask.max().item<int64_t>(), 2);
+  expect_near(model->forward(input).loss, reference.tensors("out.").at("loss"));
+}
+
+// Nobody waits for gradients of projections that a batch has no tokens for.
+TEST(Encoder, HasGradientsWithoutGlobalTokens) {
+  const ModelFixture reference("longformer");
+  const auto model = from_pretrained(reference.folder());
+  ModelInput input = reference.input();
+  input.others.clear();
+  model->forward(input).loss.backward();
+  const torch::Tensor& gradient =
+      model->named_parameters()["layers.0.attention.global_key.weight"].grad();
+  ASSERT_TRUE(gradient.defined());
+  EXPECT_EQ(gradient.abs().max().item<float>(), 0);
 }
 
 // The first checkpoints: names of TensorFlow, saved positions, the tied
@@ -163,6 +203,30 @@ TEST(Encoder, NamesWhatIsWrong) {
   expect_error(with("pad_token_id", 22), {"pad_token_id", "below"});
   expect_error(
       with("position_embedding_type", "relative_key"), {"relative_key"});
+  config =
+      read_json(ModelFixture("longformer_questions").folder() / "config.json");
+  expect_error(with("attention_window", 7), {"attention_window", "7", "even"});
+  expect_error(with("attention_window", {4}), {"1 windows", "2 layers"});
+  expect_error(with("attention_window", {4, -2}), {"-2"});
+  expect_error(with("attention_window", "wide"), {"wide"});
+}
+
+TEST(Encoder, SaysWhichInputsItsHeadsTake) {
+  const ModelFixture choice("bert_choice");
+  const auto chooser = from_pretrained(choice.folder());
+  ModelInput input;
+  input.input_ids = torch::full({2, 5}, 7, torch::kInt64);
+  expect_error([&] { chooser->forward(input); }, {"[2, 5]", "[batch, choices"});
+  const ModelFixture questions("longformer_questions");
+  const auto answering = from_pretrained(questions.folder());
+  expect_error(
+      [&] { answering->forward(input); },
+      {"three separators", "global_attention_mask"});
+  input.others["global_attention_mask"] = torch::zeros({2, 4});
+  expect_error(
+      [&] { answering->forward(input); }, {"global_attention_mask", "[2, 4]"});
+  input.others["global_attention_mask"] = torch::zeros({2, 5});
+  EXPECT_TRUE(answering->forward(input).others.contains("start_logits"));
 }
 
 } // namespace tessera::zoo

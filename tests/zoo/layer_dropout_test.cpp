@@ -17,13 +17,21 @@ namespace {
 constexpr int64_t kFeatures = 24;
 constexpr int64_t kLength = 12;
 
-TransformerLayers layers_with(const LayerContext& context, bool checkpointed) {
+/// With windows and global tokens in place of a causal mask, or without.
+TransformerLayers layers_with(
+    const LayerContext& context,
+    bool checkpointed,
+    bool banded) {
   TransformerLayerOptions options;
   options.norm.features = kFeatures;
   options.attention.features = kFeatures;
   options.attention.heads = 8;
-  options.attention.kv_heads = 4;
-  options.attention.causal = true;
+  if (banded) {
+    options.reach = 3;
+  } else {
+    options.attention.kv_heads = 4;
+    options.attention.causal = true;
+  }
   options.attention.dropout = 0.2;
   options.feed_forward.features = kFeatures;
   options.feed_forward.inner = 50; // uneven over 3 and 4 ranks
@@ -41,37 +49,44 @@ TransformerLayers layers_with(const LayerContext& context, bool checkpointed) {
 at::Tensor train(
     TransformerLayers& layers,
     const LayerContext& context,
-    const at::Tensor& hidden) {
+    const at::Tensor& hidden,
+    bool banded) {
   const RandomKeyScope random({.seed = 8, .step = 2}, at::kCPU);
   at::Tensor x = context.dropout(context.between(hidden), 0.1, true);
-  x = context.whole(layers->forward(x, LayerInput{}));
+  LayerInput input;
+  if (banded) {
+    const at::Tensor mask = torch::ones({hidden.size(0), kLength}, at::kLong);
+    mask[0][0] = mask[0][7] = mask[1][3] = 2; // global
+    mask[2][11] = 0; // padding
+    input.banded = BandedTokens::of(mask, {}, mask);
+  }
+  x = context.whole(layers->forward(x, input));
   const at::Tensor loss = x.square().sum();
   loss.backward();
   return loss.detach();
 }
 
-} // namespace
-
 // A mask that differs in one element changes the loss by 0.1 and more; float64
 // in another order by some hundreds of roundings.
-TEST(LayerDropout, IsThatOfPlainLayers) {
+void check_dropout(bool banded) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    testing::run_ranks(ranks, [banded](World& world) {
       auto group = world.new_communicator("tensor");
       torch::manual_seed(1);
       const LayerContext plain_context;
-      auto plain = layers_with(plain_context, false);
+      auto plain = layers_with(plain_context, false, banded);
       plain->to(at::kDouble);
       const at::Tensor hidden =
           torch::randn({3, kLength, kFeatures}, at::kDouble);
       const at::Tensor plain_input = hidden.clone().requires_grad_();
-      const at::Tensor expected = train(plain, plain_context, plain_input);
+      const at::Tensor expected =
+          train(plain, plain_context, plain_input, banded);
       const auto wholes = plain->named_parameters();
       for (const bool sequence : {false, true}) {
         for (const bool checkpointed : {false, true}) {
           SCOPED_TRACE(sequence ? "sequence" : "whole");
           const LayerContext context(TensorParallel{group.get(), sequence});
-          auto divided = layers_with(context, checkpointed);
+          auto divided = layers_with(context, checkpointed, banded);
           init_parameters(*divided);
           materialize(*divided);
           divided->to(at::kDouble);
@@ -93,7 +108,7 @@ TEST(LayerDropout, IsThatOfPlainLayers) {
             }
           }
           const at::Tensor input = hidden.clone().requires_grad_();
-          const at::Tensor loss = train(divided, context, input);
+          const at::Tensor loss = train(divided, context, input, banded);
           EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-10);
           EXPECT_TRUE(input.grad().allclose(plain_input.grad(), 0, 1e-10));
           for (const auto& item : divided->named_parameters()) {
@@ -105,6 +120,16 @@ TEST(LayerDropout, IsThatOfPlainLayers) {
       }
     });
   }
+}
+
+} // namespace
+
+TEST(LayerDropout, IsThatOfPlainLayers) {
+  check_dropout(/*banded=*/false);
+}
+
+TEST(LayerDropout, IsThatOfPlainLayersWithWindows) {
+  check_dropout(/*banded=*/true);
 }
 
 } // namespace tessera::zoo

@@ -389,8 +389,15 @@ TEST(Losses, EqualTheirFormulas) {
       distillation_loss(logits, teacher, 2).item<double>(),
       4 * (p * (p / q).log()).sum(-1).mean().item<double>(),
       1e-12);
+  const torch::Tensor counts = targets.ge(0);
+  EXPECT_NEAR(
+      distillation_loss(logits, teacher, 2, counts).item<double>(),
+      4 * (p * (p / q).log()).sum(-1).index({counts}).mean().item<double>(),
+      1e-12);
   expect_error(
       [&] { cross_entropy(logits, targets[0]); }, {"[2, 3, 5]", "[3]"});
+  expect_error(
+      [&] { distillation_loss(logits, teacher[0]); }, {"[2, 3, 5]", "[3, 5]"});
 }
 
 } // namespace tessera::zoo

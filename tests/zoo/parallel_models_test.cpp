@@ -18,21 +18,33 @@ using testing::run_ranks;
 
 constexpr const char* kModels[] = {
     "bert",
+    "bert_choice",
+    "bert_next",
     "bert_questions",
+    "bert_untied",
     "chatglm",
     "cpm1",
     "cpm2",
     "glm4",
     "glm_2021",
     "gpt2",
+    "gpt2_questions",
+    "gpt2_tokens",
     "gptj",
     "llama3",
     "llama_classifier",
+    "longformer",
+    "longformer_choice",
+    "longformer_classifier",
+    "longformer_questions",
     "opt_350m",
     "qwen2",
     "qwen3",
     "roberta_classifier",
     "t5",
+    "t5_classifier",
+    "t5_questions",
+    "t5_tokens",
     "t5_v1_1"};
 
 /// A folder that all ranks know; the first one removes it.

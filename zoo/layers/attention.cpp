@@ -18,7 +18,30 @@ namespace {
 
 constexpr int64_t kMostFeatures = int64_t{1} << 30;
 
-AttentionOptions filled(AttentionOptions options, int ranks) {
+/// [B, S, heads * n] to [B, heads, S, n].
+at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
+  return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
+}
+
+/// This rank's heads of what has a number for every head.
+at::Tensor own_heads(
+    const at::Tensor& x,
+    int64_t heads,
+    const LayerContext& context,
+    int64_t unit) {
+  if (!x.defined() || context.ranks() == 1 || x.size(1) != heads) {
+    return x;
+  }
+  const DimSplit split(heads, context.ranks(), unit);
+  // Its gradient has this rank's heads only: summed, if it has one.
+  return context.shared(x).narrow(
+      1, split.begin(context.rank()), split.length(context.rank()));
+}
+
+} // namespace
+
+AttentionOptions AttentionOptions::filled(int ranks) const {
+  AttentionOptions options = *this;
   TESSERA_CHECK(
       options.heads >= 1 &&
           (options.head_features > 0 || options.features % options.heads == 0),
@@ -69,32 +92,40 @@ AttentionOptions filled(AttentionOptions options, int ranks) {
   return options;
 }
 
-/// [B, S, heads * n] to [B, heads, S, n].
-at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
-  return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
-}
-
-/// This rank's heads of what has a number for every head.
-at::Tensor own_heads(
-    const at::Tensor& x,
-    int64_t heads,
+at::Tensor attend(
     const LayerContext& context,
-    int64_t unit) {
-  if (!x.defined() || context.ranks() == 1 || x.size(1) != heads) {
-    return x;
+    const AttentionOptions& options,
+    AttentionCall& call) {
+  const at::Device device = call.query.device();
+  std::optional<PartsRandomScope> own;
+  if (const ContextParallel* sequences = context.context()) {
+    if (call.dropout > 0) {
+      own.emplace(context, device, /*tensor_parts=*/true);
+    }
+    return context_attention(call, options.function, *sequences);
   }
-  const DimSplit split(heads, context.ranks(), unit);
-  // Its gradient has this rank's heads only: summed, if it has one.
-  return context.shared(x).narrow(
-      1, split.begin(context.rank()), split.length(context.rank()));
+  const TensorParallel* how = context.parallel();
+  if (how != nullptr && call.dropout > 0) {
+    if (draws_whole_masks(*how, device)) {
+      call.drop_weights = [&](const at::Tensor& weights) {
+        return context.dropout_part(
+            weights,
+            call.dropout,
+            1,
+            options.heads,
+            options.heads / options.kv_heads);
+      };
+    } else {
+      own.emplace(context, device, /*tensor_parts=*/true);
+    }
+  }
+  return options.function(call);
 }
-
-} // namespace
 
 AttentionImpl::AttentionImpl(
     const LayerContext& context,
     const AttentionOptions& options)
-    : context_(context), options_(filled(options, context.ranks())) {
+    : context_(context), options_(options.filled(context.ranks())) {
   const int64_t head = options_.head_features;
   const int64_t q_unit = head * (options_.heads / options_.kv_heads);
   query_ = Linear::column(
@@ -218,34 +249,8 @@ at::Tensor AttentionImpl::forward(
   call.scale = options_.scale.value_or(
       1 / std::sqrt(static_cast<double>(options_.head_features)));
   call.dropout = is_training() ? options_.dropout : 0;
-  return output_.forward(attend(call).transpose(1, 2).flatten(2));
-}
-
-at::Tensor AttentionImpl::attend(AttentionCall& call) const {
-  const at::Device device = call.query.device();
-  std::optional<PartsRandomScope> own;
-  if (const ContextParallel* sequences = context_.context()) {
-    if (call.dropout > 0) {
-      own.emplace(context_, device, /*tensor_parts=*/true);
-    }
-    return context_attention(call, options_.function, *sequences);
-  }
-  const TensorParallel* how = context_.parallel();
-  if (how != nullptr && call.dropout > 0) {
-    if (draws_whole_masks(*how, device)) {
-      call.drop_weights = [&](const at::Tensor& weights) {
-        return context_.dropout_part(
-            weights,
-            call.dropout,
-            1,
-            options_.heads,
-            options_.heads / options_.kv_heads);
-      };
-    } else {
-      own.emplace(context_, device, /*tensor_parts=*/true);
-    }
-  }
-  return options_.function(call);
+  return output_.forward(
+      attend(context_, options_, call).transpose(1, 2).flatten(2));
 }
 
 } // namespace tessera::zoo

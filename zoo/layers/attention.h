@@ -40,6 +40,11 @@ struct AttentionOptions {
   double query_deviation = 0; ///< of the query's; 0: as the others
   double output_deviation = 0; ///< of the output's; 0: as the others
   AttentionFunction function = fused_attention;
+
+  /// With what follows from other fields in place of 0.
+  /// @throws tessera::Error when heads do not divide features, or kv heads do
+  ///     not divide heads, or there are fewer kv heads than ranks.
+  AttentionOptions filled(int ranks) const;
 };
 
 /// What comes with the hidden states of a call; everything may be undefined.
@@ -57,13 +62,19 @@ struct AttentionInput {
   KeyValueCache* cache = nullptr;
 };
 
+/// What is between a layer's projections: its function, with the dropout that
+/// ranks with parts of the heads or tokens have to do.
+at::Tensor attend(
+    const LayerContext& context,
+    const AttentionOptions& options,
+    AttentionCall& call);
+
 /// Projections query, key, value by column and output by row. Over a group a
 /// rank has some of the kv heads and all heads that share them. Of divided
 /// sequences, attention is that of the whole ones; see context_attention().
 class AttentionImpl : public torch::nn::Module {
  public:
-  /// @throws tessera::Error when heads do not divide features, or kv heads do
-  ///     not divide heads, or there are fewer kv heads than ranks.
+  /// @throws tessera::Error as AttentionOptions::filled().
   AttentionImpl(const LayerContext& context, const AttentionOptions& options);
 
   /// hidden [B, Q, features] between layers -> the same. Collective with a
@@ -81,8 +92,6 @@ class AttentionImpl : public torch::nn::Module {
       const AttentionInput& input);
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
-  /// What is between the projections, with its dropout.
-  at::Tensor attend(AttentionCall& call) const;
 
   LayerContext context_;
   AttentionOptions options_;

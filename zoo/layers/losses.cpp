@@ -43,7 +43,20 @@ at::Tensor next_token_targets(const at::Tensor& labels, int64_t ignore_index) {
 at::Tensor distillation_loss(
     const at::Tensor& student_logits,
     const at::Tensor& teacher_logits,
-    double temperature) {
+    double temperature,
+    const at::Tensor& counts) {
+  TESSERA_CHECK(
+      student_logits.sizes() == teacher_logits.sizes() &&
+          (!counts.defined() ||
+           counts.sizes() ==
+               student_logits.sizes().slice(0, student_logits.dim() - 1)),
+      "distillation_loss: the student's logits are ",
+      student_logits.sizes(),
+      ", the teacher's ",
+      teacher_logits.sizes(),
+      ", and what counts ",
+      counts.defined() ? counts.sizes() : at::IntArrayRef(),
+      "; they must agree");
   TESSERA_CHECK(
       temperature > 0,
       "distillation_loss: the temperature is ",
@@ -53,8 +66,12 @@ at::Tensor distillation_loss(
       at::log_softmax(in_float(student_logits) / temperature, -1);
   const at::Tensor teacher =
       at::log_softmax(in_float(teacher_logits).detach() / temperature, -1);
-  return (teacher.exp() * (teacher - student)).sum(-1).mean() * temperature *
-         temperature;
+  const at::Tensor rows = (teacher.exp() * (teacher - student)).sum(-1);
+  const at::Tensor mean =
+      counts.defined()
+          ? rows.masked_fill(counts.logical_not(), 0).sum() / counts.ne(0).sum()
+          : rows.mean();
+  return mean * temperature * temperature;
 }
 
 } // namespace tessera::zoo

@@ -31,9 +31,13 @@ at::Tensor next_token_targets(
 /// Mean over the rows of KL(teacher || student) of two softmaxes at a
 /// temperature T, times T^2, so that gradients keep their size
 /// (arXiv:1503.02531). Both [..., classes]; the teacher gets no gradient.
+/// @param counts bool [...], the rows that count; undefined: all. NaN where
+/// none
+///     does.
 at::Tensor distillation_loss(
     const at::Tensor& student_logits,
     const at::Tensor& teacher_logits,
-    double temperature = 1);
+    double temperature = 1,
+    const at::Tensor& counts = {});
 
 } // namespace tessera::zoo

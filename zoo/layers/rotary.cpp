@@ -13,6 +13,9 @@ namespace tessera::zoo {
 
 namespace {
 
+/// Of a head; more is damage, and frequencies are computed for all of them.
+constexpr int64_t kMostFeatures = 1 << 16;
+
 /// [features / 2]: 2i / features.
 at::Tensor exponents(const RotaryOptions& options) {
   return torch::arange(0, options.features, 2, torch::kFloat) /
@@ -91,10 +94,12 @@ double yarn_amplitude(const RotaryScaling& scaling) {
 
 void check(const RotaryOptions& options) {
   TESSERA_CHECK(
-      options.features >= 2 && options.features % 2 == 0,
+      options.features >= 2 && options.features % 2 == 0 &&
+          options.features <= kMostFeatures,
       "rotary positions rotate ",
       options.features,
-      " features; they must be an even number");
+      " features of a head; they must be an even number up to ",
+      kMostFeatures);
   TESSERA_CHECK(
       options.base > 1, "the rotary base is ", options.base, ", not above 1");
   const RotaryScaling& scaling = options.scaling;

@@ -28,8 +28,14 @@ TransformerLayerImpl::TransformerLayerImpl(
       "TransformerLayer: halves side by side are pre-norm and have no "
       "cross-attention");
   attention_half_ = make_half("attention");
-  attention_ =
-      register_module("attention", Attention(context_, options.attention));
+  if (options.reach > 0) {
+    banded_ = register_module(
+        "attention",
+        BandedAttention(context_, options.attention, options.reach));
+  } else {
+    attention_ =
+        register_module("attention", Attention(context_, options.attention));
+  }
   if (options.cross_attention) {
     cross_half_ = make_half("cross_attention");
     cross_attention_ = register_module(
@@ -45,6 +51,24 @@ TransformerLayerImpl::TransformerLayerImpl(
     feed_forward_ = register_module(
         "feed_forward", FeedForward(context_, options.feed_forward));
   }
+}
+
+at::Tensor TransformerLayerImpl::attend_to_self(
+    const at::Tensor& x,
+    const LayerInput& input) {
+  if (options_.reach > 0) {
+    TESSERA_CHECK(
+        input.cache == nullptr,
+        "TransformerLayer: windows with global tokens keep no keys and values");
+    return banded_->forward(x, input.banded);
+  }
+  return attention_->forward(
+      x,
+      {{},
+       options_.local ? input.local_mask : input.mask,
+       input.bias,
+       input.rotary,
+       input.cache});
 }
 
 at::Tensor TransformerLayerImpl::feed_forward(const at::Tensor& x) {
@@ -75,22 +99,16 @@ at::Tensor TransformerLayerImpl::forward(
     const at::Tensor& hidden,
     const LayerInput& input) {
   const RandomLayerScope random = context_.random_scope(hidden.device());
-  const AttentionInput self{
-      {},
-      options_.local ? input.local_mask : input.mask,
-      input.bias,
-      input.rotary,
-      input.cache};
   if (options_.parallel_halves) {
     const at::Tensor normed = attention_half_.norm->forward(hidden);
     const bool train = is_training();
     return context_.dropout(
-               attention_->forward(normed, self), options_.dropout, train) +
+               attend_to_self(normed, input), options_.dropout, train) +
            context_.dropout(feed_forward(normed), options_.dropout, train) +
            hidden;
   }
   at::Tensor x = add(attention_half_, hidden, [&](const at::Tensor& y) {
-    return attention_->forward(y, self);
+    return attend_to_self(y, input);
   });
   if (options_.cross_attention) {
     TESSERA_CHECK(

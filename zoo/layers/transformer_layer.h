@@ -4,6 +4,7 @@
 
 #include "tessera/sharding/transformer_block_list.h"
 #include "tessera/zoo/layers/attention.h"
+#include "tessera/zoo/layers/banded_attention.h"
 #include "tessera/zoo/layers/experts.h"
 #include "tessera/zoo/layers/feed_forward.h"
 
@@ -27,6 +28,9 @@ struct TransformerLayerOptions {
   bool parallel_halves = false;
   NormOptions norm;
   AttentionOptions attention;
+  /// Where it is above 0, self-attention is BandedAttention that reaches so
+  /// far, and takes LayerInput::banded.
+  int64_t reach = 0;
   /// Behind self-attention: of a decoder that has a memory.
   std::optional<AttentionOptions> cross_attention;
   FeedForwardOptions feed_forward;
@@ -43,6 +47,7 @@ struct LayerInput {
   at::Tensor local_mask; ///< for layers that see a window only
   at::Tensor bias; ///< of self-attention
   RotaryTables rotary;
+  BandedTokens banded; ///< for layers that have windows and global tokens
   at::Tensor memory; ///< [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
   KeyValueCache* cache = nullptr; ///< see AttentionInput
@@ -54,6 +59,7 @@ void visit_tensors_of(LayerInput& input, Visit&& visit) {
   visit(input.local_mask);
   visit(input.bias);
   visit(input.rotary);
+  visit(input.banded);
   visit(input.memory);
   visit(input.memory_mask);
 }
@@ -82,11 +88,13 @@ class TransformerLayerImpl : public torch::nn::Module {
   /// x and what `part` makes of it.
   template <typename Part>
   at::Tensor add(Half& half, const at::Tensor& x, const Part& part);
+  at::Tensor attend_to_self(const at::Tensor& x, const LayerInput& input);
   at::Tensor feed_forward(const at::Tensor& x);
 
   LayerContext context_;
   TransformerLayerOptions options_;
   Attention attention_{nullptr}, cross_attention_{nullptr};
+  BandedAttention banded_{nullptr};
   FeedForward feed_forward_{nullptr};
   Experts experts_{nullptr};
   Half attention_half_, cross_half_, feed_forward_half_;

@@ -12,25 +12,11 @@ EncoderConfig bert_config(const ConfigFields& fields) {
   return bert_like_config(fields, /*padding_id=*/0);
 }
 
-EncoderConfig roberta_config(const ConfigFields& fields) {
-  EncoderConfig encoder = bert_like_config(fields, /*padding_id=*/1);
-  TESSERA_CHECK(
-      encoder.padding_id && *encoder.padding_id < encoder.positions - 1,
-      fields.origin(),
-      ": RoBERTa counts positions from pad_token_id on, which must be given "
-      "and be below max_position_embeddings ",
-      encoder.positions,
-      " - 1");
-  encoder.positions_skip_padding = true;
-  encoder.head_activation = "gelu";
-  encoder.dropout_before_pooler = true;
-  return encoder;
-}
-
 NameTable bert_names(EncoderHead head) {
   NameTable table = bert_like_names("bert.", head);
   table.head = {
       {"cls.predictions", {"head"}},
+      {"cls.predictions.decoder", {"head.decoder"}},
       {"cls.predictions.transform.dense", {"head.dense"}},
       {"cls.predictions.transform.LayerNorm", {"head.norm"}},
       {"cls.seq_relationship", {"next_sentence"}}};
@@ -41,26 +27,7 @@ NameTable bert_names(EncoderHead head) {
 }
 
 NameTable roberta_names(EncoderHead head) {
-  NameTable table = bert_like_names("roberta.", head);
-  table.head = {
-      {"lm_head", {"head"}},
-      {"lm_head.dense", {"head.dense"}},
-      {"lm_head.layer_norm", {"head.norm"}}};
-  switch (head) {
-    case EncoderHead::kSequenceClassification:
-      std::erase_if(table.base, [](const NameRule& rule) {
-        return rule.ours.front() == "pooler";
-      });
-      table.head.push_back({"classifier.dense", {"pooler"}});
-      table.head.push_back({"classifier.out_proj", {"classifier"}});
-      break;
-    case EncoderHead::kQuestionAnswering:
-      table.head.push_back({"qa_outputs", {"classifier"}});
-      break;
-    default:
-      table.head.push_back({"classifier", {"classifier"}});
-  }
-  return table;
+  return roberta_like_names("roberta.", head);
 }
 
 } // namespace
@@ -71,9 +38,13 @@ ModelFamily bert_family() {
        .classes = "Bert",
        .config = bert_config,
        .names = bert_names});
-  family.architectures.push_back(
-      {"BertForPreTraining",
-       make_encoder(bert_config, bert_names, EncoderHead::kPreTraining)});
+  for (const auto& [name, head] :
+       {std::pair("BertForPreTraining", EncoderHead::kPreTraining),
+        std::pair(
+            "BertForNextSentencePrediction", EncoderHead::kNextSentence)}) {
+    family.architectures.push_back(
+        {name, make_encoder(bert_config, bert_names, head)});
+  }
   return family;
 }
 
@@ -81,7 +52,7 @@ ModelFamily roberta_family() {
   return encoder_family(
       {.model_type = "roberta",
        .classes = "Roberta",
-       .config = roberta_config,
+       .config = roberta_like_config,
        .names = roberta_names});
 }
 

@@ -10,7 +10,6 @@ namespace tessera::zoo {
 EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
   fields.require_only("is_decoder", false);
   fields.require_only("add_cross_attention", false);
-  fields.require_only("tie_word_embeddings", true);
   fields.require_only("position_embedding_type", std::string("absolute"));
   EncoderConfig encoder;
   encoder.vocab = fields.size({"vocab_size"});
@@ -42,9 +41,11 @@ EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
   encoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
 
   encoder.head_activation = layer.feed_forward.activation;
+  encoder.tied_head = fields.get<bool>({"tie_word_embeddings"}, true);
   encoder.classifier = ClassifierOptions::from_config(fields);
   encoder.classifier_dropout =
       fields.probability({"classifier_dropout"}, encoder.embedding_dropout);
+  encoder.choice_dropout = encoder.classifier_dropout;
   return encoder;
 }
 
@@ -81,6 +82,46 @@ NameTable bert_like_names(std::string prefix, EncoderHead head) {
           "qa_outputs.*"}};
 }
 
+EncoderConfig roberta_like_config(const ConfigFields& fields) {
+  EncoderConfig encoder = bert_like_config(fields, /*padding_id=*/1);
+  TESSERA_CHECK(
+      encoder.padding_id && *encoder.padding_id < encoder.positions - 1,
+      fields.origin(),
+      ": positions count from pad_token_id on, which must be given and be "
+      "below max_position_embeddings ",
+      encoder.positions,
+      " - 1");
+  encoder.positions_skip_padding = true;
+  encoder.head_activation = "gelu";
+  encoder.dropout_before_pooler = true;
+  encoder.choice_dropout = encoder.embedding_dropout;
+  return encoder;
+}
+
+NameTable roberta_like_names(std::string prefix, EncoderHead head) {
+  NameTable table = bert_like_names(std::move(prefix), head);
+  table.head = {
+      {"lm_head", {"head"}},
+      {"lm_head.decoder", {"head.decoder"}},
+      {"lm_head.dense", {"head.dense"}},
+      {"lm_head.layer_norm", {"head.norm"}}};
+  switch (head) {
+    case EncoderHead::kSequenceClassification:
+      std::erase_if(table.base, [](const NameRule& rule) {
+        return rule.ours.front() == "pooler";
+      });
+      table.head.push_back({"classifier.dense", {"pooler"}});
+      table.head.push_back({"classifier.out_proj", {"classifier"}});
+      break;
+    case EncoderHead::kQuestionAnswering:
+      table.head.push_back({"qa_outputs", {"classifier"}});
+      break;
+    default:
+      table.head.push_back({"classifier", {"classifier"}});
+  }
+  return table;
+}
+
 MakeModel make_encoder(
     EncoderConfigOf config,
     EncoderNamesOf names,
@@ -114,7 +155,8 @@ ModelFamily encoder_family(const EncoderFamily& family) {
            "ForSequenceClassification", EncoderHead::kSequenceClassification),
        architecture(
            "ForTokenClassification", EncoderHead::kTokenClassification),
-       architecture("ForQuestionAnswering", EncoderHead::kQuestionAnswering)}};
+       architecture("ForQuestionAnswering", EncoderHead::kQuestionAnswering),
+       architecture("ForMultipleChoice", EncoderHead::kMultipleChoice)}};
 }
 
 } // namespace tessera::zoo

@@ -16,6 +16,13 @@ EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id);
 /// Embeddings, layers and pooler; without heads.
 NameTable bert_like_names(std::string prefix, EncoderHead head);
 
+/// What RoBERTa changed: positions count from the padding token on, and classes
+/// have a pooler of their own.
+EncoderConfig roberta_like_config(const ConfigFields& fields);
+
+/// With heads.
+NameTable roberta_like_names(std::string prefix, EncoderHead head);
+
 using EncoderConfigOf = EncoderConfig (*)(const ConfigFields& fields);
 using EncoderNamesOf = NameTable (*)(EncoderHead head);
 
@@ -28,8 +35,8 @@ struct EncoderFamily {
 };
 
 /// ...ForMaskedLM (made where config.json names none), ...Model,
-/// ...ForSequenceClassification, ...ForTokenClassification and
-/// ...ForQuestionAnswering.
+/// ...ForSequenceClassification, ...ForTokenClassification,
+/// ...ForQuestionAnswering and ...ForMultipleChoice.
 ModelFamily encoder_family(const EncoderFamily& family);
 
 MakeModel make_encoder(

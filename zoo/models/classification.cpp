@@ -13,6 +13,13 @@ constexpr const char* kRegression = "regression";
 constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
 
+/// A place outside of the text is not predicted.
+at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
+  const int64_t outside = logits.size(1);
+  return cross_entropy(
+      logits, places.flatten().clamp(0, outside), {.ignore_index = outside});
+}
+
 } // namespace
 
 ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
@@ -51,6 +58,22 @@ at::Tensor classifier_loss(
     return at::binary_cross_entropy_with_logits(logits, labels);
   }
   return cross_entropy(logits, labels.flatten());
+}
+
+void add_answers(
+    const ModelInput& input,
+    const at::Tensor& logits,
+    ModelOutput& output) {
+  const at::Tensor start = logits.select(-1, 0);
+  const at::Tensor end = logits.select(-1, 1);
+  output.others["start_logits"] = start;
+  output.others["end_logits"] = end;
+  const auto from = input.others.find("start_positions");
+  const auto to = input.others.find("end_positions");
+  if (from != input.others.end() && to != input.others.end()) {
+    output.loss =
+        (place_loss(start, from->second) + place_loss(end, to->second)) / 2;
+  }
 }
 
 at::Tensor last_token_places(

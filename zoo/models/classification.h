@@ -3,6 +3,7 @@
 // What sequence classifiers of all families share.
 
 #include "tessera/zoo/models/config_fields.h"
+#include "tessera/zoo/models/model.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -30,6 +31,14 @@ at::Tensor classifier_loss(
     const at::Tensor& logits,
     const at::Tensor& labels,
     const ClassifierOptions& options);
+
+/// Results of question answering: `start_logits` and `end_logits` [B, S] from
+/// logits [B, S, 2], and a loss if the input has `start_positions` and
+/// `end_positions` [B]; places outside of the text count for nothing.
+void add_answers(
+    const ModelInput& input,
+    const at::Tensor& logits,
+    ModelOutput& output);
 
 /// The place of each row's last token that is not padding: int64 [B]. Without a
 /// padding token it is the last one, and there may be one row only.

@@ -58,9 +58,9 @@ std::vector<LayerCost> costs_of(const DecoderConfig& config, DecoderHead head) {
 }
 
 std::vector<std::string> fresh_parts(DecoderHead head) {
-  return head == DecoderHead::kSequenceClassification
-             ? std::vector<std::string>{"score."}
-             : std::vector<std::string>{};
+  return head == DecoderHead::kBase || head == DecoderHead::kCausalLm
+             ? std::vector<std::string>{}
+             : std::vector<std::string>{"score."};
 }
 
 } // namespace
@@ -163,13 +163,26 @@ void Decoder::make_end() {
         context_,
         {embedded, decoder_.vocab, decoder_.head_bias, 1, decoder_.deviation});
   }
-  if (head_kind_ == DecoderHead::kSequenceClassification) {
-    // Every rank computes all of it from whole hidden states.
+  // Every rank computes all of it from whole hidden states.
+  const auto score = [&](int64_t outputs, bool bias) {
     score_ = Linear::column(
         *this,
         "score",
         LayerContext(),
-        {embedded, decoder_.classifier.labels, false, 1, decoder_.deviation});
+        {embedded, outputs, bias, 1, decoder_.deviation});
+  };
+  switch (head_kind_) {
+    case DecoderHead::kSequenceClassification:
+      score(decoder_.classifier.labels, false);
+      break;
+    case DecoderHead::kTokenClassification:
+      score(decoder_.classifier.labels, decoder_.token_bias);
+      break;
+    case DecoderHead::kQuestionAnswering:
+      score(2, true);
+      break;
+    default:
+      break;
   }
 }
 
@@ -193,6 +206,10 @@ void Decoder::check(const ModelInput& input) const {
       kDecoderInputs.end() - (decoder_.token_types ? 0 : 1));
   if (decoder_.prefix) {
     taken.emplace_back("sep");
+  }
+  if (head_kind_ == DecoderHead::kQuestionAnswering) {
+    std::erase(taken, "labels");
+    taken.insert(taken.end(), {"start_positions", "end_positions"});
   }
   check_not_taken(input, taken);
   TESSERA_CHECK(
@@ -333,6 +350,10 @@ ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
     }
   } else if (head_kind_ == DecoderHead::kSequenceClassification) {
     add_classifier(input, output);
+  } else if (head_kind_ == DecoderHead::kTokenClassification) {
+    add_token_classifier(input, output);
+  } else if (head_kind_ == DecoderHead::kQuestionAnswering) {
+    add_answers(input, score_.forward(output.last_hidden_state), output);
   }
   if (head_kind_ != DecoderHead::kBase) {
     output.last_hidden_state = at::Tensor();
@@ -405,6 +426,17 @@ void Decoder::add_classifier(const ModelInput& input, ModelOutput& output) {
   if (input.labels.defined()) {
     output.loss =
         classifier_loss(output.logits, input.labels, decoder_.classifier);
+  }
+}
+
+void Decoder::add_token_classifier(
+    const ModelInput& input,
+    ModelOutput& output) {
+  check_same_shape("labels", input.labels, input.input_ids);
+  output.logits = score_.forward(LayerContext().dropout(
+      output.last_hidden_state, decoder_.classifier_dropout, is_training()));
+  if (input.labels.defined()) {
+    output.loss = cross_entropy(output.logits, input.labels);
   }
 }
 

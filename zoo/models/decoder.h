@@ -15,7 +15,13 @@
 
 namespace tessera::zoo {
 
-enum class DecoderHead { kBase, kCausalLm, kSequenceClassification };
+enum class DecoderHead {
+  kBase,
+  kCausalLm,
+  kSequenceClassification, ///< by the last token
+  kTokenClassification,
+  kQuestionAnswering, ///< where the answer begins and where it ends
+};
 
 /// What makes a decoder; a family fills it from its config.json.
 struct DecoderConfig {
@@ -53,6 +59,8 @@ struct DecoderConfig {
   bool labels_in_place = false;
   std::optional<int64_t> padding_token; ///< of inputs, for classification
   ClassifierOptions classifier;
+  double classifier_dropout = 0; ///< of tokens that are classified
+  bool token_bias = true; ///< the classifier of tokens has one
 };
 
 /// With LayerContext::context() a rank works on its own tokens of the batch:
@@ -68,7 +76,8 @@ struct DecoderConfig {
 ///
 /// Takes input_ids, attention_mask, position_ids, token_type_ids where the
 /// model has them, `sep` where it has a prefix, and labels: tokens [B, S], of
-/// which each predicts the next one, or classes.
+/// which each predicts the next one, or classes [B] or [B, S]; for questions
+/// see add_answers().
 class Decoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -113,6 +122,7 @@ class Decoder : public Model {
   /// averaged.
   void add_router_losses(const ModelInput& input, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
+  void add_token_classifier(const ModelInput& input, ModelOutput& output);
 
   DecoderConfig decoder_;
   DecoderHead head_kind_;

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/encoder.h"
 
-#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
-#include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/torch.h>
 
-#include <string_view>
 #include <utility>
 
 namespace tessera::zoo {
@@ -74,11 +71,18 @@ bool Encoder::predicts_tokens() const {
 bool Encoder::pools() const {
   return head_kind_ == EncoderHead::kBase ||
          head_kind_ == EncoderHead::kPreTraining ||
+         head_kind_ == EncoderHead::kNextSentence ||
+         head_kind_ == EncoderHead::kMultipleChoice ||
          head_kind_ == EncoderHead::kSequenceClassification;
 }
 
+bool Encoder::has_windows() const {
+  return encoder_.layers.front().reach > 0;
+}
+
 void Encoder::make_embeddings() {
-  const bool is_tied = stage().has_last() && predicts_tokens();
+  const bool is_tied =
+      stage().has_last() && predicts_tokens() && encoder_.tied_head;
   if (!stage().has_first() && !is_tied) {
     return;
   }
@@ -131,62 +135,23 @@ void Encoder::make_end() {
                 encoder_.vocab,
                 encoder_.head_activation,
                 encoder_.norm,
-                encoder_.deviation}));
-    if (head_kind_ == EncoderHead::kPreTraining) {
+                encoder_.deviation,
+                encoder_.tied_head}));
+  }
+  switch (head_kind_) {
+    case EncoderHead::kBase:
+    case EncoderHead::kMaskedLm:
+      break;
+    case EncoderHead::kPreTraining:
+    case EncoderHead::kNextSentence:
       next_sentence_ = whole("next_sentence", 2);
-    }
-  } else if (head_kind_ != EncoderHead::kBase) {
-    classifier_ = whole("classifier", encoder_.classifier.labels);
+      break;
+    case EncoderHead::kMultipleChoice:
+      classifier_ = whole("classifier", 1);
+      break;
+    default:
+      classifier_ = whole("classifier", encoder_.classifier.labels);
   }
-}
-
-void Encoder::check(const ModelInput& input) const {
-  check_ids("input_ids", input.input_ids, encoder_.vocab);
-  check_same_shape("attention_mask", input.attention_mask, input.input_ids);
-  if (input.token_type_ids.defined()) {
-    check_ids("token_type_ids", input.token_type_ids, encoder_.token_types);
-    check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
-  }
-  std::vector<std::string_view> taken = {
-      "input_ids", "attention_mask", "position_ids", "token_type_ids"};
-  if (head_kind_ == EncoderHead::kQuestionAnswering) {
-    taken.insert(taken.end(), {"start_positions", "end_positions"});
-  } else if (head_kind_ != EncoderHead::kBase) {
-    taken.emplace_back("labels");
-  }
-  if (head_kind_ == EncoderHead::kPreTraining) {
-    taken.emplace_back("next_sentence_label");
-  }
-  check_not_taken(input, taken);
-  const int64_t length = input.input_ids.size(1);
-  const int64_t most =
-      encoder_.positions - (encoder_.positions_skip_padding
-                                ? encoder_.padding_id.value_or(0) + 1
-                                : 0);
-  TESSERA_CHECK(
-      length <= most,
-      "sequences of ",
-      length,
-      " tokens; the model has positions for ",
-      most,
-      "; cut the texts");
-  if (input.position_ids.defined()) {
-    check_ids("position_ids", input.position_ids, encoder_.positions);
-  }
-}
-
-at::Tensor Encoder::position_ids(const ModelInput& input) const {
-  if (input.position_ids.defined()) {
-    return input.position_ids;
-  }
-  if (encoder_.positions_skip_padding) {
-    const int64_t padding = encoder_.padding_id.value_or(0);
-    return positions_without_padding(input.input_ids.ne(padding)) + padding + 1;
-  }
-  return torch::arange(
-             input.input_ids.size(1),
-             input.input_ids.options().dtype(at::kLong))
-      .unsqueeze(0);
 }
 
 at::Tensor Encoder::embed(const ModelInput& input) {
@@ -205,15 +170,21 @@ at::Tensor Encoder::embed(const ModelInput& input) {
 }
 
 LayerState Encoder::run_layers(
-    const ModelInput& input,
+    const ModelInput& given,
     LayerState state,
     int begin,
     int end) {
+  const ModelInput input = texts_of(given);
   if (begin == 0) {
     state.hidden = embed(input);
   }
   LayerInput layer;
-  layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  if (has_windows()) {
+    layer.banded = BandedTokens::of(
+        input.attention_mask, global_mask(input), input.input_ids);
+  } else {
+    layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  }
   run_range(layers_, begin, end, layer, input.hidden_states, state);
   return state;
 }

@@ -22,6 +22,8 @@ enum class EncoderHead {
   kSequenceClassification,
   kTokenClassification,
   kQuestionAnswering, ///< where the answer begins and where it ends
+  kMultipleChoice, ///< which of several texts it is
+  kNextSentence, ///< whether one text follows the other
 };
 
 /// What makes an encoder; a family fills it from its config.json.
@@ -41,26 +43,38 @@ struct EncoderConfig {
   std::vector<TransformerLayerOptions> layers;
 
   std::string head_activation = "gelu"; ///< of the masked LM
+  bool tied_head = true; ///< its weight is the embedding's
   ClassifierOptions classifier;
   double classifier_dropout = 0;
+  double choice_dropout = 0; ///< the same, for multiple choice
+  /// Where layers have windows: behind which questions end, which are global
+  /// tokens unless the input says which are; see Encoder.
+  int64_t separator_id = 0;
   /// The first token's features are dropped before they are pooled too, for
   /// classification of sequences (RoBERTa).
   bool dropout_before_pooler = false;
 };
 
 /// Modules: `embeddings.tokens`, `.positions`, `.token_types`, `.norm`;
-/// `layers.N` (TransformerLayer); `pooler` of a base model, sequence
-/// classification and pre-training; and the head: `head` (MaskedLmHead),
-/// `next_sentence`, or `classifier`, which is also what finds answers. The last
-/// stage of a pipeline has `embeddings.tokens` too where the head is tied to
-/// it.
+/// `layers.N` (TransformerLayer); `pooler` of a base model and of heads for
+/// whole texts; and the head: `head` (MaskedLmHead), `next_sentence`, or
+/// `classifier`, which is also what finds answers. The last stage of a pipeline
+/// has `embeddings.tokens` too where the head is tied to it.
 ///
 /// Takes input_ids, attention_mask, position_ids, token_type_ids, and of
 /// labels: tokens [B, S] (-100 where nothing is predicted); classes [B] or
 /// [B, S]; `start_positions` and `end_positions` [B], of which those outside of
 /// the text count for nothing; pre-training also `next_sentence_label` [B].
 /// Results of questions are `start_logits` and `end_logits` [B, S]; of
-/// pre-training `prediction_logits` and `seq_relationship_logits`.
+/// pre-training `prediction_logits` and `seq_relationship_logits`. Multiple
+/// choice takes [B, choices, S] of everything about tokens, labels [B], and
+/// gives logits [B, choices].
+///
+/// Where layers have windows it also takes `global_attention_mask` [B, S], 1
+/// for tokens that see all and are seen by all; or an attention_mask that is 2
+/// there. Without one the first token is global for classification of texts,
+/// those before the first of three separators for questions, and those behind
+/// it for multiple choice.
 class Encoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -87,8 +101,12 @@ class Encoder : public Model {
  private:
   bool predicts_tokens() const;
   bool pools() const;
+  bool has_windows() const;
   void make_embeddings();
   void make_end();
+  /// Of multiple choice, a row for each text; else as it is.
+  ModelInput texts_of(const ModelInput& choices) const;
+  at::Tensor global_mask(const ModelInput& input) const;
   at::Tensor embed(const ModelInput& input);
   at::Tensor position_ids(const ModelInput& input) const;
   at::Tensor dropped(const at::Tensor& x) const;
@@ -103,7 +121,7 @@ class Encoder : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);
-  void answer(
+  void follow(
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);

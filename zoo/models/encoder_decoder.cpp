@@ -12,10 +12,10 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -25,7 +25,8 @@ std::vector<LayerCost> costs_of(
     const EncoderDecoderConfig& config,
     EncoderDecoderHead head) {
   std::vector<TransformerLayerOptions> layers = config.encoder.layers;
-  if (head != EncoderDecoderHead::kEncoderOnly) {
+  if (head != EncoderDecoderHead::kEncoderOnly &&
+      head != EncoderDecoderHead::kTokenClassification) {
     layers.insert(
         layers.end(),
         config.decoder.layers.begin(),
@@ -36,6 +37,18 @@ std::vector<LayerCost> costs_of(
       head == EncoderDecoderHead::kLanguageModel
           ? config.vocab * config.features
           : 0);
+}
+
+/// The last place of each row where `found` [B, S] is true: [B].
+at::Tensor last_places(const at::Tensor& found, int64_t token) {
+  TESSERA_CHECK(
+      found.any(1).all().item<bool>(),
+      "a row of input_ids lacks the token ",
+      token,
+      ", which ends a text: it is classified there");
+  return (found *
+          torch::arange(found.size(1), found.options().dtype(at::kLong)))
+      .argmax(-1);
 }
 
 /// Those of a half that begins behind `before` layers.
@@ -64,7 +77,7 @@ EncoderDecoder::EncoderDecoder(
           std::move(json),
           std::move(names),
           StageLayers(context.place(), costs_of(config, head)),
-          {"head."}),
+          {"head.", "pooler.", "classifier."}),
       config_(config),
       head_kind_(head),
       context_(context),
@@ -81,18 +94,49 @@ EncoderDecoder::EncoderDecoder(
                : register_module(name, RelativeStack(context_, options, own));
   };
   encoder_ = make_half("encoder", config_.encoder, 0);
-  if (!has_decoder()) {
-    return;
+  if (has_decoder()) {
+    decoder_ = make_half("decoder", config_.decoder, encoder_layers_);
   }
-  decoder_ = make_half("decoder", config_.decoder, encoder_layers_);
-  if (head_kind_ == EncoderDecoderHead::kLanguageModel && !config_.tied_head &&
-      stage().has_last()) {
+  if (stage().has_last()) {
     const NumberedInit init(stage().count());
-    head_ = Linear::column(
+    make_end();
+  }
+}
+
+void EncoderDecoder::make_end() {
+  // Every rank computes classes from whole hidden states.
+  const auto whole = [&](const char* name, int64_t outputs) {
+    return Linear::column(
         *this,
-        "head",
-        context_,
-        {config_.features, config_.vocab, false, 1, config_.head_deviation});
+        name,
+        LayerContext(),
+        {config_.features, outputs, true, 1, config_.class_deviation});
+  };
+  switch (head_kind_) {
+    case EncoderDecoderHead::kLanguageModel:
+      if (!config_.tied_head) {
+        head_ = Linear::column(
+            *this,
+            "head",
+            context_,
+            {config_.features,
+             config_.vocab,
+             false,
+             1,
+             config_.head_deviation});
+      }
+      break;
+    case EncoderDecoderHead::kSequenceClassification:
+      pooler_ = whole("pooler", config_.features);
+      [[fallthrough]];
+    case EncoderDecoderHead::kTokenClassification:
+      classifier_ = whole("classifier", config_.classifier.labels);
+      break;
+    case EncoderDecoderHead::kQuestionAnswering:
+      classifier_ = whole("classifier", 2);
+      break;
+    default:
+      break;
   }
 }
 
@@ -115,21 +159,30 @@ void EncoderDecoder::make_embedding() {
 void EncoderDecoder::check(const ModelInput& input) const {
   check_ids("input_ids", input.input_ids, config_.vocab);
   check_same_shape("attention_mask", input.attention_mask, input.input_ids);
-  constexpr std::array<std::string_view, 5> kTaken = {
-      "input_ids",
-      "attention_mask",
-      "decoder_input_ids",
-      "decoder_attention_mask",
-      "labels"};
+  std::vector<std::string_view> taken = {"input_ids", "attention_mask"};
+  if (has_decoder()) {
+    taken.insert(taken.end(), {"decoder_input_ids", "decoder_attention_mask"});
+  }
+  switch (head_kind_) {
+    case EncoderDecoderHead::kBase:
+    case EncoderDecoderHead::kEncoderOnly:
+      break;
+    case EncoderDecoderHead::kQuestionAnswering:
+      taken.insert(taken.end(), {"start_positions", "end_positions"});
+      break;
+    default:
+      taken.emplace_back("labels");
+  }
+  check_not_taken(input, taken);
   if (!has_decoder()) {
-    check_not_taken(input, std::span(kTaken).first(2));
+    check_same_shape("labels", input.labels, input.input_ids);
     return;
   }
-  const bool is_lm = head_kind_ == EncoderDecoderHead::kLanguageModel;
-  check_not_taken(input, std::span(kTaken).first(is_lm ? 5 : 4));
   const at::Tensor ids = decoder_ids(input);
   check_ids("decoder_input_ids", ids, config_.vocab);
-  check_same_shape("labels", input.labels, ids);
+  if (head_kind_ == EncoderDecoderHead::kLanguageModel) {
+    check_same_shape("labels", input.labels, ids);
+  }
   check_mask(
       "decoder_attention_mask",
       input.decoder_attention_mask,
@@ -147,6 +200,10 @@ void EncoderDecoder::check(const ModelInput& input) const {
 at::Tensor EncoderDecoder::decoder_ids(const ModelInput& input) const {
   if (input.decoder_input_ids.defined()) {
     return input.decoder_input_ids;
+  }
+  if (head_kind_ == EncoderDecoderHead::kSequenceClassification ||
+      head_kind_ == EncoderDecoderHead::kQuestionAnswering) {
+    return at::constant_pad_nd(input.input_ids, {1, -1}, config_.start_token);
   }
   TESSERA_CHECK(
       input.labels.defined() && input.labels.dim() == 2,
@@ -254,8 +311,12 @@ ModelOutput EncoderDecoder::output(
     encoded.push_back(memory);
   }
   if (!has_decoder()) {
-    output.last_hidden_state = memory;
     output.hidden_states = std::move(encoded);
+    if (head_kind_ == EncoderDecoderHead::kEncoderOnly) {
+      output.last_hidden_state = memory;
+    } else {
+      classify(input, memory, output);
+    }
     return output;
   }
   if (memory.defined()) {
@@ -281,10 +342,42 @@ ModelOutput EncoderDecoder::output(
   }
   if (is_lm) {
     add_language_head(input, hidden, output);
-  } else {
+  } else if (head_kind_ == EncoderDecoderHead::kBase) {
     output.last_hidden_state = last;
+  } else {
+    classify(input, last, output);
   }
   return output;
+}
+
+void EncoderDecoder::classify(
+    const ModelInput& input,
+    const at::Tensor& last,
+    ModelOutput& output) {
+  const auto dropped = [&](const at::Tensor& x) {
+    return LayerContext().dropout(x, config_.classifier_dropout, is_training());
+  };
+  if (head_kind_ == EncoderDecoderHead::kQuestionAnswering) {
+    add_answers(input, classifier_.forward(last), output);
+    return;
+  }
+  if (head_kind_ == EncoderDecoderHead::kTokenClassification) {
+    output.logits = classifier_.forward(dropped(last));
+    if (input.labels.defined()) {
+      output.loss = cross_entropy(output.logits, input.labels);
+    }
+    return;
+  }
+  const at::Tensor ends =
+      last_places(input.input_ids.eq(config_.end_token), config_.end_token);
+  const at::Tensor rows = torch::arange(ends.size(0), ends.options());
+  const at::Tensor pooled =
+      at::tanh(pooler_.forward(dropped(last.index({rows, ends}))));
+  output.logits = classifier_.forward(dropped(pooled));
+  if (input.labels.defined()) {
+    output.loss =
+        classifier_loss(output.logits, input.labels, config_.classifier);
+  }
 }
 
 void EncoderDecoder::add_language_head(

@@ -4,6 +4,7 @@
 
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/models/relative_stack.h"
 
@@ -15,6 +16,9 @@ enum class EncoderDecoderHead {
   kBase, ///< what the decoder makes
   kLanguageModel,
   kEncoderOnly, ///< there is no decoder
+  kSequenceClassification, ///< by what the decoder makes at the end of a text
+  kTokenClassification, ///< of the encoder's tokens; there is no decoder
+  kQuestionAnswering, ///< where the answer begins and where it ends
 };
 
 /// What makes an encoder-decoder; a family fills it from its config.json.
@@ -24,6 +28,7 @@ struct EncoderDecoderConfig {
   double dropout = 0; ///< of embeddings
   double embedding_deviation = 1; ///< of fresh weights
   double head_deviation = 1; ///< of a head's that is not tied
+  double class_deviation = 0.02; ///< of a classifier's
 
   RelativeStackOptions encoder;
   RelativeStackOptions decoder; ///< its layers have cross-attention
@@ -32,19 +37,24 @@ struct EncoderDecoderConfig {
   double head_scale = 1; ///< of what is multiplied with it
   int64_t start_token = 0; ///< what the decoder begins with
   int64_t padding_token = 0;
+  int64_t end_token = 1; ///< of a text, for classification
+  ClassifierOptions classifier;
+  double classifier_dropout = 0;
 };
 
 /// Modules: `embeddings.tokens` for both texts, `encoder` and `decoder`
-/// (RelativeStack), and `head`, or nothing where it is tied. In a pipeline the
+/// (RelativeStack), and `head`, or nothing where it is tied, or `classifier`,
+/// before which classification of texts has `pooler`. In a pipeline the
 /// embedding is where the encoder begins, where the decoder begins, and where
 /// the tied head is.
 ///
 /// Takes input_ids [B, S], attention_mask, decoder_input_ids [B, T],
 /// decoder_attention_mask and labels [B, T], tokens, -100 where nothing is
 /// predicted; without decoder_input_ids the decoder is given the labels, moved
-/// by one. Results are those of the decoder, beside
-/// `encoder_last_hidden_state`, `encoder_hidden_states.N` and
-/// `decoder_hidden_states.N`.
+/// by one, and for classification and questions the input. Labels are then
+/// classes [B], or [B, S] of tokens, or those of add_answers(). Results are
+/// those of the decoder, beside `encoder_last_hidden_state`,
+/// `encoder_hidden_states.N` and `decoder_hidden_states.N`.
 class EncoderDecoder : public Model {
  public:
   /// @param json config.json, kept.
@@ -73,9 +83,11 @@ class EncoderDecoder : public Model {
 
  private:
   bool has_decoder() const {
-    return head_kind_ != EncoderDecoderHead::kEncoderOnly;
+    return head_kind_ != EncoderDecoderHead::kEncoderOnly &&
+           head_kind_ != EncoderDecoderHead::kTokenClassification;
   }
   void make_embedding();
+  void make_end();
   at::Tensor decoder_ids(const ModelInput& input) const;
   void start(
       RelativeStack& half,
@@ -84,6 +96,11 @@ class EncoderDecoder : public Model {
       LayerState& state);
   void encode(const ModelInput& input, LayerState& state, int begin, int end);
   void decode(const ModelInput& input, LayerState& state, int begin, int end);
+  /// @param last what the model makes of tokens, whole.
+  void classify(
+      const ModelInput& input,
+      const at::Tensor& last,
+      ModelOutput& output);
   void add_language_head(
       const ModelInput& input,
       const at::Tensor& hidden,
@@ -95,7 +112,7 @@ class EncoderDecoder : public Model {
   int encoder_layers_;
   Embedding tokens_;
   RelativeStack encoder_{nullptr}, decoder_{nullptr};
-  Linear head_;
+  Linear head_, pooler_, classifier_;
 };
 
 } // namespace tessera::zoo

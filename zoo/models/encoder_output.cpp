@@ -11,19 +11,11 @@
 
 namespace tessera::zoo {
 
-namespace {
-
-/// A place outside of the text is not predicted.
-at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
-  const int64_t outside = logits.size(1);
-  return cross_entropy(
-      logits, places.flatten().clamp(0, outside), {.ignore_index = outside});
-}
-
-} // namespace
-
 at::Tensor Encoder::dropped(const at::Tensor& x) const {
-  return LayerContext().dropout(x, encoder_.classifier_dropout, is_training());
+  const double share = head_kind_ == EncoderHead::kMultipleChoice
+                           ? encoder_.choice_dropout
+                           : encoder_.classifier_dropout;
+  return LayerContext().dropout(x, share, is_training());
 }
 
 at::Tensor Encoder::pooled(const at::Tensor& hidden) {
@@ -59,10 +51,14 @@ ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
       break;
     case EncoderHead::kSequenceClassification:
     case EncoderHead::kTokenClassification:
+    case EncoderHead::kMultipleChoice:
       classify(input, whole, output);
       break;
     case EncoderHead::kQuestionAnswering:
-      answer(input, whole, output);
+      add_answers(input, classifier_.forward(whole), output);
+      break;
+    case EncoderHead::kNextSentence:
+      follow(input, whole, output);
       break;
   }
   return output;
@@ -73,14 +69,27 @@ at::Tensor Encoder::predict_tokens(
     const at::Tensor& hidden,
     at::Tensor& logits) {
   check_same_shape("labels", input.labels, input.input_ids);
-  const VocabHead head(context_, encoder_.vocab);
-  const at::Tensor x = head_->forward(hidden);
+  const at::Tensor weight =
+      encoder_.tied_head ? tokens_.weight() : head_->own_weight();
   const at::Tensor bias = head_->own_bias();
+  const VocabHead head(context_, encoder_.vocab);
   if (input.loss_only) {
     TESSERA_CHECK(input.labels.defined(), "loss_only without labels");
-    return head.loss(x, tokens_.weight(), bias, input.labels);
+    if (context_.parallel() != nullptr) {
+      return head.loss(head_->forward(hidden), weight, bias, input.labels);
+    }
+    // Few tokens are masked: the others need no head.
+    const at::Tensor labels = input.labels.flatten();
+    const at::Tensor masked =
+        labels.ne(CrossEntropyOptions().ignore_index).nonzero().squeeze(1);
+    return head.loss(
+        head_->forward(hidden.flatten(0, 1).index_select(0, masked)),
+        weight,
+        bias,
+        labels.index_select(0, masked));
   }
-  logits = head.logits(x, tokens_.weight(), bias);
+  const at::Tensor x = head_->forward(hidden);
+  logits = head.logits(x, weight, bias);
   return input.labels.defined() ? cross_entropy(logits, input.labels)
                                 : at::Tensor();
 }
@@ -92,31 +101,30 @@ void Encoder::classify(
   const bool of_tokens = head_kind_ == EncoderHead::kTokenClassification;
   output.logits =
       classifier_.forward(dropped(of_tokens ? hidden : pooled(hidden)));
+  if (head_kind_ == EncoderHead::kMultipleChoice) {
+    output.logits = output.logits.view({-1, input.input_ids.size(1)});
+  }
   if (!input.labels.defined()) {
     return;
   }
   if (of_tokens) {
     check_same_shape("labels", input.labels, input.input_ids);
     output.loss = cross_entropy(output.logits, input.labels);
+  } else if (head_kind_ == EncoderHead::kMultipleChoice) {
+    output.loss = cross_entropy(output.logits, input.labels.flatten());
   } else {
     output.loss =
         classifier_loss(output.logits, input.labels, encoder_.classifier);
   }
 }
 
-void Encoder::answer(
+void Encoder::follow(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const at::Tensor logits = classifier_.forward(hidden);
-  const at::Tensor start = logits.select(-1, 0);
-  const at::Tensor end = logits.select(-1, 1);
-  output.others = {{"start_logits", start}, {"end_logits", end}};
-  const auto from = input.others.find("start_positions");
-  const auto to = input.others.find("end_positions");
-  if (from != input.others.end() && to != input.others.end()) {
-    output.loss =
-        (place_loss(start, from->second) + place_loss(end, to->second)) / 2;
+  output.logits = next_sentence_.forward(pooled(hidden));
+  if (input.labels.defined()) {
+    output.loss = cross_entropy(output.logits, input.labels.flatten());
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/families.h"
 
+#include <utility>
+
 namespace tessera::zoo {
 
 std::vector<ModelFamily> built_in_families() {
@@ -14,6 +16,7 @@ std::vector<ModelFamily> built_in_families() {
       gpt2_family(),
       gptj_family(),
       llama_family(),
+      longformer_family(),
       mt5_family(),
       opt_family(),
       qwen2_family(),
@@ -25,36 +28,77 @@ std::vector<ModelFamily> built_in_families() {
   };
 }
 
+namespace {
+
+NameTable names_of(const DecoderFamily& family, DecoderHead head) {
+  NameTable names = family.names();
+  names.is_base = head == DecoderHead::kBase;
+  names.other_prefix = family.answers_prefix;
+  if (head == DecoderHead::kQuestionAnswering &&
+      !family.answers_prefix.empty()) {
+    std::swap(names.prefix, names.other_prefix);
+  }
+  const std::string score =
+      head == DecoderHead::kQuestionAnswering     ? "qa_outputs"
+      : head == DecoderHead::kTokenClassification ? family.token_score
+                                                  : family.score;
+  names.head = {{family.head, {"head"}}, {score, {"score"}}};
+  // Heads that this architecture does not have, or a tied one once more.
+  for (const std::string& other :
+       {family.head,
+        family.score,
+        family.token_score,
+        std::string("qa_outputs")}) {
+    names.ignored.push_back(other + ".weight");
+    names.ignored.push_back(other + ".bias");
+  }
+  return names;
+}
+
+DecoderConfig config_of(
+    const DecoderFamily& family,
+    DecoderHead head,
+    const ConfigFields& fields) {
+  DecoderConfig config = family.config(fields);
+  if (head == DecoderHead::kTokenClassification) {
+    config.classifier_dropout =
+        fields.probability({"classifier_dropout", "hidden_dropout"}, 0.1);
+    config.token_bias = fields.get<bool>({"token_classification_bias"}, true);
+  }
+  return config;
+}
+
+} // namespace
+
 ModelFamily decoder_family(const DecoderFamily& family) {
   const auto make = [family](DecoderHead head) -> MakeModel {
     return [family, head](
                const ConfigFields& fields,
                const LayerContext& context,
                nlohmann::json json) -> std::shared_ptr<Model> {
-      NameTable names = family.names();
-      names.is_base = head == DecoderHead::kBase;
-      names.head = {{family.head, {"head"}}, {family.score, {"score"}}};
-      // Heads that this architecture does not have, or a tied one once more.
-      for (const std::string& other : {family.head, family.score}) {
-        names.ignored.push_back(other + ".weight");
-        names.ignored.push_back(other + ".bias");
-      }
       return std::make_shared<Decoder>(
-          family.config(fields),
+          config_of(family, head, fields),
           head,
           context,
           std::move(json),
-          std::move(names));
+          names_of(family, head));
     };
   };
   ModelFamily result{
       family.model_type,
       {{family.causal_lm, make(DecoderHead::kCausalLm)},
        {family.base, make(DecoderHead::kBase)}}};
-  if (!family.sequence_classification.empty()) {
-    result.architectures.push_back(
-        {family.sequence_classification,
-         make(DecoderHead::kSequenceClassification)});
+  for (const auto& [name, head] :
+       {std::pair(
+            family.sequence_classification,
+            DecoderHead::kSequenceClassification),
+        std::pair(
+            family.token_classification, DecoderHead::kTokenClassification),
+        std::pair(
+            family.question_answering, DecoderHead::kQuestionAnswering)}) {
+    if (!name.empty()) {
+      result.architectures.push_back({name, make(head)});
+    }
   }
   return result;
 }

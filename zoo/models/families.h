@@ -21,6 +21,7 @@ ModelFamily glm_family();
 ModelFamily gpt2_family();
 ModelFamily gptj_family();
 ModelFamily llama_family();
+ModelFamily longformer_family();
 ModelFamily mt5_family();
 ModelFamily opt_family();
 ModelFamily qwen2_family();
@@ -36,12 +37,17 @@ struct DecoderFamily {
   std::string base; ///< "GPT2Model"
   std::string causal_lm; ///< "GPT2LMHeadModel"
   std::string sequence_classification; ///< "" where there is none
+  std::string token_classification; ///< the same
+  std::string question_answering; ///< the same
   DecoderConfig (*config)(const ConfigFields& fields);
   /// Without heads: those are the same everywhere.
   NameTable (*names)();
-  /// The names of the language model's head and the classifier's.
+  /// The names of the language model's head and the classifiers'.
   std::string head = "lm_head";
   std::string score = "score";
+  std::string token_score = "score";
+  /// The prefix of what answers questions, where it is not that of the others.
+  std::string answers_prefix;
 };
 
 ModelFamily decoder_family(const DecoderFamily& family);

@@ -72,6 +72,7 @@ ModelFamily glm_family() {
        .base = "GlmModel",
        .causal_lm = "GlmForCausalLM",
        .sequence_classification = "GlmForSequenceClassification",
+       .token_classification = "GlmForTokenClassification",
        .config = glm_config,
        .names = glm_names});
   for (Architecture& first : blank_infilling_architectures()) {
@@ -86,6 +87,7 @@ ModelFamily glm4_family() {
        .base = "Glm4Model",
        .causal_lm = "Glm4ForCausalLM",
        .sequence_classification = "Glm4ForSequenceClassification",
+       .token_classification = "Glm4ForTokenClassification",
        .config = glm4_config,
        .names = glm4_names});
 }

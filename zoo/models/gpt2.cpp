@@ -98,8 +98,11 @@ ModelFamily gpt2_family() {
        .base = "GPT2Model",
        .causal_lm = "GPT2LMHeadModel",
        .sequence_classification = "GPT2ForSequenceClassification",
+       .token_classification = "GPT2ForTokenClassification",
+       .question_answering = "GPT2ForQuestionAnswering",
        .config = config,
-       .names = names});
+       .names = names,
+       .token_score = "classifier"});
 }
 
 } // namespace tessera::zoo

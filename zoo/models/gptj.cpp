@@ -81,6 +81,7 @@ ModelFamily gptj_family() {
        .base = "GPTJModel",
        .causal_lm = "GPTJForCausalLM",
        .sequence_classification = "GPTJForSequenceClassification",
+       .question_answering = "GPTJForQuestionAnswering",
        .config = config,
        .names = names});
 }

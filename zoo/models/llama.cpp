@@ -30,8 +30,11 @@ ModelFamily llama_family() {
        .base = "LlamaModel",
        .causal_lm = "LlamaForCausalLM",
        .sequence_classification = "LlamaForSequenceClassification",
+       .token_classification = "LlamaForTokenClassification",
+       .question_answering = "LlamaForQuestionAnswering",
        .config = config,
-       .names = names});
+       .names = names,
+       .answers_prefix = "transformer."});
 }
 
 } // namespace tessera::zoo

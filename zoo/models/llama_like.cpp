@@ -60,7 +60,10 @@ DecoderConfig llama_like_config(
   return decoder;
 }
 
-void read_windows(const ConfigFields& fields, DecoderConfig& decoder) {
+void read_windows(
+    const ConfigFields& fields,
+    DecoderConfig& decoder,
+    IsLocal is_local) {
   if (!fields.get<bool>({"use_sliding_window"}, false)) {
     return;
   }
@@ -76,7 +79,7 @@ void read_windows(const ConfigFields& fields, DecoderConfig& decoder) {
   decoder.window = fields.size({"sliding_window"}, 4096);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     decoder.layers[i].local =
-        types ? (*types)[i] == "sliding_attention" : i >= first;
+        types ? (*types)[i] == "sliding_attention" : is_local(i, first);
   }
 }
 

@@ -15,9 +15,20 @@ DecoderConfig llama_like_config(
     const ConfigFields& fields,
     double rotary_share);
 
-/// Layers that see a window, from `layer_types`, or `use_sliding_window` and
-/// `max_window_layers` as Qwen has them.
-void read_windows(const ConfigFields& fields, DecoderConfig& decoder);
+/// Whether a layer sees a window only, given `max_window_layers`.
+using IsLocal = bool (*)(size_t layer, size_t most);
+
+/// As Qwen has them: the layers from `max_window_layers` on.
+inline bool is_behind(size_t layer, size_t most) {
+  return layer >= most;
+}
+
+/// Layers that see a window, where `use_sliding_window` is true: those of
+/// `layer_types`, or by `is_local` where a file has none.
+void read_windows(
+    const ConfigFields& fields,
+    DecoderConfig& decoder,
+    IsLocal is_local = is_behind);
 
 /// Attention, norms and embeddings; `feed_forward` adds the dense one.
 NameTable llama_like_names(bool feed_forward = true);

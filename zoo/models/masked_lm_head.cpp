@@ -10,7 +10,9 @@ namespace tessera::zoo {
 MaskedLmHeadImpl::MaskedLmHeadImpl(
     const LayerContext& context,
     const MaskedLmHeadOptions& options)
-    : context_(context), activation_(zoo::activation(options.activation)) {
+    : context_(context),
+      activation_(zoo::activation(options.activation)),
+      tied_(options.tied) {
   dense_ = Linear::undivided(
       *this,
       "dense",
@@ -18,6 +20,13 @@ MaskedLmHeadImpl::MaskedLmHeadImpl(
       {options.features, options.features, true, 1, options.deviation});
   norm_ = register_module("norm", Norm(context_, options.norm));
   bias_ = register_parameter("bias", torch::zeros({options.vocab}));
+  if (!tied_) {
+    decoder_ = Linear::column(
+        *this,
+        "decoder",
+        context_,
+        {options.features, options.vocab, true, 1, options.deviation});
+  }
 }
 
 at::Tensor MaskedLmHeadImpl::forward(const at::Tensor& hidden) {
@@ -25,6 +34,9 @@ at::Tensor MaskedLmHeadImpl::forward(const at::Tensor& hidden) {
 }
 
 at::Tensor MaskedLmHeadImpl::own_bias() const {
+  if (!tied_) {
+    return decoder_.bias();
+  }
   const DimSplit split(bias_.size(0), context_.ranks());
   // Its gradient has this rank's tokens only: summed.
   return context_.shared(bias_).narrow(

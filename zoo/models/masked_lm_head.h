@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The head of masked language models, over the embedding's weight.
+// The head of masked language models.
 
 #include "tessera/zoo/layers/activation.h"
 #include "tessera/zoo/layers/linear.h"
@@ -20,11 +20,14 @@ struct MaskedLmHeadOptions {
   std::string activation = "gelu";
   NormOptions norm;
   double deviation = 0.02; ///< of fresh weights
+  bool tied = true; ///< it is used with the embedding's weight
 };
 
-/// norm(act(dense x)), then a product with the embedding's rows, plus a bias
-/// for each token. Parameters `dense`, `norm`, and `bias` [vocab], whole on
-/// every rank.
+/// norm(act(dense x)), then a product with a row for each token, the
+/// embedding's or the head's own, plus a bias for each. Parameters `dense`,
+/// `norm`, and `bias` [vocab], whole on every rank. One that is not tied also
+/// has `decoder`, divided by tokens, with a bias; transformers' files then keep
+/// a `bias` that nothing uses.
 class MaskedLmHeadImpl : public torch::nn::Module {
  public:
   MaskedLmHeadImpl(
@@ -35,13 +38,19 @@ class MaskedLmHeadImpl : public torch::nn::Module {
   /// layers -> the same.
   at::Tensor forward(const at::Tensor& hidden);
 
+  /// This rank's rows of one that is not tied.
+  const at::Tensor& own_weight() const {
+    return decoder_.weight();
+  }
+
   /// This rank's part of the bias, as VocabHead takes it.
   at::Tensor own_bias() const;
 
  private:
   LayerContext context_;
   Activation activation_;
-  Linear dense_;
+  bool tied_;
+  Linear dense_, decoder_;
   Norm norm_{nullptr};
   at::Tensor bias_;
 };

@@ -277,7 +277,10 @@ PiecesOfWeight WeightNames::pieces() const {
   }
   return [by_name, table = table_](
              std::string_view old) -> std::optional<std::vector<WeightPiece>> {
-    const std::string modern = modern_name(old);
+    std::string modern = modern_name(old);
+    if (!table.other_prefix.empty() && modern.starts_with(table.other_prefix)) {
+      modern.replace(0, table.other_prefix.size(), table.prefix);
+    }
     const std::string_view name = modern;
     const std::string with = table.prefix + modern;
     const std::string_view without = name.starts_with(table.prefix)

@@ -42,6 +42,8 @@ struct NameTable {
   /// Before the names of `base` in checkpoints of models with a head, such as
   /// "transformer."; checkpoints are read with it or without.
   std::string prefix;
+  /// What other heads' checkpoints have in place of it; read, not written.
+  std::string other_prefix;
   std::vector<NameRule> base;
   std::vector<NameRule> head; ///< without prefix
   /// The model is the base alone: its names are written without the prefix.

@@ -82,6 +82,7 @@ ModelFamily opt_family() {
        .base = "OPTModel",
        .causal_lm = "OPTForCausalLM",
        .sequence_classification = "OPTForSequenceClassification",
+       .question_answering = "OPTForQuestionAnswering",
        .config = config,
        .names = names});
 }

@@ -53,8 +53,11 @@ ModelFamily qwen2_family() {
        .base = "Qwen2Model",
        .causal_lm = "Qwen2ForCausalLM",
        .sequence_classification = "Qwen2ForSequenceClassification",
+       .token_classification = "Qwen2ForTokenClassification",
+       .question_answering = "Qwen2ForQuestionAnswering",
        .config = qwen2_config,
-       .names = qwen2_names});
+       .names = qwen2_names,
+       .answers_prefix = "transformer."});
 }
 
 ModelFamily qwen3_family() {
@@ -63,8 +66,11 @@ ModelFamily qwen3_family() {
        .base = "Qwen3Model",
        .causal_lm = "Qwen3ForCausalLM",
        .sequence_classification = "Qwen3ForSequenceClassification",
+       .token_classification = "Qwen3ForTokenClassification",
+       .question_answering = "Qwen3ForQuestionAnswering",
        .config = qwen3_config,
-       .names = qwen3_names});
+       .names = qwen3_names,
+       .answers_prefix = "transformer."});
 }
 
 } // namespace tessera::zoo

@@ -11,6 +11,9 @@ namespace tessera::zoo {
 
 namespace {
 
+/// Experts of all layers: more is damage, and would take all memory there is.
+constexpr int64_t kMost = 100'000;
+
 /// Layers that stay dense although the others are not.
 std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   std::vector<int64_t> layers;
@@ -49,6 +52,16 @@ void add_experts(
     experts.expert = layer.feed_forward;
     experts.expert.inner = fields.size({"moe_intermediate_size"});
     experts.experts = fields.count({"num_experts", "num_local_experts"});
+    TESSERA_CHECK(
+        static_cast<int64_t>(decoder.layers.size()) * experts.experts <= kMost,
+        fields.origin(),
+        ": ",
+        decoder.layers.size(),
+        " layers with ",
+        experts.experts,
+        " experts each; all together they can be ",
+        kMost,
+        " at most");
     experts.experts_per_token = fields.size({"num_experts_per_tok"});
     experts.normalise = fields.get<bool>({"norm_topk_prob"}, false);
     experts.capacity_factor = capacity;
@@ -78,7 +91,9 @@ DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
     layer.attention.query_bias = layer.attention.key_bias = bias;
     layer.attention.value_bias = bias;
   }
-  fields.require_only("use_sliding_window", false);
+  read_windows(fields, decoder, [](size_t layer, size_t most) {
+    return layer % 2 == 0 && layer < most;
+  });
   add_experts(
       fields, decoder, fields.size({"shared_expert_intermediate_size"}));
   return decoder;
@@ -93,7 +108,7 @@ DecoderConfig qwen3_moe_config(const ConfigFields& fields) {
     attention.value_bias = attention.output_bias = bias;
     attention.query_key_norm = layer.norm;
   }
-  fields.require_only("use_sliding_window", false);
+  read_windows(fields, decoder, [](size_t, size_t) { return true; });
   add_experts(fields, decoder, std::nullopt);
   return decoder;
 }
@@ -128,6 +143,8 @@ ModelFamily qwen2_moe_family() {
        .base = "Qwen2MoeModel",
        .causal_lm = "Qwen2MoeForCausalLM",
        .sequence_classification = "Qwen2MoeForSequenceClassification",
+       .token_classification = "Qwen2MoeForTokenClassification",
+       .question_answering = "Qwen2MoeForQuestionAnswering",
        .config = qwen2_moe_config,
        .names = qwen2_moe_names});
 }
@@ -138,8 +155,11 @@ ModelFamily qwen3_moe_family() {
        .base = "Qwen3MoeModel",
        .causal_lm = "Qwen3MoeForCausalLM",
        .sequence_classification = "Qwen3MoeForSequenceClassification",
+       .token_classification = "Qwen3MoeForTokenClassification",
+       .question_answering = "Qwen3MoeForQuestionAnswering",
        .config = qwen3_moe_config,
-       .names = qwen3_moe_names});
+       .names = qwen3_moe_names,
+       .answers_prefix = "transformer."});
 }
 
 } // namespace tessera::zoo

@@ -100,9 +100,32 @@ const Architecture& architecture_of(
 
 /// Whether a model takes its own tokens of what it is given.
 bool divides_sequences(const Model& model) {
+  if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
+    const auto& layers = encoder->encoder_config().layers;
+    return std::none_of(layers.begin(), layers.end(), [](const auto& layer) {
+      return layer.reach > 0;
+    });
+  }
   return dynamic_cast<const Decoder*>(&model) != nullptr ||
-         dynamic_cast<const Encoder*>(&model) != nullptr ||
          dynamic_cast<const EncoderDecoder*>(&model) != nullptr;
+}
+
+/// Layers do not know of the file that their sizes come from.
+std::shared_ptr<Model> made_of(
+    const Architecture& architecture,
+    const ConfigFields& fields,
+    const LayerContext& context,
+    nlohmann::json config,
+    const std::string& origin) {
+  try {
+    return architecture.make(fields, context, std::move(config));
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (message.find(origin) != std::string::npos) {
+      throw;
+    }
+    TESSERA_FAIL(origin, ": ", message);
+  }
 }
 
 } // namespace
@@ -156,6 +179,29 @@ std::string architecture_with_head(
       "; use another model");
 }
 
+std::string base_architecture(
+    const nlohmann::json& config,
+    const std::string& origin) {
+  if (is_model_center(config)) {
+    return base_architecture(from_model_center(config, origin), origin);
+  }
+  const ModelFamily& family = family_of(ConfigFields(config, origin));
+  std::string base;
+  for (const Architecture& one : family.architectures) {
+    if (one.name.ends_with("EncoderModel")) {
+      return one.name;
+    }
+    // The language model's may end so too, as GPT2LMHeadModel.
+    if (one.name.ends_with("Model") &&
+        (base.empty() || one.name.size() < base.size())) {
+      base = one.name;
+    }
+  }
+  TESSERA_CHECK(
+      !base.empty(), origin, ": ", family.model_type, " has no base model");
+  return base;
+}
+
 std::shared_ptr<Model> from_config(
     const nlohmann::json& config,
     const FromConfigOptions& options,
@@ -172,7 +218,8 @@ std::shared_ptr<Model> from_config(
       origin);
   nlohmann::json kept = config;
   kept["architectures"] = {architecture.name};
-  auto model = architecture.make(fields, options.context, std::move(kept));
+  auto model =
+      made_of(architecture, fields, options.context, std::move(kept), origin);
   TESSERA_CHECK(
       options.context.context() == nullptr || divides_sequences(*model),
       origin,

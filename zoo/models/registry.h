@@ -48,6 +48,12 @@ std::string architecture_with_head(
     const std::string& head,
     const std::string& origin = "config.json");
 
+/// The architecture of config.json's family that gives hidden states of a text:
+/// its encoder alone where there is one, else its base.
+std::string base_architecture(
+    const nlohmann::json& config,
+    const std::string& origin = "config.json");
+
 struct FromConfigOptions {
   /// Overrides config.json's, to read an encoder as a classifier, say.
   std::string architecture;

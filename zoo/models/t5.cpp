@@ -124,7 +124,13 @@ ModelFamily family(
         make(config, EncoderDecoderHead::kLanguageModel)},
        {classes + "Model", make(config, EncoderDecoderHead::kBase)},
        {classes + "EncoderModel",
-        make(config, EncoderDecoderHead::kEncoderOnly)}}};
+        make(config, EncoderDecoderHead::kEncoderOnly)},
+       {classes + "ForSequenceClassification",
+        make(config, EncoderDecoderHead::kSequenceClassification)},
+       {classes + "ForTokenClassification",
+        make(config, EncoderDecoderHead::kTokenClassification)},
+       {classes + "ForQuestionAnswering",
+        make(config, EncoderDecoderHead::kQuestionAnswering)}}};
 }
 
 } // namespace

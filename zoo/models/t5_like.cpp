@@ -27,6 +27,34 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
   }
 }
 
+void add_head(NameTable& table, EncoderDecoderHead head) {
+  table.other_prefix = "transformer."; // of the classifiers
+  switch (head) {
+    case EncoderDecoderHead::kSequenceClassification:
+      table.prefix = "transformer.";
+      table.head = {
+          {"classification_head.dense", {"pooler"}},
+          {"classification_head.out_proj", {"classifier"}}};
+      break;
+    case EncoderDecoderHead::kTokenClassification:
+      table.prefix = "transformer.";
+      table.head = {{"classifier", {"classifier"}}};
+      [[fallthrough]];
+    case EncoderDecoderHead::kEncoderOnly:
+      table.ignored.emplace_back("decoder.*");
+      break;
+    case EncoderDecoderHead::kQuestionAnswering:
+      table.head = {{"qa_outputs", {"classifier"}}};
+      break;
+    default:
+      break;
+  }
+  for (const char* const other :
+       {"classification_head.*", "classifier.*", "qa_outputs.*"}) {
+    table.ignored.emplace_back(other);
+  }
+}
+
 } // namespace
 
 EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
@@ -91,6 +119,10 @@ EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
   model.decoder.layers =
       equal_layers(layer, fields.count({"num_decoder_layers"}, count));
   model.tied_head = true;
+  model.class_deviation = layer.attention.deviation;
+  model.end_token = fields.token({"eos_token_id"}, model.vocab).value_or(1);
+  model.classifier = ClassifierOptions::from_config(fields);
+  model.classifier_dropout = fields.probability({"classifier_dropout"});
   return model;
 }
 
@@ -102,9 +134,7 @@ MakeModel make_encoder_decoder(
              const LayerContext& context,
              nlohmann::json json) -> std::shared_ptr<Model> {
     NameTable table = names();
-    if (head == EncoderDecoderHead::kEncoderOnly) {
-      table.ignored.emplace_back("decoder.*");
-    }
+    add_head(table, head);
     return std::make_shared<EncoderDecoder>(
         config(fields), head, context, std::move(json), std::move(table));
   };

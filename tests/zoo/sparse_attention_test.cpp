@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention that leaves something out, against attention with a mask: windows
+// with global tokens, and patterns of blocks. What they keep in memory grows
+// with the length, not with its square.
+
+#include "support/expect_error.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/zoo/layers/banded_attention.h"
+#include "tessera/zoo/layers/block_sparse.h"
+#include "tessera/zoo/layers/masks.h"
+#include "zoo/tensor_support.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+namespace {
+
+constexpr int64_t kRows = 2;
+constexpr int64_t kHeads = 4;
+constexpr int64_t kFeatures = 8; ///< of a head
+
+AttentionCall random_call(int64_t length, int64_t kv_heads = kHeads) {
+  torch::manual_seed(3);
+  const auto random = [&](int64_t heads) {
+    return torch::randn({kRows, heads, length, kFeatures}).requires_grad_();
+  };
+  AttentionCall call{random(kHeads), random(kv_heads), random(kv_heads)};
+  call.scale = 0.4;
+  return call;
+}
+
+/// Results of `tokens` [B, S], and the gradients of a loss that weighs them.
+std::vector<torch::Tensor> results(
+    const AttentionFunction& function,
+    const AttentionCall& call,
+    const torch::Tensor& tokens) {
+  torch::Tensor out = function(call) * tokens.unsqueeze(1).unsqueeze(-1);
+  const torch::Tensor weights =
+      torch::linspace(-1, 1, out.numel()).view_as(out);
+  std::vector<torch::Tensor> all = torch::autograd::grad(
+      {(out * weights).sum()}, {call.query, call.key, call.value});
+  all.push_back(out);
+  return all;
+}
+
+void expect_same(
+    const std::vector<torch::Tensor>& found,
+    const std::vector<torch::Tensor>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_near(found[i], expected[i]);
+  }
+}
+
+std::string picture(const torch::Tensor& square) {
+  std::string text;
+  for (int64_t q = 0; q < square.size(0); ++q) {
+    for (int64_t k = 0; k < square.size(1); ++k) {
+      text += square[q][k].item<bool>() ? 'x' : '.';
+    }
+    text += '/';
+  }
+  return text;
+}
+
+/// Bytes that forward and backward have alive at most, beside what was.
+int64_t peak_of(const std::function<torch::Tensor()>& forward) {
+  const int64_t before = cpu_bytes_live();
+  reset_cpu_bytes_peak();
+  forward().sum().backward();
+  return cpu_bytes_peak() - before;
+}
+
+} // namespace
+
+TEST(BandedAttention, EqualsAttentionWithAMask) {
+  constexpr int64_t kLength = 23;
+  torch::Tensor mask = torch::ones({kRows, kLength}, torch::kLong);
+  mask[0].narrow(0, 19, 4).zero_();
+  mask[1].narrow(0, 0, 3).zero_();
+  torch::Tensor global = torch::zeros_like(mask);
+  global[0][0] = global[0][11] = global[0][20] = 1; // the last one is padding
+  global[1][22] = 1;
+  for (const bool some : {true, false}) {
+    const BandedTokens tokens =
+        BandedTokens::of(mask, some ? global : torch::Tensor(), mask);
+    EXPECT_EQ(tokens.global_places.size(1), some ? 2 : 0);
+    for (const int64_t reach : {1, 4, 11, 40}) {
+      SCOPED_TRACE(reach);
+      AttentionCall dense = random_call(kLength);
+      const torch::Tensor seen = padding_mask(mask);
+      dense.mask = with_safe_rows(
+          seen & (window_mask(kLength, reach + 1, torch::kCPU) |
+                  padding_mask(some ? global : torch::zeros_like(mask))));
+      const AttentionCall call = random_call(kLength);
+      const auto banded = [&](const AttentionCall& one) {
+        return banded_attention(one, tokens, reach, fused_attention);
+      };
+      // Of tokens that have a result: global ones have theirs elsewhere.
+      expect_same(
+          results(banded, call, tokens.local),
+          results(plain_attention, dense, tokens.local));
+      EXPECT_EQ(
+          (banded(call) * seen.logical_not().transpose(2, 3))
+              .abs()
+              .max()
+              .item<float>(),
+          0);
+    }
+  }
+}
+
+TEST(BandedAttention, DropsWeightsOnlyInTraining) {
+  AttentionOptions options;
+  options.features = 16;
+  options.heads = 2;
+  options.dropout = 0.5;
+  BandedAttention attention(LayerContext(), options, 3);
+  const torch::Tensor x = torch::randn({2, 10, 16});
+  const BandedTokens tokens = BandedTokens::of(
+      {}, torch::eye(2, 10), torch::zeros({2, 10}, torch::kLong));
+  EXPECT_FALSE(
+      attention->forward(x, tokens).equal(attention->forward(x, tokens)));
+  attention->eval();
+  EXPECT_TRUE(
+      attention->forward(x, tokens).equal(attention->forward(x, tokens)));
+}
+
+// With weights of all pairs four times the length would be sixteen times the
+// memory; the plain function keeps the weights that there are.
+TEST(BandedAttention, KeepsMemoryThatGrowsWithTheLength) {
+  install_cpu_memory_counter();
+  AttentionOptions options;
+  options.features = 32;
+  options.heads = kHeads;
+  for (const auto& function : {fused_attention, plain_attention}) {
+    options.function = function;
+    BandedAttention attention(LayerContext(), options, 16);
+    const auto peak = [&](int64_t length) {
+      const torch::Tensor ids = torch::zeros({1, length}, torch::kLong);
+      torch::Tensor global = torch::zeros_like(ids);
+      global[0][0] = 1;
+      const BandedTokens tokens = BandedTokens::of({}, global, ids);
+      const torch::Tensor x = torch::randn({1, length, options.features});
+      attention->forward(x, tokens).sum().backward(); // makes gradients
+      return peak_of([&] { return attention->forward(x, tokens); });
+    };
+    const int64_t shorter = peak(512);
+    const int64_t longer = peak(2048);
+    EXPECT_GT(longer, 2 * shorter);
+    EXPECT_LT(longer, 5 * shorter);
+  }
+}
+
+TEST(BlockLayouts, SayWhichBlocksAreSeen) {
+  EXPECT_EQ(
+      picture(big_bird_layout(5, 2, {.window = 3, .global = 1}).seen[0]),
+      "xxxxx/xxx../xxxx./x.xxx/x..xx/");
+  EXPECT_EQ(
+      picture(fixed_layout(6, 2, 2).seen[0]),
+      "x...../xx..../.xx.../.xxx../.x.xx./.x.xxx/");
+  EXPECT_EQ(
+      picture(fixed_layout(4, 2, 3, 2, /*causal=*/false).seen[0]),
+      "xxx./xxx./xxx./.xxx/");
+  const BlockLayout random =
+      big_bird_layout(8, 1, {.window = 1, .global = 0, .random = 2});
+  EXPECT_TRUE(random.seen.sum(2).eq(3).all().item<bool>());
+  EXPECT_TRUE(random.seen.equal(
+      big_bird_layout(8, 1, {.window = 1, .global = 0, .random = 2}).seen));
+  EXPECT_EQ(
+      picture(block_mask(fixed_layout(2, 2, 1), 3, torch::kCPU)[0][0]),
+      "xx./xx./xxx/");
+}
+
+TEST(BlockSparseAttention, EqualsAttentionWithAMask) {
+  constexpr int64_t kLength = 29; // 7 blocks of 4 and a token
+  const BlockLayout bird =
+      big_bird_layout(8, 4, {.window = 3, .global = 1, .random = 1});
+  const BlockLayout fixed = fixed_layout(9, 4, 2); // more than there are
+  // Heads of their own.
+  BlockLayout heads = bird;
+  heads.seen =
+      torch::cat({bird.seen, fixed.seen.narrow(1, 0, 8).narrow(2, 0, 8)});
+  heads.seen = torch::cat({heads.seen, heads.seen});
+  torch::Tensor tokens = torch::ones({kRows, kLength}, torch::kLong);
+  tokens[1].narrow(0, 25, 4).zero_();
+  const torch::Tensor bias = torch::randn({1, kHeads, kLength, kLength});
+  struct Case {
+    const char* name;
+    BlockLayout layout;
+    bool causal;
+    torch::Tensor mask;
+    int64_t kv_heads = kHeads;
+  };
+  for (const Case& one :
+       {Case{"big bird", bird, false, {}},
+        Case{"shared heads", bird, false, {}, 2},
+        Case{"padding", bird, false, padding_mask(tokens)},
+        Case{"fixed", fixed, true, {}},
+        Case{"heads", heads, false, padding_mask(tokens)},
+        Case{"bias", heads, false, bias}}) {
+    SCOPED_TRACE(one.name);
+    AttentionCall call = random_call(kLength, one.kv_heads);
+    AttentionCall dense = random_call(kLength, one.kv_heads);
+    call.causal = one.causal;
+    call.mask = one.mask;
+    torch::Tensor allowed = block_mask(one.layout, kLength, torch::kCPU);
+    if (one.causal) {
+      allowed = allowed & causal_mask(kLength, torch::kCPU);
+    }
+    dense.mask = !one.mask.defined() ? allowed
+                 : one.mask.scalar_type() == torch::kBool
+                     ? with_safe_rows(allowed & one.mask)
+                     : one.mask.masked_fill(~allowed, -1e30);
+    expect_same(
+        results(block_sparse_attention(one.layout), call, tokens),
+        results(plain_attention, dense, tokens));
+  }
+}
+
+TEST(BlockSparseAttention, KeepsMemoryThatGrowsWithTheLength) {
+  install_cpu_memory_counter();
+  const auto peak = [&](int64_t length) {
+    const AttentionCall call = random_call(length);
+    const AttentionFunction sparse = block_sparse_attention(
+        big_bird_layout(length / 16, 16, {.window = 3, .global = 0}),
+        plain_attention);
+    sparse(call).sum().backward(); // makes gradients
+    return peak_of([&] { return sparse(call); });
+  };
+  const int64_t shorter = peak(512);
+  const int64_t longer = peak(2048);
+  EXPECT_GT(longer, 2 * shorter);
+  EXPECT_LT(longer, 5 * shorter);
+}
+
+TEST(BlockSparseAttention, NamesWhatIsWrong) {
+  expect_error(
+      [] { big_bird_layout(4, 2, {.window = 2}); }, {"windows of 2", "odd"});
+  expect_error([] { fixed_layout(4, 2, 2, 3); }, {"see 3"});
+  expect_error([] { fixed_layout(0, 2, 2); }, {"0 blocks"});
+  BlockLayout layout = fixed_layout(4, 4, 2);
+  const AttentionFunction sparse = block_sparse_attention(layout);
+  expect_error([&] { sparse(random_call(17)); }, {"16 queries", "17"});
+  AttentionCall call = random_call(16);
+  call.drop_weights = [](const torch::Tensor& weights) { return weights; };
+  expect_error([&] { sparse(call); }, {"dropout"});
+  layout.seen = torch::zeros({1, 4, 4}, torch::kBool);
+  expect_error(
+      [&] { block_sparse_attention(layout); }, {"a block for every query"});
+  layout.seen = torch::ones({3, 4, 4}, torch::kBool);
+  expect_error(
+      [&] { block_sparse_attention(layout)(random_call(16)); },
+      {"3 heads", "4"});
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/banded_attention.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/masks.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// Queries in blocks, and for each of them its own, the one before and the one
+/// behind of keys.
+class Blocks {
+ public:
+  Blocks(int64_t length, int64_t reach)
+      : length_(length),
+        reach_(reach),
+        size_(std::min(reach, length)),
+        count_((length + size_ - 1) / size_) {}
+
+  int64_t count() const {
+    return count_;
+  }
+
+  /// [B, h, S, n] -> [B * count, h, size, n].
+  at::Tensor of_queries(const at::Tensor& x) const {
+    return cut(x, 0).transpose(1, 2).flatten(0, 1);
+  }
+
+  /// [B, h, S, n] and [B, h, G, n] -> [B * count, h, G + 3 size, n].
+  at::Tensor of_keys(const at::Tensor& x, const at::Tensor& global) const {
+    const at::Tensor cut_x = cut(x, size_);
+    const at::Tensor shared =
+        global.unsqueeze(2).expand({-1, -1, count_, -1, -1});
+    return at::cat(
+               {shared,
+                cut_x.narrow(2, 0, count_),
+                cut_x.narrow(2, 1, count_),
+                cut_x.narrow(2, 2, count_)},
+               3)
+        .transpose(1, 2)
+        .flatten(0, 1);
+  }
+
+  /// [B * count, h, size, m] -> [B, h, S, m].
+  at::Tensor joined(const at::Tensor& x) const {
+    return x.unflatten(0, {-1, count_})
+        .transpose(1, 2)
+        .flatten(2, 3)
+        .narrow(2, 0, length_);
+  }
+
+  /// Which of those keys a query sees: bool [B * count, 1, size, G + 3 size].
+  at::Tensor mask(const BandedTokens& tokens) const {
+    const auto places = torch::dtype(at::kLong).device(tokens.seen.device());
+    const at::Tensor queries = torch::arange(size_, places).unsqueeze(1);
+    const at::Tensor keys = torch::arange(-size_, 2 * size_, places);
+    const at::Tensor band = (keys - queries).abs().le(reach_);
+    const at::Tensor near = of_keys(
+                                tokens.local.unsqueeze(1).unsqueeze(-1),
+                                tokens.is_global.unsqueeze(1).unsqueeze(-1))
+                                .transpose(2, 3);
+    const int64_t global = tokens.is_global.size(1);
+    return with_safe_rows(near & at::constant_pad_nd(band, {global, 0}, true));
+  }
+
+ private:
+  /// With `around` places before and behind, in blocks: dimension 2 is two.
+  at::Tensor cut(const at::Tensor& x, int64_t around) const {
+    const int64_t behind = count_ * size_ - length_ + around;
+    return at::constant_pad_nd(x, {0, 0, around, behind})
+        .unflatten(2, {-1, size_});
+  }
+
+  int64_t length_;
+  int64_t reach_;
+  int64_t size_;
+  int64_t count_;
+};
+
+/// places [B, G] for a gather of dimension 1 of [B, S, n].
+at::Tensor index_of(const at::Tensor& places, int64_t features) {
+  return places.unsqueeze(-1).expand({-1, -1, features});
+}
+
+/// The same for dimension 2 of [B, h, S, n].
+at::Tensor index_by_head(const at::Tensor& places, const at::Tensor& x) {
+  return places.unsqueeze(1).unsqueeze(-1).expand(
+      {-1, x.size(1), -1, x.size(3)});
+}
+
+} // namespace
+
+BandedTokens BandedTokens::of(
+    const at::Tensor& attention_mask,
+    const at::Tensor& global_mask,
+    const at::Tensor& ids) {
+  BandedTokens tokens;
+  tokens.seen = attention_mask.defined() ? attention_mask.ne(0)
+                                         : torch::ones_like(ids, at::kBool);
+  at::Tensor global = attention_mask.defined()
+                          ? attention_mask.eq(2)
+                          : torch::zeros_like(ids, at::kBool);
+  if (global_mask.defined()) {
+    global = global | global_mask.ne(0);
+  }
+  global = global & tokens.seen;
+  tokens.local = tokens.seen & ~global;
+  const auto most = global.sum(1).max().item<int64_t>();
+  tokens.global_places = at::argsort(
+                             (~global).to(at::kByte),
+                             /*stable=*/true,
+                             1,
+                             /*descending=*/false)
+                             .narrow(1, 0, most);
+  tokens.is_global = global.gather(1, tokens.global_places);
+  return tokens;
+}
+
+at::Tensor banded_attention(
+    const AttentionCall& call,
+    const BandedTokens& tokens,
+    int64_t reach,
+    const AttentionFunction& function) {
+  TESSERA_CHECK(
+      !call.mask.defined() && !call.causal,
+      "banded_attention: the call has a mask; windows and padding come with "
+      "BandedTokens");
+  const Blocks blocks(call.query.size(2), reach);
+  const auto keys = [&](const at::Tensor& x) {
+    return blocks.of_keys(
+        x, x.gather(2, index_by_head(tokens.global_places, x)));
+  };
+  AttentionCall near = call;
+  near.query = blocks.of_queries(call.query);
+  near.key = keys(call.key);
+  near.value = keys(call.value);
+  near.mask = blocks.mask(tokens);
+  return blocks.joined(function(near))
+      .masked_fill(~tokens.seen.unsqueeze(1).unsqueeze(-1), 0);
+}
+
+BandedAttentionImpl::BandedAttentionImpl(
+    const LayerContext& context,
+    const AttentionOptions& options,
+    int64_t reach)
+    : context_(context),
+      options_(options.filled(context.ranks())),
+      reach_(reach) {
+  TESSERA_CHECK(
+      reach >= 1,
+      "attention within windows reaches ",
+      reach,
+      " tokens; it must be 1 or more");
+  TESSERA_CHECK(
+      options_.kv_heads == options_.heads && !options_.causal,
+      "BandedAttention: shared heads and causal windows are not implemented; "
+      "give Attention a window_mask()");
+  const int64_t inner = options_.heads * options_.head_features;
+  const auto column = [&](const char* name, bool bias, double deviation) {
+    return Linear::column(
+        *this,
+        name,
+        context_,
+        {options_.features, inner, bias, options_.head_features, deviation});
+  };
+  const double query = options_.query_deviation;
+  const double other = options_.deviation;
+  query_ = column("query", options_.query_bias, query);
+  key_ = column("key", options_.key_bias, other);
+  value_ = column("value", options_.value_bias, other);
+  global_query_ = column("global_query", options_.query_bias, query);
+  global_key_ = column("global_key", options_.key_bias, other);
+  global_value_ = column("global_value", options_.value_bias, other);
+  output_ = Linear::row(
+      *this,
+      "output",
+      context_,
+      {inner,
+       options_.features,
+       options_.output_bias,
+       options_.head_features,
+       options_.output_deviation});
+}
+
+at::Tensor BandedAttentionImpl::by_head(const at::Tensor& features) const {
+  return features.unflatten(-1, {-1, options_.head_features}).transpose(1, 2);
+}
+
+AttentionCall BandedAttentionImpl::call_of(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value) const {
+  AttentionCall call{by_head(query), by_head(key), by_head(value)};
+  call.scale = options_.scale.value_or(
+      1 / std::sqrt(static_cast<double>(options_.head_features)));
+  call.dropout = is_training() ? options_.dropout : 0;
+  return call;
+}
+
+at::Tensor BandedAttentionImpl::look_at_all(
+    const at::Tensor& entered,
+    const BandedTokens& tokens) {
+  // Without global tokens nothing is computed, and the projections get
+  // gradients of 0: ranks that have some wait for no others.
+  const bool any = tokens.global_places.size(1) > 0;
+  const at::Tensor all = any ? entered : entered.narrow(1, 0, 0);
+  const at::Tensor global =
+      entered.gather(1, index_of(tokens.global_places, entered.size(-1)));
+  AttentionCall call = call_of(
+      global_query_.forward_entered(global),
+      global_key_.forward_entered(all),
+      global_value_.forward_entered(all));
+  if (!any) {
+    return call.query + call.key + call.value;
+  }
+  call.mask = with_safe_rows(tokens.seen.unsqueeze(1).unsqueeze(1));
+  return attend(context_, options_, call);
+}
+
+at::Tensor BandedAttentionImpl::forward(
+    const at::Tensor& hidden,
+    const BandedTokens& tokens) {
+  TESSERA_CHECK(
+      context_.context() == nullptr,
+      "BandedAttention: windows over sequences that are divided over "
+      "context-parallel ranks are not implemented; use a context size of 1");
+  const at::Tensor entered = context_.enter(hidden);
+  const AttentionCall call = call_of(
+      query_.forward_entered(entered),
+      key_.forward_entered(entered),
+      value_.forward_entered(entered));
+  at::Tensor made =
+      banded_attention(call, tokens, reach_, [this](AttentionCall near) {
+        return attend(context_, options_, near);
+      });
+  const at::Tensor global = look_at_all(entered, tokens);
+  const at::Tensor places = index_by_head(tokens.global_places, made);
+  made = made.scatter(
+      2,
+      places,
+      at::where(
+          tokens.is_global.unsqueeze(1).unsqueeze(-1),
+          global,
+          made.gather(2, places)));
+  return output_.forward(made.transpose(1, 2).flatten(2));
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/sentence_embedding.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <torch/types.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PoolingName {
+  const char* name; ///< of `pooling_mode`
+  const char* flag; ///< of older files
+  Pooling pooling;
+};
+
+/// In the order in which flags are put one behind the other.
+constexpr PoolingName kPoolings[] = {
+    {"cls", "pooling_mode_cls_token", Pooling::kFirst},
+    {"max", "pooling_mode_max_tokens", Pooling::kMax},
+    {"mean", "pooling_mode_mean_tokens", Pooling::kMean},
+    {"mean_sqrt_len_tokens",
+     "pooling_mode_mean_sqrt_len_tokens",
+     Pooling::kMeanRoot},
+    {"weightedmean",
+     "pooling_mode_weightedmean_tokens",
+     Pooling::kWeightedMean},
+    {"lasttoken", "pooling_mode_lasttoken", Pooling::kLast},
+};
+
+/// The features of one token of each row.
+at::Tensor token_at(const at::Tensor& hidden, const at::Tensor& places) {
+  const at::Tensor rows = torch::arange(places.size(0), places.options());
+  return hidden.index({rows, places});
+}
+
+/// The place of each row's first or last token: int64 [B].
+at::Tensor end_of(const at::Tensor& seen, bool last) {
+  const at::Tensor places =
+      torch::arange(1, seen.size(1) + 1, seen.options().dtype(at::kLong));
+  return (seen * (last ? places : places.flip(0))).argmax(1);
+}
+
+Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
+  std::string known;
+  for (const PoolingName& one : kPoolings) {
+    if (name == one.name) {
+      return one.pooling;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(one.name);
+  }
+  TESSERA_FAIL(
+      origin, ": 'pooling_mode' is ", show_json(name), "; there are ", known);
+}
+
+std::vector<Pooling> poolings_of(const JsonFields& fields) {
+  std::vector<Pooling> found;
+  const auto mode = fields.object().find("pooling_mode");
+  if (mode != fields.object().end() && mode->is_array()) {
+    for (const nlohmann::json& one : *mode) {
+      found.push_back(pooling_of(one, fields.origin()));
+    }
+  } else if (mode != fields.object().end()) {
+    found.push_back(pooling_of(*mode, fields.origin()));
+  } else {
+    for (const PoolingName& one : kPoolings) {
+      if (fields.get_or<bool>(one.flag, false)) {
+        found.push_back(one.pooling);
+      }
+    }
+  }
+  return found.empty() ? std::vector<Pooling>{Pooling::kMean} : found;
+}
+
+/// One line of modules.json.
+struct ModuleLine {
+  std::string kind; ///< the last part of the class's name
+  std::string path;
+};
+
+std::vector<ModuleLine> modules_of(const fs::path& file) {
+  const nlohmann::json list = parse_json(read_text_file(file), file.string());
+  TESSERA_CHECK(
+      list.is_array() && !list.empty(),
+      file,
+      " is ",
+      show_json(list),
+      ", not a list of modules; fetch the model's folder again");
+  std::vector<ModuleLine> modules;
+  for (const nlohmann::json& one : list) {
+    const JsonFields fields(one, file.string() + ": a module");
+    const auto type = fields.get_or<std::string>("type", "");
+    ModuleLine line{
+        type.substr(type.rfind('.') + 1),
+        fields.get_or<std::string>("path", "")};
+    TESSERA_CHECK(
+        line.path.empty() ||
+            (fs::path(line.path).filename() == line.path &&
+             line.path.find_first_not_of('.') != std::string::npos),
+        file,
+        ": the module '",
+        line.kind,
+        "' is said to be in '",
+        line.path,
+        "', which is not the name of a folder beside the file");
+    modules.push_back(std::move(line));
+  }
+  return modules;
+}
+
+fs::path model_folder(const fs::path& folder) {
+  const fs::path file = folder / "modules.json";
+  return fs::exists(file) ? folder / modules_of(file).front().path : folder;
+}
+
+} // namespace
+
+at::Tensor pool_tokens(
+    Pooling pooling,
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask) {
+  TESSERA_CHECK(
+      hidden.dim() == 3 &&
+          (!attention_mask.defined() ||
+           attention_mask.sizes() == hidden.sizes().slice(0, 2)),
+      "pool_tokens: hidden states are ",
+      hidden.sizes(),
+      " and the mask ",
+      attention_mask.defined() ? attention_mask.sizes() : at::IntArrayRef(),
+      "; they must be [batch, sequence, features] and [batch, sequence]");
+  const at::Tensor seen =
+      attention_mask.defined()
+          ? attention_mask.ne(0)
+          : torch::ones(
+                hidden.sizes().slice(0, 2), hidden.options().dtype(at::kBool));
+  const auto mean = [&](const at::Tensor& weights, bool root) {
+    const at::Tensor each = weights.to(hidden.scalar_type()).unsqueeze(-1);
+    const at::Tensor total = each.sum(1).clamp_min(1e-9);
+    return (hidden * each).sum(1) / (root ? total.sqrt() : total);
+  };
+  switch (pooling) {
+    case Pooling::kFirst:
+      return token_at(hidden, end_of(seen, /*last=*/false));
+    case Pooling::kLast:
+      return token_at(hidden, end_of(seen, /*last=*/true));
+    case Pooling::kMean:
+      return mean(seen, false);
+    case Pooling::kMeanRoot:
+      return mean(seen, true);
+    case Pooling::kWeightedMean: {
+      const at::Tensor places =
+          torch::arange(1, seen.size(1) + 1, seen.options().dtype(at::kLong));
+      const at::Tensor before = end_of(seen, /*last=*/false).unsqueeze(1);
+      return mean(seen * (places - before), false);
+    }
+    case Pooling::kMax:
+      break;
+  }
+  return hidden
+      .masked_fill(
+          ~seen.unsqueeze(-1), -std::numeric_limits<double>::infinity())
+      .amax(1);
+}
+
+SentenceEmbedding SentenceEmbedding::from_folder(
+    const fs::path& folder,
+    int64_t features) {
+  SentenceEmbedding embedding;
+  const fs::path file = folder / "modules.json";
+  if (!fs::exists(file)) {
+    return embedding;
+  }
+  const std::vector<ModuleLine> modules = modules_of(file);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const std::string& kind = modules[i].kind;
+    const bool in_order = i == 0   ? kind == "Transformer"
+                          : i == 1 ? kind == "Pooling"
+                                   : i == 2 && kind == "Normalize";
+    TESSERA_CHECK(
+        in_order,
+        file,
+        ": module ",
+        i,
+        " is '",
+        kind,
+        "'; Transformer, Pooling and Normalize are implemented, in this order");
+    if (kind == "Pooling") {
+      const fs::path path = folder / modules[i].path / "config.json";
+      TESSERA_CHECK(
+          fs::exists(path), path, " does not exist, and ", file, " names it");
+      const auto fields = JsonFields::from_file(path);
+      embedding.poolings = poolings_of(fields);
+      const int64_t stated = fields.get_or<int64_t>(
+          "embedding_dimension",
+          fields.get_or<int64_t>("word_embedding_dimension", features));
+      TESSERA_CHECK(
+          stated == features,
+          path,
+          ": texts are pooled from ",
+          stated,
+          " features, but the model has ",
+          features);
+      TESSERA_CHECK(
+          fields.get_or<bool>("include_prompt", true),
+          path,
+          ": 'include_prompt' is false; only true is implemented");
+    }
+    embedding.normalize = embedding.normalize || kind == "Normalize";
+  }
+  return embedding;
+}
+
+at::Tensor SentenceEmbedding::operator()(
+    const at::Tensor& hidden,
+    const at::Tensor& attention_mask) const {
+  std::vector<at::Tensor> parts;
+  for (const Pooling pooling : poolings) {
+    parts.push_back(pool_tokens(pooling, hidden, attention_mask));
+  }
+  const at::Tensor all = at::cat(parts, -1);
+  return normalize ? all / all.norm(2, {-1}, /*keepdim=*/true).clamp_min(1e-12)
+                   : all;
+}
+
+SentenceEncoder::SentenceEncoder(
+    std::shared_ptr<Model> model,
+    SentenceEmbedding embedding)
+    : model_(std::move(model)), embedding_(std::move(embedding)) {
+  TESSERA_CHECK(
+      !embedding_.poolings.empty(), "SentenceEncoder: there is no pooling");
+}
+
+SentenceEncoder SentenceEncoder::from_folder(
+    const fs::path& folder,
+    const FromPretrainedOptions& options) {
+  const fs::path own = model_folder(folder);
+  const auto config = JsonFields::from_file(own / "config.json");
+  FromPretrainedOptions base = options;
+  if (base.architecture.empty() && base.head.empty()) {
+    base.architecture = base_architecture(config.object(), config.origin());
+  }
+  auto model = from_pretrained(own, base);
+  const ConfigFields fields(config.object(), config.origin());
+  return {
+      std::move(model),
+      SentenceEmbedding::from_folder(
+          folder, fields.size({"hidden_size", "n_embd", "d_model"}))};
+}
+
+at::Tensor SentenceEncoder::forward(const ModelInput& input) {
+  const ModelOutput output = model_->forward(input);
+  TESSERA_CHECK(
+      output.last_hidden_state.defined(),
+      "SentenceEncoder: the model gives no last_hidden_state; make its base, "
+      "as "
+      "BertModel");
+  return embedding_(output.last_hidden_state, input.attention_mask);
+}
+
+} // namespace tessera::zoo
