@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::zoo {
@@ -148,9 +149,13 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides experts is for models that have some.
+/// What divides experts is for models that have some; windows with global
+/// tokens are those of whole sequences.
 bool takes(const Subject& subject, const Layout& layout) {
-  return (layout.parallel.sizes.expert > 1) == subject.has_experts;
+  const std::string_view name = subject.name;
+  return (layout.parallel.sizes.expert > 1) == subject.has_experts &&
+         (layout.parallel.sizes.context == 1 ||
+          !name.starts_with("longformer"));
 }
 
 std::shared_ptr<Model> load(

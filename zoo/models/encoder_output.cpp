@@ -75,7 +75,7 @@ at::Tensor Encoder::predict_tokens(
   const VocabHead head(context_, encoder_.vocab);
   if (input.loss_only) {
     TESSERA_CHECK(input.labels.defined(), "loss_only without labels");
-    if (context_.parallel() != nullptr) {
+    if (context_.parallel() != nullptr || context_.context() != nullptr) {
       return head.loss(head_->forward(hidden), weight, bias, input.labels);
     }
     // Few tokens are masked: the others need no head.
