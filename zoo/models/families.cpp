@@ -21,7 +21,10 @@ std::vector<ModelFamily> built_in_families() {
       qwen3_family(),
       qwen3_moe_family(),
       roberta_family(),
+      swin_family(),
       t5_family(),
+      vit_family(),
+      vit_mae_family(),
   };
 }
 

@@ -28,7 +28,10 @@ ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
 ModelFamily qwen3_moe_family();
 ModelFamily roberta_family();
+ModelFamily swin_family();
 ModelFamily t5_family();
+ModelFamily vit_family();
+ModelFamily vit_mae_family();
 
 /// How a family of decoders reads its configurations and names its weights.
 struct DecoderFamily {
