@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of images against transformers: hidden states, logits, loss,
-// gradients, dropout, and the bytes of a folder that is saved again.
+// Models of images against transformers, MoCo v3 against formulas: hidden
+// states, logits, loss, gradients, dropout, and the bytes of a folder that is
+// saved again.
 
 #include "support/expect_error.h"
 #include "tessera/zoo/models/tensor_files.h"
@@ -26,6 +27,7 @@ INSTANTIATE_TEST_SUITE_P(
         "mae",
         "mae_base",
         "mae_wide",
+        "moco",
         "swin_base",
         "swin_classifier",
         "swin_masked",
@@ -52,7 +54,8 @@ TEST(Image, DropsWhatTransformersDrops) {
 }
 
 TEST(Image, RecomputesItsLayers) {
-  for (const char* name : {"mae", "swin_classifier", "vit_classifier"}) {
+  for (const char* name :
+       {"mae", "moco", "swin_classifier", "vit_classifier"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
@@ -77,6 +80,18 @@ TEST(Image, TakesCheckpointsOfOtherHeads) {
   input = masked.input();
   input.others.clear();
   EXPECT_TRUE(pooled->forward(input).pooler_output.defined());
+}
+
+TEST(Image, KeepsThePreprocessorsConfiguration) {
+  const ModelFixture reference("vit_base");
+  const auto model = from_pretrained(reference.folder());
+  const TemporaryFolder folder;
+  const std::string text = R"({"image_mean": [0.5, 0.5, 0.5]})";
+  write_file_atomically(folder.path() / "preprocessor_config.json", text);
+  save_pretrained(*model, folder.path() / "model", folder.path());
+  EXPECT_EQ(
+      read_text_file(folder.path() / "model" / "preprocessor_config.json"),
+      text);
 }
 
 TEST(Image, NamesWhatIsWrong) {
@@ -152,8 +167,7 @@ TEST(Image, NamesWhatIsWrongWithSwin) {
   const auto model = from_pretrained(reference.folder());
   ModelInput input;
   input.pixel_values = torch::zeros({1, 3, 20, 9});
-  expect_error(
-      [&] { model->forward(input); }, {"5 x 3", "window of 4 x 4"});
+  expect_error([&] { model->forward(input); }, {"5 x 3", "window of 4 x 4"});
   const nlohmann::json config = read_json(reference.folder() / "config.json");
   const auto changed = [&](const char* key, const nlohmann::json& value) {
     nlohmann::json other = config;
@@ -192,8 +206,7 @@ TEST(Image, DrawsWhichPatchesAreSeen) {
   EXPECT_TRUE(first.sum(1).eq(6).all().item<bool>());
   EXPECT_FALSE(first.equal(second));
   // Positions of a fresh model are sines and cosines, and stay so.
-  const auto fresh =
-      from_config(read_json(reference.folder() / "config.json"));
+  const auto fresh = from_config(read_json(reference.folder() / "config.json"));
   const auto parameters = fresh->named_parameters();
   const torch::Tensor& positions = parameters["embeddings.positions"];
   EXPECT_FALSE(positions.requires_grad());

@@ -34,6 +34,8 @@ struct Subject {
   const char* architecture;
   const char* config; ///< JSON
   bool is_classifier = false;
+  bool takes_sequence = true; ///< sequences can be divided
+  std::vector<int64_t> image = {}; ///< height, width; none for texts
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
@@ -74,7 +76,40 @@ const Subject kSubjects[] = {
      R"({"model_type": "t5", "vocab_size": 31, "d_model": 12, "d_kv": 3,
          "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
          "relative_attention_num_buckets": 8, "dropout_rate": 0.2,
-         "relative_attention_max_distance": 10})"}};
+         "relative_attention_max_distance": 10})"},
+    // 15 patches and the class token.
+    {"vit",
+     "ViTForImageClassification",
+     R"({"model_type": "vit", "hidden_size": 12, "intermediate_size": 18,
+         "num_hidden_layers": 5, "num_attention_heads": 6,
+         "image_size": [12, 20], "patch_size": 4, "num_labels": 3,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     true,
+     true,
+     {12, 20}},
+    // Of which the encoder sees 7, by noise that is drawn.
+    {"mae",
+     "ViTMAEForPreTraining",
+     R"({"model_type": "vit_mae", "hidden_size": 12, "intermediate_size": 18,
+         "num_hidden_layers": 3, "num_attention_heads": 6,
+         "image_size": [12, 20], "patch_size": 4, "mask_ratio": 0.5,
+         "decoder_hidden_size": 8, "decoder_intermediate_size": 10,
+         "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 4,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     false,
+     true,
+     {12, 20}},
+    // Maps of 5 x 9, which windows do not divide, then 3 x 5.
+    {"swin",
+     "SwinForImageClassification",
+     R"({"model_type": "swin", "embed_dim": 12, "depths": [3, 2],
+         "num_heads": [6, 4], "window_size": 3, "mlp_ratio": 1.5,
+         "image_size": [10, 18], "patch_size": 2, "num_labels": 3,
+         "drop_path_rate": 0.3, "hidden_dropout_prob": 0.2,
+         "attention_probs_dropout_prob": 0.2})",
+     true,
+     false,
+     {10, 18}}};
 
 struct Layout {
   const char* name;
@@ -94,6 +129,14 @@ int ranks_of(const ParallelSizes& sizes) {
 ModelInput batch_of(const Subject& subject, int step, int number) {
   torch::manual_seed(static_cast<uint64_t>(100 * step + number));
   ModelInput input;
+  if (!subject.image.empty()) {
+    input.pixel_values =
+        torch::randn({2, 3, subject.image[0], subject.image[1]});
+    if (subject.is_classifier) {
+      input.labels = torch::randint(3, {2});
+    }
+    return input;
+  }
   input.input_ids = torch::randint(3, 29, {2, 8}, torch::kLong);
   input.attention_mask = torch::ones({2, 8}, torch::kLong);
   input.attention_mask[1].narrow(0, 6, 2).zero_();
@@ -128,9 +171,13 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides sequences is for decoders.
+/// What divides sequences is for decoders; windows need whole maps between
+/// layers.
 bool takes(const Subject& subject, const Layout& layout) {
   const std::string name = subject.name;
+  if (layout.parallel.sequence && !subject.takes_sequence) {
+    return false;
+  }
   return layout.parallel.sizes.context == 1 || name == "gpt" || name == "llama";
 }
 

@@ -28,6 +28,7 @@ constexpr const char* kModels[] = {
     "llama3",
     "llama_classifier",
     "mae",
+    "moco",
     "opt_350m",
     "qwen2",
     "qwen2_moe",

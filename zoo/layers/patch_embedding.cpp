@@ -96,6 +96,9 @@ PatchEmbeddingImpl::PatchEmbeddingImpl(const PatchEmbeddingOptions& options)
   const torch::NoGradGuard no_grad;
   projection_->weight.normal_(0, options.deviation);
   projection_->bias.zero_();
+  for (const at::Tensor& parameter : projection_->parameters()) {
+    parameter.set_requires_grad(options.learns_projection);
+  }
   if (options.norm) {
     norm_ = register_module("norm", Norm(LayerContext(), *options.norm));
   }
@@ -212,9 +215,9 @@ at::Tensor PatchEmbeddingImpl::positions(const ImageSize& image) const {
 }
 
 at::Tensor PatchEmbeddingImpl::class_tokens(int64_t rows) const {
-  const at::Tensor token =
-      positions_.defined() ? class_token_ + positions_.narrow(1, 0, 1)
-                           : class_token_;
+  const at::Tensor token = positions_.defined()
+                               ? class_token_ + positions_.narrow(1, 0, 1)
+                               : class_token_;
   return token.expand({rows, -1, -1});
 }
 

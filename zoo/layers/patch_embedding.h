@@ -46,6 +46,7 @@ struct PatchEmbeddingOptions {
   bool class_token = true; ///< before the patches
   bool mask_token = false; ///< in place of masked patches
   PatchPositions positions = PatchPositions::kLearned;
+  bool learns_projection = true; ///< otherwise it gets no gradient
   /// Images that patches do not divide get zeros below and to the right.
   bool pads = false;
   std::optional<NormOptions> norm; ///< of patches, before they are masked

@@ -38,9 +38,8 @@ at::Tensor PatchMergingImpl::forward(const at::Tensor& map) {
   std::vector<at::Tensor> neighbours;
   for (const int64_t column : {0, 1}) {
     for (const int64_t row : {0, 1}) {
-      neighbours.push_back(
-          even.slice(1, row, std::nullopt, 2)
-              .slice(2, column, std::nullopt, 2));
+      neighbours.push_back(even.slice(1, row, std::nullopt, 2)
+                               .slice(2, column, std::nullopt, 2));
     }
   }
   return reduction_.forward(norm_->forward(at::cat(neighbours, -1)));
@@ -81,14 +80,13 @@ at::Tensor WindowLayerImpl::bias(
   const int64_t window = options_.window;
   const int64_t places = window * window;
   const DimSplit heads(options_.attention.heads, context_.ranks(), 1);
-  const at::Tensor own =
-      context_.ranks() == 1
-          ? position_bias_
-          : context_.shared(position_bias_)
-                .narrow(
-                    1,
-                    heads.begin(context_.rank()),
-                    heads.length(context_.rank()));
+  const at::Tensor own = context_.ranks() == 1
+                             ? position_bias_
+                             : context_.shared(position_bias_)
+                                   .narrow(
+                                       1,
+                                       heads.begin(context_.rank()),
+                                       heads.length(context_.rank()));
   const at::Tensor of_distances =
       own.index_select(0, window_distances(window, own.device()).flatten())
           .view({places, places, -1})

@@ -69,10 +69,8 @@ at::Tensor shift_scores(
       part(size.height).unsqueeze(1) * 3 + part(size.width);
   const at::Tensor of_windows =
       to_windows(parts.unsqueeze(0).unsqueeze(3), window).squeeze(-1);
-  return of_windows.unsqueeze(1)
-      .ne(of_windows.unsqueeze(2))
-      .to(options) *
-      kApart;
+  return of_windows.unsqueeze(1).ne(of_windows.unsqueeze(2)).to(options) *
+         kApart;
 }
 
 at::Tensor window_distances(int64_t window, const at::Device& device) {

@@ -21,6 +21,7 @@ ModelFamily glm_family();
 ModelFamily gpt2_family();
 ModelFamily gptj_family();
 ModelFamily llama_family();
+ModelFamily moco_v3_family();
 ModelFamily mt5_family();
 ModelFamily opt_family();
 ModelFamily qwen2_family();

@@ -42,8 +42,7 @@ ImageEncoder::ImageEncoder(
   check_divides_tokens(context, image_.patches.tokens());
   image_.patches.mask_token = head == ImageHead::kMasked;
   if (stage().has_first()) {
-    embeddings_ =
-        register_module("embeddings", PatchEmbedding(image_.patches));
+    embeddings_ = register_module("embeddings", PatchEmbedding(image_.patches));
   }
   layers_ = register_module(
       "layers", make_layers(context_, config.layers, stage().own()));

@@ -70,8 +70,7 @@ MaskedAutoencoder::MaskedAutoencoder(
     check_divides_tokens(context, tokens);
   }
   if (stage().has_first()) {
-    embeddings_ =
-        register_module("embeddings", PatchEmbedding(config.patches));
+    embeddings_ = register_module("embeddings", PatchEmbedding(config.patches));
   }
   std::vector<int> encoder;
   std::vector<int> decoder;
@@ -164,8 +163,8 @@ void MaskedAutoencoder::embed(const ModelInput& input, LayerState& state) {
   const at::Tensor positions =
       embeddings_->positions(image_size_of(input.pixel_values));
   x = x + positions.slice(1, 1);
-  const at::Tensor seen = PatchOrder(state.memory)
-                              .by_noise.narrow(1, 0, seen_patches(x.size(1)));
+  const at::Tensor seen =
+      PatchOrder(state.memory).by_noise.narrow(1, 0, seen_patches(x.size(1)));
   state.hidden = context_.between(
       at::cat({embeddings_->class_tokens(x.size(0)), rows_of(x, seen)}, 1));
 }
@@ -190,12 +189,12 @@ void MaskedAutoencoder::start_decoder(
   if (input.hidden_states) {
     state.entered.push_back(state.hidden); // what the encoder made
   }
-  const at::Tensor seen = decoder_embedding_.forward(
-      context_.whole(norm_->forward(state.hidden)));
+  const at::Tensor seen =
+      decoder_embedding_.forward(context_.whole(norm_->forward(state.hidden)));
   const PatchOrder order(state.memory);
   const int64_t patches = order.restore.size(1);
-  const at::Tensor missing = mask_token_.expand(
-      {seen.size(0), patches + 1 - seen.size(1), -1});
+  const at::Tensor missing =
+      mask_token_.expand({seen.size(0), patches + 1 - seen.size(1), -1});
   const at::Tensor all =
       rows_of(at::cat({seen.slice(1, 1), missing}, 1), order.restore);
   state.hidden = context_.between(
@@ -252,8 +251,7 @@ ModelOutput MaskedAutoencoder::output(
     return output;
   }
   output.logits =
-      prediction_
-          .forward(context_.whole(decoder_norm_->forward(state.hidden)))
+      prediction_.forward(context_.whole(decoder_norm_->forward(state.hidden)))
           .slice(1, 1);
   output.loss = loss(input.pixel_values, output.logits, mask);
   return output;
@@ -263,14 +261,15 @@ at::Tensor MaskedAutoencoder::loss(
     const at::Tensor& pixels,
     const at::Tensor& logits,
     const at::Tensor& mask) const {
-  at::Tensor target = pixels_of_patches(
-      pixels.to(logits.scalar_type()), config_.patches.patch);
+  // Sums over all patches are too large for 16 bits.
+  const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
+  at::Tensor target = pixels_of_patches(pixels.to(type), config_.patches.patch);
   if (config_.normalised_pixels) {
-    target = (target - target.mean(-1, true)) /
-             (target.var(-1, /*unbiased=*/true, /*keepdim=*/true) + 1e-6)
-                 .sqrt();
+    target =
+        (target - target.mean(-1, true)) /
+        (target.var(-1, /*unbiased=*/true, /*keepdim=*/true) + 1e-6).sqrt();
   }
-  const at::Tensor squares = (logits - target).square().mean(-1);
+  const at::Tensor squares = (logits.to(type) - target).square().mean(-1);
   return (squares * mask).sum() / mask.sum();
 }
 

@@ -128,9 +128,11 @@ void Model::set_recomputed_layers(int64_t count) {
   const std::vector<int> numbers = stage_.own();
   size_t next = 0;
   for (const auto& module : modules()) {
-    // In the order in which they were registered, which is the model's.
-    if (bool* recomputed = recomputed_flag(*module)) {
-      *recomputed = numbers.at(next++) < count;
+    // In the order in which they were registered, which is the model's. Those
+    // of a second encoder, behind them, have no backward.
+    bool* recomputed = recomputed_flag(*module);
+    if (recomputed != nullptr && next < numbers.size()) {
+      *recomputed = numbers[next++] < count;
     }
   }
 }

@@ -51,17 +51,20 @@ at::Tensor masked_pixel_loss(
       pixels.sizes(),
       " and their reconstructions ",
       reconstruction.sizes(),
-      "; patch_size must be equal to encoder_stride where patches are masked");
+      "; encoder_stride must be how many pixels of a side a token stands for");
   const int64_t side = side_of(mask.size(1));
+  // Sums over all pixels are too large for 16 bits.
+  const auto type = at::promote_types(reconstruction.scalar_type(), at::kFloat);
   const at::Tensor of_pixels = mask.ne(0)
                                    .unflatten(1, {side, side})
                                    .repeat_interleave(patch.height, 1)
                                    .repeat_interleave(patch.width, 2)
                                    .unsqueeze(1)
-                                   .to(reconstruction.scalar_type());
+                                   .to(type);
   // The small number is transformers', for batches without a masked patch.
-  return at::mul(at::abs(pixels - reconstruction), of_pixels).sum() /
-         (of_pixels.sum() + 1e-5) / pixels.size(1);
+  const at::Tensor distance = (pixels.to(type) - reconstruction.to(type)).abs();
+  return (distance * of_pixels).sum() / (of_pixels.sum() + 1e-5) /
+         pixels.size(1);
 }
 
 } // namespace tessera::zoo

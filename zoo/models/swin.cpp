@@ -116,9 +116,10 @@ SwinModelConfig swin_config(const ConfigFields& fields) {
   config.patches.class_token = false;
   config.patches.pads = true;
   config.patches.norm = NormOptions{.features = config.patches.features};
-  config.patches.positions = fields.get<bool>({"use_absolute_embeddings"}, false)
-                                 ? PatchPositions::kLearned
-                                 : PatchPositions::kNone;
+  config.patches.positions =
+      fields.get<bool>({"use_absolute_embeddings"}, false)
+          ? PatchPositions::kLearned
+          : PatchPositions::kNone;
   config.embedding_dropout = fields.probability({"hidden_dropout_prob"});
   config.encoder_stride = bounded(fields, "encoder_stride", 32);
   config.classifier = ClassifierOptions::from_config(fields);

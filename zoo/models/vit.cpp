@@ -34,8 +34,7 @@ MakeModel make_vit(ImageHead head) {
         " at most");
     config.classifier = ClassifierOptions::from_config(fields);
     NameTable names = vit_like_names(head == ImageHead::kBase);
-    names.head = {
-        {"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
+    names.head = {{"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
     return std::make_shared<ImageEncoder>(
         config, head, context, std::move(json), std::move(names));
   };

@@ -71,9 +71,15 @@ NameTable vit_like_names(bool is_base) {
        {"embeddings.patch_embeddings.projection", {"embeddings.projection"}},
        {"layernorm", {"norm"}},
        {"pooler.dense", {"pooler"}}});
-  // What another head has.
+  // What another head has, those of MAE and MoCo included.
   table.ignored = {
-      "embeddings.mask_token", "pooler.*", "classifier.*", "decoder.*"};
+      "embeddings.mask_token",
+      "pooler.*",
+      "classifier.*",
+      "decoder.*",
+      "momentum.*",
+      "projection.*",
+      "prediction.*"};
   return table;
 }
 

@@ -34,7 +34,8 @@ MaskedAutoencoderConfig mae_config(
 
 NameTable mae_names(bool is_base) {
   NameTable table = vit_like_names(is_base);
-  table.head = vit_layer_names("decoder.decoder_encoder.layer", "decoder.layers");
+  table.head =
+      vit_layer_names("decoder.decoder_encoder.layer", "decoder.layers");
   table.head.insert(
       table.head.end(),
       {{"decoder.decoder_embed", {"decoder.embedding"}},
