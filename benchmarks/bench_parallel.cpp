@@ -5,6 +5,9 @@
 //
 // - cross-entropy of logits divided over the ranks, beside gathering them and
 //   LibTorch's cross-entropy: time, and most memory beside the logits;
+// - a divided MLP under sequence parallelism, whose activations travel in one
+//   piece and in several, beside what it is with operators one after the other:
+//   time, and memory kept for backward;
 // - a step of each pipeline schedule, one stage a rank, beside what the
 //   simulator says of it with the times of one rank alone.
 //
@@ -17,6 +20,7 @@
 #include "tessera/pipeline/simulate_schedule.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
 #include <ATen/Parallel.h>
@@ -27,6 +31,7 @@
 #include <cstdio>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -106,6 +111,61 @@ void compare_losses(World& world) {
         vocab_parallel_cross_entropy(logits, target, vocab, *group).backward();
         logits.mutable_grad().reset();
       }));
+}
+
+/// Column and row layer over the ranks, forward and backward.
+void compare_borders(World& world) {
+  constexpr int64_t kTokens = 2048;
+  constexpr int64_t kFeatures = 1024;
+  const auto group = world.new_communicator("borders");
+  const int64_t own = kTokens / world.size();
+  const int64_t inner = 4 * kFeatures / world.size();
+  torch::manual_seed(world.rank());
+  const at::Tensor x = torch::randn({own, kFeatures}).requires_grad_();
+  const at::Tensor up =
+      (torch::randn({inner, kFeatures}) / 32).requires_grad_();
+  const at::Tensor down =
+      (torch::randn({kFeatures, inner}) / 64).requires_grad_();
+  if (world.rank() == 0) {
+    std::printf(
+        "MLP of %ld features over %d ranks, %ld tokens divided\n",
+        static_cast<long>(kFeatures),
+        world.size(),
+        static_cast<long>(kTokens));
+  }
+  const auto run = [&](const char* name, const auto& forward) {
+    const int64_t before = cpu_bytes_live();
+    at::Tensor y = forward();
+    const double kept = static_cast<double>(cpu_bytes_live() - before);
+    y = at::Tensor();
+    const Measured measured = measure(*group, [&] {
+      forward().sum().backward();
+      for (const at::Tensor& leaf : {x, up, down}) {
+        leaf.mutable_grad().reset();
+      }
+    });
+    if (world.rank() == 0) {
+      std::printf(
+          "%-24s %8.1f ms %8.1f MiB kept\n",
+          name,
+          measured.seconds * 1e3,
+          kept / (1 << 20));
+    }
+  };
+  TensorParallel how{
+      .group = group.get(), .sequence = true, .sequence_dim = 0};
+  run("one after the other", [&] {
+    const at::Tensor inside = at::linear(enter_layer(x, how), up).relu();
+    return leave_layer(at::linear(inside, down), how);
+  });
+  for (const int64_t pieces : {1, 2, 4, 8}) {
+    how.pieces = pieces;
+    run(("pieces: " + std::to_string(pieces)).c_str(), [&] {
+      const at::Tensor inside =
+          enter_linear(x, {{up, {}}}, how).front().relu();
+      return leave_linear(inside, down, how);
+    });
+  }
 }
 
 /// Some linear layers, as many in each piece.
@@ -212,6 +272,7 @@ int main() {
   at::set_num_threads(1);
   tessera::World& world = tessera::init();
   tessera::compare_losses(world);
+  tessera::compare_borders(world);
   tessera::compare_schedules(world);
   return 0;
 }

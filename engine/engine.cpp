@@ -107,25 +107,33 @@ void Engine::check_keeps_gradients(const char* function) const {
 }
 
 double Engine::clip_grad_norm(double max_norm, double p) {
-  check_keeps_gradients("clip_grad_norm");
   TESSERA_CHECK(
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is ",
       max_norm,
       "; it must be above 0.");
-  TESSERA_CHECK(
-      p > 0, "Engine::clip_grad_norm: p is ", p, "; it must be above 0.");
-  const c10::NoGradGuard no_grad;
-  settle_gradients({RankIntent::Kind::kClip, -1, -1});
-  const double norm =
-      gradient_norm(
-          *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
-      scaler_.scale();
+  const double norm = grad_norm(p);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
-    pager_->multiply_gradients(factor);
+    multiply_gradients(factor);
   }
   return norm;
+}
+
+double Engine::grad_norm(double p) {
+  check_keeps_gradients("grad_norm");
+  TESSERA_CHECK(p > 0, "Engine::grad_norm: p is ", p, "; it must be above 0.");
+  const c10::NoGradGuard no_grad;
+  settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  return gradient_norm(
+             *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
+         scaler_.scale();
+}
+
+void Engine::multiply_gradients(double factor) {
+  check_keeps_gradients("multiply_gradients");
+  const c10::NoGradGuard no_grad;
+  pager_->multiply_gradients(factor);
 }
 
 void Engine::clip_grad_value(double limit) {

@@ -117,6 +117,14 @@ class Engine {
   /// @return the norm before clipping.
   double clip_grad_norm(double max_norm, double p = 2);
 
+  /// The p-norm of all gradients, of the whole model: as clip_grad_norm().
+  /// Collective.
+  double grad_norm(double p = 2);
+
+  /// Multiplies all gradients, for clipping by a norm of your own. Not
+  /// collective, but all ranks must do it.
+  void multiply_gradients(double factor);
+
   /// Limits every element of every gradient to [-limit, limit]. Collective.
   void clip_grad_value(double limit);
 

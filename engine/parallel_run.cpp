@@ -11,6 +11,8 @@ ParallelOptions read_parallel_options(const ConfigReader& reader) {
   options.sizes = read_parallel_sizes(reader);
   const ConfigReader parallel = reader.get_object("parallel");
   options.sequence = parallel.get_bool("sequence", options.sequence);
+  options.overlap_pieces = parallel.get_int(
+      "overlap_pieces", {.min = 1, .max = 1024}, options.overlap_pieces);
   options.context_attention = parallel.get_enum<ContextKind>(
       "context_attention",
       {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
@@ -29,6 +31,14 @@ ParallelOptions read_parallel_options(const ConfigReader& reader) {
          parallel.get_ints("piece_of_layer", {.min = 0, .max = 1 << 20})) {
       options.piece_of_layer.push_back(static_cast<int>(piece));
     }
+  }
+  options.cut = parallel.get_enum<PipelineCut>(
+      "cut",
+      {{"layers", PipelineCut::kLayers}, {"cost", PipelineCut::kCost}},
+      options.cut);
+  if (!options.piece_of_layer.empty() && parallel.contains("cut")) {
+    parallel.fail(
+        "cut", "piece_of_layer says where to cut: leave one of them out");
   }
   return options;
 }
@@ -96,7 +106,10 @@ std::optional<TensorParallel> ParallelRun::tensor() {
   if (mesh().size(ParallelGroup::kTensor) == 1) {
     return std::nullopt;
   }
-  return TensorParallel{&groups_[ParallelGroup::kTensor], options_.sequence};
+  return TensorParallel{
+      .group = &groups_[ParallelGroup::kTensor],
+      .sequence = options_.sequence,
+      .pieces = options_.overlap_pieces};
 }
 
 std::optional<ContextParallel> ParallelRun::context() {
@@ -115,7 +128,8 @@ PipelinePlace ParallelRun::place() const {
       mesh().size(ParallelGroup::kPipeline),
       options_.chunks,
       index(ParallelGroup::kPipeline),
-      options_.piece_of_layer};
+      options_.piece_of_layer,
+      options_.cut};
 }
 
 } // namespace tessera

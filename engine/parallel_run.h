@@ -24,6 +24,9 @@ struct ParallelOptions {
   ParallelSizes sizes;
   /// Tensor-parallel ranks divide sequences between layers, too.
   bool sequence = false;
+  /// In which tensor-parallel ranks exchange activations; see
+  /// TensorParallel::pieces.
+  int64_t overlap_pieces = TensorParallel().pieces;
   /// How attention is made over the ranks of ParallelSizes::context, and which
   /// tokens each has.
   ContextKind context_attention = ContextKind::kUlysses;
@@ -31,8 +34,9 @@ struct ParallelOptions {
   PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
   /// Pieces of the model on each stage; more than one for kInterleaved only.
   int chunks = 1;
-  /// The piece of each layer; empty: as many layers in each.
+  /// Where the model is cut: see PipelinePlace.
   std::vector<int> piece_of_layer;
+  PipelineCut cut = PipelineCut::kLayers;
   /// See PipelineOptions. Not in a configuration: it follows from the data.
   bool shapes_vary = false;
 };

@@ -94,7 +94,7 @@ std::string describe(const TensorForms& forms) {
 }
 
 void IncomingTensors::wait() {
-  for (ChannelTransfer& one : pending) {
+  for (LaneCollective& one : pending) {
     one.wait();
   }
   pending.clear();
@@ -106,7 +106,7 @@ PipelineTransfers::PipelineTransfers(
     : channels_(channels), forms_each_time_(forms_each_time) {}
 
 void PipelineTransfers::begin_batch() {
-  for (ChannelTransfer& one : last_batch_) {
+  for (LaneCollective& one : last_batch_) {
     one.wait();
   }
   last_batch_ = std::exchange(this_batch_, {});

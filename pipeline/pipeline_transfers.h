@@ -38,7 +38,7 @@ std::string describe(const TensorForms& forms);
 /// Tensors that are there after wait().
 struct IncomingTensors {
   std::vector<at::Tensor> tensors;
-  std::vector<ChannelTransfer> pending;
+  std::vector<LaneCollective> pending;
 
   /// Blocks. @throws tessera::Error when the sender is gone or too late.
   void wait();
@@ -101,8 +101,8 @@ class PipelineTransfers {
   bool forms_each_time_;
   std::map<int, TensorForms> sent_forms_; ///< by border
   std::map<int, TensorForms> received_forms_;
-  std::vector<ChannelTransfer> this_batch_;
-  std::vector<ChannelTransfer> last_batch_;
+  std::vector<LaneCollective> this_batch_;
+  std::vector<LaneCollective> last_batch_;
 };
 
 } // namespace tessera

@@ -9,10 +9,14 @@ namespace tessera {
 
 namespace {
 
-LayerPartition partition_of(const PipelinePlace& place, int layers) {
+LayerPartition partition_of(
+    const PipelinePlace& place,
+    const std::vector<LayerCost>& costs) {
   const int pieces = place.stages * place.chunks;
+  const int layers = static_cast<int>(costs.size());
   if (place.piece_of_layer.empty()) {
-    return partition_by_count(layers, pieces);
+    return place.cut == PipelineCut::kCost ? partition_by_cost(costs, pieces)
+                                           : partition_by_count(layers, pieces);
   }
   TESSERA_CHECK(
       static_cast<int>(place.piece_of_layer.size()) == layers,
@@ -27,7 +31,14 @@ LayerPartition partition_of(const PipelinePlace& place, int layers) {
 } // namespace
 
 StageLayers::StageLayers(const PipelinePlace& place, int layers)
-    : count_(layers),
+    : StageLayers(
+          place,
+          std::vector<LayerCost>(static_cast<size_t>(layers))) {}
+
+StageLayers::StageLayers(
+    const PipelinePlace& place,
+    const std::vector<LayerCost>& layers)
+    : count_(static_cast<int>(layers.size())),
       shape_{place.stages, /*micro_batches=*/1, place.chunks},
       stage_(place.stage),
       partition_(partition_of(place, layers)) {}

@@ -9,14 +9,22 @@
 
 namespace tessera {
 
+/// Where a model is cut into pieces.
+enum class PipelineCut {
+  kLayers, ///< as many layers in each, see partition_by_count()
+  kCost, ///< the slowest piece is as fast as can be, see partition_by_cost()
+};
+
 /// One stage of a pipeline, for whoever builds a model's part. By default the
 /// only one.
 struct PipelinePlace {
   int stages = 1;
   int chunks = 1; ///< pieces of the model on each stage; see PipelineShape
   int stage = 0;
-  /// The piece of each layer, as partition_by_map() takes it; empty: by count.
+  /// The piece of each layer, as partition_by_map() takes it; empty: as `cut`
+  /// says.
   std::vector<int> piece_of_layer;
+  PipelineCut cut = PipelineCut::kLayers;
 
   bool is_whole() const {
     return stages == 1 && chunks == 1;
@@ -31,6 +39,10 @@ class StageLayers {
   /// @throws tessera::Error when there are fewer layers than pieces, or the map
   ///     is not one of all layers to all pieces.
   StageLayers(const PipelinePlace& place, int layers);
+
+  /// @param layers what each costs, with the first and the last one what lies
+  ///     before and behind them; for PipelineCut::kCost.
+  StageLayers(const PipelinePlace& place, const std::vector<LayerCost>& layers);
 
   /// Of the whole model.
   int count() const {

@@ -45,7 +45,7 @@ void sum_tied_gradients(const at::Tensor& parameter, RingChannels& stages) {
                               ? parameter.grad().contiguous()
                               : at::zeros_like(parameter);
   const at::Tensor theirs = at::empty_like(mine);
-  ChannelTransfer sent = stages.send(mine, other, what);
+  LaneCollective sent = stages.send(mine, other, what);
   stages.receive(theirs, other, what).wait();
   sent.wait();
   // a + b and b + a have the same bits.

@@ -44,6 +44,7 @@ int run_program(int argc, char** argv) {
       add_program_command(app, "eval", "Score a fine-tuned classifier"),
       add_program_command(
           app, "logits", "Write what a model computes, to check it"),
+      add_program_command(app, "generate", "Go on with texts"),
       add_program_command(
           app, "bench", "Measure bandwidths and predict step times"),
   };

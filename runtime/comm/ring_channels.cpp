@@ -8,30 +8,6 @@
 
 namespace tessera {
 
-ChannelTransfer::ChannelTransfer(
-    PendingCollective pending,
-    at::Tensor tensor,
-    const StreamLane& lane)
-    : pending_(std::move(pending)), tensor_(std::move(tensor)), lane_(&lane) {
-  if (!pending_.pending()) {
-    issued_ = lane.mark();
-  }
-}
-
-void ChannelTransfer::wait() {
-  if (lane_ == nullptr) {
-    return;
-  }
-  if (pending_.pending()) {
-    const StreamLane::Scope on_lane(*lane_);
-    pending_.wait();
-    issued_ = lane_->mark();
-  }
-  issued_.block_current(lane_->device());
-  lane_ = nullptr;
-  tensor_ = at::Tensor();
-}
-
 RingChannels::RingChannels(
     World& world,
     const std::string& name,
@@ -89,21 +65,21 @@ RingChannels::Channels RingChannels::connect(
   return channels;
 }
 
-ChannelTransfer RingChannels::send(
+LaneCollective RingChannels::send(
     const at::Tensor& tensor,
     int to,
     std::string what) {
   return transfer(tensor, index_, to, std::move(what));
 }
 
-ChannelTransfer RingChannels::receive(
+LaneCollective RingChannels::receive(
     const at::Tensor& tensor,
     int from,
     std::string what) {
   return transfer(tensor, from, index_, std::move(what));
 }
 
-ChannelTransfer RingChannels::transfer(
+LaneCollective RingChannels::transfer(
     const at::Tensor& tensor,
     int from,
     int to,
@@ -137,16 +113,18 @@ ChannelTransfer RingChannels::transfer(
       tensor.device(),
       ".");
   const bool sends = from == index_;
-  const auto& [group, lane] = channel->second;
-  const int own = group->rank();
-  lane.follow_current(); // who wrote it, or whose memory it was
-  const StreamLane::Scope on_lane(lane);
-  // Not every backend knows every type.
-  PendingCollective pending = group->broadcast(
-      tensor.view({-1}).view(at::kByte),
-      sends ? own : 1 - own,
-      std::move(what));
-  return {std::move(pending), tensor, lane};
+  Communicator& group = *channel->second.group;
+  const int own = group.rank();
+  return {
+      [&] {
+        // Not every backend knows every type.
+        return group.broadcast(
+            tensor.view({-1}).view(at::kByte),
+            sends ? own : 1 - own,
+            std::move(what));
+      },
+      tensor,
+      channel->second.lane};
 }
 
 } // namespace tessera

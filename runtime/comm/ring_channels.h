@@ -4,7 +4,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/comm/lane_collective.h"
 
 #include <map>
 #include <memory>
@@ -13,28 +13,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// A transfer under way. wait() must be called before its tensor is touched; it
-/// keeps the tensor alive until then.
-class ChannelTransfer {
- public:
-  ChannelTransfer() = default;
-  /// @param lane that it runs on; outlives this.
-  ChannelTransfer(
-      PendingCollective pending,
-      at::Tensor tensor,
-      const StreamLane& lane);
-
-  /// Blocks until the transfer is done (CPU), or makes the current stream wait
-  /// for it (CUDA). @throws tessera::Error as PendingCollective::wait().
-  void wait();
-
- private:
-  PendingCollective pending_;
-  at::Tensor tensor_;
-  const StreamLane* lane_ = nullptr;
-  StreamMarks issued_; ///< of the lane, where nothing else is to be waited for
-};
 
 /// One-way channels between ranks that follow each other in a ring: each rank
 /// and the next, the last and the first, in both directions. A channel is a
@@ -76,11 +54,11 @@ class RingChannels {
   /// @param tensor contiguous.
   /// @param to place in the ring.
   /// @param what names the transfer in errors.
-  ChannelTransfer send(const at::Tensor& tensor, int to, std::string what);
+  LaneCollective send(const at::Tensor& tensor, int to, std::string what);
 
   /// Starts receiving from a neighbour into `tensor`, contiguous and of the
   /// sent one's size and type. Does not block.
-  ChannelTransfer receive(const at::Tensor& tensor, int from, std::string what);
+  LaneCollective receive(const at::Tensor& tensor, int from, std::string what);
 
  private:
   /// Of one direction between two ranks.
@@ -98,7 +76,7 @@ class RingChannels {
       const std::string& name,
       const std::string& key,
       at::Device device) const;
-  ChannelTransfer transfer(
+  LaneCollective transfer(
       const at::Tensor& tensor,
       int from,
       int to,

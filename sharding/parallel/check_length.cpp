@@ -27,4 +27,24 @@ void check_length(
       "'.");
 }
 
+void check_divides(
+    const at::Tensor& tensor,
+    int64_t dim,
+    const char* function,
+    const Communicator& group) {
+  const int64_t length = tensor.size(dim);
+  TESSERA_CHECK(
+      length > 0 && length % group.size() == 0,
+      function,
+      ": dimension ",
+      dim,
+      " of a tensor of sizes ",
+      tensor.sizes(),
+      " is not divided by the ",
+      group.size(),
+      " ranks of the group '",
+      group.name(),
+      "'. Under sequence parallelism, pad sequences to a multiple of them.");
+}
+
 } // namespace tessera

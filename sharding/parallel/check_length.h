@@ -19,4 +19,12 @@ void check_length(
     const char* function,
     const Communicator& group);
 
+/// @throws tessera::Error unless the ranks divide dimension `dim`, which is not
+///     empty.
+void check_divides(
+    const at::Tensor& tensor,
+    int64_t dim,
+    const char* function,
+    const Communicator& group);
+
 } // namespace tessera

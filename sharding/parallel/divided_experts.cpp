@@ -69,9 +69,7 @@ void check_experts_apart(
       "' is of an expert that other ranks do not have, and '",
       other->name(),
       "' is not; an engine divides all its parameters over the same ranks. "
-      "Leave the experts out with groups.ignored.modules = is_divided_experts, "
-      "and give divided_experts_of(model) an engine of their own, over the "
-      "ranks of ParallelGroup::kSameExperts.");
+      "Use ExpertEngines in place of wrap().");
 }
 
 void average_gradients(

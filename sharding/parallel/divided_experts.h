@@ -22,21 +22,9 @@ class DividedExperts : public torch::nn::Module {
 
 /// [Note: engines and divided experts] An engine divides all of its parameters
 /// over the same ranks. Experts are divided over the ranks that have the same
-/// ones, which are fewer, by an engine of their own:
-///
-///     options.sharding.groups.ignored.modules = is_divided_experts;
-///     Engine engine(world, model, options);
-///     const auto same = world.part(
-///         world.unique_name("experts"),
-///         mesh.ranks(ParallelGroup::kSameExperts, world.rank()));
-///     Engine experts(*same, divided_experts_of(*model), options_of_experts);
-///     ...
-///     engine.backward(loss);  // the gradients of both
-///     engine.step();
-///     experts.step();
-///
-/// Each of the two clips by the norm of its own gradients. Not with float16,
-/// whose loss scaling one engine would have to tell the other.
+/// ones, which are fewer, by an engine of their own: one over divided_experts_of
+/// the model, beside one that leaves is_divided_experts() out. ExpertEngines of
+/// `engine` is both in one.
 
 /// Whether some of the module's experts are on other ranks.
 bool has_divided_experts(const torch::nn::Module& module);

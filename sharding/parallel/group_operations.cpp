@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/group_operations.h"
 
-#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/check_length.h"
 #include "tessera/sharding/parallel/linear_function.h"
 
@@ -181,19 +180,8 @@ at::Tensor reduce_scatter_parts(
   if (group.size() == 1) {
     return partial;
   }
-  const int64_t length = partial.size(dim);
-  TESSERA_CHECK(
-      length > 0 && length % group.size() == 0,
-      "reduce_scatter_parts: dimension ",
-      dim,
-      " of a tensor of sizes ",
-      partial.sizes(),
-      " is not divided by the ",
-      group.size(),
-      " ranks of the group '",
-      group.name(),
-      "'. Under sequence parallelism, pad sequences to a multiple of them.");
-  const DimSplit split(length, group.size());
+  check_divides(partial, dim, "reduce_scatter_parts", group);
+  const DimSplit split(partial.size(dim), group.size());
   return apply_linear(
       partial,
       [&group, dim](const at::Tensor& tensor) {

@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/parallel_attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/parallel_dropout.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 #include "tessera/sharding/parallel/weights_attention.h"
@@ -85,14 +86,15 @@ ParallelAttentionImpl::ParallelAttentionImpl(
 at::Tensor ParallelAttentionImpl::forward(
     const at::Tensor& x,
     const std::optional<at::Tensor>& mask) {
-  // Once for all three, so that their gradients are summed once.
-  const at::Tensor entered = enter_layer(x, how());
-  const auto project = [&](ColumnParallelLinear& linear) {
-    return by_head(linear->forward_entered(entered), options_.head_features);
-  };
-  const at::Tensor query = project(q_proj);
-  const at::Tensor key = project(k_proj);
-  const at::Tensor value = project(v_proj);
+  const auto projected = enter_linear(
+      x,
+      {{q_proj->weight, q_proj->bias},
+       {k_proj->weight, k_proj->bias},
+       {v_proj->weight, v_proj->bias}},
+      how());
+  const at::Tensor query = by_head(projected[0], options_.head_features);
+  const at::Tensor key = by_head(projected[1], options_.head_features);
+  const at::Tensor value = by_head(projected[2], options_.head_features);
   const double dropout = is_training() ? options_.dropout : 0;
   at::Tensor attended;
   if (dropout > 0 && draws_whole_masks(how(), x.device())) {

@@ -52,7 +52,7 @@ class Shift {
   }
 
   std::vector<at::Tensor> wait() {
-    for (ChannelTransfer& one : pending_) {
+    for (LaneCollective& one : pending_) {
       one.wait();
     }
     return std::move(arriving_);
@@ -60,7 +60,7 @@ class Shift {
 
  private:
   std::vector<at::Tensor> arriving_;
-  std::vector<ChannelTransfer> pending_;
+  std::vector<LaneCollective> pending_;
 };
 
 /// The part of a block of scores between two runs of tokens.

@@ -36,6 +36,9 @@ struct TensorParallel {
   /// Of activations: 1 for [batch, sequence, features].
   int64_t sequence_dim = 1;
   DropoutMasks masks = DropoutMasks::kByDevice;
+  /// In which activations travel at the borders of linear layers, each while
+  /// others are multiplied ([Note: products while activations travel]).
+  int64_t pieces = 2;
 };
 
 /// How activations between layers are placed: Replicate, or under sequence

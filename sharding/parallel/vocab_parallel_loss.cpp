@@ -13,6 +13,7 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace tessera {
 
@@ -170,6 +171,24 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
   }
 };
 
+/// The dimensions of tokens as they lie in memory, so that logits need no copy.
+std::vector<int64_t> memory_order(const at::Tensor& logits) {
+  std::vector<int64_t> order(static_cast<size_t>(logits.dim() - 1));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return logits.stride(a) > logits.stride(b);
+  });
+  return order;
+}
+
+std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
+  std::vector<int64_t> result(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    result[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  return result;
+}
+
 void check_arguments(
     const at::Tensor& logits,
     const at::Tensor& target,
@@ -219,10 +238,18 @@ at::Tensor vocab_parallel_cross_entropy(
       target.masked_fill(target.eq(options.ignore_index), 0),
       vocab.size(),
       "vocab_parallel_cross_entropy");
+  std::vector<int64_t> order = memory_order(logits);
+  const at::Tensor ordered_target = target.permute(order);
+  order.push_back(-1);
   const at::Tensor loss = LossFunction::apply(
-      logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), setup);
-  return options.reduction == LossReduction::kNone ? loss.view(target.sizes())
-                                                   : loss;
+      logits.permute(order).reshape({-1, logits.size(-1)}),
+      ordered_target.reshape({-1}),
+      setup);
+  if (options.reduction != LossReduction::kNone) {
+    return loss;
+  }
+  order.pop_back();
+  return loss.view(ordered_target.sizes()).permute(inverse(order));
 }
 
 } // namespace tessera

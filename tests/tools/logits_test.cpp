@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera logits` as a user runs it, on one rank and on two.
-#include "support/launched_job.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
+#include "tools/run_program.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-using testing::LaunchedJob;
+using testing::run_program;
 
 /// Rows of the fixture that are compared: without padding on the left, where
 /// results mean nothing.
@@ -31,19 +31,6 @@ std::filesystem::path fixture_folder(const char* name) {
 
 std::filesystem::path model_folder() {
   return fixture_folder("llama");
-}
-
-LaunchedJob::Result run(const std::vector<std::string>& arguments) {
-  LaunchedJob job([&arguments] {
-    std::vector<char*> argv;
-    for (const std::string& argument : arguments) {
-      argv.push_back(const_cast<char*>(argument.c_str()));
-    }
-    argv.push_back(nullptr);
-    ::execv(TESSERA_PROGRAM, argv.data());
-    return 127;
-  });
-  return job.wait();
 }
 
 template <typename Number>
@@ -110,7 +97,7 @@ TEST(Logits, WritesWhatTransformersComputes) {
          "--output",
          output.string()});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = run(arguments);
+    const auto result = run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     expect_reference(output);
     std::filesystem::remove(output);
@@ -177,7 +164,7 @@ TEST(Logits, SaysWhatIsWrong) {
   const TemporaryFolder folder;
   const auto fails = [&](const std::string& input, const char* expected) {
     std::ofstream(folder / "ids.json") << input;
-    const auto result = run(
+    const auto result = run_program(
         {TESSERA_PROGRAM,
          "logits",
          "--model",

@@ -4,11 +4,16 @@
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
-#include "tessera/engine/engine.h"
+#include "support/temporary_folder.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/models/decoder.h"
 #include "zoo/divided_models.h"
+
+#include <map>
+#include <string>
+#include <vector>
 
 namespace tessera::zoo {
 namespace {
@@ -98,10 +103,15 @@ constexpr const char* kModels[] = {"qwen2_moe", "qwen3_moe"};
 constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
 
+constexpr double kMaxNorm = 0.1;
+
 /// One rank's steps of AdamW on all experts and the whole batch.
+/// @param norms where it is not null, gradients are clipped, and their norms
+///     are written here.
 std::shared_ptr<Model> trained_alone(
     const ChangedModel& changed,
-    const ModelInput& whole) {
+    const ModelInput& whole,
+    std::vector<double>* norms = nullptr) {
   const auto model = from_pretrained(changed.folder());
   torch::optim::AdamW adam(
       model->parameters(),
@@ -109,6 +119,10 @@ std::shared_ptr<Model> trained_alone(
   for (int step = 0; step < kSteps; ++step) {
     adam.zero_grad();
     model->forward(whole).loss.backward();
+    if (norms != nullptr) {
+      norms->push_back(
+          torch::nn::utils::clip_grad_norm_(model->parameters(), kMaxNorm));
+    }
     adam.step();
   }
   return model;
@@ -186,65 +200,87 @@ TEST(ExpertModels, TrainAsOneRank) {
 }
 
 // Everything divided: experts over the two ranks that have the same ones, the
-// rest over all four.
-TEST(ExpertModels, TrainAsOneRankUnderTwoEngines) {
-  run_ranks(4, [](World& world) {
+// rest over all four; clipped by one norm, and gone on with from a checkpoint.
+TEST(ExpertModels, TrainAsOneRankUnderEngines) {
+  const TemporaryFolder saved;
+  run_ranks(4, [&](World& world) {
+    const ParallelSizes sizes{.shard = 4, .expert = 2};
     ParallelGroups groups(
-        world,
-        ParallelMesh({.shard = 4, .expert = 2}, 4, 4),
-        torch::Device(torch::kCPU));
+        world, ParallelMesh(sizes, 4, 4), torch::Device(torch::kCPU));
     const ChangedModel changed("qwen3_moe", kBalanced);
     const ModelInput whole = labelled_input(kRows, kLength);
-    const auto plain = trained_alone(changed, whole);
-    const auto model = from_pretrained(
-        changed.folder(),
-        {.context = LayerContext().over_experts(
-             {&groups[ParallelGroup::kExpert],
-              &groups[ParallelGroup::kGradients]})});
+    std::vector<double> norms;
+    const auto plain = trained_alone(changed, whole, &norms);
     EngineOptions options;
     options.log_memory = false;
     options.sharding.groups.min_group_numel = 1000;
     options.optimizer.lr = kRate;
     options.optimizer.weight_decay = 0.01;
+    const auto make = [&] {
+      return from_pretrained(
+          changed.folder(),
+          {.context = LayerContext().over_experts(
+               {&groups[ParallelGroup::kExpert],
+                &groups[ParallelGroup::kGradients]})});
+    };
+    const auto model = make();
+    // Names before the engines: of the whole model.
+    const size_t parameters = model->named_parameters().size();
     expect_error(
         [&] { Engine(world, model, options); },
-        {"expert that other ranks do not have", "is_divided_experts"});
-    EngineOptions of_rest = options;
-    of_rest.sharding.groups.ignored.modules = is_divided_experts;
-    Engine engine(world, model, of_rest);
-    const auto same = world.part(
-        world.unique_name("experts"),
-        groups.mesh().ranks(ParallelGroup::kSameExperts, world.rank()));
-    const auto list = divided_experts_of(*model);
-    Engine experts(*same, list, options);
+        {"expert that other ranks do not have", "ExpertEngines"});
+    expect_error(
+        [&] { ExpertEngines(world, model, options); },
+        {"EngineOptions::parallel"});
+    options.parallel = &groups.mesh();
+    options.memory.device_bytes = 1 << 30;
+    expect_error(
+        [&] { ExpertEngines(world, model, options); }, {"memory budget"});
+    options.memory.device_bytes.reset();
     const ModelInput own = part_of(whole, world.rank(), 4);
-    for (int step = 0; step < kSteps; ++step) {
-      engine.backward(model->forward(own).loss);
-      engine.step();
-      experts.step();
-      engine.zero_grad();
-      experts.zero_grad();
-    }
-    // Names before the engines: of the whole model.
-    const auto expected = plain->named_parameters();
-    const auto shown = model->named_parameters();
-    size_t seen = 0;
-    const auto compare = [&](const std::string& name, const at::Tensor& value) {
-      SCOPED_TRACE(name);
-      expect_trained(value, expected[name].detach());
-      ++seen;
+    const auto train = [&](Model& one, ExpertEngines& engines, int begin) {
+      for (int step = begin; step < kSteps; ++step) {
+        engines.backward(one.forward(own).loss);
+        // Float32 sums in another order.
+        const double norm = norms[static_cast<size_t>(step)];
+        EXPECT_NEAR(engines.clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
+        engines.step();
+        if (step == 0) {
+          engines.save(saved.path());
+        }
+      }
     };
-    engine.for_each_parameter(compare);
-    const auto in_list = list->named_parameters();
-    experts.for_each_parameter(
+    const auto compare = [&](ExpertEngines& engines) {
+      size_t seen = 0;
+      const auto expected = plain->named_parameters();
+      engines.for_each_parameter(
+          [&](const std::string& name, const at::Tensor& value) {
+            SCOPED_TRACE(name);
+            expect_trained(value, expected[name].detach());
+            ++seen;
+          });
+      EXPECT_EQ(seen, parameters);
+    };
+    ExpertEngines engines(world, model, options);
+    train(*model, engines, 0);
+    compare(engines);
+
+    const auto again = make();
+    ExpertEngines resumed(world, again, options);
+    EXPECT_EQ(resumed.load(saved.path()), 1);
+    train(*again, resumed, 1);
+    std::map<std::string, at::Tensor> values;
+    engines.for_each_parameter(
         [&](const std::string& name, const at::Tensor& value) {
-          for (const auto& item : shown) {
-            if (item.value().is_same(in_list[name])) {
-              compare(item.key(), value);
-            }
-          }
+          values[name] = value.clone();
         });
-    EXPECT_EQ(seen, shown.size());
+    resumed.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          EXPECT_TRUE(value.equal(values.at(name))) << name;
+        });
+    expect_error(
+        [&] { resumed.load(saved.path() / "absent"); },
+        {"experts-", "of-2", "is not there"});
   });
 }
 

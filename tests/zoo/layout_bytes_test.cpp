@@ -54,14 +54,13 @@ int64_t numel_of(const torch::nn::Module& module) {
 double layer_activations(double t, bool sequence) {
   constexpr double h = kFeatures;
   // Between layers: the input, what attention adds to, the result; of both
-  // norms mean and deviation.
-  const double between = 3 * h + 4;
-  // Whole on every rank: what enters attention and feed-forward.
-  const double entered = 2 * h;
+  // norms mean and deviation, and what they make: with divided sequences it is
+  // gathered again in backward.
+  const double between = 5 * h + 4;
   // Query, key, value, what comes out, the softmax's denominators; the inner
   // features before and after their activation.
   const double divided = 4 * h + kHeads + 2 * 4 * h;
-  return (sequence ? between / t : between) + entered + divided / t;
+  return (sequence ? between / t : between) + divided / t;
 }
 
 } // namespace

@@ -3,7 +3,7 @@
 // that sees all batches: losses, norms and weights, with dropout.
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/engine.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
@@ -15,6 +15,8 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,6 +36,7 @@ struct Subject {
   const char* architecture;
   const char* config; ///< JSON
   bool is_classifier = false;
+  bool has_experts = false;
   bool takes_sequence = true; ///< sequences can be divided
   std::vector<int64_t> image = {}; ///< height, width; none for texts
 };
@@ -77,6 +80,15 @@ const Subject kSubjects[] = {
          "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
          "relative_attention_num_buckets": 8, "dropout_rate": 0.2,
          "relative_attention_max_distance": 10})"},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     R"({"model_type": "qwen3_moe", "vocab_size": 29, "hidden_size": 16,
+         "intermediate_size": 20, "moe_intermediate_size": 12,
+         "num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 4,
+         "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
+         "norm_topk_prob": true, "max_position_embeddings": 16})",
+     false,
+     true},
     // 15 patches and the class token.
     {"vit",
      "ViTForImageClassification",
@@ -85,6 +97,7 @@ const Subject kSubjects[] = {
          "image_size": [12, 20], "patch_size": 4, "num_labels": 3,
          "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
      true,
+     false,
      true,
      {12, 20}},
     // Of which the encoder sees 7, by noise that is drawn.
@@ -96,6 +109,7 @@ const Subject kSubjects[] = {
          "decoder_hidden_size": 8, "decoder_intermediate_size": 10,
          "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 4,
          "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     false,
      false,
      true,
      {12, 20}},
@@ -109,10 +123,11 @@ const Subject kSubjects[] = {
          "attention_probs_dropout_prob": 0.2})",
      true,
      false,
+     false,
      {10, 18}}};
 
 struct Layout {
-  const char* name;
+  std::string name;
   ParallelOptions parallel;
   int zero_stage = 3;
   int recomputed = 0;
@@ -171,14 +186,18 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides sequences is for decoders; windows need whole maps between
-/// layers.
+/// What divides sequences is for decoders, what divides experts for those that
+/// have some; windows need whole maps between layers.
 bool takes(const Subject& subject, const Layout& layout) {
   const std::string name = subject.name;
+  const ParallelSizes& sizes = layout.parallel.sizes;
+  if (sizes.expert > 1 || subject.has_experts) {
+    return sizes.expert > 1 && subject.has_experts;
+  }
   if (layout.parallel.sequence && !subject.takes_sequence) {
     return false;
   }
-  return layout.parallel.sizes.context == 1 || name == "gpt" || name == "llama";
+  return sizes.context == 1 || name == "gpt" || name == "llama";
 }
 
 std::shared_ptr<Model> load(
@@ -222,8 +241,9 @@ Seen train_alone(
 
 /// One step of this rank's batches. @return the sum of their losses, where
 /// this rank tells it.
+template <typename AnyEngine>
 double run_step(
-    Engine& engine,
+    AnyEngine& engine,
     Model& model,
     ParallelRun& parallel,
     const Subject& subject,
@@ -264,6 +284,7 @@ double run_step(
   return parallel.tells_loss() ? sum : 0;
 }
 
+template <typename AnyEngine>
 void check_layout(
     World& world,
     const std::filesystem::path& folder,
@@ -279,9 +300,10 @@ void check_layout(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);
   const auto parts = parts_in(*model);
+  const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
-  Engine engine(world, model, options);
+  AnyEngine engine(world, model, options);
   for (int step = 0; step < kSteps; ++step) {
     const double own = run_step(engine, *model, parallel, subject, step);
     const at::Tensor sum = torch::full({1}, own, torch::kDouble);
@@ -301,7 +323,6 @@ void check_layout(
   if (layout.compute) {
     return; // AdamW makes a step of a rounding error
   }
-  const auto parameters = model->named_parameters();
   engine.for_each_parameter(
       [&](const std::string& name, const at::Tensor& value) {
         at::Tensor expected = alone.parameters.at(name);
@@ -317,6 +338,178 @@ void check_layout(
         EXPECT_TRUE(value.allclose(expected, 1e-6, 1e-7))
             << name << " is off by " << (value - expected).abs().max();
       });
+}
+
+std::string name_of(const Layout& layout) {
+  const ParallelOptions& parallel = layout.parallel;
+  std::string name = "tensor" + std::to_string(parallel.sizes.tensor) +
+                     "_pipeline" + std::to_string(parallel.sizes.pipeline) +
+                     "_shard" + std::to_string(parallel.sizes.shard) +
+                     "_context" + std::to_string(parallel.sizes.context) +
+                     "_expert" + std::to_string(parallel.sizes.expert);
+  name += parallel.sequence ? "_sequence" : "";
+  for (const auto& [schedule, kind] : pipeline_schedule_names()) {
+    if (kind == parallel.schedule && parallel.sizes.pipeline > 1) {
+      name += "_" + schedule;
+    }
+  }
+  std::replace(name.begin(), name.end(), '-', '_');
+  name += "_zero" + std::to_string(layout.zero_stage);
+  name += layout.recomputed > 0 ? "_recomputed" : "";
+  name += layout.placement == StatePlacement::kHost ? "_host" : "";
+  return layout.compute ? name + "_" + toString(*layout.compute) : name;
+}
+
+/// Every option with every other one in some layout.
+std::vector<Layout> pairs() {
+  return {
+      Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
+      Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
+      Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
+      Layout{
+          "pipeline4_gpipe",
+          {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
+          1},
+      Layout{
+          "pipeline2_interleaved",
+          {.sizes = {.shard = 1, .pipeline = 2},
+           .schedule = Kind::kInterleaved,
+           .chunks = 2}},
+      Layout{
+          "pipeline2_shard2_zb",
+          {.sizes = {.shard = 2, .pipeline = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "tensor2_shard2_sequence", {{.shard = 2, .tensor = 2}, true}, 2, 1},
+      Layout{
+          "tensor2_pipeline2_sequence",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          5},
+      Layout{
+          "tensor2_pipeline2_shard2",
+          {{.shard = 2, .tensor = 2, .pipeline = 2}},
+          3},
+      Layout{
+          "tensor2_pipeline2_data2_sequence",
+          {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
+          1,
+          2},
+      Layout{"context2", {{.shard = 1, .context = 2}}},
+      Layout{"expert2", {{.shard = 2, .expert = 2}}},
+      Layout{
+          "expert2_data2_shard2", {{.data = 2, .shard = 2, .expert = 2}}, 2, 2},
+      Layout{
+          "expert2_tensor2_shard2",
+          {{.shard = 2, .tensor = 2, .expert = 2}},
+          3,
+          0,
+          StatePlacement::kHost},
+      Layout{
+          "expert2_pipeline2_shard2",
+          {{.shard = 2, .pipeline = 2, .expert = 2}},
+          3,
+          3},
+      Layout{
+          "expert2_pipeline2_context2",
+          {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
+           .schedule = Kind::kZeroBubble}},
+      Layout{
+          "pipeline2_context2_shard2",
+          {{.shard = 2, .pipeline = 2, .context = 2}},
+          3,
+          2},
+      Layout{
+          "tensor2_pipeline2_state_on_host",
+          {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
+           .cut = PipelineCut::kCost},
+          3,
+          2,
+          StatePlacement::kHost},
+      Layout{
+          "tensor2_pipeline2_bfloat16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          at::kBFloat16},
+      Layout{
+          "tensor2_pipeline2_float16",
+          {{.shard = 1, .tensor = 2, .pipeline = 2}},
+          2,
+          0,
+          StatePlacement::kAutomatic,
+          at::kHalf}};
+}
+
+/// All sizes on up to 8 ranks, with all schedules, ZeRO stages, recomputation,
+/// state on the host and types.
+std::vector<Layout> product() {
+  std::vector<ParallelOptions> all;
+  for (const int tensor : {1, 2, 4}) {
+    for (const int pipeline : {1, 2, 4}) {
+      for (const int shard : {1, 2}) {
+        for (const bool sequence : {false, true}) {
+          for (const auto& [name, kind] : pipeline_schedule_names()) {
+            const bool is_cut = kind == Kind::kInterleaved;
+            if (tensor * pipeline * shard > 8 || (sequence && tensor == 1) ||
+                (pipeline == 1 && kind != Kind::kGPipe) ||
+                (is_cut && pipeline * 2 > 4)) {
+              continue; // 4 layers make 4 pieces
+            }
+            ParallelOptions options;
+            options.sizes = {
+                .shard = shard, .tensor = tensor, .pipeline = pipeline};
+            options.sequence = sequence;
+            options.schedule = kind;
+            options.chunks = is_cut ? 2 : 1;
+            all.push_back(options);
+          }
+        }
+      }
+    }
+  }
+  std::vector<Layout> layouts;
+  for (const ParallelOptions& options : all) {
+    for (const int stage : {1, 2, 3}) {
+      for (const int recomputed : {0, 5}) {
+        for (const auto placement :
+             {StatePlacement::kAutomatic, StatePlacement::kHost}) {
+          for (const auto compute :
+               {std::optional<at::ScalarType>(),
+                std::optional(at::kBFloat16),
+                std::optional(at::kHalf)}) {
+            Layout layout{"", options, stage, recomputed, placement, compute};
+            layout.name = name_of(layout);
+            layouts.push_back(layout);
+          }
+        }
+      }
+    }
+  }
+  // Divided sequences and experts of decoders.
+  for (ParallelOptions options : all) {
+    for (const auto& [context, expert] :
+         {std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)}) {
+      options.sizes.context = context;
+      options.sizes.expert = expert;
+      const bool divides = options.sizes.shard * context % expert == 0;
+      if (!divides || ranks_of(options.sizes) > 8 ||
+          (options.sequence && expert > 1)) {
+        continue;
+      }
+      for (const int recomputed : {0, 5}) {
+        Layout layout{"", options, 3, recomputed};
+        layout.name = name_of(layout);
+        layouts.push_back(layout);
+      }
+    }
+  }
+  return layouts;
+}
+
+std::vector<Layout> layouts() {
+  return std::getenv("TESSERA_SOAK") != nullptr ? product() : pairs();
 }
 
 class LayoutMatrix : public ::testing::TestWithParam<Layout> {};
@@ -337,7 +530,10 @@ TEST_P(LayoutMatrix, IsThatOfOneRank) {
         from_config(config, {.architecture = subject.architecture});
     save_pretrained(*model, folder.path() / "model");
     testing::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
-      check_layout(world, folder.path() / "model", subject, layout);
+      const auto path = folder.path() / "model";
+      subject.has_experts
+          ? check_layout<ExpertEngines>(world, path, subject, layout)
+          : check_layout<Engine>(world, path, subject, layout);
     });
   }
 }
@@ -345,68 +541,7 @@ TEST_P(LayoutMatrix, IsThatOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts,
     LayoutMatrix,
-    ::testing::Values(
-        Layout{"tensor2", {{.shard = 1, .tensor = 2}}, 3, 2},
-        Layout{"tensor4_sequence", {{.shard = 1, .tensor = 4}, true}},
-        Layout{"pipeline2", {{.shard = 1, .pipeline = 2}}, 3, 3},
-        Layout{
-            "pipeline4_gpipe",
-            {.sizes = {.shard = 1, .pipeline = 4}, .schedule = Kind::kGPipe},
-            1},
-        Layout{
-            "pipeline2_interleaved",
-            {.sizes = {.shard = 1, .pipeline = 2},
-             .schedule = Kind::kInterleaved,
-             .chunks = 2}},
-        Layout{
-            "pipeline2_shard2_zb",
-            {.sizes = {.shard = 2, .pipeline = 2},
-             .schedule = Kind::kZeroBubble}},
-        Layout{
-            "tensor2_shard2_sequence",
-            {{.shard = 2, .tensor = 2}, true},
-            2,
-            1},
-        Layout{
-            "tensor2_pipeline2_sequence",
-            {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-            3,
-            5},
-        Layout{
-            "tensor2_pipeline2_shard2",
-            {{.shard = 2, .tensor = 2, .pipeline = 2}},
-            3},
-        Layout{
-            "tensor2_pipeline2_data2_sequence",
-            {{.data = 2, .shard = 1, .tensor = 2, .pipeline = 2}, true},
-            1,
-            2},
-        Layout{"context2", {{.shard = 1, .context = 2}}},
-        Layout{
-            "pipeline2_context2_shard2",
-            {{.shard = 2, .pipeline = 2, .context = 2}},
-            3,
-            2},
-        Layout{
-            "tensor2_pipeline2_state_on_host",
-            {{.shard = 1, .tensor = 2, .pipeline = 2}},
-            3,
-            2,
-            StatePlacement::kHost},
-        Layout{
-            "tensor2_pipeline2_bfloat16",
-            {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
-            3,
-            2,
-            StatePlacement::kAutomatic,
-            at::kBFloat16},
-        Layout{
-            "tensor2_pipeline2_float16",
-            {{.shard = 1, .tensor = 2, .pipeline = 2}},
-            2,
-            0,
-            StatePlacement::kAutomatic,
-            at::kHalf}),
-    [](const auto& info) { return std::string(info.param.name); });
+    ::testing::ValuesIn(layouts()),
+    [](const auto& info) { return info.param.name; });
 
 } // namespace tessera::zoo

@@ -9,6 +9,8 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -149,6 +151,51 @@ at::Tensor AttentionImpl::mask_of(
              : bias;
 }
 
+std::array<at::Tensor, 3> AttentionImpl::project(
+    const at::Tensor& hidden,
+    const AttentionInput& input) {
+  const int64_t head = options_.head_features;
+  const bool is_cross = input.memory.defined();
+  const KeyValueCache::KeysAndValues* kept =
+      is_cross && input.cache != nullptr ? input.cache->kept(this) : nullptr;
+  std::vector<at::Tensor> projected;
+  if (is_cross) {
+    projected = Linear::forward_columns(context_, hidden, {&query_});
+    if (kept == nullptr) {
+      for (at::Tensor& one : Linear::forward_columns(
+               context_, input.memory, {&key_, &value_})) {
+        projected.push_back(std::move(one));
+      }
+    }
+  } else {
+    projected =
+        Linear::forward_columns(context_, hidden, {&query_, &key_, &value_});
+  }
+  at::Tensor query = by_head(projected[0], head);
+  if (options_.query_key_norm) {
+    query = query_norm_->forward(query);
+  }
+  if (input.rotary.cosines.defined()) {
+    query = rotate(query, input.rotary);
+  }
+  if (kept != nullptr) {
+    return {query, kept->first, kept->second};
+  }
+  at::Tensor key = by_head(projected[1], head);
+  at::Tensor value = by_head(projected[2], head);
+  if (options_.query_key_norm) {
+    key = key_norm_->forward(key);
+  }
+  if (input.rotary.cosines.defined()) {
+    key = rotate(key, input.rotary);
+  }
+  if (input.cache != nullptr) {
+    std::tie(key, value) = is_cross ? input.cache->keep(this, {key, value})
+                                    : input.cache->extend(this, key, value);
+  }
+  return {query, key, value};
+}
+
 at::Tensor AttentionImpl::forward(
     const at::Tensor& hidden,
     const AttentionInput& input) {
@@ -159,25 +206,17 @@ at::Tensor AttentionImpl::forward(
       context_.context() == nullptr || !input.memory.defined(),
       "Attention: cross-attention is not implemented for sequences that are "
       "divided over context-parallel ranks; use a context size of 1");
-  const at::Tensor entered = context_.enter(hidden);
-  const at::Tensor source =
-      input.memory.defined() ? context_.enter(input.memory) : entered;
-  const int64_t head = options_.head_features;
-  at::Tensor query = by_head(query_.forward_entered(entered), head);
-  at::Tensor key = by_head(key_.forward_entered(source), head);
-  const at::Tensor value = by_head(value_.forward_entered(source), head);
-  if (options_.query_key_norm) {
-    query = query_norm_->forward(query);
-    key = key_norm_->forward(key);
-  }
-  if (input.rotary.cosines.defined()) {
-    query = rotate(query, input.rotary);
-    key = rotate(key, input.rotary);
-  }
+  const auto [query, key, value] = project(hidden, input);
   AttentionCall call{query, key, value, mask_of(input, query)};
-  call.causal = options_.causal && !call.mask.defined();
-  call.scale =
-      options_.scale.value_or(1 / std::sqrt(static_cast<double>(head)));
+  // The last token alone sees all that are there.
+  call.causal = options_.causal && !call.mask.defined() && query.size(2) > 1;
+  TESSERA_CHECK(
+      !call.causal || query.size(2) == key.size(2),
+      "Attention: ",
+      query.size(2),
+      " tokens that go on with others need a mask");
+  call.scale = options_.scale.value_or(
+      1 / std::sqrt(static_cast<double>(options_.head_features)));
   call.dropout = is_training() ? options_.dropout : 0;
   return output_.forward(attend(call).transpose(1, 2).flatten(2));
 }

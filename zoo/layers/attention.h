@@ -4,6 +4,7 @@
 // shared or not.
 
 #include "tessera/zoo/layers/attention_function.h"
+#include "tessera/zoo/layers/key_value_cache.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/layers/norm.h"
 #include "tessera/zoo/layers/rotary.h"
@@ -11,6 +12,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -49,6 +51,10 @@ struct AttentionInput {
   at::Tensor mask;
   at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the product
   RotaryTables rotary;
+  /// Of the tokens before these, and for these; see KeyValueCache. Masks and
+  /// biases are then for keys of all tokens, queries of these. With `memory` its
+  /// keys and values are made once.
+  KeyValueCache* cache = nullptr;
 };
 
 /// Projections query, key, value by column and output by row. Over a group a
@@ -68,6 +74,11 @@ class AttentionImpl : public torch::nn::Module {
       const AttentionInput& input = {});
 
  private:
+  /// Query, key and value by head, [B, heads, S, features of a head], normed
+  /// and rotated.
+  std::array<at::Tensor, 3> project(
+      const at::Tensor& hidden,
+      const AttentionInput& input);
   at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
       const;
   /// What is between the projections, with its dropout.

@@ -28,11 +28,13 @@ FeedForwardImpl::FeedForwardImpl(
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
-  const at::Tensor entered = context_.enter(x);
-  const at::Tensor up = up_.forward_entered(entered);
-  at::Tensor inner = options_.gated
-                         ? activation_(gate_.forward_entered(entered)) * up
-                         : activation_(up);
+  std::vector<Linear*> columns{&up_};
+  if (options_.gated) {
+    columns.push_back(&gate_);
+  }
+  const auto widened = Linear::forward_columns(context_, x, columns);
+  at::Tensor inner = options_.gated ? activation_(widened[1]) * widened[0]
+                                    : activation_(widened[0]);
   if (is_training() && options_.dropout > 0) {
     inner = context_.dropout_part(inner, options_.dropout, -1, options_.inner);
   }

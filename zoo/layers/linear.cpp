@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/linear.h"
 
+#include "tessera/sharding/parallel/overlapped_linear.h"
+
 #include <ATen/core/grad_mode.h>
 
 namespace tessera::zoo {
@@ -62,6 +64,24 @@ Linear Linear::undivided(
 
 at::Tensor Linear::forward(const at::Tensor& x) {
   return parallel_.is_empty() ? plain_->forward(x) : parallel_->forward(x);
+}
+
+std::vector<at::Tensor> Linear::forward_columns(
+    const LayerContext& context,
+    const at::Tensor& x,
+    const std::vector<Linear*>& columns) {
+  std::vector<at::Tensor> results;
+  if (const TensorParallel* how = context.parallel()) {
+    std::vector<LinearWeights> weights;
+    for (const Linear* column : columns) {
+      weights.push_back({column->weight(), column->bias()});
+    }
+    return enter_linear(x, weights, *how);
+  }
+  for (Linear* column : columns) {
+    results.push_back(column->forward(x));
+  }
+  return results;
 }
 
 at::Tensor Linear::forward_entered(const at::Tensor& entered) {

@@ -8,6 +8,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -51,6 +52,13 @@ class Linear {
 
   /// x [..., in] as the division says. Collective with a group.
   at::Tensor forward(const at::Tensor& x);
+
+  /// Several column layers of one activation between layers: what travels does
+  /// so once ([Note: products while activations travel]).
+  static std::vector<at::Tensor> forward_columns(
+      const LayerContext& context,
+      const at::Tensor& x,
+      const std::vector<Linear*>& columns);
 
   /// A column layer behind LayerContext::enter().
   at::Tensor forward_entered(const at::Tensor& entered);

@@ -59,16 +59,18 @@ at::Tensor relative_buckets(
     int64_t queries,
     int64_t keys,
     const RelativeBuckets& options,
-    const at::Device& device) {
+    const at::Device& device,
+    int64_t first) {
   const auto places = torch::dtype(torch::kInt64).device(device);
   const at::Tensor relative = torch::arange(keys, places).unsqueeze(0) -
-                              torch::arange(queries, places).unsqueeze(1);
+                              torch::arange(first, first + queries, places)
+                                  .unsqueeze(1);
   int64_t buckets = options.buckets;
-  at::Tensor first = torch::zeros_like(relative);
+  at::Tensor begin = torch::zeros_like(relative);
   at::Tensor distance;
   if (options.bidirectional) {
     buckets /= 2;
-    first = relative.gt(0).to(torch::kInt64) * buckets;
+    begin = relative.gt(0).to(torch::kInt64) * buckets;
     distance = relative.abs();
   } else {
     distance = (-relative).clamp_min(0);
@@ -81,7 +83,7 @@ at::Tensor relative_buckets(
                (buckets - exact))
                   .clamp_min(0)
                   .to(torch::kInt64);
-  return first +
+  return begin +
          torch::where(distance.lt(exact), distance, far.clamp_max(buckets - 1));
 }
 

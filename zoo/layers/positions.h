@@ -42,10 +42,12 @@ struct RelativeBuckets {
 
 /// The bucket of key - query (arXiv:1910.10683): exact for small distances,
 /// logarithmic up to max_distance. int64 [queries, keys].
+/// @param first place of the first query among the keys.
 at::Tensor relative_buckets(
     int64_t queries,
     int64_t keys,
     const RelativeBuckets& options,
-    const at::Device& device);
+    const at::Device& device,
+    int64_t first = 0);
 
 } // namespace tessera::zoo

@@ -79,7 +79,8 @@ at::Tensor TransformerLayerImpl::forward(
       {},
       options_.local ? input.local_mask : input.mask,
       input.bias,
-      input.rotary};
+      input.rotary,
+      input.cache};
   if (options_.parallel_halves) {
     const at::Tensor normed = attention_half_.norm->forward(hidden);
     const bool train = is_training();
@@ -96,7 +97,9 @@ at::Tensor TransformerLayerImpl::forward(
         input.memory.defined(),
         "TransformerLayer: cross-attention needs LayerInput::memory");
     x = add(cross_half_, x, [&](const at::Tensor& y) {
-      return cross_attention_->forward(y, {input.memory, input.memory_mask});
+      AttentionInput cross{input.memory, input.memory_mask};
+      cross.cache = input.cache;
+      return cross_attention_->forward(y, cross);
     });
   }
   return add(feed_forward_half_, x, [&](const at::Tensor& y) {

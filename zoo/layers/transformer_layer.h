@@ -45,6 +45,7 @@ struct LayerInput {
   RotaryTables rotary;
   at::Tensor memory; ///< [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
+  KeyValueCache* cache = nullptr; ///< see AttentionInput
 };
 
 template <typename Visit>

@@ -8,6 +8,7 @@
 #include "tessera/zoo/models/cpm_like.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/model_center_names.h"
 #include "tessera/zoo/models/vocab_head.h"
 
@@ -42,7 +43,9 @@ class Cpm1 : public Model {
             std::move(names),
             StageLayers(
                 context.place(),
-                static_cast<int>(config.encoder.layers.size())),
+                layer_costs(
+                    config.encoder.layers,
+                    has_head ? config.vocab * config.features : 0)),
             {"head."}),
         config_(config),
         has_head_(has_head),

@@ -7,6 +7,7 @@
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"
 
 #include <torch/torch.h>
@@ -47,6 +48,17 @@ NameTable table_of(
   return names;
 }
 
+std::vector<LayerCost> costs_of(
+    const DecoderConfig& config,
+    DecoderHead head) {
+  const int64_t embedded = config.embedding_features == 0
+                               ? config.features
+                               : config.embedding_features;
+  return layer_costs(
+      config.layers,
+      head == DecoderHead::kCausalLm ? config.vocab * embedded : 0);
+}
+
 std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kSequenceClassification
              ? std::vector<std::string>{"score."}
@@ -64,7 +76,7 @@ Decoder::Decoder(
     : Model(
           std::move(json),
           table_of(std::move(names), config, context),
-          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          StageLayers(context.place(), costs_of(config, head)),
           fresh_parts(head)),
       decoder_(config),
       head_kind_(head),
@@ -163,9 +175,17 @@ void Decoder::make_end() {
   }
 }
 
+bool Decoder::takes_cache() const {
+  const TensorParallel* tensor = context_.parallel();
+  return !decoder_.prefix && context_.context() == nullptr &&
+         (tensor == nullptr || !tensor->sequence);
+}
+
 void Decoder::check(const ModelInput& input) const {
   check_ids("input_ids", input.input_ids, decoder_.vocab);
-  check_same_shape("attention_mask", input.attention_mask, input.input_ids);
+  const int64_t length = past_tokens(input) + input.input_ids.size(1);
+  check_mask(
+      "attention_mask", input.attention_mask, input.input_ids.size(0), length);
   if (decoder_.token_types && input.token_type_ids.defined()) {
     check_ids("token_type_ids", input.token_type_ids, decoder_.vocab);
     check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
@@ -185,7 +205,6 @@ void Decoder::check(const ModelInput& input) const {
                                    : at::IntArrayRef(),
       "; they must be [batch, 2, sequence]: positions, and those within "
       "blanks");
-  const int64_t length = input.input_ids.size(1);
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
   TESSERA_CHECK(
       decoder_.learned_positions == 0 || length <= most,
@@ -202,10 +221,12 @@ at::Tensor Decoder::position_ids(const ModelInput& input) const {
     return decoder_.block_positions > 0 ? ids.select(1, 0) : ids;
   }
   if (decoder_.positions_skip_padding && input.attention_mask.defined()) {
-    return positions_without_padding(input.attention_mask);
+    return positions_without_padding(input.attention_mask)
+        .narrow(1, past_tokens(input), input.input_ids.size(1));
   }
   return torch::arange(
-             input.input_ids.size(1),
+             past_tokens(input),
+             past_tokens(input) + input.input_ids.size(1),
              input.input_ids.options().dtype(at::kLong))
       .unsqueeze(0);
 }
@@ -238,9 +259,12 @@ LayerInput Decoder::layer_input(
     const ModelInput& input,
     const at::Tensor& positions,
     at::ScalarType dtype) const {
-  const int64_t length = input.input_ids.size(1);
+  const int64_t tokens = input.input_ids.size(1);
+  const int64_t past = past_tokens(input);
+  const int64_t length = past + tokens;
   const at::Device device = input.input_ids.device();
   LayerInput layer;
+  layer.cache = input.cache;
   if (decoder_.rotary) {
     // Only this kind looks at the length: others do not wait for the device.
     const bool ask =
@@ -257,13 +281,14 @@ LayerInput Decoder::layer_input(
     layer.mask = with_safe_rows(all_of(
         {causal_mask(length, device) | prefix_mask(sep->second, length),
          seen}));
-  } else if (seen.defined()) {
-    layer.mask = with_safe_rows(all_of({causal_mask(length, device), seen}));
+  } else if (seen.defined() || (past > 0 && tokens > 1)) {
+    layer.mask = with_safe_rows(
+        all_of({causal_mask(length, device).narrow(2, past, tokens), seen}));
   }
   if (decoder_.window > 0) {
     layer.local_mask = with_safe_rows(all_of(
-        {causal_mask(length, device),
-         window_mask(length, decoder_.window, device),
+        {causal_mask(length, device).narrow(2, past, tokens),
+         window_mask(length, decoder_.window, device).narrow(2, past, tokens),
          seen}));
   }
   return layer;
@@ -336,7 +361,10 @@ void Decoder::add_language_head(
     output.loss = head.loss(hidden, weight, bias, targets);
     return;
   }
-  output.logits = head.logits(hidden, weight, bias);
+  output.logits = head.logits(
+      input.last_logits ? hidden.narrow(1, hidden.size(1) - 1, 1) : hidden,
+      weight,
+      bias);
   if (targets.defined()) {
     output.loss = cross_entropy(output.logits, targets);
   }

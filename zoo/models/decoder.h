@@ -83,6 +83,9 @@ class Decoder : public Model {
     return decoder_;
   }
 
+  /// Not with divided sequences, nor prefixes that are seen by all.
+  bool takes_cache() const override;
+
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

@@ -5,6 +5,7 @@
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/torch.h>
@@ -33,6 +34,15 @@ torch::nn::Embedding small_table(
   return table;
 }
 
+std::vector<LayerCost> costs_of(
+    const EncoderConfig& config,
+    EncoderHead head) {
+  const bool predicts_tokens =
+      head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
+  return layer_costs(
+      config.layers, predicts_tokens ? config.vocab * config.features : 0);
+}
+
 } // namespace
 
 Encoder::Encoder(
@@ -44,7 +54,7 @@ Encoder::Encoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          StageLayers(context.place(), costs_of(config, head)),
           {"pooler.", "head.", "next_sentence.", "classifier."}),
       encoder_(config),
       head_kind_(head),

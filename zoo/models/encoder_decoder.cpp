@@ -6,6 +6,7 @@
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"
 
 #include <torch/types.h>
@@ -20,11 +21,21 @@ namespace tessera::zoo {
 
 namespace {
 
-int layers_of(const EncoderDecoderConfig& config, EncoderDecoderHead head) {
-  const size_t decoder = head == EncoderDecoderHead::kEncoderOnly
-                             ? 0
-                             : config.decoder.layers.size();
-  return static_cast<int>(config.encoder.layers.size() + decoder);
+std::vector<LayerCost> costs_of(
+    const EncoderDecoderConfig& config,
+    EncoderDecoderHead head) {
+  std::vector<TransformerLayerOptions> layers = config.encoder.layers;
+  if (head != EncoderDecoderHead::kEncoderOnly) {
+    layers.insert(
+        layers.end(),
+        config.decoder.layers.begin(),
+        config.decoder.layers.end());
+  }
+  return layer_costs(
+      layers,
+      head == EncoderDecoderHead::kLanguageModel
+          ? config.vocab * config.features
+          : 0);
 }
 
 /// Those of a half that begins behind `before` layers.
@@ -52,7 +63,7 @@ EncoderDecoder::EncoderDecoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), layers_of(config, head)),
+          StageLayers(context.place(), costs_of(config, head)),
           {"head."}),
       config_(config),
       head_kind_(head),
@@ -119,7 +130,11 @@ void EncoderDecoder::check(const ModelInput& input) const {
   const at::Tensor ids = decoder_ids(input);
   check_ids("decoder_input_ids", ids, config_.vocab);
   check_same_shape("labels", input.labels, ids);
-  check_same_shape("decoder_attention_mask", input.decoder_attention_mask, ids);
+  check_mask(
+      "decoder_attention_mask",
+      input.decoder_attention_mask,
+      ids.size(0),
+      past_tokens(input) + ids.size(1));
   TESSERA_CHECK(
       ids.size(0) == input.input_ids.size(0),
       "decoder_input_ids are ",
@@ -146,10 +161,16 @@ at::Tensor EncoderDecoder::decoder_ids(const ModelInput& input) const {
 void EncoderDecoder::start(
     RelativeStack& half,
     const at::Tensor& ids,
+    int64_t past,
     LayerState& state) {
   state.hidden =
       context_.dropout(tokens_.forward(ids), config_.dropout, is_training());
-  state.bias = half->bias(ids.size(1), ids.device());
+  state.bias = half->bias(ids.size(1), ids.device(), past);
+}
+
+bool EncoderDecoder::takes_cache() const {
+  const TensorParallel* tensor = context_.parallel();
+  return has_decoder() && (tensor == nullptr || !tensor->sequence);
 }
 
 LayerState EncoderDecoder::run_layers(
@@ -157,7 +178,8 @@ LayerState EncoderDecoder::run_layers(
     LayerState state,
     int begin,
     int end) {
-  if (begin < encoder_layers_) {
+  const bool is_read = past_tokens(input) > 0;
+  if (begin < encoder_layers_ && !is_read) {
     encode(input, state, begin, std::min(end, encoder_layers_));
   }
   if (end > encoder_layers_) {
@@ -176,7 +198,7 @@ void EncoderDecoder::encode(
     int begin,
     int end) {
   if (begin == 0) {
-    start(encoder_, input.input_ids, state);
+    start(encoder_, input.input_ids, /*past=*/0, state);
   }
   LayerInput layer;
   layer.mask = with_safe_rows(padding_mask(input.attention_mask));
@@ -198,13 +220,19 @@ void EncoderDecoder::decode(
   const at::Tensor ids = decoder_ids(input);
   if (begin == 0) {
     const RandomLayerScope random(stage().count() + 2, ids.device());
-    start(decoder_, ids, state);
+    start(decoder_, ids, past_tokens(input), state);
+  }
+  if (input.cache != nullptr && state.memory.defined()) {
+    input.cache->memory = state.memory; // it is handed on once
   }
   LayerInput layer;
+  layer.cache = input.cache;
   layer.mask = with_safe_rows(all_of(
-      {causal_mask(ids.size(1), ids.device()),
+      {causal_mask(past_tokens(input) + ids.size(1), ids.device())
+           .narrow(2, past_tokens(input), ids.size(1)),
        padding_mask(input.decoder_attention_mask)}));
-  layer.memory = state.memory;
+  layer.memory =
+      input.cache == nullptr ? state.memory : input.cache->memory;
   layer.memory_mask = with_safe_rows(padding_mask(input.attention_mask));
   decoder_->run(begin, end, layer, input.hidden_states, state);
 }
@@ -213,7 +241,8 @@ ModelOutput EncoderDecoder::output(
     const ModelInput& input,
     const LayerState& state) {
   ModelOutput output;
-  const at::Tensor memory = context_.whole(state.memory);
+  const at::Tensor memory =
+      state.memory.defined() ? context_.whole(state.memory) : at::Tensor();
   std::vector<at::Tensor> encoded;
   if (input.hidden_states) {
     for (int i = 0; i < encoder_layers_; ++i) {
@@ -227,7 +256,9 @@ ModelOutput EncoderDecoder::output(
     output.hidden_states = std::move(encoded);
     return output;
   }
-  output.others["encoder_last_hidden_state"] = memory;
+  if (memory.defined()) {
+    output.others["encoder_last_hidden_state"] = memory;
+  }
   const at::Tensor hidden = decoder_->finish(state.hidden);
   const bool is_lm = head_kind_ == EncoderDecoderHead::kLanguageModel;
   const at::Tensor last =
@@ -268,7 +299,10 @@ void EncoderDecoder::add_language_head(
     output.loss = head.loss(scaled, weight, {}, input.labels);
     return;
   }
-  output.logits = head.logits(scaled, weight, {});
+  output.logits = head.logits(
+      input.last_logits ? scaled.narrow(1, scaled.size(1) - 1, 1) : scaled,
+      weight,
+      {});
   if (input.labels.defined()) {
     output.loss = cross_entropy(output.logits, input.labels);
   }

@@ -55,6 +55,13 @@ class EncoderDecoder : public Model {
       nlohmann::json json,
       NameTable names);
 
+  std::optional<int64_t> first_token() const override {
+    return has_decoder() ? std::optional(config_.start_token) : std::nullopt;
+  }
+
+  /// Not with divided sequences, nor without a decoder.
+  bool takes_cache() const override;
+
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(
@@ -70,7 +77,11 @@ class EncoderDecoder : public Model {
   }
   void make_embedding();
   at::Tensor decoder_ids(const ModelInput& input) const;
-  void start(RelativeStack& half, const at::Tensor& ids, LayerState& state);
+  void start(
+      RelativeStack& half,
+      const at::Tensor& ids,
+      int64_t past,
+      LayerState& state);
   void encode(const ModelInput& input, LayerState& state, int begin, int end);
   void decode(const ModelInput& input, LayerState& state, int begin, int end);
   void add_language_head(

@@ -5,6 +5,7 @@
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/models/image_fields.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/types.h>
@@ -34,7 +35,7 @@ ImageEncoder::ImageEncoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          StageLayers(context.place(), layer_costs(config.layers)),
           {"pooler.", "classifier.", "decoder.", "embeddings.mask_token"}),
       image_(config),
       head_kind_(head),

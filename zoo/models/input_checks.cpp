@@ -50,6 +50,26 @@ void check_same_shape(
       "; they must have one shape");
 }
 
+int64_t past_tokens(const ModelInput& input) {
+  return input.cache == nullptr ? 0 : input.cache->length();
+}
+
+void check_mask(
+    const char* name,
+    const at::Tensor& mask,
+    int64_t rows,
+    int64_t tokens) {
+  const std::array<int64_t, 2> expected{rows, tokens};
+  TESSERA_CHECK(
+      !mask.defined() || mask.sizes() == at::IntArrayRef(expected),
+      name,
+      " is ",
+      mask.sizes(),
+      ", but the tokens are ",
+      at::IntArrayRef(expected),
+      "; they must have one shape");
+}
+
 void check_not_taken(
     const ModelInput& input,
     std::span<const std::string_view> taken) {

@@ -22,6 +22,16 @@ void check_same_shape(
     const at::Tensor& tensor,
     const at::Tensor& ids);
 
+/// Tokens before those of the input.
+int64_t past_tokens(const ModelInput& input);
+
+/// @throws tessera::Error when `mask` is defined and not [rows, tokens].
+void check_mask(
+    const char* name,
+    const at::Tensor& mask,
+    int64_t rows,
+    int64_t tokens);
+
 /// @throws tessera::Error naming an argument that is given and not in `taken`.
 void check_not_taken(
     const ModelInput& input,

@@ -5,6 +5,7 @@
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/models/image_fields.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/types.h>
@@ -47,7 +48,25 @@ at::Tensor pixels_of_patches(const at::Tensor& pixels, const ImageSize& patch) {
       .flatten(1, 2);
 }
 
+/// As layer_costs(), of all tokens that a half sees together.
+std::vector<LayerCost> costs_of(const MaskedAutoencoderConfig& config) {
+  const int64_t tokens = config.patches.tokens();
+  std::vector<LayerCost> costs = layer_costs(config.encoder);
+  for (LayerCost& cost : costs) {
+    cost.time *= static_cast<double>(1 + config.seen_patches(tokens - 1));
+  }
+  for (LayerCost cost : layer_costs(config.decoder)) {
+    cost.time *= static_cast<double>(tokens);
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
 } // namespace
+
+int64_t MaskedAutoencoderConfig::seen_patches(int64_t patches) const {
+  return static_cast<int64_t>(static_cast<double>(patches) * (1 - mask_ratio));
+}
 
 MaskedAutoencoder::MaskedAutoencoder(
     const MaskedAutoencoderConfig& config,
@@ -57,15 +76,13 @@ MaskedAutoencoder::MaskedAutoencoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(
-              context.place(),
-              static_cast<int>(config.encoder.size() + config.decoder.size())),
+          StageLayers(context.place(), costs_of(config)),
           {"decoder."}),
       config_(config),
       context_(context),
       encoder_layers_(static_cast<int>(config.encoder.size())) {
   const int64_t tokens = config.patches.tokens();
-  check_divides_tokens(context, seen_patches(tokens - 1) + 1);
+  check_divides_tokens(context, config_.seen_patches(tokens - 1) + 1);
   if (has_decoder()) {
     check_divides_tokens(context, tokens);
   }
@@ -95,11 +112,6 @@ MaskedAutoencoder::MaskedAutoencoder(
 
 bool MaskedAutoencoder::has_decoder() const {
   return !config_.decoder.empty();
-}
-
-int64_t MaskedAutoencoder::seen_patches(int64_t patches) const {
-  return static_cast<int64_t>(
-      static_cast<double>(patches) * (1 - config_.mask_ratio));
 }
 
 void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
@@ -164,7 +176,8 @@ void MaskedAutoencoder::embed(const ModelInput& input, LayerState& state) {
       embeddings_->positions(image_size_of(input.pixel_values));
   x = x + positions.slice(1, 1);
   const at::Tensor seen =
-      PatchOrder(state.memory).by_noise.narrow(1, 0, seen_patches(x.size(1)));
+      PatchOrder(state.memory)
+          .by_noise.narrow(1, 0, config_.seen_patches(x.size(1)));
   state.hidden = context_.between(
       at::cat({embeddings_->class_tokens(x.size(0)), rows_of(x, seen)}, 1));
 }
@@ -241,7 +254,8 @@ ModelOutput MaskedAutoencoder::output(
     output.hidden_states.push_back(context_.whole(entered));
   }
   const PatchOrder order(state.memory);
-  const at::Tensor mask = order.mask(seen_patches(order.restore.size(1)));
+  const at::Tensor mask =
+      order.mask(config_.seen_patches(order.restore.size(1)));
   output.others = {{"mask", mask}, {"ids_restore", order.restore}};
   if (!has_decoder()) {
     if (input.hidden_states) {

@@ -19,6 +19,9 @@ struct MaskedAutoencoderConfig {
   /// The loss is of pixels less their patch's mean, over its deviation.
   bool normalised_pixels = false;
   double deviation = 0.02; ///< of fresh weights
+
+  /// How many of so many patches the encoder sees.
+  int64_t seen_patches(int64_t patches) const;
 };
 
 /// Modules: `embeddings` (PatchEmbedding), `layers.N` and `norm` of the
@@ -55,7 +58,6 @@ class MaskedAutoencoder : public Model {
 
  private:
   bool has_decoder() const;
-  int64_t seen_patches(int64_t patches) const;
   void make_decoder(const std::vector<int>& own);
   void embed(const ModelInput& input, LayerState& state);
   void start_decoder(const ModelInput& input, LayerState& state);

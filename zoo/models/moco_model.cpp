@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/types.h>
@@ -60,7 +61,7 @@ MocoModel::MocoModel(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), static_cast<int>(config.layers.size()))),
+          StageLayers(context.place(), layer_costs(config.layers))),
       moco_(config),
       context_(context) {
   check_divides_tokens(context, moco_.patches.tokens());

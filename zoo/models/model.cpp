@@ -141,6 +141,11 @@ LayerState Model::forward_chunk(
     int chunk,
     const ModelInput& input,
     LayerState before) {
+  TESSERA_CHECK(
+      input.cache == nullptr || (takes_cache() && !is_training()),
+      "ModelInput::cache: ",
+      takes_cache() ? "the model is training; call eval()"
+                    : "this model, with these layers, cannot go on with texts");
   check(input);
   return run_layers(
       input, std::move(before), stage_.begin(chunk), stage_.end(chunk));

@@ -3,12 +3,15 @@
 // What all models of the zoo have in common.
 
 #include "tessera/pipeline/stage_layers.h"
+#include "tessera/zoo/layers/key_value_cache.h"
 #include "tessera/zoo/models/name_table.h"
 
 #include <torch/nn/module.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,12 @@ struct ModelInput {
   /// More of a model's own arguments, by name.
   NamedTensors others;
 
+  /// Tokens are behind those that are in it, which `attention_mask`, or
+  /// `decoder_attention_mask`, covers too: [B, cache->length() + S]. An
+  /// encoder-decoder's are those of its decoder: it reads `input_ids` once. Not
+  /// with gradients, nor with divided sequences; see KeyValueCache.
+  KeyValueCache* cache = nullptr;
+  bool last_logits = false; ///< logits of each row's last token only, [B, 1, V]
   /// Only the loss is computed, without logits for all tokens at a time.
   bool loss_only = false;
   bool hidden_states = false; ///< wanted as results
@@ -104,6 +113,17 @@ class Model : public torch::nn::Module {
   /// The first `count` layers of the whole model are computed again in
   /// backward, the others not.
   void set_recomputed_layers(int64_t count);
+
+  /// What the decoder of an encoder-decoder begins with; nothing for a model
+  /// that goes on with its input.
+  virtual std::optional<int64_t> first_token() const {
+    return std::nullopt;
+  }
+
+  /// That ModelInput::cache is taken.
+  virtual bool takes_cache() const {
+    return false;
+  }
 
   /// Which layers are here.
   const StageLayers& stage() const {

@@ -30,9 +30,13 @@ RelativeStackImpl::RelativeStackImpl(
   }
 }
 
-at::Tensor RelativeStackImpl::bias(int64_t length, const at::Device& device) {
+at::Tensor RelativeStackImpl::bias(
+    int64_t length,
+    const at::Device& device,
+    int64_t past) {
   return relative_bias_
-      ->forward(relative_buckets(length, length, options_.buckets, device))
+      ->forward(relative_buckets(
+          length, past + length, options_.buckets, device, past))
       .permute({2, 0, 1})
       .unsqueeze(0);
 }

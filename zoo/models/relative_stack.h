@@ -34,9 +34,10 @@ class RelativeStackImpl : public torch::nn::Module {
       const RelativeStackOptions& options,
       const std::vector<int>& own);
 
-  /// The bias that LayerState::bias hands on: [1, heads, length, length]. To be
-  /// called where the first layer is.
-  at::Tensor bias(int64_t length, const at::Device& device);
+  /// The bias that LayerState::bias hands on, of `length` tokens behind `past`
+  /// others: [1, heads, length, past + length]. To be called where the first
+  /// layer is.
+  at::Tensor bias(int64_t length, const at::Device& device, int64_t past = 0);
 
   /// The layers [begin, end), with state.bias.
   void run(

@@ -16,6 +16,24 @@ namespace tessera::zoo {
 
 namespace {
 
+/// As layer_costs(), of all tokens of an image together: a merge leaves a
+/// quarter of them.
+std::vector<LayerCost> costs_of(const std::vector<WindowLayerOptions>& layers) {
+  std::vector<LayerCost> costs;
+  double tokens = 1;
+  for (const WindowLayerOptions& layer : layers) {
+    const auto features = static_cast<double>(layer.norm.features);
+    const auto inner = static_cast<double>(layer.feed_forward.inner);
+    LayerCost cost{tokens * features * (4 * features + 2 * inner)};
+    if (layer.merges) {
+      tokens /= 4;
+      cost.time += tokens * 4 * features * 2 * features;
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
 WindowLayers make_window_layers(
     const LayerContext& context,
     const std::vector<WindowLayerOptions>& options,
@@ -44,7 +62,7 @@ SwinModel::SwinModel(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), static_cast<int>(config.layers.size())),
+          StageLayers(context.place(), costs_of(config.layers)),
           {"classifier.", "decoder.", "embeddings.mask_token"}),
       swin_(config),
       head_kind_(head),

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
 #include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
 #include <ATen/ops/linear.h>
@@ -13,13 +14,15 @@ at::Tensor VocabHead::logits(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& bias) const {
-  const at::Tensor own = at::linear(context_.enter(hidden), weight, bias);
   const TensorParallel* how = context_.parallel();
   return context_.all_tokens(
       how == nullptr
-          ? own
+          ? at::linear(hidden, weight, bias)
           : gather_parts(
-                own, -1, DimSplit(vocab_, context_.ranks()), *how->group));
+                enter_linear(hidden, {{weight, bias}}, *how).front(),
+                -1,
+                DimSplit(vocab_, context_.ranks()),
+                *how->group));
 }
 
 at::Tensor VocabHead::loss(
@@ -52,7 +55,7 @@ at::Tensor VocabHead::own_loss(
     VocabParallelLossOptions options;
     options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(
-        at::linear(context_.enter(hidden), weight, bias),
+        enter_linear(hidden, {{weight, bias}}, *how).front(),
         targets,
         DimSplit(vocab_, context_.ranks()),
         *how->group,

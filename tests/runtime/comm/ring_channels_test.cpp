@@ -36,7 +36,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
         EXPECT_EQ(own, ranks - 1 - world.rank());
         const int next = (own + 1) % ranks;
         const int before = (own + ranks - 1) % ranks;
-        std::vector<ChannelTransfer> pending;
+        std::vector<LaneCollective> pending;
         for (int i = 0; i < 5; ++i) {
           for (const int to : {next, before}) {
             pending.push_back(

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera generate` as a user runs it, on one rank and on several.
+#include "support/temporary_folder.h"
+#include "tools/run_program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+std::filesystem::path fixtures() {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/zoo/fixtures";
+}
+
+nlohmann::json read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+/// LLaMA with a penalty, of the fixture.
+nlohmann::json reference() {
+  for (const auto& one : read(fixtures() / "generation.json")) {
+    if (one.at("model") == "llama" && one.at("way") == "penalty") {
+      return one;
+    }
+  }
+  return {};
+}
+
+/// The texts of a batch without their padding.
+nlohmann::json texts_of(const nlohmann::json& batch) {
+  nlohmann::json texts;
+  for (size_t row = 0; row < batch.at("input_ids").size(); ++row) {
+    nlohmann::json text;
+    for (size_t i = 0; i < batch["input_ids"][row].size(); ++i) {
+      if (batch["attention_mask"][row][i] == 1) {
+        text.push_back(batch["input_ids"][row][i]);
+      }
+    }
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+std::vector<std::string> command(
+    const std::filesystem::path& input,
+    const std::filesystem::path& output) {
+  return {
+      TESSERA_PROGRAM,
+      "generate",
+      "--model",
+      (fixtures() / "models/llama").string(),
+      "--input",
+      input.string(),
+      "--output",
+      output.string()};
+}
+
+} // namespace
+
+TEST(Generate, GoesOnAsTransformersDoes) {
+  const TemporaryFolder folder;
+  const nlohmann::json expected = reference();
+  std::ofstream(folder / "texts.json")
+      << nlohmann::json{{"input_ids", texts_of(expected)}};
+  const auto check = [&](std::vector<std::string> launch,
+                         const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = std::move(launch);
+    const auto base = command(folder / "texts.json", folder / "out.json");
+    arguments.insert(arguments.end(), base.begin(), base.end());
+    arguments.insert(
+        arguments.end(),
+        {"--max-new-tokens", "9", "--repetition-penalty", "1.7"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = testing::run_program(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    // The fixture ends and pads with other tokens than the folder says.
+    const nlohmann::json found = read(folder / "out.json").at("sequences");
+    ASSERT_EQ(found.size(), 3U);
+    for (size_t row = 0; row < 3; ++row) {
+      const int end = expected["options"]["eos_token_id"];
+      for (size_t i = 7; i < expected["sequences"][row].size(); ++i) {
+        EXPECT_EQ(found[row][i], expected["sequences"][row][i]);
+        if (found[row][i] == end || found[row][i] == 2) {
+          break;
+        }
+      }
+    }
+    std::filesystem::remove(folder / "out.json");
+  };
+  check({}, {});
+  check({TESSERA_PROGRAM, "launch", "--nproc", "2", "--"}, {"--pipeline", "2"});
+  check(
+      {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
+      {"--tensor", "2", "--pipeline", "2"});
+}
+
+TEST(Generate, SaysWhatIsWrong) {
+  const TemporaryFolder folder;
+  const auto fails = [&](const std::string& input,
+                         const std::vector<std::string>& more,
+                         const char* expected) {
+    std::ofstream(folder / "texts.json") << input;
+    auto arguments = command(folder / "texts.json", folder / "out.json");
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = testing::run_program(arguments);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+    EXPECT_FALSE(std::filesystem::exists(folder / "out.json"));
+  };
+  fails("[1]", {}, "not a JSON object");
+  fails("{}", {}, "'input_ids' is null");
+  fails(R"({"input_ids": [[1], []]})", {}, "lists of tokens");
+  fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
+  fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
+  fails(R"({"input_ids": [[1]]})", {"--top-p", "2"}, "top_p is 2");
+}
+
+} // namespace tessera

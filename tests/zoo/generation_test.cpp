@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts that models go on with, against transformers; and against themselves
+// where ranks divide them.
+#include "tessera/zoo/generation/generate.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+namespace {
+
+std::filesystem::path fixtures() {
+  return std::filesystem::path(TESSERA_FIXTURES_DIR);
+}
+
+at::Tensor tensor_of(const nlohmann::json& rows) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& row : rows) {
+    tensors.push_back(
+        torch::tensor(row.get<std::vector<int64_t>>(), torch::kLong));
+  }
+  return torch::stack(tensors);
+}
+
+struct Case {
+  std::string model;
+  std::string way;
+  GenerateOptions options;
+  ModelInput prompt;
+  at::Tensor sequences;
+
+  std::string name() const {
+    return model + " " + way;
+  }
+};
+
+std::vector<Case> cases() {
+  std::ifstream file(fixtures() / "generation.json");
+  std::vector<Case> all;
+  for (const auto& json : nlohmann::json::parse(file)) {
+    Case one;
+    one.model = json.at("model");
+    one.way = json.at("way");
+    const auto& options = json.at("options");
+    one.options.max_new_tokens = options.at("max_new_tokens");
+    one.options.pad_token_id = options.at("pad_token_id");
+    if (!options.at("eos_token_id").is_null()) {
+      one.options.eos_token_id = {options.at("eos_token_id")};
+    }
+    one.options.repetition_penalty = options.value("repetition_penalty", 1.0);
+    one.options.no_repeat_ngram_size =
+        options.value("no_repeat_ngram_size", 0);
+    one.options.min_new_tokens = options.value("min_new_tokens", 0);
+    one.prompt.input_ids = tensor_of(json.at("input_ids"));
+    one.prompt.attention_mask = tensor_of(json.at("attention_mask"));
+    one.sequences = tensor_of(json.at("sequences"));
+    all.push_back(one);
+  }
+  return all;
+}
+
+std::shared_ptr<Model> load(
+    const std::string& name,
+    const LayerContext& context = {}) {
+  return from_pretrained(fixtures() / "models" / name, {.context = context});
+}
+
+} // namespace
+
+TEST(Generation, IsThatOfTransformers) {
+  const auto all = cases();
+  ASSERT_GT(all.size(), 40U);
+  for (const Case& one : all) {
+    const auto model = load(one.model);
+    const at::Tensor tokens = generate(*model, one.prompt, one.options);
+    EXPECT_TRUE(tokens.equal(one.sequences))
+        << one.name() << "\n"
+        << tokens << one.sequences;
+  }
+}
+
+TEST(Generation, ReadsWhatIsThereOnce) {
+  // The logits of each step are those of the whole text read at once.
+  for (const std::string name : {"llama", "gpt2", "t5"}) {
+    const auto model = load(name);
+    const at::NoGradGuard no_grad;
+    torch::manual_seed(2);
+    const at::Tensor ids = torch::randint(3, 29, {2, 9}, torch::kLong);
+    const auto input_of = [&](const at::Tensor& tokens) {
+      ModelInput input;
+      (model->first_token() ? input.decoder_input_ids : input.input_ids) =
+          tokens;
+      if (model->first_token()) {
+        input.input_ids = ids;
+      }
+      return input;
+    };
+    const at::Tensor whole = model->forward(input_of(ids)).logits;
+    KeyValueCache cache(9);
+    std::vector<at::Tensor> parts;
+    for (const auto& [begin, end] :
+         {std::pair(0, 4), std::pair(4, 5), std::pair(5, 9)}) {
+      ModelInput input = input_of(ids.narrow(1, begin, end - begin));
+      input.cache = &cache;
+      parts.push_back(model->forward(input).logits);
+      cache.advance(end - begin);
+    }
+    // Float32 sums in another order.
+    EXPECT_TRUE(at::cat(parts, 1).allclose(whole, 1e-5, 1e-5)) << name;
+  }
+}
+
+TEST(Generation, DividedByRanksIsTheSame) {
+  struct Layout {
+    const char* name;
+    int ranks;
+    ParallelSizes sizes;
+    PipelineScheduleKind schedule = PipelineScheduleKind::kGPipe;
+  };
+  const std::vector<Layout> layouts{
+      {"tensor 2", 2, {.shard = 1, .tensor = 2}},
+      {"pipeline 2", 2, {.shard = 1, .pipeline = 2}},
+      {"tensor 2 x pipeline 2", 4, {.shard = 1, .tensor = 2, .pipeline = 2}},
+      {"pipeline 2 x shard 2", 4, {.shard = 2, .pipeline = 2}},
+      {"shard 3", 3, {}}};
+  for (const Layout& layout : layouts) {
+    testing::run_ranks(layout.ranks, [&](World& world) {
+      ParallelOptions options;
+      options.sizes = layout.sizes;
+      options.schedule = layout.schedule;
+      for (const Case& one : cases()) {
+        if (one.way != "penalty" ||
+            (one.model != "llama" && one.model != "t5" &&
+             one.model != "opt_350m" && one.model != "qwen3")) {
+          continue;
+        }
+        if (layout.sizes.tensor > 1 && one.model == "opt_350m") {
+          continue; // 3 heads
+        }
+        ParallelRun parallel(world, options, 2);
+        const auto model = load(one.model, layer_context(parallel));
+        EngineOptions engine_options;
+        engine_options.log_memory = false;
+        engine_options.sharding.groups.min_group_numel = 0;
+        engine_options.parallel = parallel.mesh_if_given();
+        const Engine engine(world, model, engine_options);
+        EXPECT_TRUE(generate(*model, one.prompt, one.options, &parallel)
+                        .equal(one.sequences))
+            << one.name() << ", " << layout.name;
+      }
+    });
+  }
+}
+
+TEST(Generation, DrawsWithTheSeedAlone) {
+  const auto model = load("llama");
+  GenerateOptions options;
+  options.do_sample = true;
+  options.temperature = 3;
+  options.seed = 7;
+  ModelInput prompt;
+  prompt.input_ids = torch::tensor({{5, 6, 7}}, torch::kLong);
+  torch::manual_seed(1);
+  const at::Tensor first = generate(*model, prompt, options);
+  torch::manual_seed(2);
+  EXPECT_TRUE(generate(*model, prompt, options).equal(first));
+  options.seed = 8;
+  EXPECT_FALSE(generate(*model, prompt, options).equal(first));
+}
+
+TEST(Generation, NamesWhatItCannotDo) {
+  const auto model = load("llama");
+  ModelInput prompt;
+  prompt.input_ids = torch::tensor({{5, 6, 7}}, torch::kLong);
+  const GenerateOptions options;
+  prompt.attention_mask = torch::tensor({{1, 1, 0}}, torch::kLong);
+  expect_error(
+      [&] { generate(*model, prompt, options); }, {"pad texts on the left"});
+  prompt.attention_mask = torch::ones({1, 2}, torch::kLong);
+  expect_error(
+      [&] { generate(*model, prompt, options); }, {"[1, 2]", "[1, 3]"});
+  prompt.attention_mask = at::Tensor();
+  prompt.labels = prompt.input_ids;
+  expect_error([&] { generate(*model, prompt, options); }, {"'labels'"});
+  prompt.labels = at::Tensor();
+  expect_error(
+      [&] { generate(*load("bert"), prompt, options); },
+      {"reads from left to right"});
+  model->train();
+  expect_error([&] { generate(*model, prompt, options); }, {"call eval()"});
+  model->eval();
+  GenerateOptions bad = options;
+  bad.top_p = 0;
+  expect_error(
+      [&] { generate(*model, prompt, bad); }, {"top_p is 0", "up to 1"});
+  bad = options;
+  bad.max_new_tokens = 1000;
+  const auto positions = load("gpt2");
+  expect_error(
+      [&] { generate(*positions, prompt, bad); }, {"positions for", "tokens"});
+  expect_error(
+      [&] { generate(*load("gpt2_base"), prompt, options); },
+      {"no language model's head"});
+}
+
+TEST(NextToken, KeepsTheLikeliest) {
+  // Chances 0.5, 0.25, 0.15, 0.1.
+  const at::Tensor logits =
+      torch::tensor({0.5, 0.25, 0.15, 0.1}).log().expand({2000, 4});
+  const at::Tensor tokens = torch::zeros({2000, 1}, torch::kLong);
+  const auto counts = [&](const GenerateOptions& options) {
+    return NextToken(options)
+        .choose(logits, tokens, 0)
+        .bincount({}, 4)
+        .to(torch::kFloat)
+        .div(2000);
+  };
+  GenerateOptions options;
+  options.do_sample = true;
+  // 2000 draws: deviations of 0.011 and less.
+  const auto expect = [&](const std::vector<float>& chances) {
+    const at::Tensor found = counts(options);
+    EXPECT_TRUE(found.allclose(torch::tensor(chances), 0, 0.05)) << found;
+    for (size_t i = 0; i < chances.size(); ++i) {
+      EXPECT_EQ(
+          chances[i] == 0, found[static_cast<int64_t>(i)].item<float>() == 0);
+    }
+  };
+  expect({0.5, 0.25, 0.15, 0.1});
+  options.top_k = 2;
+  expect({0.667, 0.333, 0, 0});
+  options.top_k = 0;
+  options.top_p = 0.8;
+  expect({0.556, 0.278, 0.167, 0});
+  options.top_p = 1;
+  options.min_p = 0.4;
+  expect({0.667, 0.333, 0, 0});
+  options.min_p = 0;
+  options.temperature = 0.5;
+  expect({0.725, 0.181, 0.065, 0.029});
+}
+
+TEST(GenerateOptions, AreReadFromAFolder) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / "tessera-generation-test";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+  };
+  write("config.json", R"({"eos_token_id": 2, "vocab_size": 9})");
+  write("generation_config.json",
+        R"({"eos_token_id": [3, 4], "temperature": 0.7, "do_sample": true})");
+  const GenerateOptions options = generate_options(folder);
+  EXPECT_EQ(options.eos_token_id, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(options.pad_token_id, 3);
+  EXPECT_EQ(options.temperature, 0.7);
+  EXPECT_TRUE(options.do_sample);
+  EXPECT_EQ(options.top_k, 50);
+  write("generation_config.json", R"({"eos_token_id": "two"})");
+  expect_error(
+      [&] { generate_options(folder); },
+      {"generation_config.json", "eos_token_id", "\"two\""});
+  std::filesystem::remove_all(folder);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A model of a folder, for programs that only compute with it.
+
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/zoo/models/model.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+struct ModelArguments {
+  std::string model;
+  std::string architecture;
+  ParallelOptions parallel;
+};
+
+/// Adds --model, --architecture, --tensor and --pipeline.
+/// @param arguments outlive the parsing.
+void add_model_options(CLI::App& app, ModelArguments& arguments);
+
+/// In evaluation mode, on World::device(). In a job of several ranks all but
+/// those that divide layers divide the parameters.
+class DividedModel {
+ public:
+  /// Collective over the job.
+  explicit DividedModel(const ModelArguments& arguments);
+
+  zoo::Model& model() {
+    return *model_;
+  }
+  ParallelRun& parallel() {
+    return parallel_;
+  }
+  at::Device device() const {
+    return world_.device();
+  }
+  /// Whether this rank is the one that has results and writes them.
+  bool tells() const;
+
+ private:
+  World& world_;
+  ParallelRun parallel_;
+  std::shared_ptr<zoo::Model> model_;
+  std::optional<Engine> engine_;
+};
+
+} // namespace tessera

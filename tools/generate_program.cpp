@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera generate --model DIR --input IDS.json --output OUT.json`: texts that
+// a model goes on with, as tokens.
+
+#include "divided_model.h"
+#include "program_main.h"
+
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/generation/generate.h"
+#include "tessera/zoo/json_fields.h"
+
+#include <CLI/CLI.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+struct GenerateArguments {
+  ModelArguments model;
+  std::string input;
+  std::string output;
+};
+
+/// Texts of any lengths, padded on the left.
+zoo::ModelInput read_prompt(
+    const std::string& file,
+    int64_t padding,
+    at::Device device) {
+  const JsonFields fields = JsonFields::from_file(file);
+  std::vector<std::vector<int64_t>> texts;
+  try {
+    texts = fields.object()
+                .value("input_ids", nlohmann::json())
+                .get<std::vector<std::vector<int64_t>>>();
+  } catch (const nlohmann::json::exception&) {
+    texts.clear();
+  }
+  size_t longest = 0;
+  for (const auto& text : texts) {
+    longest = text.empty() ? SIZE_MAX : std::max(longest, text.size());
+  }
+  TESSERA_CHECK(
+      longest > 0 && longest != SIZE_MAX,
+      file,
+      ": 'input_ids' is ",
+      show_json(fields.object().value("input_ids", nlohmann::json())),
+      "; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]");
+  const auto rows = static_cast<int64_t>(texts.size());
+  const auto length = static_cast<int64_t>(longest);
+  zoo::ModelInput prompt;
+  prompt.input_ids = torch::full({rows, length}, padding, torch::kLong);
+  prompt.attention_mask = torch::zeros({rows, length}, torch::kLong);
+  bool is_padded = false;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto& text = texts[static_cast<size_t>(row)];
+    const auto own = static_cast<int64_t>(text.size());
+    prompt.input_ids[row].narrow(0, length - own, own).copy_(
+        torch::tensor(text, torch::kLong));
+    prompt.attention_mask[row].narrow(0, length - own, own).fill_(1);
+    is_padded = is_padded || own < length;
+  }
+  prompt.input_ids = prompt.input_ids.to(device);
+  prompt.attention_mask =
+      is_padded ? prompt.attention_mask.to(device) : at::Tensor();
+  return prompt;
+}
+
+void write_sequences(const std::string& file, const at::Tensor& tokens) {
+  nlohmann::json sequences = nlohmann::json::array();
+  for (int64_t row = 0; row < tokens.size(0); ++row) {
+    const at::Tensor own = tokens[row].contiguous();
+    const int64_t* begin = own.const_data_ptr<int64_t>();
+    sequences.push_back(std::vector<int64_t>(begin, begin + own.numel()));
+  }
+  write_file_atomically(
+      file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
+}
+
+/// Options of the command line, which win over what the folder says.
+class GivenOptions {
+ public:
+  explicit GivenOptions(CLI::App& app) : app_(app) {}
+
+  template <typename Value>
+  void add(
+      const char* name,
+      Value zoo::GenerateOptions::*field,
+      const char* help) {
+    take_if_given(app_.add_option(name, given_.*field, help), field);
+  }
+  void add_flag(
+      const char* name,
+      bool zoo::GenerateOptions::*field,
+      const char* help) {
+    take_if_given(app_.add_flag(name, given_.*field, help), field);
+  }
+
+  zoo::GenerateOptions over(zoo::GenerateOptions options) const {
+    for (const auto& take : takes_) {
+      take(options);
+    }
+    return options;
+  }
+
+ private:
+  template <typename Value>
+  void take_if_given(
+      const CLI::Option* option,
+      Value zoo::GenerateOptions::*field) {
+    takes_.emplace_back([this, option, field](zoo::GenerateOptions& options) {
+      if (option->count() > 0) {
+        options.*field = given_.*field;
+      }
+    });
+  }
+
+  CLI::App& app_;
+  zoo::GenerateOptions given_;
+  std::vector<std::function<void(zoo::GenerateOptions&)>> takes_;
+};
+
+int run_generate(int argc, char** argv) {
+  CLI::App app(
+      "Goes on with texts. What is not given here is as "
+      "generation_config.json of the model says, or transformers' default",
+      "tessera generate");
+  GenerateArguments arguments;
+  add_model_options(app, arguments.model);
+  app.add_option(
+         "--input",
+         arguments.input,
+         "JSON object: {\"input_ids\": [[5, 7], [3]]}, texts of any lengths")
+      ->required();
+  app.add_option(
+         "--output",
+         arguments.output,
+         "The JSON file to be written: {\"sequences\": [[...], [...]]}")
+      ->required();
+  using Options = zoo::GenerateOptions;
+  GivenOptions given(app);
+  given.add("--max-new-tokens", &Options::max_new_tokens, "For each text");
+  given.add(
+      "--min-new-tokens", &Options::min_new_tokens, "Before a text may end");
+  given.add(
+      "--repetition-penalty",
+      &Options::repetition_penalty,
+      "Above 1: tokens of the text get less likely");
+  given.add(
+      "--no-repeat-ngram-size",
+      &Options::no_repeat_ngram_size,
+      "So many tokens in a row are not written twice");
+  given.add_flag(
+      "--sample,!--greedy",
+      &Options::do_sample,
+      "Draw tokens; or take the likeliest ones");
+  given.add("--temperature", &Options::temperature, "Logits are divided by it");
+  given.add("--top-k", &Options::top_k, "Draw from so many likeliest; 0: all");
+  given.add("--top-p", &Options::top_p, "Draw from those of this probability");
+  given.add(
+      "--min-p",
+      &Options::min_p,
+      "Draw from those as likely as this part of the likeliest");
+  given.add("--seed", &Options::seed, "Of what is drawn");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  const zoo::GenerateOptions options =
+      given.over(zoo::generate_options(arguments.model.model));
+  options.check();
+
+  DividedModel divided(arguments.model);
+  const zoo::ModelInput prompt =
+      read_prompt(arguments.input, options.pad_token_id, divided.device());
+  const at::Tensor tokens =
+      zoo::generate(divided.model(), prompt, options, &divided.parallel());
+  if (divided.tells()) {
+    write_sequences(arguments.output, tokens);
+  }
+  return 0;
+}
+
+} // namespace
+
+} // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::guarded_main(
+      [&] { return tessera::run_generate(argc, argv); });
+}

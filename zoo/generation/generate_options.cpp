@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/generation/generate_options.h"
+
+#include "tessera/zoo/json_fields.h"
+
+#include <string>
+
+namespace tessera::zoo {
+
+namespace {
+
+template <typename Value>
+void check_range(
+    const char* name,
+    Value value,
+    bool is_good,
+    const char* range) {
+  TESSERA_CHECK(is_good, name, " is ", value, "; it must be ", range);
+}
+
+/// A token or a list of them.
+std::vector<int64_t> end_tokens(const nlohmann::json& value) {
+  if (value.is_number_integer()) {
+    return {value.get<int64_t>()};
+  }
+  std::vector<int64_t> tokens;
+  for (const nlohmann::json& one : value) {
+    if (!one.is_number_integer()) {
+      return {};
+    }
+    tokens.push_back(one.get<int64_t>());
+  }
+  return tokens;
+}
+
+void read_tokens(const JsonFields& fields, GenerateOptions& options) {
+  const nlohmann::json ends =
+      fields.object().value("eos_token_id", nlohmann::json());
+  if (!ends.is_null()) {
+    options.eos_token_id = end_tokens(ends);
+    TESSERA_CHECK(
+        !options.eos_token_id.empty(),
+        fields.origin(),
+        ": 'eos_token_id' is ",
+        show_json(ends),
+        ", but must be a token or a list of tokens");
+    options.pad_token_id = options.eos_token_id.front();
+  }
+  options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
+}
+
+} // namespace
+
+void GenerateOptions::check() const {
+  check_range(
+      "max_new_tokens", max_new_tokens, max_new_tokens >= 1, "1 or more");
+  check_range(
+      "min_new_tokens",
+      min_new_tokens,
+      min_new_tokens >= 0 && min_new_tokens <= max_new_tokens,
+      "0 to max_new_tokens");
+  check_range(
+      "repetition_penalty",
+      repetition_penalty,
+      repetition_penalty > 0,
+      "more than 0");
+  check_range(
+      "no_repeat_ngram_size",
+      no_repeat_ngram_size,
+      no_repeat_ngram_size >= 0,
+      "0 or more");
+  check_range("temperature", temperature, temperature > 0, "more than 0");
+  check_range("top_k", top_k, top_k >= 0, "0 or more");
+  check_range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0, up to 1");
+  check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
+}
+
+GenerateOptions generate_options(const std::filesystem::path& folder) {
+  GenerateOptions options;
+  read_tokens(JsonFields::from_file(folder / "config.json"), options);
+  const auto fields = JsonFields::from_file(folder / "generation_config.json");
+  read_tokens(fields, options);
+  const auto read = [&](const char* key, auto& value) {
+    value = fields.get_or(key, value);
+  };
+  read("max_new_tokens", options.max_new_tokens);
+  read("min_new_tokens", options.min_new_tokens);
+  read("repetition_penalty", options.repetition_penalty);
+  read("no_repeat_ngram_size", options.no_repeat_ngram_size);
+  read("do_sample", options.do_sample);
+  read("temperature", options.temperature);
+  read("top_k", options.top_k);
+  read("top_p", options.top_p);
+  read("min_p", options.min_p);
+  return options;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How texts are gone on with.
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// Under the names and with the defaults of transformers' generation_config.
+struct GenerateOptions {
+  int64_t max_new_tokens = 20;
+  int64_t min_new_tokens = 0; ///< before which no text ends
+  /// Tokens that end a text; empty: only their number does.
+  std::vector<int64_t> eos_token_id;
+  int64_t pad_token_id = 0; ///< behind the end of a text
+
+  /// Above 1: tokens that are in the text get less likely (arXiv:1909.05858).
+  double repetition_penalty = 1;
+  /// So many tokens in a row are not written twice; 0: they may be.
+  int64_t no_repeat_ngram_size = 0;
+
+  /// Tokens are drawn; otherwise each is the likeliest one.
+  bool do_sample = false;
+  double temperature = 1; ///< that logits are divided by
+  int64_t top_k = 50; ///< of so many likeliest ones; 0: of all
+  double top_p = 1; ///< of the likeliest ones that have this probability
+  double min_p = 0; ///< of those as likely as this part of the likeliest
+  uint64_t seed = 0;
+
+  /// @throws tessera::Error naming the option, its value and its range.
+  void check() const;
+};
+
+/// What a model's folder says: generation_config.json, and config.json for
+/// tokens that it does not name. Files and fields may be missing.
+/// @throws tessera::Error naming the file and the field.
+GenerateOptions generate_options(const std::filesystem::path& folder);
+
+} // namespace tessera::zoo

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/key_value_cache.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+
+namespace tessera::zoo {
+
+namespace {
+
+at::Tensor room_for(const at::Tensor& like, int64_t capacity) {
+  return at::empty(
+      {like.size(0), like.size(1), capacity, like.size(3)}, like.options());
+}
+
+} // namespace
+
+KeyValueCache::KeyValueCache(int64_t capacity) : capacity_(capacity) {
+  TESSERA_CHECK(
+      capacity >= 1,
+      "KeyValueCache: room for ",
+      capacity,
+      " tokens; it must be 1 or more");
+}
+
+KeyValueCache::KeysAndValues KeyValueCache::extend(
+    const void* layer,
+    const at::Tensor& key,
+    const at::Tensor& value) {
+  const int64_t end = length_ + key.size(2);
+  TESSERA_CHECK(
+      end <= capacity_,
+      "KeyValueCache: texts of ",
+      end,
+      " tokens, and there is room for ",
+      capacity_);
+  auto& [keys, values] = growing_[layer];
+  if (!keys.defined()) {
+    keys = room_for(key, capacity_);
+    values = room_for(value, capacity_);
+  }
+  TESSERA_CHECK(
+      keys.size(0) == key.size(0),
+      "KeyValueCache: a batch of ",
+      key.size(0),
+      " rows goes on where one of ",
+      keys.size(0),
+      " was");
+  keys.narrow(2, length_, key.size(2)).copy_(key);
+  values.narrow(2, length_, key.size(2)).copy_(value);
+  return {keys.narrow(2, 0, end), values.narrow(2, 0, end)};
+}
+
+const KeyValueCache::KeysAndValues* KeyValueCache::kept(
+    const void* layer) const {
+  const auto found = kept_.find(layer);
+  return found == kept_.end() ? nullptr : &found->second;
+}
+
+KeyValueCache::KeysAndValues KeyValueCache::keep(
+    const void* layer,
+    KeysAndValues whole) {
+  return kept_[layer] = std::move(whole);
+}
+
+void KeyValueCache::reorder(const at::Tensor& rows) {
+  const auto chosen = [&](at::Tensor& tensor) {
+    if (tensor.defined()) {
+      tensor = at::index_select(tensor, 0, rows.to(tensor.device()));
+    }
+  };
+  for (auto* layers : {&growing_, &kept_}) {
+    for (auto& [layer, both] : *layers) {
+      chosen(both.first);
+      chosen(both.second);
+    }
+  }
+  chosen(memory);
+}
+
+} // namespace tessera::zoo
