@@ -37,8 +37,7 @@ std::unordered_map<std::string, std::string> whole_names(
   }
   std::unordered_map<std::string, std::string> names;
   for (const auto& item : list.named_parameters()) {
-    names.emplace(
-        item.key(), of_tensor.at(item.value().unsafeGetTensorImpl()));
+    names.emplace(item.key(), of_tensor.at(item.value().unsafeGetTensorImpl()));
   }
   return names;
 }

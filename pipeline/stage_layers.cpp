@@ -31,9 +31,7 @@ LayerPartition partition_of(
 } // namespace
 
 StageLayers::StageLayers(const PipelinePlace& place, int layers)
-    : StageLayers(
-          place,
-          std::vector<LayerCost>(static_cast<size_t>(layers))) {}
+    : StageLayers(place, std::vector<LayerCost>(static_cast<size_t>(layers))) {}
 
 StageLayers::StageLayers(
     const PipelinePlace& place,

@@ -9,8 +9,8 @@
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/json_fields.h"
 
-#include <CLI/CLI.hpp>
 #include <torch/torch.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -60,8 +60,9 @@ zoo::ModelInput read_prompt(
   for (int64_t row = 0; row < rows; ++row) {
     const auto& text = texts[static_cast<size_t>(row)];
     const auto own = static_cast<int64_t>(text.size());
-    prompt.input_ids[row].narrow(0, length - own, own).copy_(
-        torch::tensor(text, torch::kLong));
+    prompt.input_ids[row]
+        .narrow(0, length - own, own)
+        .copy_(torch::tensor(text, torch::kLong));
     prompt.attention_mask[row].narrow(0, length - own, own).fill_(1);
     is_padded = is_padded || own < length;
   }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera train CONFIG [key.path=value ...]`: fine-tunes a classifier.
+// `tessera train CONFIG [key.path=value ...]`: trains a classifier of texts, or
+// a language model.
 
 #include "program_main.h"
+#include "train_language_model.h"
+#include "training_run.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -22,25 +25,6 @@
 namespace tessera {
 
 namespace {
-
-void prepare_run_folder(
-    const World& world,
-    const std::filesystem::path& folder,
-    const nlohmann::ordered_json& resolved) {
-  if (world.rank() != 0) {
-    return;
-  }
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  TESSERA_CHECK(
-      !code,
-      "output.folder: cannot create '",
-      folder.string(),
-      "': ",
-      code.message(),
-      ". Choose another one with output.folder=PATH.");
-  write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
-}
 
 void print_result(
     const FinetuneConfig& config,
@@ -74,24 +58,9 @@ void print_result(
       config.trainer.run_folder / "result.json", result.dump(2) + "\n");
 }
 
-/// Who works with whom, where ranks divide the model.
-void tell_layout(const World& world, const ParallelRun& parallel) {
-  if (world.rank() == 0 && parallel.batches().count < world.size()) {
-    log_info(parallel.mesh().table());
-  }
-}
-
-int run_train(int argc, char** argv) {
-  CLI::App app("Fine-tunes a text classifier", "tessera train");
-  std::string file;
-  std::vector<std::string> overrides;
-  app.add_option("config", file, "Configuration file (JSON)")->required();
-  app.add_option(
-      "overrides", overrides, "key.path=value, in place of the file's value");
-  app.footer("Keys and their defaults: configs/README.md");
-  if (const auto code = parse_arguments(app, argc, argv)) {
-    return *code;
-  }
+void train_classifier(
+    const std::string& file,
+    const std::vector<std::string>& overrides) {
   nlohmann::ordered_json resolved;
   FinetuneConfig config = read_finetune_config(file, overrides, &resolved);
   check(config.engine);
@@ -124,13 +93,13 @@ int run_train(int argc, char** argv) {
   auto engine = wrap(model, config.engine);
   config.trainer.random_seed = config.seed;
   TextClassificationTask task(
-      parallel.batches(),
       model,
       tokenizer,
       train_examples,
-      config.batch_size,
-      config.seed,
-      parallel.one_batch());
+      {parallel.batches(),
+       config.batch_size,
+       config.seed,
+       parallel.one_batch()});
   if (world.rank() == 0) {
     log_info(
         "training on ",
@@ -138,13 +107,7 @@ int run_train(int argc, char** argv) {
         " texts of ",
         labels.size(),
         " labels, ",
-        total_steps_of(config.trainer, task),
-        " steps of ",
-        config.batch_size * config.trainer.accumulate *
-            parallel.batches().count,
-        " texts over ",
-        world.size(),
-        " rank(s)");
+        steps_text(world, parallel, config, task));
   }
   model->train();
   const auto summary = train(world, engine, task, config.trainer);
@@ -158,6 +121,24 @@ int run_train(int argc, char** argv) {
       config.model_folder);
   if (world.rank() == 0) {
     print_result(config, summary, score, majority_share(heldout_examples));
+  }
+}
+
+int run_train(int argc, char** argv) {
+  CLI::App app("Trains a text classifier or a language model", "tessera train");
+  std::string file;
+  std::vector<std::string> overrides;
+  app.add_option("config", file, "Configuration file (JSON)")->required();
+  app.add_option(
+      "overrides", overrides, "key.path=value, in place of the file's value");
+  app.footer("Keys and their defaults: configs/README.md");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  if (task_of(file, overrides) == "language_model") {
+    train_language_model(file, overrides);
+  } else {
+    train_classifier(file, overrides);
   }
   return 0;
 }

@@ -90,13 +90,13 @@ int run(
 
   config.trainer.random_seed = config.seed;
   TextClassificationTask task(
-      parallel.batches(),
       model,
       tokenizer,
       examples,
-      config.batch_size,
-      config.seed,
-      parallel.one_batch());
+      {parallel.batches(),
+       config.batch_size,
+       config.seed,
+       parallel.one_batch()});
   model->train();
   reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);

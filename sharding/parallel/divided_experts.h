@@ -22,9 +22,9 @@ class DividedExperts : public torch::nn::Module {
 
 /// [Note: engines and divided experts] An engine divides all of its parameters
 /// over the same ranks. Experts are divided over the ranks that have the same
-/// ones, which are fewer, by an engine of their own: one over divided_experts_of
-/// the model, beside one that leaves is_divided_experts() out. ExpertEngines of
-/// `engine` is both in one.
+/// ones, which are fewer, by an engine of their own: one over
+/// divided_experts_of the model, beside one that leaves is_divided_experts()
+/// out. ExpertEngines of `engine` is both in one.
 
 /// Whether some of the module's experts are on other ranks.
 bool has_divided_experts(const torch::nn::Module& module);

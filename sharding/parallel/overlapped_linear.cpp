@@ -46,10 +46,7 @@ bool is_plain(const at::Tensor& x, const TensorParallel& how) {
 }
 
 /// out = a W^T + b, of matrices.
-void multiply(
-    at::Tensor out,
-    const at::Tensor& a,
-    const LinearWeights& layer) {
+void multiply(at::Tensor out, const at::Tensor& a, const LinearWeights& layer) {
   if (layer.bias.defined()) {
     at::addmm_out(out, layer.bias, a, layer.weight.t());
   } else {
@@ -123,9 +120,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     RowExchange::Reduced input;
     if (context->needs_input_grad(0)) {
       input = exchange.reduce_pieces(
-          between.size(-1),
-          between,
-          [&](const Rows& rows, at::Tensor& piece) {
+          between.size(-1), between, [&](const Rows& rows, at::Tensor& piece) {
             for (size_t i = 0; i < of_results.size(); ++i) {
               const at::Tensor own = rows.of(of_results[i]);
               if (i == 0) {

@@ -24,9 +24,9 @@ namespace tessera {
 ///
 /// Without sequence parallelism nothing is gathered, and sums are all-reduces.
 /// With it, what is kept for backward is this rank's part of what came in: the
-/// whole is gathered again (arXiv:2205.05198), and no activation of the layer is
-/// kept whole on a rank. Each row's products are those of one piece; libraries
-/// may round them otherwise at another number of rows.
+/// whole is gathered again (arXiv:2205.05198), and no activation of the layer
+/// is kept whole on a rank. Each row's products are those of one piece;
+/// libraries may round them otherwise at another number of rows.
 ///
 /// With autocast, or when gradients are to be differentiated again, the same is
 /// computed by enter_layer(), at::linear() and leave_layer().

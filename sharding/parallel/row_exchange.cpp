@@ -227,8 +227,7 @@ RowExchange::Reduced RowExchange::reduce_pieces(
                            piece.of(reduced.own_),
                            sent,
                            what("reduce-scatter of activations"))
-                     : group_->all_reduce_sum(
-                           sent, what("sum of activations"));
+                     : group_->all_reduce_sum(sent, what("sum of activations"));
         },
         sent,
         lane_of(like.device()));

@@ -29,7 +29,8 @@ struct Rows {
 /// parallelism the part is the whole.
 ///
 /// Pieces that are sent are rows of the part, and of the whole the same rows of
-/// all ranks. All collectives are issued by the ranks in the order of the calls.
+/// all ranks. All collectives are issued by the ranks in the order of the
+/// calls.
 class RowExchange {
  public:
   /// @param between any activation between layers, [..., features].

@@ -75,7 +75,6 @@ at::Tensor ulysses_attention(
       query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
           key.size(0) == query.size(0) && key.size(1) > 0 &&
           value.sizes().slice(0, 3) == key.sizes().slice(0, 3) &&
-          key.size(kTokens) == query.size(kTokens) &&
           query.size(1) % key.size(1) == 0,
       "ulysses_attention: a query of sizes ",
       query.sizes(),
@@ -83,8 +82,9 @@ at::Tensor ulysses_attention(
       key.sizes(),
       " and a value of ",
       value.sizes(),
-      "; they are [batch, heads, tokens, features] over the same tokens, key "
-      "and value with a number of heads that divides the query's.");
+      "; they are [batch, heads, tokens, features], key and value over the "
+      "same "
+      "tokens, with a number of heads that divides the query's.");
   const int ranks = group.size();
   if (ranks == 1) {
     return attention(query, key, value);

@@ -46,7 +46,8 @@ HeadRange ulysses_heads(int64_t heads, int rank, int ranks);
 /// each, as large as what it has of its own tokens.
 ///
 /// @param query [batch, heads, own tokens, features].
-/// @param key, value [batch, kv heads, own tokens, features].
+/// @param key, value [batch, kv heads, own tokens, features], of the same text
+///     or another one.
 /// @param group of the context-parallel ranks; outlives the graph.
 /// @return as the query. Collective, blocks; so is its backward.
 /// @throws tessera::Error on sizes that do not fit each other or the group.

@@ -178,9 +178,6 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
          "output.folder=" + (folder.path() / "refused").string()});
   };
   EXPECT_NE(
-      on_two("parallel.context=2").output.find("in decoders only"),
-      std::string::npos);
-  EXPECT_NE(
       on_two("parallel.expert=2").output.find("has no experts"),
       std::string::npos);
   EXPECT_EQ(refused.exit_code, 1);

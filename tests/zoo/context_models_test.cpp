@@ -194,6 +194,67 @@ TEST(ContextModels, EqualTransformersWithUlysses) {
   });
 }
 
+// Encoders, and those that another text is read beside: with padding.
+TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
+  run_ranks(4, [](World& world) {
+    for (const int tensor : {1, 2}) {
+      Ranks ranks(world, tensor);
+      const nlohmann::json bert_heads = {{"num_attention_heads", 4}};
+      const nlohmann::json t5_heads = {{"num_heads", 4}, {"d_kv", 5}};
+      for (const auto& [name, changes] :
+           {std::pair("bert", bert_heads),
+            std::pair("roberta", bert_heads),
+            std::pair("t5", t5_heads),
+            std::pair("t5_v1_1", t5_heads)}) {
+        SCOPED_TRACE(name);
+        const ChangedModel changed(name, changes);
+        ModelInput input = labelled_input(kRows, kLength);
+        input.attention_mask = torch::ones({kRows, kLength}, torch::kLong);
+        input.attention_mask[1].narrow(0, 11, 5).zero_();
+        input.labels = input.labels.clone();
+        input.labels[1].narrow(0, 11, 5).fill_(-100);
+        for (const auto layout :
+             {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
+          expect_plain(
+              ranks,
+              ranks.layers({ContextKind::kUlysses, layout}, tensor > 1),
+              changed.folder(),
+              input);
+        }
+      }
+    }
+  });
+}
+
+// What stands behind an encoder sees whole texts.
+TEST(ContextModels, ClassifiersEqualOneRankWithUlysses) {
+  run_ranks(2, [](World& world) {
+    Ranks ranks(world, 1);
+    for (const char* name :
+         {"bert_classifier", "bert_tokens", "roberta_tokens"}) {
+      SCOPED_TRACE(name);
+      const ChangedModel changed(name, {{"num_attention_heads", 4}});
+      ModelInput input = labelled_input(kRows, kLength);
+      input.labels = std::string(name) == "bert_classifier"
+                         ? torch::tensor({1, 0})
+                         : input.input_ids.remainder(2);
+      const auto plain = from_pretrained(changed.folder());
+      const ModelOutput expected = plain->forward(input);
+      expected.loss.backward();
+      const auto model = from_pretrained(
+          changed.folder(), {.context = ranks.layers(kWays[1])});
+      const ModelOutput output = model->forward(input);
+      expect_near(output.logits.detach(), expected.logits.detach());
+      output.loss.backward();
+      expect_plain_gradients(
+          *model,
+          *plain,
+          [&](const std::string&) -> Communicator& { return ranks.context(); },
+          nullptr);
+    }
+  });
+}
+
 // Ranks have different tokens: the same elements must not be dropped.
 TEST(ContextModels, DropoutDiffersBetweenRanks) {
   run_ranks(2, [](World& world) {

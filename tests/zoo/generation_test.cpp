@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts that models go on with, against transformers; and against themselves
 // where ranks divide them.
-#include "tessera/zoo/generation/generate.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
+#include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/next_token.h"
 #include "tessera/zoo/models/pretrained.h"
 
@@ -59,8 +59,7 @@ std::vector<Case> cases() {
       one.options.eos_token_id = {options.at("eos_token_id")};
     }
     one.options.repetition_penalty = options.value("repetition_penalty", 1.0);
-    one.options.no_repeat_ngram_size =
-        options.value("no_repeat_ngram_size", 0);
+    one.options.no_repeat_ngram_size = options.value("no_repeat_ngram_size", 0);
     one.options.min_new_tokens = options.value("min_new_tokens", 0);
     one.prompt.input_ids = tensor_of(json.at("input_ids"));
     one.prompt.attention_mask = tensor_of(json.at("attention_mask"));
@@ -84,9 +83,8 @@ TEST(Generation, IsThatOfTransformers) {
   for (const Case& one : all) {
     const auto model = load(one.model);
     const at::Tensor tokens = generate(*model, one.prompt, one.options);
-    EXPECT_TRUE(tokens.equal(one.sequences))
-        << one.name() << "\n"
-        << tokens << one.sequences;
+    EXPECT_TRUE(tokens.equal(one.sequences)) << one.name() << "\n"
+                                             << tokens << one.sequences;
   }
 }
 
@@ -259,8 +257,9 @@ TEST(GenerateOptions, AreReadFromAFolder) {
     std::ofstream(folder / name) << text;
   };
   write("config.json", R"({"eos_token_id": 2, "vocab_size": 9})");
-  write("generation_config.json",
-        R"({"eos_token_id": [3, 4], "temperature": 0.7, "do_sample": true})");
+  write(
+      "generation_config.json",
+      R"({"eos_token_id": [3, 4], "temperature": 0.7, "do_sample": true})");
   const GenerateOptions options = generate_options(folder);
   EXPECT_EQ(options.eos_token_id, (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(options.pad_token_id, 3);

@@ -28,7 +28,6 @@ namespace {
 using Kind = PipelineScheduleKind;
 
 constexpr int kSteps = 2;
-constexpr int kBatches = 4; // of a step, over all ranks
 constexpr uint64_t kSeed = 17;
 
 struct Subject {
@@ -134,6 +133,7 @@ struct Layout {
   StatePlacement placement = StatePlacement::kAutomatic;
   std::optional<at::ScalarType> compute =
       {}; ///< lower precision, on one rank too
+  int batches = 4; ///< of a step, over all ranks
 };
 
 int ranks_of(const ParallelSizes& sizes) {
@@ -186,18 +186,16 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides sequences is for decoders, what divides experts for those that
-/// have some; windows need whole maps between layers.
+/// What divides experts is for models that have some; windows need whole maps
+/// between layers, and models of images do not divide sequences over context
+/// ranks.
 bool takes(const Subject& subject, const Layout& layout) {
-  const std::string name = subject.name;
   const ParallelSizes& sizes = layout.parallel.sizes;
-  if (sizes.expert > 1 || subject.has_experts) {
-    return sizes.expert > 1 && subject.has_experts;
-  }
   if (layout.parallel.sequence && !subject.takes_sequence) {
     return false;
   }
-  return sizes.context == 1 || name == "gpt" || name == "llama";
+  return (sizes.expert > 1) == subject.has_experts &&
+         (sizes.context == 1 || subject.image.empty());
 }
 
 std::shared_ptr<Model> load(
@@ -221,10 +219,10 @@ Seen train_alone(
   Seen seen;
   for (int step = 0; step < kSteps; ++step) {
     double sum = 0;
-    for (int i = 0; i < kBatches; ++i) {
+    for (int i = 0; i < layout.batches; ++i) {
       const ModelInput input = batch_of(subject, step, i);
       const RandomKeyScope random({kSeed, step, i}, at::kCPU);
-      const at::Tensor loss = model->forward(input).loss / kBatches;
+      const at::Tensor loss = model->forward(input).loss / layout.batches;
       engine.backward(loss);
       sum += loss.item<double>();
     }
@@ -247,11 +245,12 @@ double run_step(
     Model& model,
     ParallelRun& parallel,
     const Subject& subject,
+    const Layout& layout,
     int step) {
   const BatchShare share = parallel.batches();
   std::vector<ModelInput> inputs;
   std::vector<int> numbers;
-  for (int i = share.index; i < kBatches; i += share.count) {
+  for (int i = share.index; i < layout.batches; i += share.count) {
     inputs.push_back(batch_of(subject, step, i));
     numbers.push_back(i);
   }
@@ -293,7 +292,7 @@ void check_layout(
   SCOPED_TRACE(subject.name);
   const Seen alone = train_alone(folder, subject, layout);
   const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
-  ParallelRun parallel(world, layout.parallel, kBatches / batches);
+  ParallelRun parallel(world, layout.parallel, layout.batches / batches);
   const auto model = load(folder, layer_context(parallel), layout);
   model->set_recomputed_layers(layout.recomputed);
   EXPECT_EQ(
@@ -305,7 +304,8 @@ void check_layout(
   options.parallel = &parallel.mesh();
   AnyEngine engine(world, model, options);
   for (int step = 0; step < kSteps; ++step) {
-    const double own = run_step(engine, *model, parallel, subject, step);
+    const double own =
+        run_step(engine, *model, parallel, subject, layout, step);
     const at::Tensor sum = torch::full({1}, own, torch::kDouble);
     engine.sum_over_ranks(sum);
     const auto at = static_cast<size_t>(step);
@@ -314,7 +314,7 @@ void check_layout(
     const double relative = layout.compute ? 3e-2 : 1e-9;
     const double norm = engine.clip_grad_norm(0.5);
     EXPECT_NEAR(
-        sum.item<double>() / kBatches,
+        sum.item<double>() / layout.batches,
         alone.losses[at],
         relative * alone.losses[at]);
     EXPECT_NEAR(norm, alone.norms[at], 10 * relative * alone.norms[at]);
@@ -396,6 +396,22 @@ std::vector<Layout> pairs() {
           1,
           2},
       Layout{"context2", {{.shard = 1, .context = 2}}},
+      Layout{
+          "pipeline2_of_3_batches",
+          {.sizes = {.shard = 1, .pipeline = 2}},
+          3,
+          0,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
+      Layout{
+          "tensor2_shard3",
+          {{.shard = 3, .tensor = 2}, true},
+          3,
+          2,
+          StatePlacement::kAutomatic,
+          {},
+          /*batches=*/3},
       Layout{"expert2", {{.shard = 2, .expert = 2}}},
       Layout{
           "expert2_data2_shard2", {{.data = 2, .shard = 2, .expert = 2}}, 2, 2},

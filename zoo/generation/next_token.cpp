@@ -101,14 +101,13 @@ void NextToken::keep_likeliest(at::Tensor& scores) const {
   if (options_.top_k > 0 && options_.top_k < scores.size(1)) {
     drop_below(
         scores,
-        std::get<0>(scores.topk(options_.top_k)).narrow(
-            1, options_.top_k - 1, 1));
+        std::get<0>(scores.topk(options_.top_k))
+            .narrow(1, options_.top_k - 1, 1));
   }
   if (options_.top_p < 1) {
     // From the least likely on: those that together have no more than 1 - p.
     const auto [sorted, order] = scores.sort(1);
-    at::Tensor drops =
-        sorted.softmax(1).cumsum(1).le(1 - options_.top_p);
+    at::Tensor drops = sorted.softmax(1).cumsum(1).le(1 - options_.top_p);
     drops.select(1, -1).fill_(false);
     scores.masked_fill_(
         torch::zeros_like(drops).scatter(1, order, drops), kNever);

@@ -162,8 +162,8 @@ std::array<at::Tensor, 3> AttentionImpl::project(
   if (is_cross) {
     projected = Linear::forward_columns(context_, hidden, {&query_});
     if (kept == nullptr) {
-      for (at::Tensor& one : Linear::forward_columns(
-               context_, input.memory, {&key_, &value_})) {
+      for (at::Tensor& one :
+           Linear::forward_columns(context_, input.memory, {&key_, &value_})) {
         projected.push_back(std::move(one));
       }
     }
@@ -203,9 +203,9 @@ at::Tensor AttentionImpl::forward(
       !options_.causal || !input.bias.defined() || input.mask.defined(),
       "Attention: causal attention with a bias needs a mask that is causal");
   TESSERA_CHECK(
-      context_.context() == nullptr || !input.memory.defined(),
-      "Attention: cross-attention is not implemented for sequences that are "
-      "divided over context-parallel ranks; use a context size of 1");
+      context_.context() == nullptr || !input.memory.defined() ||
+          context_.context()->kind == ContextKind::kUlysses,
+      "Attention: ring attention has no cross-attention; use Ulysses");
   const auto [query, key, value] = project(hidden, input);
   AttentionCall call{query, key, value, mask_of(input, query)};
   // The last token alone sees all that are there.

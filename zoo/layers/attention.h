@@ -52,8 +52,8 @@ struct AttentionInput {
   at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the product
   RotaryTables rotary;
   /// Of the tokens before these, and for these; see KeyValueCache. Masks and
-  /// biases are then for keys of all tokens, queries of these. With `memory` its
-  /// keys and values are made once.
+  /// biases are then for keys of all tokens, queries of these. With `memory`
+  /// its keys and values are made once.
   KeyValueCache* cache = nullptr;
 };
 

@@ -62,9 +62,9 @@ at::Tensor relative_buckets(
     const at::Device& device,
     int64_t first) {
   const auto places = torch::dtype(torch::kInt64).device(device);
-  const at::Tensor relative = torch::arange(keys, places).unsqueeze(0) -
-                              torch::arange(first, first + queries, places)
-                                  .unsqueeze(1);
+  const at::Tensor relative =
+      torch::arange(keys, places).unsqueeze(0) -
+      torch::arange(first, first + queries, places).unsqueeze(1);
   int64_t buckets = options.buckets;
   at::Tensor begin = torch::zeros_like(relative);
   at::Tensor distance;

@@ -48,9 +48,7 @@ NameTable table_of(
   return names;
 }
 
-std::vector<LayerCost> costs_of(
-    const DecoderConfig& config,
-    DecoderHead head) {
+std::vector<LayerCost> costs_of(const DecoderConfig& config, DecoderHead head) {
   const int64_t embedded = config.embedding_features == 0
                                ? config.features
                                : config.embedding_features;

@@ -34,9 +34,7 @@ torch::nn::Embedding small_table(
   return table;
 }
 
-std::vector<LayerCost> costs_of(
-    const EncoderConfig& config,
-    EncoderHead head) {
+std::vector<LayerCost> costs_of(const EncoderConfig& config, EncoderHead head) {
   const bool predicts_tokens =
       head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
   return layer_costs(
@@ -196,10 +194,12 @@ at::Tensor Encoder::embed(const ModelInput& input) {
                                ? input.token_type_ids
                                : torch::zeros_like(input.input_ids);
   const at::Tensor places =
-      token_types_->forward(types) + positions_->forward(position_ids(input));
+      token_types_->forward(context_.own_tokens(types)) +
+      positions_->forward(context_.own_tokens(position_ids(input)));
   return context_.dropout(
       norm_->forward(
-          tokens_.forward(input.input_ids) + context_.between(places)),
+          tokens_.forward(context_.own_tokens(input.input_ids)) +
+          context_.between(places)),
       encoder_.embedding_dropout,
       is_training());
 }

@@ -163,14 +163,17 @@ void EncoderDecoder::start(
     const at::Tensor& ids,
     int64_t past,
     LayerState& state) {
-  state.hidden =
-      context_.dropout(tokens_.forward(ids), config_.dropout, is_training());
+  state.hidden = context_.dropout(
+      tokens_.forward(context_.own_tokens(ids)),
+      config_.dropout,
+      is_training());
   state.bias = half->bias(ids.size(1), ids.device(), past);
 }
 
 bool EncoderDecoder::takes_cache() const {
   const TensorParallel* tensor = context_.parallel();
-  return has_decoder() && (tensor == nullptr || !tensor->sequence);
+  return has_decoder() && context_.context() == nullptr &&
+         (tensor == nullptr || !tensor->sequence);
 }
 
 LayerState EncoderDecoder::run_layers(
@@ -231,8 +234,7 @@ void EncoderDecoder::decode(
       {causal_mask(past_tokens(input) + ids.size(1), ids.device())
            .narrow(2, past_tokens(input), ids.size(1)),
        padding_mask(input.decoder_attention_mask)}));
-  layer.memory =
-      input.cache == nullptr ? state.memory : input.cache->memory;
+  layer.memory = input.cache == nullptr ? state.memory : input.cache->memory;
   layer.memory_mask = with_safe_rows(padding_mask(input.attention_mask));
   decoder_->run(begin, end, layer, input.hidden_states, state);
 }

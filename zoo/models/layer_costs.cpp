@@ -10,11 +10,10 @@ int64_t or_else(int64_t value, int64_t otherwise) {
 }
 
 int64_t weights(const AttentionOptions& attention) {
-  const int64_t head = or_else(
-      attention.head_features, attention.features / attention.heads);
+  const int64_t head =
+      or_else(attention.head_features, attention.features / attention.heads);
   const int64_t kv_heads = or_else(attention.kv_heads, attention.heads);
-  const int64_t memory =
-      or_else(attention.memory_features, attention.features);
+  const int64_t memory = or_else(attention.memory_features, attention.features);
   return 2 * attention.features * attention.heads * head +
          2 * memory * kv_heads * head;
 }
@@ -41,8 +40,8 @@ std::vector<LayerCost> layer_costs(
     if (layer.cross_attention) {
       used += weights(*layer.cross_attention);
     }
-    used += layer.experts ? weights(*layer.experts)
-                          : weights(layer.feed_forward);
+    used +=
+        layer.experts ? weights(*layer.experts) : weights(layer.feed_forward);
     costs.push_back({static_cast<double>(used)});
   }
   if (!costs.empty()) {

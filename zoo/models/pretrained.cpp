@@ -170,11 +170,8 @@ LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
   return options;
 }
 
-} // namespace
-
-LayerContext layer_context(ParallelRun& parallel) {
-  const auto tensor = parallel.tensor();
-  LayerContext layers = tensor ? LayerContext(*tensor) : LayerContext();
+/// Layers divided in all ways but over tensor-parallel ranks.
+LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   if (const auto context = parallel.context()) {
     layers = layers.over_context(*context);
   }
@@ -184,6 +181,22 @@ LayerContext layer_context(ParallelRun& parallel) {
         {&groups[ParallelGroup::kExpert], &groups[ParallelGroup::kGradients]});
   }
   return layers.on_stage(parallel.place());
+}
+
+} // namespace
+
+LayerContext layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return divided_otherwise(
+      tensor ? LayerContext(*tensor) : LayerContext(), parallel);
+}
+
+LayerContext fresh_layer_context(ParallelRun& parallel) {
+  const auto tensor = parallel.tensor();
+  return divided_otherwise(
+      LayerContext(tensor.value_or(
+          TensorParallel{&parallel.groups()[ParallelGroup::kTensor]})),
+      parallel);
 }
 
 LoadWeightsOptions weight_options(const Model& model) {

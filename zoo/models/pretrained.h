@@ -18,6 +18,11 @@ namespace tessera::zoo {
 /// What this rank's layers are made with.
 LayerContext layer_context(ParallelRun& parallel);
 
+/// The same for models that start with fresh weights: layers that can be
+/// divided are, if only over one rank, so that init_parameters() gives them the
+/// same numbers under any layout of ranks.
+LayerContext fresh_layer_context(ParallelRun& parallel);
+
 struct FromPretrainedOptions {
   /// Overrides config.json's, to read a language model as a classifier, say:
   /// heads that the checkpoint lacks are fresh (from the default generator,

@@ -5,6 +5,8 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/encoder.h"
+#include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
 
@@ -96,6 +98,13 @@ const Architecture& architecture_of(
       ": choose one with FromConfigOptions::architecture");
 }
 
+/// Whether a model takes its own tokens of what it is given.
+bool divides_sequences(const Model& model) {
+  return dynamic_cast<const Decoder*>(&model) != nullptr ||
+         dynamic_cast<const Encoder*>(&model) != nullptr ||
+         dynamic_cast<const EncoderDecoder*>(&model) != nullptr;
+}
+
 } // namespace
 
 void register_model(ModelFamily family) {
@@ -165,13 +174,12 @@ std::shared_ptr<Model> from_config(
   kept["architectures"] = {architecture.name};
   auto model = architecture.make(fields, options.context, std::move(kept));
   TESSERA_CHECK(
-      options.context.context() == nullptr ||
-          dynamic_cast<const Decoder*>(model.get()) != nullptr,
+      options.context.context() == nullptr || divides_sequences(*model),
       origin,
-      ": sequences can be divided over context-parallel ranks in decoders "
-      "only, and this is a ",
+      ": a ",
       architecture.name,
-      "; use a context size of 1");
+      " does not divide its sequences over context-parallel ranks; use a "
+      "context size of 1");
   TESSERA_CHECK(
       options.context.experts() == nullptr ||
           options.context.experts()->group->size() == 1 ||

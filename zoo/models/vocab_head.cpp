@@ -16,13 +16,12 @@ at::Tensor VocabHead::logits(
     const at::Tensor& bias) const {
   const TensorParallel* how = context_.parallel();
   return context_.all_tokens(
-      how == nullptr
-          ? at::linear(hidden, weight, bias)
-          : gather_parts(
-                enter_linear(hidden, {{weight, bias}}, *how).front(),
-                -1,
-                DimSplit(vocab_, context_.ranks()),
-                *how->group));
+      how == nullptr ? at::linear(hidden, weight, bias)
+                     : gather_parts(
+                           enter_linear(hidden, {{weight, bias}}, *how).front(),
+                           -1,
+                           DimSplit(vocab_, context_.ranks()),
+                           *how->group));
 }
 
 at::Tensor VocabHead::loss(

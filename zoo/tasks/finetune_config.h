@@ -2,37 +2,24 @@
 #pragma once
 // What a configuration file of `tessera train` says.
 
-#include "tessera/engine/device_config.h"
-#include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
-#include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
 /// Fine-tuning of a classifier. Paths are relative to the working folder.
-struct FinetuneConfig {
+struct FinetuneConfig : TrainingConfig {
   std::filesystem::path model_folder;
   int64_t max_length = 128;
-  /// Layers of the encoder that are computed again in backward; not given: the
-  /// program's choice.
-  std::optional<int64_t> checkpoint_layers;
   std::filesystem::path train_file;
   std::filesystem::path heldout_file;
   TextClassificationColumns columns;
-  int64_t batch_size = 16; ///< per rank and micro-batch
-  uint64_t seed = 0;
-  DeviceOptions device;
-  EngineOptions engine; ///< without EngineOptions::parallel
-  ParallelOptions parallel;
-  TrainerOptions trainer;
 };
 
 /// Reads a file, applies `key.path=value` overrides and checks everything.

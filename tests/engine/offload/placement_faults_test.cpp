@@ -44,8 +44,7 @@ void expect_lost_state(const std::string& message) {
       message.find("was the file truncated?") != std::string::npos ||
       message.find("checksum differs") != std::string::npos)
       << message;
-  EXPECT_NE(
-      message.find("go on from the last checkpoint"), std::string::npos)
+  EXPECT_NE(message.find("go on from the last checkpoint"), std::string::npos)
       << message;
 }
 

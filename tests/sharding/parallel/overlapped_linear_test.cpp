@@ -155,7 +155,8 @@ TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
         const at::Tensor w3 = own_leaf({2, kIn}, 4, world);
         const at::Tensor b3 = own_leaf({2}, 5, world);
         const std::vector<at::Tensor> leaves{x, w1, b1, w2, w3, b3};
-        const auto results = enter_linear(x, {{w1, b1}, {w2, {}}, {w3, b3}}, how);
+        const auto results =
+            enter_linear(x, {{w1, b1}, {w2, {}}, {w3, b3}}, how);
         const at::Tensor entered = enter_layer(x, how);
         const std::vector<at::Tensor> expected{
             at::linear(entered, w1, b1),
@@ -165,7 +166,8 @@ TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
         std::vector<at::Tensor> gradients;
         for (size_t i = 0; i < results.size(); ++i) {
           gradients.push_back(numbers(
-              expected[i].sizes(), static_cast<int64_t>(i) + 50 * world.rank()));
+              expected[i].sizes(),
+              static_cast<int64_t>(i) + 50 * world.rank()));
         }
         const auto of_expected = torch::autograd::grad(
             expected, leaves, gradients, /*retain_graph=*/true);
@@ -202,8 +204,8 @@ TEST(OverlappedLinear, LeavesAsTheLayerDoes) {
         const at::Tensor y = leave_linear(x, w, how);
         const at::Tensor expected = leave_layer(at::linear(x, w), how);
         expect_close({y}, {expected}, one.name());
-        const at::Tensor gradient = numbers(
-            expected.sizes(), one.sequence ? 60 + world.rank() : 60);
+        const at::Tensor gradient =
+            numbers(expected.sizes(), one.sequence ? 60 + world.rank() : 60);
         const auto of_expected =
             torch::autograd::grad({expected}, {x, w}, {gradient}, true);
         expect_close(
@@ -280,10 +282,7 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
         c10::make_intrusive<NotingBackend>(notes),
         std::chrono::seconds(1));
     const TensorParallel how{
-        .group = &group,
-        .sequence = sequence,
-        .sequence_dim = 0,
-        .pieces = 2};
+        .group = &group, .sequence = sequence, .sequence_dim = 0, .pieces = 2};
     const at::Tensor whole = torch::ones({4, 2});
     const RowExchange exchange = RowExchange::of_whole(whole, how, "test");
     RowExchange::Reduced reduced = exchange.reduce_pieces(

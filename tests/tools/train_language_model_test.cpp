@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera train` of a language model as a user runs it: from fresh weights, on
+// with them, and under any layout of ranks.
+#include "support/temporary_folder.h"
+#include "tools/run_program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using testing::run_program;
+
+nlohmann::json read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+std::vector<double> losses_of(const std::filesystem::path& run_folder) {
+  std::ifstream lines(run_folder / "metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(lines, line);) {
+    losses.push_back(nlohmann::json::parse(line).at("loss"));
+  }
+  return losses;
+}
+
+class TrainLanguageModel : public ::testing::Test {
+ protected:
+  TrainLanguageModel() {
+    std::ofstream tokens(folder_ / "tokens.bin", std::ios::binary);
+    for (int i = 0; i < 16 * 64; ++i) {
+      // Counting, with a turn now and then.
+      const auto token = static_cast<uint16_t>((i + i / 37) % 23);
+      const char bytes[] = {
+          static_cast<char>(token & 0xff), static_cast<char>(token >> 8)};
+      tokens.write(bytes, 2);
+    }
+    std::ofstream(folder_ / "gpt.json") << R"({"model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"], "vocab_size": 23, "n_embd": 16,
+        "n_layer": 4, "n_head": 4, "n_positions": 16, "resid_pdrop": 0,
+        "embd_pdrop": 0, "attn_pdrop": 0})";
+    std::ofstream(folder_ / "train.json") << R"({"task": "language_model",
+        "model": {"max_length": 16}, "optimizer": {"lr": 1e-2},
+        "training": {"batch_size": 4, "clip_grad_norm": 1.0, "seed": 3,
+          "max_steps": 4}, "data": {}, "output": {}})";
+  }
+
+  testing::LaunchedJob::Result run(
+      const std::string& name,
+      int ranks,
+      const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments{TESSERA_PROGRAM};
+    if (ranks > 1) {
+      arguments.insert(
+          arguments.end(),
+          {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
+    }
+    arguments.insert(
+        arguments.end(),
+        {"train",
+         (folder_ / "train.json").string(),
+         "data.train=" + (folder_ / "tokens.bin").string(),
+         "output.folder=" + (folder_ / name).string()});
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    return run_program(arguments);
+  }
+
+  std::string fresh() const {
+    return "model.config=" + (folder_ / "gpt.json").string();
+  }
+
+  const TemporaryFolder folder_;
+};
+
+} // namespace
+
+TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
+  const auto first =
+      run("first",
+          1,
+          {fresh(),
+           "training.max_steps=60",
+           "training.epochs=20",
+           "data.heldout=" + (folder_ / "tokens.bin").string()});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_NE(first.output.find("1024 tokens in texts of 16"), std::string::npos)
+      << first.output;
+  const nlohmann::json result = read(folder_ / "first/result.json");
+  EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
+  // Guessing is log(23) = 3.1.
+  EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
+  const auto second =
+      run("second",
+          2,
+          {"model.folder=" + (folder_ / "first/model").string(),
+           "training.batch_size=2",
+           "optimizer.lr=1e-4"});
+  ASSERT_EQ(second.exit_code, 0) << second.output;
+  EXPECT_LT(losses_of(folder_ / "second").front(), 1.5);
+}
+
+TEST_F(TrainLanguageModel, HasTheLossesOfOneRankUnderAnyLayout) {
+  const auto train = [&](const std::string& name,
+                         int ranks,
+                         std::vector<std::string> overrides) {
+    overrides.push_back(fresh());
+    const auto result = run(name, ranks, overrides);
+    EXPECT_EQ(result.exit_code, 0) << name << result.output;
+    return losses_of(folder_ / name);
+  };
+  const auto alone = train("alone", 1, {"training.accumulate=4"});
+  ASSERT_EQ(alone.size(), 4U);
+  const auto expect_same = [&](const std::string& name,
+                               int ranks,
+                               const std::vector<std::string>& overrides) {
+    const auto found = train(name, ranks, overrides);
+    ASSERT_EQ(found.size(), alone.size()) << name;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      // Float32 sums in other orders, over four steps of AdamW.
+      EXPECT_NEAR(found[i], alone[i], 2e-4) << name << ", step " << i + 1;
+    }
+  };
+  expect_same(
+      "sequence",
+      4,
+      {"training.accumulate=2",
+       "parallel.shard=2",
+       "parallel.tensor=2",
+       "parallel.sequence=true"});
+  expect_same(
+      "pipeline",
+      4,
+      {"training.accumulate=4",
+       "parallel.shard=1",
+       "parallel.tensor=2",
+       "parallel.pipeline=2",
+       "parallel.cut=cost",
+       "model.checkpoint_layers=3"});
+  expect_same(
+      "ulysses",
+      2,
+      {"training.accumulate=4", "parallel.shard=1", "parallel.context=2"});
+  expect_same(
+      "ring",
+      4,
+      {"training.accumulate=4",
+       "parallel.shard=1",
+       "parallel.context=2",
+       "parallel.pipeline=2",
+       "parallel.context_attention=ring",
+       "parallel.context_layout=zigzag"});
+}
+
+TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
+  const auto fails = [&](int ranks,
+                         std::vector<std::string> overrides,
+                         const std::string& expected) {
+    const auto result = run("wrong", ranks, overrides);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+  };
+  fails(1, {}, "model.folder is");
+  fails(1, {fresh(), "model.folder=x"}, "one of them");
+  fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
+  fails(1, {fresh(), "data.token_type=int32"}, "outside 0 .. 22");
+  fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
+  fails(1, {fresh(), "model.max_length=600"}, "do not fill one batch");
+  fails(1, {fresh(), "parallel.expert=2"}, "ExpertEngines");
+  fails(
+      2,
+      {fresh(), "model.max_length=15", "parallel.context=2"},
+      "model.max_length is 15");
+  std::ofstream(folder_ / "odd.bin") << "abc";
+  fails(
+      1,
+      {fresh(), "data.train=" + (folder_ / "odd.bin").string()},
+      "is data.token_type right?");
+}
+
+} // namespace tessera

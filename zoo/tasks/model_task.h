@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Training and scoring a model of the zoo on examples, whatever they are.
+
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/trainer/training_task.h"
+#include "tessera/zoo/models/model.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tessera {
+
+/// Makes a batch of the examples with these numbers, on the model's device.
+using MakeBatch =
+    std::function<zoo::ModelInput(const std::vector<size_t>& examples)>;
+
+/// The model's own loss over shuffled batches. Ranks that see different batches
+/// take their own rows of every global batch; rows that do not fill a last
+/// global batch wait for the next epoch's order.
+class ModelTask : public PipelineTask {
+ public:
+  struct Options {
+    BatchShare share;
+    int64_t batch_size = 1; ///< rows of one rank's micro-batch
+    uint64_t seed = 0; ///< of the order of the examples, the same on all ranks
+    /// Of the ranks that see the same batches, which now and then find out
+    /// whether they do; outlives the task. Null where each sees its own.
+    Communicator* same_batch = nullptr;
+  };
+
+  /// @param model with a loss, or a pipeline stage's part of one.
+  /// @param examples how many there are.
+  /// @throws tessera::Error when they do not fill one global batch.
+  ModelTask(
+      std::shared_ptr<zoo::Model> model,
+      size_t examples,
+      MakeBatch make_batch,
+      const Options& options);
+
+  int64_t batches_per_epoch() const override;
+  int64_t batch_size() const override {
+    return options_.batch_size;
+  }
+  void begin_epoch(int64_t epoch) override;
+  void load(int64_t index) override;
+  MicroBatch forward(int64_t index) override;
+
+  int64_t load_micro_batch(int64_t index, int number) override;
+  std::vector<at::Tensor> forward_chunk(
+      int chunk,
+      int number,
+      const std::vector<at::Tensor>& received) override;
+
+ private:
+  std::shared_ptr<zoo::Model> model_;
+  size_t examples_;
+  MakeBatch make_batch_;
+  Options options_;
+  std::vector<size_t> order_;
+  std::vector<zoo::ModelInput> batches_; ///< of a step, by number
+  PipelineForward forward_chunk_;
+};
+
+/// Runs the wrapped model on all examples, shared among the ranks, in
+/// evaluation mode; the mode it was in is restored. Collective.
+/// @param use called with each batch and its results, on the ranks that have
+///     results of their own.
+void run_on_examples(
+    ParallelRun& parallel,
+    zoo::Model& model,
+    size_t examples,
+    int64_t batch_size,
+    const MakeBatch& make_batch,
+    const std::function<void(const zoo::ModelInput&, const zoo::ModelOutput&)>&
+        use);
+
+} // namespace tessera

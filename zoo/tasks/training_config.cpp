@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/training_config.h"
+
+#include "tessera/engine/engine_config.h"
+#include "tessera/runtime/core/config.h"
+
+namespace tessera {
+
+namespace {
+
+void read_schedule(const ConfigReader& reader, TrainingConfig& config) {
+  LrScheduleOptions& schedule = config.trainer.schedule;
+  schedule.decay = reader.get_enum(
+      "decay", lr_decay_names(), std::optional(LrDecay::kLinear));
+  schedule.warmup_steps = reader.get_int("warmup_steps", {.min = 0}, 0);
+  schedule.final_factor =
+      reader.get_double("final_factor", {.min = 0, .max = 1}, 0.0);
+  if (schedule.decay == LrDecay::kPolynomial) {
+    schedule.power = reader.get_double("power", {.min = 0}, schedule.power);
+  }
+  if (schedule.decay == LrDecay::kExponential ||
+      schedule.decay == LrDecay::kStep ||
+      schedule.decay == LrDecay::kMultiStep) {
+    schedule.gamma =
+        reader.get_double("gamma", {.min = 0, .max = 1}, schedule.gamma);
+  }
+  if (schedule.decay == LrDecay::kStep) {
+    schedule.step_size = reader.get_int("step_size", {.min = 1});
+  }
+  if (schedule.decay == LrDecay::kMultiStep) {
+    schedule.milestones = reader.get_ints("milestones", {.min = 0});
+  }
+  if (schedule.decay == LrDecay::kWsd) {
+    schedule.decay_steps = reader.get_int("decay_steps", {.min = 1});
+  }
+}
+
+void read_training(const ConfigReader& reader, TrainingConfig& config) {
+  TrainerOptions& trainer = config.trainer;
+  trainer.epochs = reader.get_int("epochs", {.min = 1}, 1);
+  trainer.max_steps = reader.get_int("max_steps", {.min = 0}, 0);
+  config.batch_size = reader.get_int("batch_size", {.min = 1}, 16);
+  trainer.accumulate = reader.get_int("accumulate", {.min = 1}, 1);
+  trainer.log_every = reader.get_int("log_every", {.min = 1}, 1);
+  trainer.step_timing = reader.get_bool("step_timing", true);
+  trainer.save_every = reader.get_int("save_every", {.min = 0}, 0);
+  trainer.keep_last =
+      static_cast<int>(reader.get_int("keep_last", {.min = 0, .max = 1000}, 2));
+  trainer.resume = reader.get_bool("resume", false);
+  trainer.clip_grad_norm = reader.get_double("clip_grad_norm", {.min = 0}, 0.0);
+  config.seed = static_cast<uint64_t>(reader.get_int("seed", {.min = 0}, 0));
+}
+
+} // namespace
+
+void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
+  config.device = read_device(reader);
+  const auto model = reader.get_object("model");
+  if (model.contains("checkpoint_layers")) {
+    config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
+  }
+  config.engine = read_engine_options(reader);
+  config.parallel = read_parallel_options(reader);
+  if (config.engine.sharding.shard_ranks != 0 &&
+      config.parallel.sizes != ParallelSizes()) {
+    reader.get_object("sharding")
+        .fail(
+            "shard_ranks",
+            "leave it out beside `parallel`, whose sizes say the same: give "
+            "parallel.shard and parallel.data");
+  }
+  read_schedule(reader.get_object("schedule"), config);
+  read_training(reader.get_object("training"), config);
+  config.trainer.run_folder = reader.get_object("output").get_string("folder");
+  if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
+    reader.get_object("training")
+        .fail(
+            "clip_grad_norm",
+            "update_in_backward applies gradients before their norm is known: "
+            "set "
+            "one of them to false or 0");
+  }
+}
+
+} // namespace tessera

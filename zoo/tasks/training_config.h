@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the configurations of all tasks of `tessera train` have in common.
+
+#include "tessera/engine/device_config.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/trainer/trainer.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera {
+
+class ConfigReader;
+
+/// Paths are relative to the working folder.
+struct TrainingConfig {
+  /// Layers of the model that are computed again in backward; not given: the
+  /// program's choice.
+  std::optional<int64_t> checkpoint_layers;
+  int64_t batch_size = 16; ///< per rank and micro-batch
+  uint64_t seed = 0;
+  DeviceOptions device;
+  EngineOptions engine; ///< without EngineOptions::parallel
+  ParallelOptions parallel;
+  TrainerOptions trainer;
+};
+
+/// Reads all keys but those of a task: `device`, `model.checkpoint_layers`, the
+/// engine's, `parallel`, `schedule`, `training` and `output`.
+/// @throws tessera::Error naming file, path, value and what was expected.
+void read_training_config(const ConfigReader& reader, TrainingConfig& config);
+
+} // namespace tessera
