@@ -63,7 +63,8 @@ int run_logits(int argc, char** argv) {
   app.add_option(
          "--input",
          arguments.input,
-         "JSON object of nested lists: input_ids, attention_mask, labels, ...")
+         "JSON object of nested lists (input_ids, attention_mask, "
+         "pixel_values, labels, ...), or a .safetensors file of such tensors")
       ->required();
   app.add_option(
          "--output", arguments.output, "The safetensors file to be written")

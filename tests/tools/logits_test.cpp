@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,13 @@ using testing::run_program;
 /// results mean nothing.
 constexpr int64_t kRows = 2;
 
-std::filesystem::path model_folder() {
+std::filesystem::path fixture_folder(const char* name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) /
-         "tests/zoo/fixtures/models/llama";
+         "tests/zoo/fixtures/models" / name;
+}
+
+std::filesystem::path model_folder() {
+  return fixture_folder("llama");
 }
 
 template <typename Number>
@@ -106,6 +111,53 @@ TEST(Logits, WritesWhatTransformersComputes) {
   check(
       {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
       {"--tensor", "2", "--pipeline", "2"});
+}
+
+// As nested lists, and as they are in another file of tensors.
+TEST(Logits, TakesPixels) {
+  const TemporaryFolder folder;
+  const auto model = fixture_folder("vit_classifier");
+  const auto reference = SafetensorsFile::open(model / "expected.safetensors");
+  const SafetensorsEntry& pixels = reference.at("in.pixel_values");
+  const auto values = numbers<float>(pixels);
+  size_t at = 0;
+  const std::function<nlohmann::json(size_t)> nested = [&](size_t dim) {
+    nlohmann::json list = nlohmann::json::array();
+    for (int64_t i = 0; i < pixels.shape[dim]; ++i) {
+      list.push_back(
+          dim + 1 == pixels.shape.size() ? nlohmann::json(values[at++])
+                                         : nested(dim + 1));
+    }
+    return list;
+  };
+  std::ofstream(folder / "pixels.json")
+      << nlohmann::json{{"pixel_values", nested(0)}};
+  SafetensorsWriter writer(
+      folder / "pixels.safetensors",
+      {{"pixel_values", pixels.dtype, pixels.shape}});
+  writer.write("pixel_values", pixels.data);
+  writer.commit();
+  for (const char* input : {"pixels.json", "pixels.safetensors"}) {
+    SCOPED_TRACE(input);
+    const auto output = folder / "out.safetensors";
+    const auto result = run(
+        {TESSERA_PROGRAM,
+         "logits",
+         "--model",
+         model.string(),
+         "--input",
+         (folder / input).string(),
+         "--output",
+         output.string()});
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    const auto file = SafetensorsFile::open(output);
+    const auto found = numbers<float>(file.at("logits"));
+    const auto expected = numbers<float>(reference.at("out.logits"));
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_NEAR(found[i], expected[i], 4e-5) << "element " << i;
+    }
+  }
 }
 
 TEST(Logits, SaysWhatIsWrong) {

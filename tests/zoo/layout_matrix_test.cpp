@@ -37,6 +37,8 @@ struct Subject {
   const char* config; ///< JSON
   bool is_classifier = false;
   bool has_experts = false;
+  bool takes_sequence = true; ///< sequences can be divided
+  std::vector<int64_t> image = {}; ///< height, width; none for texts
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
@@ -94,7 +96,43 @@ const Subject kSubjects[] = {
          "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
          "norm_topk_prob": true, "max_position_embeddings": 16})",
      false,
-     true}};
+     true},
+    // 15 patches and the class token.
+    {"vit",
+     "ViTForImageClassification",
+     R"({"model_type": "vit", "hidden_size": 12, "intermediate_size": 18,
+         "num_hidden_layers": 5, "num_attention_heads": 6,
+         "image_size": [12, 20], "patch_size": 4, "num_labels": 3,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     true,
+     false,
+     true,
+     {12, 20}},
+    // Of which the encoder sees 7, by noise that is drawn.
+    {"mae",
+     "ViTMAEForPreTraining",
+     R"({"model_type": "vit_mae", "hidden_size": 12, "intermediate_size": 18,
+         "num_hidden_layers": 3, "num_attention_heads": 6,
+         "image_size": [12, 20], "patch_size": 4, "mask_ratio": 0.5,
+         "decoder_hidden_size": 8, "decoder_intermediate_size": 10,
+         "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 4,
+         "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2})",
+     false,
+     false,
+     true,
+     {12, 20}},
+    // Maps of 5 x 9, which windows do not divide, then 3 x 5.
+    {"swin",
+     "SwinForImageClassification",
+     R"({"model_type": "swin", "embed_dim": 12, "depths": [3, 2],
+         "num_heads": [6, 4], "window_size": 3, "mlp_ratio": 1.5,
+         "image_size": [10, 18], "patch_size": 2, "num_labels": 3,
+         "drop_path_rate": 0.3, "hidden_dropout_prob": 0.2,
+         "attention_probs_dropout_prob": 0.2})",
+     true,
+     false,
+     false,
+     {10, 18}}};
 
 struct Layout {
   std::string name;
@@ -115,6 +153,14 @@ int ranks_of(const ParallelSizes& sizes) {
 ModelInput batch_of(const Subject& subject, int step, int number) {
   torch::manual_seed(static_cast<uint64_t>(100 * step + number));
   ModelInput input;
+  if (!subject.image.empty()) {
+    input.pixel_values =
+        torch::randn({2, 3, subject.image[0], subject.image[1]});
+    if (subject.is_classifier) {
+      input.labels = torch::randint(3, {2});
+    }
+    return input;
+  }
   input.input_ids = torch::randint(3, 29, {2, 8}, torch::kLong);
   input.attention_mask = torch::ones({2, 8}, torch::kLong);
   input.attention_mask[1].narrow(0, 6, 2).zero_();
@@ -149,13 +195,18 @@ bool has_dropout(const Layout& layout) {
   return layout.parallel.sizes.context == 1;
 }
 
-/// What divides experts is for models that have some; windows with global
-/// tokens are those of whole sequences.
+/// What divides experts is for models that have some; windows of images need
+/// whole maps between layers; those of texts with global tokens, and models of
+/// images, do not divide sequences over context ranks.
 bool takes(const Subject& subject, const Layout& layout) {
+  const ParallelSizes& sizes = layout.parallel.sizes;
+  if (layout.parallel.sequence && !subject.takes_sequence) {
+    return false;
+  }
   const std::string_view name = subject.name;
-  return (layout.parallel.sizes.expert > 1) == subject.has_experts &&
-         (layout.parallel.sizes.context == 1 ||
-          !name.starts_with("longformer"));
+  return (sizes.expert > 1) == subject.has_experts &&
+         (sizes.context == 1 ||
+          (subject.image.empty() && !name.starts_with("longformer")));
 }
 
 std::shared_ptr<Model> load(

@@ -4,6 +4,7 @@
 // divided by the engine (ZeRO-3). What they compute is held against
 // transformers, as the plain models are.
 
+#include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
@@ -37,6 +38,8 @@ constexpr const char* kModels[] = {
     "longformer_choice",
     "longformer_classifier",
     "longformer_questions",
+    "mae",
+    "moco",
     "opt_350m",
     "qwen2",
     "qwen3",
@@ -45,7 +48,8 @@ constexpr const char* kModels[] = {
     "t5_classifier",
     "t5_questions",
     "t5_tokens",
-    "t5_v1_1"};
+    "t5_v1_1",
+    "vit_classifier"};
 
 /// A folder that all ranks know; the first one removes it.
 std::filesystem::path shared_folder(World& world, const std::string& name) {
@@ -144,7 +148,9 @@ TEST(ParallelModels, EqualTransformersWithLayersDivided) {
     for (const char* name : kModels) {
       check_tensor_parallel(world, name, false);
     }
-    check_tensor_parallel(world, "qwen2_moe", false);
+    for (const char* name : {"qwen2_moe", "swin_classifier", "vit_masked"}) {
+      check_tensor_parallel(world, name, false);
+    }
   });
 }
 
@@ -160,6 +166,26 @@ TEST(ParallelModels, EqualTransformersWithParametersDivided) {
   run_ranks(2, [](World& world) {
     for (const char* name : kModels) {
       check_engine(world, name);
+    }
+    check_engine(world, "swin_classifier");
+  });
+}
+
+TEST(ParallelModels, SayWhichSequencesAreNotDivided) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const LayerContext context(
+        TensorParallel{&groups[ParallelGroup::kTensor], true});
+    for (const auto& [name, reason] :
+         {std::pair("swin_classifier", "whole maps"),
+          std::pair("vit_masked", "17 tokens")}) {
+      const ModelFixture reference(name);
+      expect_error(
+          [&] { from_pretrained(reference.folder(), {.context = context}); },
+          {reason, "leave"});
     }
   });
 }

@@ -36,15 +36,19 @@ constexpr const char* kModels[] = {
     "longformer_choice",
     "longformer_classifier",
     "longformer_questions",
+    "mae",
+    "moco",
     "opt_350m",
     "qwen2",
     "qwen2_moe",
     "qwen3",
     "roberta_classifier",
+    "swin_classifier",
     "t5",
     "t5_classifier",
     "t5_questions",
-    "t5_tokens"};
+    "t5_tokens",
+    "vit_classifier"};
 
 /// The first and the last stage may both have a part of an embedding.
 constexpr const char* kTied = "embeddings.tokens.weight";
@@ -188,6 +192,20 @@ TEST(PipelineModels, EqualTransformersInTwoStagesOfDividedLayers) {
   run_ranks(4, [](World& world) {
     for (const char* name : kModels) {
       check_pipeline(world, name, {2, {2, 2}});
+    }
+  });
+}
+
+// A stage of Swin with the merge or behind it; MAE's halves, and its noise.
+TEST(PipelineModels, EqualTransformersWhereverModelsOfImagesAreCut) {
+  run_ranks(2, [](World& world) {
+    for (const auto& [name, pieces] :
+         {std::pair("mae", std::vector<int>{0, 0, 0, 1}),
+          std::pair("mae", std::vector<int>{0, 1, 1, 1}),
+          std::pair("swin_classifier", std::vector<int>{0, 1, 1})}) {
+      Layout layout{1, {2, 3}};
+      layout.piece_of_layer = pieces;
+      check_pipeline(world, name, layout);
     }
   });
 }

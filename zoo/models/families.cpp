@@ -17,6 +17,7 @@ std::vector<ModelFamily> built_in_families() {
       gptj_family(),
       llama_family(),
       longformer_family(),
+      moco_v3_family(),
       mt5_family(),
       opt_family(),
       qwen2_family(),
@@ -24,7 +25,10 @@ std::vector<ModelFamily> built_in_families() {
       qwen3_family(),
       qwen3_moe_family(),
       roberta_family(),
+      swin_family(),
       t5_family(),
+      vit_family(),
+      vit_mae_family(),
   };
 }
 

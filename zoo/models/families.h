@@ -22,6 +22,7 @@ ModelFamily gpt2_family();
 ModelFamily gptj_family();
 ModelFamily llama_family();
 ModelFamily longformer_family();
+ModelFamily moco_v3_family();
 ModelFamily mt5_family();
 ModelFamily opt_family();
 ModelFamily qwen2_family();
@@ -29,7 +30,10 @@ ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
 ModelFamily qwen3_moe_family();
 ModelFamily roberta_family();
+ModelFamily swin_family();
 ModelFamily t5_family();
+ModelFamily vit_family();
+ModelFamily vit_mae_family();
 
 /// How a family of decoders reads its configurations and names its weights.
 struct DecoderFamily {

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/random_key.h"
 #include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/layers/window_layer.h"
 
 #include <utility>
 
@@ -26,6 +27,16 @@ constexpr InputField kInputFields[] = {
     {"decoder_attention_mask", &ModelInput::decoder_attention_mask},
     {"labels", &ModelInput::labels},
 };
+
+/// Whether a layer is recomputed; null for what is none.
+bool* recomputed_flag(torch::nn::Module& module) {
+  if (auto* block =
+          dynamic_cast<TransformerLayers::Impl::Block::Impl*>(&module)) {
+    return &block->use_checkpoint;
+  }
+  auto* block = dynamic_cast<WindowLayers::Impl::Block::Impl*>(&module);
+  return block == nullptr ? nullptr : &block->use_checkpoint;
+}
 
 } // namespace
 
@@ -117,10 +128,11 @@ void Model::set_recomputed_layers(int64_t count) {
   const std::vector<int> numbers = stage_.own();
   size_t next = 0;
   for (const auto& module : modules()) {
-    // In the order in which they were registered, which is the model's.
-    if (auto* block =
-            dynamic_cast<TransformerLayers::Impl::Block::Impl*>(module.get())) {
-      block->use_checkpoint = numbers.at(next++) < count;
+    // In the order in which they were registered, which is the model's. Those
+    // of a second encoder, behind them, have no backward.
+    bool* recomputed = recomputed_flag(*module);
+    if (recomputed != nullptr && next < numbers.size()) {
+      *recomputed = numbers[next++] < count;
     }
   }
 }

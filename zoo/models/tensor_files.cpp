@@ -88,6 +88,14 @@ class NestedLists {
 } // namespace
 
 NamedTensors read_named_tensors(const fs::path& path) {
+  if (path.extension() == ".safetensors") {
+    NamedTensors tensors;
+    const auto file = SafetensorsFile::open(path);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      tensors.emplace(entry.name, loaded_tensor(entry));
+    }
+    return tensors;
+  }
   const nlohmann::json json = parse_json(read_text_file(path), path.string());
   TESSERA_CHECK(
       json.is_object() && !json.empty(),

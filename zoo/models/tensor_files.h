@@ -8,9 +8,9 @@
 
 namespace tessera::zoo {
 
-/// Tensors from an object of nested lists of numbers, such as
-/// {"input_ids": [[5, 7]], "attention_mask": [[1, 1]]}: int64 where all numbers
-/// are whole, float32 where one is not.
+/// All tensors of a .safetensors file; or from an object of nested lists of
+/// numbers, such as {"input_ids": [[5, 7]], "attention_mask": [[1, 1]]}: int64
+/// where all numbers are whole, float32 where one is not.
 /// @throws tessera::Error naming the file, the tensor and the place where lists
 ///     are of different lengths or hold something else.
 NamedTensors read_named_tensors(const std::filesystem::path& path);

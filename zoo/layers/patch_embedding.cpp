@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/layers/patch_embedding.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/positions.h"
+
+#include <torch/types.h>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// More of them are a damaged configuration.
+constexpr int64_t kMostPatches = int64_t{1} << 20;
+
+int64_t rounded_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+bool divides(const ImageSize& patch, const ImageSize& image) {
+  return image.height % patch.height == 0 && image.width % patch.width == 0;
+}
+
+} // namespace
+
+ImageSize image_size_of(const at::Tensor& pixels) {
+  return {pixels.size(-2), pixels.size(-1)};
+}
+
+ImageSize PatchEmbeddingOptions::grid(const ImageSize& size) const {
+  return {
+      (size.height + (pads ? patch.height - 1 : 0)) / patch.height,
+      (size.width + (pads ? patch.width - 1 : 0)) / patch.width};
+}
+
+int64_t PatchEmbeddingOptions::tokens() const {
+  return grid(image).area() + (class_token ? 1 : 0);
+}
+
+at::Tensor grid_positions(const ImageSize& grid, int64_t features) {
+  TESSERA_CHECK(
+      features % 4 == 0,
+      "grid_positions: ",
+      features,
+      " features are no multiple of 4, which sines and cosines of two "
+      "directions need");
+  const auto table = [&](int64_t length) {
+    return sinusoid_table(
+        length, features / 2, SinusoidLayout::kSinesThenCosines);
+  };
+  const at::Tensor columns =
+      table(grid.width).unsqueeze(0).expand({grid.height, -1, -1});
+  const at::Tensor rows =
+      table(grid.height).unsqueeze(1).expand({-1, grid.width, -1});
+  return at::constant_pad_nd(
+             at::cat({columns, rows}, -1).flatten(0, 1), {0, 0, 1, 0})
+      .unsqueeze(0);
+}
+
+PatchEmbeddingImpl::PatchEmbeddingImpl(const PatchEmbeddingOptions& options)
+    : options_(options) {
+  const auto& [height, width] = options.image;
+  TESSERA_CHECK(
+      options.patch.area() >= 1 && height >= options.patch.height &&
+          width >= options.patch.width &&
+          (options.pads || divides(options.patch, options.image)),
+      "PatchEmbedding: patches of ",
+      options.patch.height,
+      " x ",
+      options.patch.width,
+      " pixels do not divide images of ",
+      height,
+      " x ",
+      width,
+      "; change image_size or patch_size");
+  const ImageSize grid = options.grid(options.image);
+  TESSERA_CHECK(
+      grid.area() <= kMostPatches,
+      "PatchEmbedding: images of ",
+      height,
+      " x ",
+      width,
+      " pixels have ",
+      grid.area(),
+      " patches; there can be ",
+      kMostPatches,
+      " at most");
+  projection_ = register_module(
+      "projection",
+      torch::nn::Conv2d(
+          torch::nn::Conv2dOptions(
+              options.channels,
+              options.features,
+              {options.patch.height, options.patch.width})
+              .stride({options.patch.height, options.patch.width})));
+  const torch::NoGradGuard no_grad;
+  projection_->weight.normal_(0, options.deviation);
+  projection_->bias.zero_();
+  for (const at::Tensor& parameter : projection_->parameters()) {
+    parameter.set_requires_grad(options.learns_projection);
+  }
+  if (options.norm) {
+    norm_ = register_module("norm", Norm(LayerContext(), *options.norm));
+  }
+  const auto parameter = [&](const char* name, int64_t tokens) {
+    return register_parameter(
+        name,
+        torch::empty({1, tokens, options.features})
+            .normal_(0, options.deviation));
+  };
+  if (options.class_token) {
+    class_token_ = parameter("class_token", 1);
+  }
+  if (options.mask_token) {
+    mask_token_ = parameter("mask_token", 1);
+  }
+  if (options.positions == PatchPositions::kLearned) {
+    positions_ = parameter("positions", options.tokens());
+  } else if (options.positions == PatchPositions::kFixed) {
+    positions_ = register_parameter(
+        "positions",
+        grid_positions(grid, options.features)
+            .slice(1, options.class_token ? 0 : 1)
+            .clone(),
+        /*requires_grad=*/false);
+  }
+}
+
+void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
+    const {
+  TESSERA_CHECK(
+      pixels.defined(), "pixel_values are missing; the model needs them");
+  TESSERA_CHECK(
+      pixels.dim() == 4 && pixels.numel() > 0,
+      "pixel_values are ",
+      pixels.sizes(),
+      "; they must be [batch, channels, height, width], and not empty");
+  TESSERA_CHECK(
+      pixels.size(1) == options_.channels,
+      "pixel_values have ",
+      pixels.size(1),
+      " channels; the model takes images of ",
+      options_.channels);
+  const ImageSize size = image_size_of(pixels);
+  if (!interpolate && !options_.pads) {
+    TESSERA_CHECK(
+        size == options_.image,
+        "images are of ",
+        size.height,
+        " x ",
+        size.width,
+        " pixels; the model takes ",
+        options_.image.height,
+        " x ",
+        options_.image.width,
+        ": resize them, or give interpolate_pos_encoding");
+  }
+  TESSERA_CHECK(
+      options_.pads || divides(options_.patch, size),
+      "images of ",
+      size.height,
+      " x ",
+      size.width,
+      " pixels are not divided by patches of ",
+      options_.patch.height,
+      " x ",
+      options_.patch.width,
+      "; resize them or cut them");
+  // Without interpolation, positions are for the model's own grid.
+  TESSERA_CHECK(
+      interpolate || !positions_.defined() ||
+          options_.grid(size) == options_.grid(options_.image),
+      "images of ",
+      size.height,
+      " x ",
+      size.width,
+      " pixels have other positions than those of ",
+      options_.image.height,
+      " x ",
+      options_.image.width,
+      ": resize them, or give interpolate_pos_encoding");
+}
+
+at::Tensor PatchEmbeddingImpl::patches(const at::Tensor& pixels) {
+  at::Tensor images = pixels.to(projection_->weight.scalar_type());
+  if (options_.pads) {
+    const ImageSize size = image_size_of(pixels);
+    images = at::constant_pad_nd(
+        images,
+        {0,
+         rounded_up(size.width, options_.patch.width) - size.width,
+         0,
+         rounded_up(size.height, options_.patch.height) - size.height});
+  }
+  const at::Tensor x = projection_->forward(images).flatten(2).transpose(1, 2);
+  return norm_.is_empty() ? x : norm_->forward(x);
+}
+
+at::Tensor PatchEmbeddingImpl::positions(const ImageSize& image) const {
+  const ImageSize own = options_.grid(options_.image);
+  const ImageSize wanted = options_.grid(image);
+  if (wanted == own) {
+    return positions_;
+  }
+  const int64_t before = options_.class_token ? 1 : 0;
+  const at::Tensor map = positions_.narrow(1, before, own.area())
+                             .unflatten(1, {own.height, own.width})
+                             .permute({0, 3, 1, 2});
+  const at::Tensor resized = at::upsample_bicubic2d(
+      map, {wanted.height, wanted.width}, /*align_corners=*/false);
+  const at::Tensor of_patches = resized.flatten(2).transpose(1, 2);
+  return before == 0
+             ? of_patches
+             : at::cat({positions_.narrow(1, 0, before), of_patches}, 1);
+}
+
+at::Tensor PatchEmbeddingImpl::class_tokens(int64_t rows) const {
+  const at::Tensor token = positions_.defined()
+                               ? class_token_ + positions_.narrow(1, 0, 1)
+                               : class_token_;
+  return token.expand({rows, -1, -1});
+}
+
+at::Tensor PatchEmbeddingImpl::forward(
+    const at::Tensor& pixels,
+    const at::Tensor& mask) {
+  at::Tensor x = patches(pixels);
+  if (mask.defined()) {
+    TESSERA_CHECK(
+        mask_token_.defined() && mask.dim() == 2 && mask.size(0) == x.size(0) &&
+            mask.size(1) == x.size(1),
+        "bool_masked_pos is ",
+        mask.sizes(),
+        "; for these images it must be [",
+        x.size(0),
+        ", ",
+        x.size(1),
+        "], of a model with a mask token");
+    const at::Tensor masked = mask.ne(0).unsqueeze(-1).to(x.scalar_type());
+    x = x * (1 - masked) + mask_token_ * masked;
+  }
+  if (options_.class_token) {
+    x = at::cat({class_token_.expand({x.size(0), -1, -1}), x}, 1);
+  }
+  return positions_.defined() ? x + positions(image_size_of(pixels)) : x;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/image_encoder.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/models/image_fields.h"
+#include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/layer_costs.h"
+#include "tessera/zoo/models/layer_stack.h"
+
+#include <torch/types.h>
+
+#include <string_view>
+#include <utility>
+
+namespace tessera::zoo {
+
+void check_divides_tokens(const LayerContext& context, int64_t tokens) {
+  const TensorParallel* how = context.parallel();
+  TESSERA_CHECK(
+      how == nullptr || !how->sequence || tokens % context.ranks() == 0,
+      "images of ",
+      tokens,
+      " tokens cannot be divided between layers by ",
+      context.ranks(),
+      " tensor-parallel ranks; leave sequence parallelism out");
+}
+
+ImageEncoder::ImageEncoder(
+    const ImageEncoderConfig& config,
+    ImageHead head,
+    const LayerContext& context,
+    nlohmann::json json,
+    NameTable names)
+    : Model(
+          std::move(json),
+          std::move(names),
+          StageLayers(context.place(), layer_costs(config.layers)),
+          {"pooler.", "classifier.", "decoder.", "embeddings.mask_token"}),
+      image_(config),
+      head_kind_(head),
+      context_(context) {
+  check_divides_tokens(context, image_.patches.tokens());
+  image_.patches.mask_token = head == ImageHead::kMasked;
+  if (stage().has_first()) {
+    embeddings_ = register_module("embeddings", PatchEmbedding(image_.patches));
+  }
+  layers_ = register_module(
+      "layers", make_layers(context_, config.layers, stage().own()));
+  if (stage().has_last()) {
+    const NumberedInit init(stage().count());
+    make_end();
+  }
+}
+
+void ImageEncoder::make_end() {
+  norm_ = register_module("norm", Norm(context_, image_.norm));
+  const int64_t features = image_.norm.features;
+  // Every rank computes these from whole hidden states.
+  const auto whole = [&](const char* name, int64_t outputs) {
+    return Linear::column(
+        *this,
+        name,
+        LayerContext(),
+        {features, outputs, true, 1, image_.deviation});
+  };
+  switch (head_kind_) {
+    case ImageHead::kBase:
+      pooler_ = whole("pooler", image_.pooler_features);
+      break;
+    case ImageHead::kClassification:
+      classifier_ = whole("classifier", image_.classifier.labels);
+      break;
+    case ImageHead::kMasked:
+      decoder_ = register_module(
+          "decoder",
+          PixelDecoder(PixelDecoderOptions{
+              features,
+              image_.patches.channels,
+              image_.encoder_stride,
+              image_.deviation}));
+      break;
+  }
+}
+
+void ImageEncoder::check(const ModelInput& input) const {
+  std::vector<std::string_view> taken = {
+      "pixel_values", "interpolate_pos_encoding"};
+  if (head_kind_ == ImageHead::kClassification) {
+    taken.emplace_back("labels");
+  } else if (head_kind_ == ImageHead::kMasked) {
+    taken.emplace_back("bool_masked_pos");
+  }
+  check_not_taken(input, taken);
+  if (stage().has_first()) {
+    embeddings_->check(input.pixel_values, interpolates(input));
+  }
+}
+
+LayerState ImageEncoder::run_layers(
+    const ModelInput& input,
+    LayerState state,
+    int begin,
+    int end) {
+  if (begin == 0) {
+    const auto mask = input.others.find("bool_masked_pos");
+    state.hidden = context_.dropout(
+        context_.between(embeddings_->forward(
+            input.pixel_values,
+            mask == input.others.end() ? at::Tensor() : mask->second)),
+        image_.embedding_dropout,
+        is_training());
+  }
+  run_range(layers_, begin, end, {}, input.hidden_states, state);
+  return state;
+}
+
+ModelOutput ImageEncoder::output(
+    const ModelInput& input,
+    const LayerState& state) {
+  ModelOutput output;
+  if (input.hidden_states) {
+    for (const at::Tensor& entered : state.entered) {
+      output.hidden_states.push_back(context_.whole(entered));
+    }
+    output.hidden_states.push_back(context_.whole(state.hidden));
+  }
+  const at::Tensor last = context_.whole(norm_->forward(state.hidden));
+  switch (head_kind_) {
+    case ImageHead::kBase:
+      output.last_hidden_state = last;
+      output.pooler_output = activation(image_.pooler_activation)(
+          pooler_.forward(last.select(1, 0)));
+      break;
+    case ImageHead::kClassification:
+      output.logits = classifier_.forward(last.select(1, 0));
+      if (input.labels.defined()) {
+        output.loss =
+            classifier_loss(output.logits, input.labels, image_.classifier);
+      }
+      break;
+    case ImageHead::kMasked: {
+      const at::Tensor pixels = decoder_->forward(last.slice(1, 1));
+      output.others["reconstruction"] = pixels;
+      const auto mask = input.others.find("bool_masked_pos");
+      if (mask != input.others.end()) {
+        output.loss = masked_pixel_loss(
+            input.pixel_values, pixels, mask->second, image_.patches.patch);
+      }
+    }
+  }
+  return output;
+}
+
+} // namespace tessera::zoo

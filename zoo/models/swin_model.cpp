@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/models/swin_model.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/models/image_fields.h"
+#include "tessera/zoo/models/input_checks.h"
+
+#include <torch/types.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// As layer_costs(), of all tokens of an image together: a merge leaves a
+/// quarter of them.
+std::vector<LayerCost> costs_of(const std::vector<WindowLayerOptions>& layers) {
+  std::vector<LayerCost> costs;
+  double tokens = 1;
+  for (const WindowLayerOptions& layer : layers) {
+    const auto features = static_cast<double>(layer.norm.features);
+    const auto inner = static_cast<double>(layer.feed_forward.inner);
+    LayerCost cost{tokens * features * (4 * features + 2 * inner)};
+    if (layer.merges) {
+      tokens /= 4;
+      cost.time += tokens * 4 * features * 2 * features;
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+WindowLayers make_window_layers(
+    const LayerContext& context,
+    const std::vector<WindowLayerOptions>& options,
+    const std::vector<int>& numbers) {
+  std::vector<WindowLayer> layers;
+  for (const int number : numbers) {
+    const NumberedInit init(number);
+    layers.emplace_back(
+        context.numbered(number), options[static_cast<size_t>(number)]);
+  }
+  return WindowLayers(
+      layers,
+      CheckpointOptions{.use_checkpoint = false},
+      /*blocks_per_checkpoint=*/1,
+      numbers);
+}
+
+} // namespace
+
+SwinModel::SwinModel(
+    const SwinModelConfig& config,
+    ImageHead head,
+    const LayerContext& context,
+    nlohmann::json json,
+    NameTable names)
+    : Model(
+          std::move(json),
+          std::move(names),
+          StageLayers(context.place(), costs_of(config.layers)),
+          {"classifier.", "decoder.", "embeddings.mask_token"}),
+      swin_(config),
+      head_kind_(head),
+      context_(context) {
+  swin_.patches.mask_token = head == ImageHead::kMasked;
+  if (stage().has_first()) {
+    embeddings_ = register_module("embeddings", PatchEmbedding(swin_.patches));
+  }
+  layers_ = register_module(
+      "layers", make_window_layers(context_, config.layers, stage().own()));
+  if (stage().has_last()) {
+    const NumberedInit init(stage().count());
+    make_end();
+  }
+}
+
+void SwinModel::make_end() {
+  norm_ = register_module("norm", Norm(context_, swin_.norm));
+  const int64_t features = swin_.norm.features;
+  if (head_kind_ == ImageHead::kClassification) {
+    // Every rank computes it from whole hidden states.
+    classifier_ = Linear::column(
+        *this,
+        "classifier",
+        LayerContext(),
+        {features, swin_.classifier.labels, true, 1, swin_.deviation});
+  } else if (head_kind_ == ImageHead::kMasked) {
+    decoder_ = register_module(
+        "decoder",
+        PixelDecoder(PixelDecoderOptions{
+            features,
+            swin_.patches.channels,
+            swin_.encoder_stride,
+            swin_.deviation}));
+  }
+}
+
+bool SwinModel::begins_stage(int layer) const {
+  return layer == 0 || swin_.layers[static_cast<size_t>(layer) - 1].merges;
+}
+
+void SwinModel::check(const ModelInput& input) const {
+  std::vector<std::string_view> taken = {
+      "pixel_values", "interpolate_pos_encoding"};
+  if (head_kind_ == ImageHead::kClassification) {
+    taken.emplace_back("labels");
+  } else if (head_kind_ == ImageHead::kMasked) {
+    taken.emplace_back("bool_masked_pos");
+  }
+  check_not_taken(input, taken);
+  if (stage().has_first()) {
+    embeddings_->check(input.pixel_values, interpolates(input));
+  }
+}
+
+at::Tensor SwinModel::embed(const ModelInput& input) {
+  const auto mask = input.others.find("bool_masked_pos");
+  const at::Tensor x = context_.dropout(
+      embeddings_->forward(
+          input.pixel_values,
+          mask == input.others.end() ? at::Tensor() : mask->second),
+      swin_.embedding_dropout,
+      is_training());
+  const ImageSize grid = swin_.patches.grid(image_size_of(input.pixel_values));
+  return x.unflatten(1, {grid.height, grid.width});
+}
+
+LayerState SwinModel::run_layers(
+    const ModelInput& input,
+    LayerState state,
+    int begin,
+    int end) {
+  if (begin == 0) {
+    state.hidden = embed(input);
+  }
+  for (int layer = begin; layer < end; ++layer) {
+    if (input.hidden_states && begins_stage(layer)) {
+      state.entered.push_back(state.hidden);
+    }
+    state.hidden = layers_->forward_range(layer, layer + 1, state.hidden);
+  }
+  return state;
+}
+
+ModelOutput SwinModel::output(
+    const ModelInput& input,
+    const LayerState& state) {
+  ModelOutput output;
+  if (input.hidden_states) {
+    std::vector<at::Tensor> maps = state.entered;
+    maps.push_back(state.hidden);
+    for (size_t i = 0; i < maps.size(); ++i) {
+      output.hidden_states.push_back(maps[i].flatten(1, 2));
+      output.others["reshaped_hidden_states." + std::to_string(i)] =
+          maps[i].permute({0, 3, 1, 2});
+    }
+  }
+  const at::Tensor last = norm_->forward(state.hidden.flatten(1, 2));
+  switch (head_kind_) {
+    case ImageHead::kBase:
+      output.last_hidden_state = last;
+      output.pooler_output = last.mean(1);
+      break;
+    case ImageHead::kClassification:
+      output.logits = classifier_.forward(last.mean(1));
+      if (input.labels.defined()) {
+        output.loss =
+            classifier_loss(output.logits, input.labels, swin_.classifier);
+      }
+      break;
+    case ImageHead::kMasked: {
+      const at::Tensor pixels = decoder_->forward(last);
+      output.others["reconstruction"] = pixels;
+      const auto mask = input.others.find("bool_masked_pos");
+      if (mask != input.others.end()) {
+        output.loss = masked_pixel_loss(
+            input.pixel_values, pixels, mask->second, swin_.patches.patch);
+      }
+    }
+  }
+  return output;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// ViT (arXiv:2010.11929).
+
+#include "tessera/zoo/models/families.h"
+#include "tessera/zoo/models/vit_like.h"
+
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr int64_t kMostStride = 1024;
+
+MakeModel make_vit(ImageHead head) {
+  return [head](
+             const ConfigFields& fields,
+             const LayerContext& context,
+             nlohmann::json json) -> std::shared_ptr<Model> {
+    ImageEncoderConfig config = vit_like_config(fields);
+    config.pooler_features =
+        fields.size({"pooler_output_size"}, config.norm.features);
+    config.pooler_activation =
+        fields.get<std::string>({"pooler_act"}, config.pooler_activation);
+    activation(config.pooler_activation); // is there one?
+    config.encoder_stride = fields.size({"encoder_stride"}, 16);
+    TESSERA_CHECK(
+        config.encoder_stride <= kMostStride,
+        fields.origin(),
+        ": 'encoder_stride' is ",
+        config.encoder_stride,
+        "; it can be ",
+        kMostStride,
+        " at most");
+    config.classifier = ClassifierOptions::from_config(fields);
+    NameTable names = vit_like_names(head == ImageHead::kBase);
+    names.head = {{"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
+    return std::make_shared<ImageEncoder>(
+        config, head, context, std::move(json), std::move(names));
+  };
+}
+
+} // namespace
+
+ModelFamily vit_family() {
+  return {
+      "vit",
+      {{"ViTForImageClassification", make_vit(ImageHead::kClassification)},
+       {"ViTModel", make_vit(ImageHead::kBase)},
+       {"ViTForMaskedImageModeling", make_vit(ImageHead::kMasked)}}};
+}
+
+} // namespace tessera::zoo
