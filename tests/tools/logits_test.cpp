@@ -140,7 +140,7 @@ TEST(Logits, TakesPixels) {
   for (const char* input : {"pixels.json", "pixels.safetensors"}) {
     SCOPED_TRACE(input);
     const auto output = folder / "out.safetensors";
-    const auto result = run(
+    const auto result = run_program(
         {TESSERA_PROGRAM,
          "logits",
          "--model",
