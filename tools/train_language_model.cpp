@@ -77,8 +77,9 @@ void print_result(
   }
   std::printf(
       "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
-      "result.json, model/\n",
-      folder.c_str());
+      "result.json, %s\n",
+      folder.c_str(),
+      exported_folders(config));
   write_file_atomically(
       config.trainer.run_folder / "result.json", result.dump(2) + "\n");
 }
@@ -106,6 +107,7 @@ void train_language_model(
   tell_layout(world, parallel);
   torch::manual_seed(config.seed); // fresh weights, alike on all ranks
   const auto model = make_model(config, parallel);
+  add_lora(config, world, *model);
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();
@@ -141,12 +143,7 @@ void train_language_model(
         config.max_length,
         config.batch_size);
   }
-  zoo::save_pretrained(
-      world,
-      engine,
-      *model,
-      config.trainer.run_folder / "model",
-      config.model_folder);
+  export_model(config, world, engine, *model);
   if (world.rank() == 0) {
     print_result(config, summary, score);
   }

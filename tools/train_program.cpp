@@ -11,7 +11,6 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/text_classification_task.h"
@@ -33,9 +32,6 @@ void print_result(
     const ClassificationScore& score,
     double majority) {
   const std::string folder = config.trainer.run_folder.string();
-  const char* exported = !config.lora         ? "model/"
-                         : config.lora->merge ? "adapter/, model/"
-                                              : "adapter/";
   std::printf(
       "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n"
       "held-out accuracy %.1f %% of %lld texts "
@@ -50,7 +46,7 @@ void print_result(
       static_cast<long long>(score.examples),
       100 * majority,
       folder.c_str(),
-      exported);
+      exported_folders(config));
   const nlohmann::ordered_json result{
       {"steps", summary.steps},
       {"seconds", summary.seconds},
@@ -61,52 +57,6 @@ void print_result(
       {"majority_baseline", majority}};
   write_file_atomically(
       config.trainer.run_folder / "result.json", result.dump(2) + "\n");
-}
-
-/// Adds what is trained in place of the model.
-void add_lora(
-    const FinetuneConfig& config,
-    const World& world,
-    zoo::Model& model) {
-  const auto layers = zoo::apply_lora(model, config.lora->adapter, config.seed);
-  if (world.rank() != 0) {
-    return;
-  }
-  int64_t trained = 0;
-  int64_t all = 0;
-  for (const at::Tensor& parameter : model.parameters()) {
-    all += parameter.numel();
-    trained += parameter.requires_grad() ? parameter.numel() : 0;
-  }
-  log_info(
-      "LoRA of rank ",
-      config.lora->adapter.r,
-      " in ",
-      layers.size(),
-      " layers: ",
-      trained,
-      " of ",
-      all,
-      " parameters are trained on this rank");
-}
-
-/// The model for transformers, the adapter for PEFT.
-void export_model(
-    const FinetuneConfig& config,
-    const World& world,
-    Engine& engine,
-    const zoo::Model& model) {
-  const auto& folder = config.trainer.run_folder;
-  if (!config.lora) {
-    zoo::save_pretrained(
-        world, engine, model, folder / "model", config.model_folder);
-    return;
-  }
-  zoo::save_lora(world, engine, model, folder / "adapter");
-  if (config.lora->merge) {
-    zoo::save_merged(
-        world, engine, model, folder / "model", config.model_folder);
-  }
 }
 
 void train_classifier(
@@ -137,9 +87,7 @@ void train_classifier(
   torch::manual_seed(config.seed); // the classifier, alike on all ranks
   const auto model = lazy_text_classifier(
       config.model_folder, labels, zoo::layer_context(parallel));
-  if (config.lora) {
-    add_lora(config, world, *model);
-  }
+  add_lora(config, world, *model);
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();

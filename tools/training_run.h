@@ -4,6 +4,7 @@
 
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -29,6 +30,24 @@ void prepare_run_folder(
 
 /// Says who works with whom, where ranks divide the model.
 void tell_layout(const World& world, const ParallelRun& parallel);
+
+/// Adds the adapter that is trained in place of the model, where the
+/// configuration has one, and says how large it is.
+void add_lora(
+    const TrainingConfig& config,
+    const World& world,
+    zoo::Model& model);
+
+/// Writes to the run's folder what was trained: the model for transformers, or
+/// the adapter for PEFT. Collective.
+void export_model(
+    const TrainingConfig& config,
+    const World& world,
+    Engine& engine,
+    const zoo::Model& model);
+
+/// What export_model() writes, for people.
+const char* exported_folders(const TrainingConfig& config);
 
 /// "N steps of M texts over R rank(s)".
 std::string steps_text(

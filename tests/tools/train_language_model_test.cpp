@@ -106,6 +106,22 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
            "optimizer.lr=1e-4"});
   ASSERT_EQ(second.exit_code, 0) << second.output;
   EXPECT_LT(losses_of(folder_ / "second").front(), 1.5);
+  const auto adapter = run(
+      "adapter",
+      2,
+      {"model.folder=" + (folder_ / "first/model").string(),
+       "training.batch_size=2",
+       R"(model.lora={"target_modules": ["c_attn"], "merge": true})"});
+  ASSERT_EQ(adapter.exit_code, 0) << adapter.output;
+  EXPECT_NE(adapter.output.find("adapter/, model/"), std::string::npos)
+      << adapter.output;
+  for (const char* file :
+       {"adapter/adapter_model.safetensors", "model/model.safetensors"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "adapter" / file)) << file;
+  }
+  EXPECT_EQ(
+      read(folder_ / "adapter/adapter/adapter_config.json").at("task_type"),
+      "CAUSAL_LM");
 }
 
 TEST_F(TrainLanguageModel, HasTheLossesOfOneRankUnderAnyLayout) {
@@ -177,6 +193,10 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
   fails(1, {fresh(), "model.max_length=600"}, "do not fill one batch");
   fails(1, {fresh(), "parallel.expert=2"}, "ExpertEngines");
+  fails(
+      1,
+      {fresh(), R"(model.lora={"target_modules": ["c_attn"]})"},
+      "weights to go on with");
   fails(
       2,
       {fresh(), "model.max_length=15", "parallel.context=2"},

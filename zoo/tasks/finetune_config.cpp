@@ -23,12 +23,10 @@ FinetuneConfig read_finetune_config(
   read_training_config(reader, config);
   config.parallel.shapes_vary = true; // a batch is as long as its longest text
   const auto model = reader.get_object("model");
-  config.model_folder = model.get_string("folder");
-  config.max_length = model.get_int("max_length", {.min = 8}, 128);
-  config.lora = read_lora_options(model);
-  if (config.lora) {
-    config.lora->adapter.base_model = config.model_folder.string();
+  if (config.model_folder.empty()) {
+    model.fail("folder", "give the Hugging Face folder of a model");
   }
+  config.max_length = model.get_int("max_length", {.min = 8}, 128);
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
   config.heldout_file = data.get_string("heldout");

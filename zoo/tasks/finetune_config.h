@@ -2,7 +2,6 @@
 #pragma once
 // What a configuration file of `tessera train` says.
 
-#include "tessera/zoo/tasks/lora_options.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tasks/training_config.h"
 
@@ -16,10 +15,7 @@ namespace tessera {
 
 /// Fine-tuning of a classifier. Paths are relative to the working folder.
 struct FinetuneConfig : TrainingConfig {
-  std::filesystem::path model_folder;
   int64_t max_length = 128;
-  /// An adapter is trained, and the head; not given: all of the model.
-  std::optional<LoraOptions> lora;
   std::filesystem::path train_file;
   std::filesystem::path heldout_file;
   TextClassificationColumns columns;

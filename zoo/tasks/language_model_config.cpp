@@ -14,13 +14,15 @@ namespace tessera {
 namespace {
 
 void read_model(const ConfigReader& model, LanguageModelConfig& config) {
-  config.model_folder = model.get_string("folder", "");
   config.model_config = model.get_string("config", "");
   if (config.model_folder.empty() == config.model_config.empty()) {
     model.fail(
         "folder",
         "give it, for weights to go on with, or model.config, a config.json "
         "whose model starts with fresh ones; one of them");
+  }
+  if (config.lora && config.model_folder.empty()) {
+    model.fail("lora", "an adapter is for weights to go on with: model.folder");
   }
   config.architecture = model.get_string("architecture", "");
   config.max_length = model.get_int("max_length", {.min = 2}, 1024);

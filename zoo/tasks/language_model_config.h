@@ -16,9 +16,8 @@ namespace tessera {
 /// Training of a language model, from the start or on. Paths are relative to
 /// the working folder.
 struct LanguageModelConfig : TrainingConfig {
-  /// One of them: a Hugging Face folder whose weights are gone on with, or a
-  /// config.json whose model starts with fresh ones.
-  std::filesystem::path model_folder;
+  /// In place of model_folder: a config.json whose model starts with fresh
+  /// weights.
   std::filesystem::path model_config;
   std::string architecture; ///< in place of the one that config.json names
   int64_t max_length = 1024; ///< tokens of a text

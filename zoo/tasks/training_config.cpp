@@ -56,6 +56,11 @@ void read_training(const ConfigReader& reader, TrainingConfig& config) {
 void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
   config.device = read_device(reader);
   const auto model = reader.get_object("model");
+  config.model_folder = model.get_string("folder", "");
+  config.lora = read_lora_options(model);
+  if (config.lora) {
+    config.lora->adapter.base_model = config.model_folder.string();
+  }
   if (model.contains("checkpoint_layers")) {
     config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
   }

@@ -6,8 +6,10 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/zoo/tasks/lora_options.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 
 namespace tessera {
@@ -16,6 +18,11 @@ class ConfigReader;
 
 /// Paths are relative to the working folder.
 struct TrainingConfig {
+  /// A Hugging Face folder whose weights are gone on with; may be empty.
+  std::filesystem::path model_folder;
+  /// An adapter is trained, and what the task adds; not given: all of the
+  /// model.
+  std::optional<LoraOptions> lora;
   /// Layers of the model that are computed again in backward; not given: the
   /// program's choice.
   std::optional<int64_t> checkpoint_layers;
@@ -27,8 +34,8 @@ struct TrainingConfig {
   TrainerOptions trainer;
 };
 
-/// Reads all keys but those of a task: `device`, `model.checkpoint_layers`, the
-/// engine's, `parallel`, `schedule`, `training` and `output`.
+/// Reads all keys but those of a task: `device`, `model.folder`, `.lora` and
+/// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and `output`.
 /// @throws tessera::Error naming file, path, value and what was expected.
 void read_training_config(const ConfigReader& reader, TrainingConfig& config);
 
