@@ -23,6 +23,11 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
       "--pipeline",
       arguments.parallel.sizes.pipeline,
       "Stages that divide the layers");
+  app.add_option(
+      "--expert",
+      arguments.parallel.sizes.expert,
+      "Ranks that divide the experts of a layer, of those that divide "
+      "parameters");
 }
 
 DividedModel::DividedModel(const ModelArguments& arguments)
@@ -38,7 +43,11 @@ DividedModel::DividedModel(const ModelArguments& arguments)
     EngineOptions engine_options;
     engine_options.log_memory = false;
     engine_options.parallel = parallel_.mesh_if_given();
-    engine_.emplace(world_, model_, engine_options);
+    if (arguments.parallel.sizes.expert > 1) {
+      expert_engines_.emplace(world_, model_, engine_options);
+    } else {
+      engine_.emplace(world_, model_, engine_options);
+    }
   } else {
     materialize(*model_);
   }

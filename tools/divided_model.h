@@ -2,7 +2,7 @@
 #pragma once
 // A model of a folder, for programs that only compute with it.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/model.h"
 
@@ -20,7 +20,7 @@ struct ModelArguments {
   ParallelOptions parallel;
 };
 
-/// Adds --model, --architecture, --tensor and --pipeline.
+/// Adds --model, --architecture, --tensor, --pipeline and --expert.
 /// @param arguments outlive the parsing.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
 
@@ -48,6 +48,7 @@ class DividedModel {
   ParallelRun parallel_;
   std::shared_ptr<zoo::Model> model_;
   std::optional<Engine> engine_;
+  std::optional<ExpertEngines> expert_engines_; ///< where ranks divide experts
 };
 
 } // namespace tessera

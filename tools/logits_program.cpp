@@ -69,6 +69,10 @@ int run_logits(int argc, char** argv) {
   app.add_option(
          "--output", arguments.output, "The safetensors file to be written")
       ->required();
+  app.add_option(
+      "--context",
+      arguments.model.parallel.sizes.context,
+      "Ranks that divide each sequence");
   app.add_flag(
       "--sequence",
       arguments.model.parallel.sequence,

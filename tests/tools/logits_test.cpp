@@ -50,18 +50,20 @@ nlohmann::json rows_of(const SafetensorsEntry& entry) {
   return rows;
 }
 
-void write_input(const std::filesystem::path& path) {
-  const auto file =
-      SafetensorsFile::open(model_folder() / "expected.safetensors");
+void write_input(
+    const std::filesystem::path& path,
+    const std::filesystem::path& model) {
+  const auto file = SafetensorsFile::open(model / "expected.safetensors");
   std::ofstream(path) << nlohmann::json{
       {"input_ids", rows_of(file.at("in.input_ids"))},
       {"attention_mask", rows_of(file.at("in.attention_mask"))}};
 }
 
-void expect_reference(const std::filesystem::path& output) {
+void expect_reference(
+    const std::filesystem::path& output,
+    const std::filesystem::path& model) {
   const auto file = SafetensorsFile::open(output);
-  const auto reference =
-      SafetensorsFile::open(model_folder() / "expected.safetensors");
+  const auto reference = SafetensorsFile::open(model / "expected.safetensors");
   for (const std::string name :
        {"logits", "hidden_states.0", "hidden_states.1", "hidden_states.2"}) {
     const SafetensorsEntry& entry = file.at(name);
@@ -81,9 +83,11 @@ void expect_reference(const std::filesystem::path& output) {
 TEST(Logits, WritesWhatTransformersComputes) {
   const TemporaryFolder folder;
   const auto input = folder / "ids.json";
-  write_input(input);
   const auto check = [&](std::vector<std::string> launch,
-                         const std::vector<std::string>& more) {
+                         const std::vector<std::string>& more,
+                         const char* name = "llama") {
+    const std::filesystem::path model = fixture_folder(name);
+    write_input(input, model);
     const auto output = folder / "out.safetensors";
     std::vector<std::string> arguments = std::move(launch);
     arguments.insert(
@@ -91,7 +95,7 @@ TEST(Logits, WritesWhatTransformersComputes) {
         {TESSERA_PROGRAM,
          "logits",
          "--model",
-         model_folder().string(),
+         model.string(),
          "--input",
          input.string(),
          "--output",
@@ -99,7 +103,7 @@ TEST(Logits, WritesWhatTransformersComputes) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     const auto result = run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
-    expect_reference(output);
+    expect_reference(output, model);
     std::filesystem::remove(output);
   };
   check({}, {});
@@ -108,6 +112,8 @@ TEST(Logits, WritesWhatTransformersComputes) {
   check(two, {});
   check(two, {"--tensor", "2", "--sequence"});
   check(two, {"--pipeline", "2"});
+  check(two, {"--context", "2"});
+  check(two, {"--expert", "2"}, "qwen3_moe");
   check(
       {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
       {"--tensor", "2", "--pipeline", "2"});

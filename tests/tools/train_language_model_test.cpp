@@ -106,12 +106,12 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
            "optimizer.lr=1e-4"});
   ASSERT_EQ(second.exit_code, 0) << second.output;
   EXPECT_LT(losses_of(folder_ / "second").front(), 1.5);
-  const auto adapter = run(
-      "adapter",
-      2,
-      {"model.folder=" + (folder_ / "first/model").string(),
-       "training.batch_size=2",
-       R"(model.lora={"target_modules": ["c_attn"], "merge": true})"});
+  const auto adapter =
+      run("adapter",
+          2,
+          {"model.folder=" + (folder_ / "first/model").string(),
+           "training.batch_size=2",
+           R"(model.lora={"target_modules": ["c_attn"], "merge": true})"});
   ASSERT_EQ(adapter.exit_code, 0) << adapter.output;
   EXPECT_NE(adapter.output.find("adapter/, model/"), std::string::npos)
       << adapter.output;

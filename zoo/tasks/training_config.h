@@ -35,7 +35,8 @@ struct TrainingConfig {
 };
 
 /// Reads all keys but those of a task: `device`, `model.folder`, `.lora` and
-/// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and `output`.
+/// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and
+/// `output`.
 /// @throws tessera::Error naming file, path, value and what was expected.
 void read_training_config(const ConfigReader& reader, TrainingConfig& config);
 
