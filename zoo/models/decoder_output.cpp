@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes behind a decoder's layers.
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/router_losses.h"
+#include "tessera/zoo/layers/losses.h"
+#include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/models/input_checks.h"
+#include "tessera/zoo/models/vocab_head.h"
+
+#include <torch/types.h>
+
+#include <vector>
+
+namespace tessera::zoo {
+
+ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
+  ModelOutput output;
+  at::Tensor hidden = state.hidden;
+  for (const at::Tensor& entered : state.entered) {
+    output.hidden_states.push_back(context_.whole(entered));
+  }
+  if (decoder_.final_norm) {
+    hidden = final_norm_->forward(hidden);
+  }
+  if (is_projected()) {
+    hidden = project_out_.forward(hidden);
+  }
+  const bool is_lm = head_kind_ == DecoderHead::kCausalLm;
+  if (!is_lm || input.hidden_states) {
+    output.last_hidden_state = context_.whole(hidden);
+  }
+  if (input.hidden_states) {
+    output.hidden_states.push_back(output.last_hidden_state);
+  }
+  if (is_lm) {
+    add_language_head(input, hidden, output);
+    if (decoder_.router_losses) {
+      add_router_losses(input, output);
+    }
+  } else if (head_kind_ == DecoderHead::kSequenceClassification) {
+    add_classifier(input, output);
+  } else if (head_kind_ == DecoderHead::kTokenClassification) {
+    add_token_classifier(input, output);
+  } else if (head_kind_ == DecoderHead::kQuestionAnswering) {
+    add_answers(input, score_.forward(output.last_hidden_state), output);
+  }
+  if (head_kind_ != DecoderHead::kBase) {
+    output.last_hidden_state = at::Tensor();
+  }
+  return output;
+}
+
+void Decoder::add_language_head(
+    const ModelInput& input,
+    const at::Tensor& hidden,
+    ModelOutput& output) {
+  const VocabHead head(context_, decoder_.vocab);
+  const at::Tensor weight =
+      decoder_.tied_head ? tokens_.weight() : head_.weight();
+  const at::Tensor bias = decoder_.tied_head ? at::Tensor() : head_.bias();
+  at::Tensor targets;
+  if (input.labels.defined()) {
+    check_same_shape("labels", input.labels, input.input_ids);
+    targets = decoder_.labels_in_place ? input.labels
+                                       : next_token_targets(input.labels);
+  }
+  if (input.loss_only) {
+    TESSERA_CHECK(targets.defined(), "loss_only without labels");
+    output.loss = head.loss(hidden, weight, bias, targets);
+    return;
+  }
+  output.logits = head.logits(
+      input.last_logits ? hidden.narrow(1, hidden.size(1) - 1, 1) : hidden,
+      weight,
+      bias);
+  if (targets.defined()) {
+    output.loss = cross_entropy(output.logits, targets);
+  }
+}
+
+void Decoder::add_router_losses(const ModelInput& input, ModelOutput& output) {
+  const at::Tensor counts = context_.own_tokens(input.attention_mask);
+  std::vector<RouterSums> layers;
+  for (const auto& module : layers_->modules(/*include_self=*/false)) {
+    if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {
+      const RoutedTokens routed = experts->take_routing();
+      layers.push_back(router_sums(routed.logits, routed.routing, counts));
+    }
+  }
+  RouterSums sums = total(layers);
+  if (!sums.defined()) {
+    return; // all layers are dense
+  }
+  if (context_.experts() != nullptr) {
+    sums = total_over_group(sums, *context_.experts()->gradients);
+  } else if (context_.context() != nullptr) {
+    sums = total_over_group(sums, *context_.context()->group);
+  }
+  const at::Tensor balance = load_balancing_loss(sums);
+  output.others.emplace("aux_loss", balance);
+  if (output.loss.defined()) {
+    output.loss = output.loss + decoder_.router_balance * balance;
+    if (decoder_.router_z != 0) {
+      output.loss = output.loss + decoder_.router_z * router_z_loss(sums);
+    }
+  }
+}
+
+void Decoder::add_classifier(const ModelInput& input, ModelOutput& output) {
+  const at::Tensor places =
+      last_token_places(input.input_ids, decoder_.padding_token);
+  const at::Tensor rows = torch::arange(places.size(0), places.options());
+  output.logits =
+      score_.forward(output.last_hidden_state.index({rows, places}));
+  if (input.labels.defined()) {
+    output.loss =
+        classifier_loss(output.logits, input.labels, decoder_.classifier);
+  }
+}
+
+void Decoder::add_token_classifier(
+    const ModelInput& input,
+    ModelOutput& output) {
+  check_same_shape("labels", input.labels, input.input_ids);
+  output.logits = score_.forward(LayerContext().dropout(
+      output.last_hidden_state, decoder_.classifier_dropout, is_training()));
+  if (input.labels.defined()) {
+    output.loss = cross_entropy(output.logits, input.labels);
+  }
+}
+
+} // namespace tessera::zoo
