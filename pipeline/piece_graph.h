@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>

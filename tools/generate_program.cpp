@@ -27,20 +27,31 @@ struct GenerateArguments {
   std::string output;
 };
 
+/// Lists of whole numbers; nothing where it is anything else.
+std::vector<std::vector<int64_t>> texts_of(const nlohmann::json& lists) {
+  std::vector<std::vector<int64_t>> texts;
+  for (const nlohmann::json& list : lists) {
+    const bool are_tokens =
+        list.is_array() &&
+        std::all_of(list.begin(), list.end(), [](const nlohmann::json& one) {
+          return one.is_number_integer();
+        });
+    if (!are_tokens) {
+      return {};
+    }
+    texts.push_back(list.get<std::vector<int64_t>>());
+  }
+  return texts;
+}
+
 /// Texts of any lengths, padded on the left.
 zoo::ModelInput read_prompt(
     const std::string& file,
     int64_t padding,
     at::Device device) {
-  const JsonFields fields = JsonFields::from_file(file);
-  std::vector<std::vector<int64_t>> texts;
-  try {
-    texts = fields.object()
-                .value("input_ids", nlohmann::json())
-                .get<std::vector<std::vector<int64_t>>>();
-  } catch (const nlohmann::json::exception&) {
-    texts.clear();
-  }
+  const JsonFields fields(parse_json(read_text_file(file), file), file);
+  const std::vector<std::vector<int64_t>> texts =
+      texts_of(fields.object().value("input_ids", nlohmann::json()));
   size_t longest = 0;
   for (const auto& text : texts) {
     longest = text.empty() ? SIZE_MAX : std::max(longest, text.size());
@@ -72,12 +83,21 @@ zoo::ModelInput read_prompt(
   return prompt;
 }
 
-void write_sequences(const std::string& file, const at::Tensor& tokens) {
+/// Without what texts are padded with on the left.
+/// @param prompt of the texts; empty where answers stand alone.
+void write_sequences(
+    const std::string& file,
+    const at::Tensor& tokens,
+    const zoo::ModelInput& prompt) {
   nlohmann::json sequences = nlohmann::json::array();
+  const bool is_padded = prompt.attention_mask.defined();
   for (int64_t row = 0; row < tokens.size(0); ++row) {
     const at::Tensor own = tokens[row].contiguous();
     const int64_t* begin = own.const_data_ptr<int64_t>();
-    sequences.push_back(std::vector<int64_t>(begin, begin + own.numel()));
+    const int64_t padding =
+        is_padded ? prompt.attention_mask[row].eq(0).sum().item<int64_t>() : 0;
+    sequences.push_back(
+        std::vector<int64_t>(begin + padding, begin + own.numel()));
   }
   write_file_atomically(
       file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
@@ -181,7 +201,10 @@ int run_generate(int argc, char** argv) {
   const at::Tensor tokens =
       zoo::generate(divided.model(), prompt, options, &divided.parallel());
   if (divided.tells()) {
-    write_sequences(arguments.output, tokens);
+    write_sequences(
+        arguments.output,
+        tokens,
+        divided.model().first_token() ? zoo::ModelInput() : prompt);
   }
   return 0;
 }

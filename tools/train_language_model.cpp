@@ -97,6 +97,7 @@ void train_language_model(
   std::optional<TokenFile> heldout_tokens;
   if (!config.heldout_file.empty()) {
     heldout_tokens.emplace(config.heldout_file, config.token_type);
+    check_has_text(*heldout_tokens, config.max_length);
   }
 
   install_cpu_memory_counter();
@@ -107,6 +108,7 @@ void train_language_model(
   tell_layout(world, parallel);
   torch::manual_seed(config.seed); // fresh weights, alike on all ranks
   const auto model = make_model(config, parallel);
+  check_language_model(*model, config.max_length);
   add_lora(config, world, *model);
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));

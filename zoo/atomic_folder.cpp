@@ -68,7 +68,9 @@ AtomicFolder::AtomicFolder(
   check_replaceable();
   temporary_ = path_;
   temporary_ += ".tmp-" + std::to_string(::getpid());
-  fs::create_directories(path_.parent_path(), error);
+  if (path_.has_parent_path()) {
+    fs::create_directories(path_.parent_path(), error);
+  }
   if (!error) {
     fs::remove_all(temporary_, error); // of a dead process with our number
   }

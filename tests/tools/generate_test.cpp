@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -86,9 +87,13 @@ TEST(Generate, GoesOnAsTransformersDoes) {
     ASSERT_EQ(found.size(), 3U);
     for (size_t row = 0; row < 3; ++row) {
       const int end = expected["options"]["eos_token_id"];
-      for (size_t i = 7; i < expected["sequences"][row].size(); ++i) {
-        EXPECT_EQ(found[row][i], expected["sequences"][row][i]);
-        if (found[row][i] == end || found[row][i] == 2) {
+      const nlohmann::json& sequence = expected["sequences"][row];
+      const auto& mask = expected["attention_mask"][row];
+      const auto padding =
+          static_cast<size_t>(std::count(mask.begin(), mask.end(), 0));
+      for (size_t i = padding; i < sequence.size(); ++i) {
+        EXPECT_EQ(found[row][i - padding], sequence[i]);
+        if (i >= mask.size() && (sequence[i] == end || sequence[i] == 2)) {
           break;
         }
       }
@@ -121,6 +126,7 @@ TEST(Generate, SaysWhatIsWrong) {
   fails("{}", {}, "'input_ids' is null");
   fails(R"({"input_ids": [[1], []]})", {}, "lists of tokens");
   fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
+  fails(R"({"input_ids": [[1.5]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
   fails(R"({"input_ids": [[1]]})", {"--top-p", "2"}, "top_p is 2");
 }

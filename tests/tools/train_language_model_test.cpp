@@ -189,10 +189,17 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {}, "model.folder is");
   fails(1, {fresh(), "model.folder=x"}, "one of them");
   fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
-  fails(1, {fresh(), "data.token_type=int32"}, "outside 0 .. 22");
+  fails(1, {fresh(), "data.token_type=int32"}, "the vocabulary has 23");
   fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
-  fails(1, {fresh(), "model.max_length=600"}, "do not fill one batch");
+  fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
   fails(1, {fresh(), "parallel.expert=2"}, "ExpertEngines");
+  fails(1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model does not");
+  fails(1, {fresh(), "task=lm"}, "language_model");
+  std::ofstream(folder_ / "short.bin") << "ab";
+  fails(
+      1,
+      {fresh(), "data.heldout=" + (folder_ / "short.bin").string()},
+      "short.bin' has 1 tokens");
   fails(
       1,
       {fresh(), R"(model.lora={"target_modules": ["c_attn"]})"},

@@ -7,6 +7,7 @@
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <deque>
@@ -81,9 +82,11 @@ class Writer {
   void check() const {
     TESSERA_CHECK(
         model_.takes_cache(),
-        "generate: this model, or its layers as they are divided, cannot go on "
-        "with texts: it takes one that reads from left to right, without "
-        "divided sequences");
+        "generate: a ",
+        model_.config().value("architectures", nlohmann::json()).dump(),
+        ", with its layers as they are divided, cannot go on with texts: it "
+        "takes a model that reads from left to right, without divided "
+        "sequences");
     TESSERA_CHECK(
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
             prompt_.input_ids.numel() > 0,

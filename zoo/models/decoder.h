@@ -91,6 +91,9 @@ class Decoder : public Model {
   const DecoderConfig& decoder_config() const {
     return decoder_;
   }
+  DecoderHead head() const {
+    return head_kind_;
+  }
 
   /// Not with divided sequences, nor prefixes that are seen by all.
   bool takes_cache() const override;

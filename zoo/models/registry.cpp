@@ -95,7 +95,8 @@ const Architecture& architecture_of(
       family.model_type,
       " there are ",
       listed(names),
-      ": choose one with FromConfigOptions::architecture");
+      ": choose one with FromConfigOptions::architecture, --architecture or "
+      "model.architecture");
 }
 
 /// Whether a model takes its own tokens of what it is given.

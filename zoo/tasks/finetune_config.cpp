@@ -19,7 +19,7 @@ FinetuneConfig read_finetune_config(
       file.string(),
       overrides);
   FinetuneConfig config;
-  reader.get_enum<int>("task", {{"text_classification", 0}});
+  read_task(reader, TaskKind::kTextClassification);
   read_training_config(reader, config);
   config.parallel.shapes_vary = true; // a batch is as long as its longest text
   const auto model = reader.get_object("model");

@@ -39,7 +39,7 @@ LanguageModelConfig read_language_model_config(
       file.string(),
       overrides);
   LanguageModelConfig config;
-  reader.get_enum<int>("task", {{"language_model", 0}});
+  read_task(reader, TaskKind::kLanguageModel);
   read_training_config(reader, config);
   if (config.parallel.sizes.expert > 1) {
     reader.get_object("parallel")

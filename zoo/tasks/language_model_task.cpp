@@ -3,9 +3,14 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/zoo/models/decoder.h"
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <torch/types.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
 
 namespace tessera {
 
@@ -16,10 +21,28 @@ MakeBatch make_batch_of(
     const TokenFile& tokens,
     int64_t length) {
   const c10::Device device = model.parameters().front().device();
-  return [&tokens, length, device](const std::vector<size_t>& rows) {
+  const int64_t vocab =
+      dynamic_cast<const zoo::Decoder&>(model).decoder_config().vocab;
+  return [&tokens, length, device, vocab](const std::vector<size_t>& rows) {
     std::vector<at::Tensor> texts;
     for (const size_t row : rows) {
-      texts.push_back(tokens.read(static_cast<int64_t>(row) * length, length));
+      const int64_t first = static_cast<int64_t>(row) * length;
+      texts.push_back(tokens.read(first, length));
+      const auto largest = texts.back().max().item<int64_t>();
+      TESSERA_CHECK(
+          largest < vocab && texts.back().min().item<int64_t>() >= 0,
+          "'",
+          tokens.path().string(),
+          "': among tokens ",
+          first,
+          " to ",
+          first + length,
+          " is ",
+          largest,
+          ", and the vocabulary has ",
+          vocab,
+          "; was the text encoded with this model's tokenizer, and is "
+          "data.token_type right?");
     }
     zoo::ModelInput batch;
     batch.input_ids = to_device(at::stack(texts), device);
@@ -33,7 +56,43 @@ size_t texts_in(const TokenFile& tokens, int64_t length) {
   return static_cast<size_t>(tokens.size() / length);
 }
 
+std::string architecture_of(const zoo::Model& model) {
+  return model.config().at("architectures").at(0).get<std::string>();
+}
+
 } // namespace
+
+void check_language_model(const zoo::Model& model, int64_t length) {
+  const auto* decoder = dynamic_cast<const zoo::Decoder*>(&model);
+  TESSERA_CHECK(
+      decoder != nullptr && decoder->head() == zoo::DecoderHead::kCausalLm,
+      "language_model: a ",
+      architecture_of(model),
+      " does not predict each next token; give a model.folder or "
+      "model.architecture that does, such as GPT2LMHeadModel or "
+      "LlamaForCausalLM");
+  const zoo::DecoderConfig& config = decoder->decoder_config();
+  const int64_t most = config.learned_positions - config.position_offset;
+  TESSERA_CHECK(
+      config.learned_positions == 0 || length <= most,
+      "model.max_length is ",
+      length,
+      ", and the model has positions for ",
+      most,
+      " tokens; lower it");
+}
+
+void check_has_text(const TokenFile& tokens, int64_t length) {
+  TESSERA_CHECK(
+      tokens.size() >= length,
+      "'",
+      tokens.path().string(),
+      "' has ",
+      tokens.size(),
+      " tokens, fewer than a text of model.max_length, ",
+      length,
+      "; only whole texts count");
+}
 
 LanguageModelTask::LanguageModelTask(
     const std::shared_ptr<zoo::Model>& model,

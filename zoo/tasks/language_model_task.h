@@ -9,6 +9,14 @@
 
 namespace tessera {
 
+/// @throws tessera::Error unless the model reads from left to right, has a
+///     language model's head, and takes texts of `length` tokens; naming the
+///     keys of the configuration.
+void check_language_model(const zoo::Model& model, int64_t length);
+
+/// @throws tessera::Error when `tokens` hold no text of `length` tokens.
+void check_has_text(const TokenFile& tokens, int64_t length);
+
 /// Cross-entropy of each next token, in texts of `length` tokens: the file is
 /// cut into as many as there are, one behind the other, which are shuffled. The
 /// first token of each is not predicted.

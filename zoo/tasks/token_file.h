@@ -23,6 +23,9 @@ class TokenFile {
   int64_t size() const {
     return tokens_.numel();
   }
+  const std::filesystem::path& path() const {
+    return path_;
+  }
 
   /// Tokens [begin, begin + count), int64.
   /// @throws tessera::Error when they are not there.

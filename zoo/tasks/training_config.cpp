@@ -53,6 +53,20 @@ void read_training(const ConfigReader& reader, TrainingConfig& config) {
 
 } // namespace
 
+void read_task(const ConfigReader& reader, TaskKind expected) {
+  const auto task = reader.get_enum<TaskKind>(
+      "task",
+      {{"text_classification", TaskKind::kTextClassification},
+       {"language_model", TaskKind::kLanguageModel}});
+  if (task != expected) {
+    reader.fail(
+        "task",
+        expected == TaskKind::kTextClassification
+            ? "this program is for \"text_classification\""
+            : "this program is for \"language_model\"");
+  }
+}
+
 void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
   config.device = read_device(reader);
   const auto model = reader.get_object("model");

@@ -34,6 +34,12 @@ struct TrainingConfig {
   TrainerOptions trainer;
 };
 
+/// What `tessera train` trains.
+enum class TaskKind { kTextClassification, kLanguageModel };
+
+/// Reads `task`. @throws tessera::Error when it is another one than `expected`.
+void read_task(const ConfigReader& reader, TaskKind expected);
+
 /// Reads all keys but those of a task: `device`, `model.folder`, `.lora` and
 /// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and
 /// `output`.
