@@ -22,8 +22,9 @@ namespace tessera {
 /// that has been cut. backward_weight() runs those again, cut off from the
 /// inputs instead, and what lies between them and the parameters. An operator
 /// of LibTorch computes what is asked for only, so that each half of a matrix
-/// product or a norm is computed once. Custom functions are not cut: what they
-/// do for parameters, as a checkpointed block does, belongs to the first half.
+/// product or a norm is computed once. Custom functions are cut where they say
+/// that they are traceable and do the same; what others do for parameters, as a
+/// checkpointed block does, belongs to the first half.
 /// The results are those of a whole backward.
 class PieceGraph {
  public:

@@ -59,6 +59,10 @@ at::Tensor matrix(int64_t rows, int64_t columns, const at::Tensor& like) {
 }
 
 struct EnterLinear : torch::autograd::Function<EnterLinear> {
+  /// Gradients of the input and of weights can be asked for one after the other
+  /// ([Note: backward in two halves]).
+  static constexpr bool is_traceable = true;
+
   static variable_list forward(
       AutogradContext* context,
       const at::Tensor& between,
@@ -180,6 +184,8 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
 };
 
 struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
+  static constexpr bool is_traceable = true; ///< as EnterLinear
+
   static at::Tensor forward(
       AutogradContext* context,
       const at::Tensor& features,

@@ -408,6 +408,11 @@ std::vector<Layout> pairs() {
           2},
       Layout{"context2", {{.shard = 1, .context = 2}}},
       Layout{
+          "tensor2_pipeline2_sequence_zb",
+          {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
+           .sequence = true,
+           .schedule = Kind::kZeroBubble}},
+      Layout{
           "pipeline2_of_3_batches",
           {.sizes = {.shard = 1, .pipeline = 2}},
           3,
