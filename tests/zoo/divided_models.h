@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 namespace tessera::zoo {
 
@@ -45,6 +46,27 @@ inline ModelInput labelled_input(int64_t rows, int64_t length) {
   input.labels = input.input_ids.clone();
   return input;
 }
+
+/// The whole of a gradient of which each rank has a part.
+class WholeGradients {
+ public:
+  explicit WholeGradients(const Model& model, Communicator& group)
+      : parts_(parts_in(model)), group_(group) {}
+
+  torch::Tensor operator()(const torch::Tensor& parameter) const {
+    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
+    return part == parts_.end() ? parameter.grad()
+                                : gather_parts(
+                                      parameter.grad(),
+                                      part->second.dim,
+                                      part->second.split,
+                                      group_);
+  }
+
+ private:
+  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  Communicator& group_;
+};
 
 /// Averaged over ranks that have the same parameter; none counts as zeros.
 inline torch::Tensor averaged_gradient(

@@ -4,9 +4,8 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/zoo/models/pipeline_model.h"
+#include "zoo/divided_models.h"
 #include "zoo/lora_fixture.h"
 
 namespace tessera::zoo {
@@ -53,16 +52,7 @@ void check_tensor_parallel(World& world, const char* name, bool sequence) {
   const ModelOutput output = model->forward(reference.input());
   expect_outputs(reference, output);
   output.loss.backward();
-  const auto parts = parts_in(*model);
-  expect_gradients(reference, *model, [&](const torch::Tensor& parameter) {
-    const auto part = parts.find(parameter.unsafeGetTensorImpl());
-    return part == parts.end() ? parameter.grad()
-                               : gather_parts(
-                                     parameter.grad(),
-                                     part->second.dim,
-                                     part->second.split,
-                                     *how.group);
-  });
+  expect_gradients(reference, *model, WholeGradients(*model, *how.group));
   const auto folder = shared_folder(world, std::string("t-") + name);
   save_lora(*model, folder / "adapter");
   save_merged(*model, folder / "merged");

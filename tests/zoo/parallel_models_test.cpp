@@ -8,9 +8,7 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/parallel_module.h"
-#include "zoo/model_fixture.h"
+#include "zoo/divided_models.h"
 
 namespace tessera::zoo {
 namespace {
@@ -60,27 +58,6 @@ std::filesystem::path shared_folder(World& world, const std::string& name) {
   }
   return path;
 }
-
-/// The whole of a gradient of which each rank has a part.
-class WholeGradients {
- public:
-  explicit WholeGradients(const Model& model, Communicator& group)
-      : parts_(parts_in(model)), group_(group) {}
-
-  torch::Tensor operator()(const torch::Tensor& parameter) const {
-    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
-    return part == parts_.end() ? parameter.grad()
-                                : gather_parts(
-                                      parameter.grad(),
-                                      part->second.dim,
-                                      part->second.split,
-                                      group_);
-  }
-
- private:
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
-  Communicator& group_;
-};
 
 void check_tensor_parallel(World& world, const char* name, bool sequence) {
   SCOPED_TRACE(name);

@@ -4,13 +4,11 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/models/image_fields.h"
-#include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
 #include <torch/types.h>
 
-#include <string_view>
 #include <utility>
 
 namespace tessera::zoo {
@@ -84,14 +82,7 @@ void ImageEncoder::make_end() {
 }
 
 void ImageEncoder::check(const ModelInput& input) const {
-  std::vector<std::string_view> taken = {
-      "pixel_values", "interpolate_pos_encoding"};
-  if (head_kind_ == ImageHead::kClassification) {
-    taken.emplace_back("labels");
-  } else if (head_kind_ == ImageHead::kMasked) {
-    taken.emplace_back("bool_masked_pos");
-  }
-  check_not_taken(input, taken);
+  check_image_arguments(input, head_kind_);
   if (stage().has_first()) {
     embeddings_->check(input.pixel_values, interpolates(input));
   }
@@ -103,11 +94,9 @@ LayerState ImageEncoder::run_layers(
     int begin,
     int end) {
   if (begin == 0) {
-    const auto mask = input.others.find("bool_masked_pos");
     state.hidden = context_.dropout(
-        context_.between(embeddings_->forward(
-            input.pixel_values,
-            mask == input.others.end() ? at::Tensor() : mask->second)),
+        context_.between(
+            embeddings_->forward(input.pixel_values, masked_patches(input))),
         image_.embedding_dropout,
         is_training());
   }
@@ -133,21 +122,18 @@ ModelOutput ImageEncoder::output(
           pooler_.forward(last.select(1, 0)));
       break;
     case ImageHead::kClassification:
-      output.logits = classifier_.forward(last.select(1, 0));
-      if (input.labels.defined()) {
-        output.loss =
-            classifier_loss(output.logits, input.labels, image_.classifier);
-      }
+      add_image_classes(
+          input,
+          classifier_.forward(last.select(1, 0)),
+          image_.classifier,
+          output);
       break;
-    case ImageHead::kMasked: {
-      const at::Tensor pixels = decoder_->forward(last.slice(1, 1));
-      output.others["reconstruction"] = pixels;
-      const auto mask = input.others.find("bool_masked_pos");
-      if (mask != input.others.end()) {
-        output.loss = masked_pixel_loss(
-            input.pixel_values, pixels, mask->second, image_.patches.patch);
-      }
-    }
+    case ImageHead::kMasked:
+      add_reconstruction(
+          input,
+          decoder_->forward(last.slice(1, 1)),
+          image_.patches.patch,
+          output);
   }
   return output;
 }

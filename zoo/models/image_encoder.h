@@ -5,20 +5,12 @@
 
 #include "tessera/zoo/layers/patch_embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
-#include "tessera/zoo/models/classification.h"
-#include "tessera/zoo/models/model.h"
-#include "tessera/zoo/models/pixel_decoder.h"
+#include "tessera/zoo/models/image_heads.h"
 
 #include <string>
 #include <vector>
 
 namespace tessera::zoo {
-
-enum class ImageHead {
-  kBase, ///< hidden states, and a pooled one for each image
-  kClassification,
-  kMasked, ///< the pixels of masked patches
-};
 
 /// What makes an image encoder; a family fills it from its config.json.
 struct ImageEncoderConfig {

@@ -4,12 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/models/image_fields.h"
-#include "tessera/zoo/models/input_checks.h"
 
 #include <torch/types.h>
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace tessera::zoo {
@@ -105,25 +103,15 @@ bool SwinModel::begins_stage(int layer) const {
 }
 
 void SwinModel::check(const ModelInput& input) const {
-  std::vector<std::string_view> taken = {
-      "pixel_values", "interpolate_pos_encoding"};
-  if (head_kind_ == ImageHead::kClassification) {
-    taken.emplace_back("labels");
-  } else if (head_kind_ == ImageHead::kMasked) {
-    taken.emplace_back("bool_masked_pos");
-  }
-  check_not_taken(input, taken);
+  check_image_arguments(input, head_kind_);
   if (stage().has_first()) {
     embeddings_->check(input.pixel_values, interpolates(input));
   }
 }
 
 at::Tensor SwinModel::embed(const ModelInput& input) {
-  const auto mask = input.others.find("bool_masked_pos");
   const at::Tensor x = context_.dropout(
-      embeddings_->forward(
-          input.pixel_values,
-          mask == input.others.end() ? at::Tensor() : mask->second),
+      embeddings_->forward(input.pixel_values, masked_patches(input)),
       swin_.embedding_dropout,
       is_training());
   const ImageSize grid = swin_.patches.grid(image_size_of(input.pixel_values));
@@ -167,21 +155,12 @@ ModelOutput SwinModel::output(
       output.pooler_output = last.mean(1);
       break;
     case ImageHead::kClassification:
-      output.logits = classifier_.forward(last.mean(1));
-      if (input.labels.defined()) {
-        output.loss =
-            classifier_loss(output.logits, input.labels, swin_.classifier);
-      }
+      add_image_classes(
+          input, classifier_.forward(last.mean(1)), swin_.classifier, output);
       break;
-    case ImageHead::kMasked: {
-      const at::Tensor pixels = decoder_->forward(last);
-      output.others["reconstruction"] = pixels;
-      const auto mask = input.others.find("bool_masked_pos");
-      if (mask != input.others.end()) {
-        output.loss = masked_pixel_loss(
-            input.pixel_values, pixels, mask->second, swin_.patches.patch);
-      }
-    }
+    case ImageHead::kMasked:
+      add_reconstruction(
+          input, decoder_->forward(last), swin_.patches.patch, output);
   }
   return output;
 }

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the heads of ViT and Swin have in common.
+
+#include "tessera/zoo/models/classification.h"
+#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/pixel_decoder.h"
+
+namespace tessera::zoo {
+
+enum class ImageHead {
+  kBase, ///< hidden states, and a pooled one for each image
+  kClassification,
+  kMasked, ///< the pixels of masked patches
+};
+
+/// @throws tessera::Error naming an argument that a model with this head does
+///     not take.
+void check_image_arguments(const ModelInput& input, ImageHead head);
+
+/// `bool_masked_pos` [B, patches]; undefined where it is not given.
+at::Tensor masked_patches(const ModelInput& input);
+
+/// Logits of classes, and with labels the loss.
+void add_image_classes(
+    const ModelInput& input,
+    at::Tensor logits,
+    const ClassifierOptions& options,
+    ModelOutput& output);
+
+/// `reconstruction`, and with masked patches the loss of their pixels.
+void add_reconstruction(
+    const ModelInput& input,
+    const at::Tensor& pixels,
+    const ImageSize& patch,
+    ModelOutput& output);
+
+} // namespace tessera::zoo
