@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -82,6 +83,24 @@ class EngineRef {
 
  private:
   std::variant<Engine*, ExpertEngines*> engine_;
+};
+
+/// The engine that a module needs: ExpertEngines where ranks divide its experts.
+class OwnedEngine {
+ public:
+  /// Collective. @throws tessera::Error as either of them.
+  OwnedEngine(
+      World& world,
+      const std::shared_ptr<torch::nn::Module>& module,
+      const EngineOptions& options);
+
+  operator EngineRef() {
+    return std::visit([](auto& one) { return EngineRef(*one); }, engine_);
+  }
+
+ private:
+  std::variant<std::unique_ptr<Engine>, std::unique_ptr<ExpertEngines>>
+      engine_;
 };
 
 } // namespace tessera

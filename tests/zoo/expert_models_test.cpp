@@ -221,12 +221,7 @@ class TrainedExperts {
         {&groups_[ParallelGroup::kExpert],
          &groups_[ParallelGroup::kGradients]});
     model_ = from_pretrained(folder, {.context = layers});
-    const EngineOptions options = engine_options(&groups_.mesh());
-    if (sizes.expert > 1) {
-      engines_.emplace(world, model_, options);
-    } else {
-      engine_.emplace(world, model_, options);
-    }
+    engine_.emplace(world, model_, engine_options(&groups_.mesh()));
   }
 
   static EngineOptions engine_options(const ParallelMesh* mesh) {
@@ -240,7 +235,7 @@ class TrainedExperts {
   }
 
   EngineRef engine() {
-    return engines_ ? EngineRef(*engines_) : EngineRef(*engine_);
+    return *engine_;
   }
   Model& model() {
     return *model_;
@@ -284,8 +279,7 @@ class TrainedExperts {
   int rank_;
   ParallelGroups groups_;
   std::shared_ptr<Model> model_;
-  std::optional<Engine> engine_;
-  std::optional<ExpertEngines> engines_;
+  std::optional<OwnedEngine> engine_;
 };
 
 constexpr ParallelSizes kLayouts[] = {
