@@ -62,6 +62,17 @@ void add_accuracy(const ExamplesScore& score, TaskScore& result) {
   }
 }
 
+std::string loss_text(const ExamplesScore& score) {
+  std::array<char, 100> text{};
+  std::snprintf(
+      text.data(),
+      text.size(),
+      "loss %.4f over %lld examples",
+      score.loss,
+      static_cast<long long>(score.examples));
+  return text.data();
+}
+
 class ExamplesProgram : public TaskProgram {
  public:
   explicit ExamplesProgram(ExamplesConfig config)
@@ -124,14 +135,7 @@ class ExamplesProgram : public TaskProgram {
         config_.accuracy);
     TaskScore result;
     add_accuracy(score, result);
-    std::array<char, 100> text{};
-    std::snprintf(
-        text.data(),
-        text.size(),
-        "loss %.4f over %lld examples",
-        score.loss,
-        static_cast<long long>(score.examples));
-    result.text += text.data();
+    result.text += loss_text(score);
     result.values["heldout_loss"] = score.loss;
     result.values["heldout_examples"] = score.examples;
     return result;

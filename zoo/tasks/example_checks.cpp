@@ -122,6 +122,19 @@ class Checks {
     return *column;
   }
 
+  /// What only some heads take, of a file that is for another one.
+  void others() const {
+    for (const Column& column : files_.columns()) {
+      TESSERA_CHECK(
+          is_taken(column.name),
+          place(column.name),
+          " is there, which a ",
+          head_.architecture,
+          " does not take; leave it out, or name the class that it is for in "
+          "model.architecture");
+    }
+  }
+
   void refuse(const std::string& name, const char* reason) const {
     TESSERA_CHECK(
         files_.find(name) == nullptr, place(name), " is there, and ", reason);
@@ -258,6 +271,30 @@ class Checks {
   }
 
  private:
+  bool is_taken(const std::string& name) const {
+    const HeadKind kind = head_.kind;
+    if (name == "labels") {
+      return labels_follow_input(kind) || kind == HeadKind::kSecondText ||
+             kind == HeadKind::kClasses || kind == HeadKind::kChoices;
+    }
+    if (name == "start_positions" || name == "end_positions") {
+      return kind == HeadKind::kAnswers;
+    }
+    if (name == "next_sentence_label") {
+      return kind == HeadKind::kPreTraining;
+    }
+    if (name == "noise") {
+      return kind == HeadKind::kAutoencoder;
+    }
+    if (name == "bool_masked_pos") {
+      return kind == HeadKind::kMaskedPixels;
+    }
+    if (name == "second_pixel_values") {
+      return kind == HeadKind::kTwoViews;
+    }
+    return head_.images.has_value() == (name == "pixel_values");
+  }
+
   std::string place(const std::string& name) const {
     return "'" + files_.path().string() + "': '" + name + "'";
   }
@@ -345,6 +382,7 @@ void check_examples(
     checks.texts();
   }
   checks.labels();
+  checks.others();
 }
 
 void check_range(

@@ -60,8 +60,11 @@ ExamplesConfig read_examples_config(
   read_task(reader, TaskKind::kExamples);
   read_training_config(reader, config);
   read_model_source(reader, config);
-  config.classes =
-      reader.get_object("model").get_strings("classes", config.classes);
+  const auto model = reader.get_object("model");
+  config.classes = model.get_strings("classes", config.classes);
+  if (config.classes.size() == 1) {
+    model.fail("classes", "give the names of two or more, or none");
+  }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
   config.heldout_file = data.get_string("heldout", "");
