@@ -423,6 +423,11 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
        {"labels", classes(kRows, 0)}},
       "2 numbers for 3 channels",
       {"data.pixels.mean=[0.5, 0.5]"});
+  const auto nowhere = of_rows(kRows, [](int64_t) { return 12; });
+  fails(
+      "bert_questions",
+      with(with(texts, "start_positions", nowhere), "end_positions", nowhere),
+      "none has a label that counts");
   std::ofstream(file()) << "no safetensors";
   const auto damaged = train("wrong", 2, {fresh("gpt2")});
   EXPECT_NE(damaged.exit_code, 0);

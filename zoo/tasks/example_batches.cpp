@@ -22,9 +22,13 @@ at::Tensor find(const NamedTensors& batch, const std::string& name) {
   return found == batch.end() ? at::Tensor() : found->second;
 }
 
-/// [channels, 1, 1], or one number for all.
-at::Tensor per_channel(const std::vector<double>& numbers) {
-  return torch::tensor(numbers, torch::kFloat).view({-1, 1, 1});
+/// [channels, 1, 1], or one number for all, where `pixels` are.
+at::Tensor per_channel(
+    const std::vector<double>& numbers,
+    const at::Tensor& pixels) {
+  return torch::tensor(numbers, torch::kFloat)
+      .view({-1, 1, 1})
+      .to(pixels.device());
 }
 
 at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
@@ -35,20 +39,19 @@ at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
     result = result * scale;
   }
   if (!how.mean.empty()) {
-    result = result - per_channel(how.mean);
+    result = result - per_channel(how.mean, pixels);
   }
-  return how.std.empty() ? result : result / per_channel(how.std);
+  return how.std.empty() ? result : result / per_channel(how.std, pixels);
 }
 
-/// The numbers of a file as models take them.
+/// The numbers of a file as models take them, but for pixels.
 at::Tensor widened(
     const std::string& name,
     const at::Tensor& numbers,
-    const ExampleOptions& options,
     const TrainedHead& head) {
   switch (kind_of_input(name)) {
     case InputKind::kPixels:
-      return prepared_pixels(numbers, options.pixels);
+      return numbers; // bytes reach the device as bytes
     case InputKind::kNumbers:
       return numbers.to(torch::kFloat);
     case InputKind::kLabels:
@@ -111,8 +114,24 @@ zoo::ModelInput ExampleBatches::make(
   check_values(batch);
   trim(batch);
   add_masks(batch, examples, epoch);
+  TESSERA_CHECK(
+      epoch == kScoredEpoch || has_labels(batch),
+      "'",
+      files_.path().string(),
+      "': of a batch of ",
+      examples.size(),
+      " examples, one of them number ",
+      examples.front(),
+      options_.token_mask
+          ? ", no token can be masked: all are padding or in "
+            "data.mask.never_masked; "
+          : ", none has a label that counts, and so there is no loss; ",
+      "leave such examples out, or make training.batch_size larger");
   for (auto& [name, tensor] : batch) {
     tensor = to_device(tensor, device_);
+    if (kind_of_input(name) == InputKind::kPixels) {
+      tensor = prepared_pixels(tensor, options_.pixels);
+    }
   }
   zoo::ModelInput input = zoo::ModelInput::from_named(batch);
   input.loss_only = loss_only;
@@ -124,7 +143,7 @@ NamedTensors ExampleBatches::read(const std::vector<size_t>& examples) const {
   for (const ExampleFiles::Column& column : files_.columns()) {
     batch.emplace(
         column.name,
-        widened(column.name, files_.read(column, examples), options_, head_));
+        widened(column.name, files_.read(column, examples), head_));
   }
   const at::Tensor ids = find(batch, "input_ids");
   if (head_.kind == HeadKind::kNextTokens &&
@@ -146,6 +165,26 @@ void ExampleBatches::check_values(const NamedTensors& batch) const {
       check_range(files_, name, tensor, head_.classes);
     }
   }
+}
+
+bool ExampleBatches::has_labels(const NamedTensors& batch) const {
+  if (head_.kind == HeadKind::kAnswers) {
+    // Places outside of the text count for nothing.
+    const int64_t length = batch.at("input_ids").size(1);
+    const auto is_inside = [&](const char* name) {
+      const at::Tensor& places = batch.at(name);
+      return places.ge(0).logical_and(places.lt(length)).any().item<bool>();
+    };
+    return is_inside("start_positions") && is_inside("end_positions");
+  }
+  at::Tensor labels = find(batch, "labels");
+  if (!labels.defined() || labels.is_floating_point()) {
+    return true;
+  }
+  if (head_.kind == HeadKind::kNextTokens) {
+    labels = labels.slice(1, 1); // nothing predicts the first
+  }
+  return labels.ne(-100).any().item<bool>();
 }
 
 void ExampleBatches::trim(NamedTensors& batch) const {
@@ -205,16 +244,6 @@ void ExampleBatches::add_masks(
         draws(3 * ids.size(1)),
         head_.vocab,
         *options_.token_mask);
-    TESSERA_CHECK(
-        masked.labels.ne(-100).any().item<bool>(),
-        "'",
-        files_.path().string(),
-        "': of ",
-        examples.size(),
-        " examples, one of them number ",
-        examples.front(),
-        ", no token can be masked: all are padding or in "
-        "data.mask.never_masked");
     ids = masked.ids;
     batch["labels"] = masked.labels;
   }

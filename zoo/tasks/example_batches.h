@@ -52,7 +52,8 @@ class ExampleBatches {
 
   /// @param loss_only see ModelInput.
   /// @throws tessera::Error naming the file and the tensor when tokens are
-  ///     outside of the vocabulary, or labels of tokens of the classes.
+  ///     outside of the vocabulary, or labels of tokens of the classes; when no
+  ///     example of a batch to train on has a label.
   zoo::ModelInput make(
       const std::vector<size_t>& examples,
       int64_t epoch,
@@ -70,6 +71,8 @@ class ExampleBatches {
       zoo::NamedTensors& batch,
       const std::vector<size_t>& examples,
       int64_t epoch) const;
+
+  bool has_labels(const zoo::NamedTensors& batch) const;
 
   const ExampleFiles& files_;
   TrainedHead head_;

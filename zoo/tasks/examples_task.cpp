@@ -51,7 +51,7 @@ class Sums {
       case ScoredItem::kNothing:
         break;
       case ScoredItem::kAnswers:
-        add_answers(input, output);
+        weight = add_answers(input, output);
         break;
       case ScoredItem::kExamples:
         weight = add_labels(input.labels, output.logits);
@@ -106,8 +106,8 @@ class Sums {
     return items;
   }
 
-  /// Of answers that are in the text.
-  void add_answers(
+  /// @return how many answers are in the text.
+  double add_answers(
       const zoo::ModelInput& input,
       const zoo::ModelOutput& output) {
     const at::Tensor from = input.others.at("start_positions").flatten();
@@ -118,9 +118,11 @@ class Sums {
     const auto inside = [&](const at::Tensor& places) {
       return places.ge(0).logical_and(places.lt(length));
     };
-    items_ += count(inside(from).logical_and(inside(to)));
+    const double items = count(inside(from).logical_and(inside(to)));
+    items_ += items;
     right_ += count(
         start.argmax(-1).eq(from).logical_and(end.argmax(-1).eq(to)));
+    return items;
   }
 
   const TrainedHead& head_;
