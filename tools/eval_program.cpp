@@ -38,8 +38,8 @@ Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
     trained.adapter = run / "adapter"; // of LoRA that was not merged
     return trained;
   }
-  const auto config = parse_json(
-      read_text_file(trained.config), trained.config.string());
+  const auto config =
+      parse_json(read_text_file(trained.config), trained.config.string());
   std::vector<std::string> first{"model.folder=" + (run / "model").string()};
   if (config.contains("model") && config["model"].contains("config")) {
     first.emplace_back("model.config=");

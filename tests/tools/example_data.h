@@ -35,9 +35,8 @@ inline std::vector<std::byte> bytes_of(const ExampleTensor& tensor) {
     const auto view = std::as_bytes(std::span(&number, 1));
     bytes.insert(bytes.end(), view.begin(), view.end());
   };
-  const int64_t each = numel == 0 || tensor.shape.empty()
-                           ? 1
-                           : numel / tensor.shape.front();
+  const int64_t each =
+      numel == 0 || tensor.shape.empty() ? 1 : numel / tensor.shape.front();
   for (int64_t i = 0; i < numel; ++i) {
     const double value = tensor.value(i / each, i % each);
     switch (tensor.dtype) {
@@ -94,9 +93,7 @@ inline ExampleTensors padded_texts(int64_t rows, int64_t length = 12) {
           return is_text(row, place) ? token_of(row, place) : 3;
         }}},
       {"attention_mask",
-       {SafetensorsDtype::kU8,
-        {rows, length},
-        [=](int64_t row, int64_t place) {
+       {SafetensorsDtype::kU8, {rows, length}, [=](int64_t row, int64_t place) {
           return is_text(row, place) ? 1.0 : 0.0;
         }}}};
 }
@@ -105,10 +102,9 @@ inline ExampleTensors padded_texts(int64_t rows, int64_t length = 12) {
 inline ExampleTensor of_rows(
     int64_t rows,
     const std::function<int64_t(int64_t)>& value) {
-  return {
-      SafetensorsDtype::kI64, {rows}, [=](int64_t row, int64_t /*place*/) {
-        return static_cast<double>(value(row));
-      }};
+  return {SafetensorsDtype::kI64, {rows}, [=](int64_t row, int64_t /*place*/) {
+            return static_cast<double>(value(row));
+          }};
 }
 
 /// Images that become brighter from row to row, the faster the larger the

@@ -217,9 +217,7 @@ TEST_P(TrainExamplesOf, LearnsTheSameUnderAnyLayout) {
     return losses(name);
   };
   const auto alone = losses_under(
-      "alone",
-      1,
-      {"training.max_steps=24", "data.heldout=" + file().string()});
+      "alone", 1, {"training.max_steps=24", "data.heldout=" + file().string()});
   ASSERT_EQ(alone.size(), 24U);
   EXPECT_LT(alone.back(), 0.9 * alone.front());
   const nlohmann::json result = read(folder_ / "alone/result.json");
@@ -302,8 +300,7 @@ TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
     }
   };
   write(padded_texts(kRows));
-  expect_same(
-      "bert", {R"(data.mask={"mask_token": 4, "never_masked": [3]})"});
+  expect_same("bert", {R"(data.mask={"mask_token": 4, "never_masked": [3]})"});
   write({{"pixel_values", images(kRows, 12, 12)}});
   expect_same("mae", {});
   write(
@@ -356,9 +353,8 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
   };
   const ExampleTensors texts = padded_texts(kRows);
   const auto classes = [](int64_t rows, int64_t last) {
-    return of_rows(rows, [=](int64_t row) {
-      return row + 1 == rows ? last : row % 4;
-    });
+    return of_rows(
+        rows, [=](int64_t row) { return row + 1 == rows ? last : row % 4; });
   };
   fails("gpt2_classifier", texts, "lacks 'labels'");
   fails(
@@ -396,10 +392,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
   fails("gpt2", padded_texts(7), "do not fill one batch");
   fails("gpt2", padded_texts(0), "do not fill one batch");
   fails(
-      "gpt2",
-      padded_texts(kRows, 13),
-      "multiple of 2",
-      {"parallel.context=2"});
+      "gpt2", padded_texts(kRows, 13), "multiple of 2", {"parallel.context=2"});
   fails(
       "bert",
       with(texts, "labels", texts.at("input_ids")),
@@ -414,13 +407,11 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
           14, 15, 3]})"});
   fails(
       "vit_classifier",
-      {{"pixel_values", images(kRows, 12, 12)},
-       {"labels", classes(kRows, 0)}},
+      {{"pixel_values", images(kRows, 12, 12)}, {"labels", classes(kRows, 0)}},
       "'pixel_values' is U8 [rows, 3, 12, 12]; it must be [rows, 3, 12, 20]");
   fails(
       "vit_classifier",
-      {{"pixel_values", images(kRows, 12, 20)},
-       {"labels", classes(kRows, 0)}},
+      {{"pixel_values", images(kRows, 12, 20)}, {"labels", classes(kRows, 0)}},
       "2 numbers for 3 channels",
       {"data.pixels.mean=[0.5, 0.5]"});
   const auto nowhere = of_rows(kRows, [](int64_t) { return 12; });
@@ -458,8 +449,8 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
   fails({fresh("bert"), R"(model.classes=["a"])"}, "two or more");
   fails({fresh("bert"), "data.train=absent"}, "absent");
   fails({fresh("bert"), "data.trian=x"}, "data.trian");
-  const auto unscored = train(
-      "unscored", 1, {fresh("gpt2"), "training.max_steps=1"});
+  const auto unscored =
+      train("unscored", 1, {fresh("gpt2"), "training.max_steps=1"});
   ASSERT_EQ(unscored.exit_code, 0) << unscored.output;
   const auto score = run(1, {"eval", (folder_ / "unscored").string()});
   EXPECT_EQ(score.exit_code, 1);

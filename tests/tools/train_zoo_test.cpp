@@ -37,7 +37,8 @@ std::vector<std::string> trainable() {
     const std::string architecture =
         nlohmann::json::parse(file).at("architectures").at(0);
     const std::string name = entry.path().filename();
-    if (!(architecture.ends_with("Model") && architecture != "GPT2LMHeadModel") &&
+    if (!(architecture.ends_with("Model") &&
+          architecture != "GPT2LMHeadModel") &&
         name != "mae_wide") {
       names.insert(name);
     }

@@ -63,9 +63,7 @@ TEST(ExampleFiles, CountSeveralOneBehindTheOther) {
   const auto part = [](int64_t first, int64_t rows) {
     return ExampleTensors{
         {"input_ids",
-         {SafetensorsDtype::kU16,
-          {rows, 2},
-          [=](int64_t row, int64_t place) {
+         {SafetensorsDtype::kU16, {rows, 2}, [=](int64_t row, int64_t place) {
             return 65000.0 + static_cast<double>(2 * (first + row) + place);
           }}}};
   };
@@ -105,9 +103,9 @@ TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
       [&] { ExampleFiles{folder.path()}; },
       "is U8 [rows, 13], and U8 [rows, 12] in the first file");
   write_examples(
-      second,
-      {{"input_ids",
-        {SafetensorsDtype::kI64, {}, [](int64_t, int64_t) { return 0.0; }}}});
+      second, {{"input_ids", {SafetensorsDtype::kI64, {}, [](int64_t, int64_t) {
+                                return 0.0;
+                              }}}});
   expect_error([&] { ExampleFiles{second}; }, "is a single number");
 }
 
@@ -139,8 +137,7 @@ TEST(TokenMasks, HaveBertsShares) {
   EXPECT_TRUE(masked.labels.masked_select(chosen).eq(20).all().item<bool>());
   EXPECT_FALSE(chosen.select(1, 0).any().item<bool>());
   EXPECT_FALSE(chosen.slice(1, 80).any().item<bool>());
-  EXPECT_TRUE(
-      masked.ids.eq(ids).logical_or(chosen).all().item<bool>());
+  EXPECT_TRUE(masked.ids.eq(ids).logical_or(chosen).all().item<bool>());
   const double candidates = kRows * 79;
   const double count = chosen.sum().item<double>();
   const auto share_of = [&](const at::Tensor& flags) {
@@ -156,8 +153,8 @@ TEST(TokenMasks, MaskOneOfEveryText) {
   const at::Tensor ids = torch::full({50, 3}, 20, torch::kLong);
   TokenMaskOptions options = masks();
   options.probability = 0;
-  const auto masked = mask_tokens(
-      ids, {}, draws_of(rows_to(50), 0, 1, 9), kVocab, options);
+  const auto masked =
+      mask_tokens(ids, {}, draws_of(rows_to(50), 0, 1, 9), kVocab, options);
   EXPECT_TRUE(masked.labels.ne(-100).sum(1).eq(1).all().item<bool>());
 }
 

@@ -146,8 +146,7 @@ NamedTensors ExampleBatches::read(const std::vector<size_t>& examples) const {
         widened(column.name, files_.read(column, examples), head_));
   }
   const at::Tensor ids = find(batch, "input_ids");
-  if (head_.kind == HeadKind::kNextTokens &&
-      !find(batch, "labels").defined()) {
+  if (head_.kind == HeadKind::kNextTokens && !find(batch, "labels").defined()) {
     const at::Tensor mask = find(batch, "attention_mask");
     batch["labels"] = mask.defined() ? ids.masked_fill(mask.eq(0), -100) : ids;
   }

@@ -82,10 +82,9 @@ class Checks {
   void types() const {
     for (const Column& column : files_.columns()) {
       const InputKind kind = kind_of_input(column.name);
-      const bool may_float = kind == InputKind::kPixels ||
-                             kind == InputKind::kNumbers ||
-                             (kind == InputKind::kLabels &&
-                              head_.kind == HeadKind::kClasses);
+      const bool may_float =
+          kind == InputKind::kPixels || kind == InputKind::kNumbers ||
+          (kind == InputKind::kLabels && head_.kind == HeadKind::kClasses);
       TESSERA_CHECK(
           may_float || !is_floating(column.dtype),
           place(column.name),
@@ -328,17 +327,15 @@ class Checks {
       return;
     }
     shape("labels", {});
-    const int64_t bound =
-        head_.kind == HeadKind::kChoices
-            ? need("input_ids").row_shape.front()
-            : head_.classes;
+    const int64_t bound = head_.kind == HeadKind::kChoices
+                              ? need("input_ids").row_shape.front()
+                              : head_.classes;
     if (bound == 0) {
       return;
     }
     constexpr size_t kRowsAtATime = 65536;
     for (size_t begin = 0; begin < files_.size(); begin += kRowsAtATime) {
-      std::vector<size_t> rows(
-          std::min(kRowsAtATime, files_.size() - begin));
+      std::vector<size_t> rows(std::min(kRowsAtATime, files_.size() - begin));
       std::iota(rows.begin(), rows.end(), begin);
       check_range(files_, "labels", files_.read(column, rows), bound);
     }

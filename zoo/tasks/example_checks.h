@@ -27,7 +27,8 @@ void check_examples(
     const ExampleOptions& options);
 
 /// @throws tessera::Error where numbers are not within 0 .. bound - 1, naming
-///     the file, the tensor and the first that is not; labels may be -100, none.
+///     the file, the tensor and the first that is not; labels may be -100,
+///     none.
 void check_range(
     const ExampleFiles& files,
     const std::string& name,

@@ -21,8 +21,7 @@ at::Tensor draws_of(
   for (size_t i = 0; i < examples.size(); ++i) {
     const std::string name = "epoch " + std::to_string(epoch) + ", example " +
                              std::to_string(examples[i]);
-    fill_uniform(
-        draws[static_cast<int64_t>(i)], {seed, stream_of(name)}, 0);
+    fill_uniform(draws[static_cast<int64_t>(i)], {seed, stream_of(name)}, 0);
   }
   return draws;
 }
@@ -34,17 +33,16 @@ MaskedTokens mask_tokens(
     int64_t vocab,
     const TokenMaskOptions& options) {
   const auto of_token = draws.view({ids.size(0), ids.size(1), 3}).unbind(-1);
-  at::Tensor may = is_text.defined() ? is_text.ne(0)
-                                     : torch::ones_like(ids, torch::kBool);
+  at::Tensor may =
+      is_text.defined() ? is_text.ne(0) : torch::ones_like(ids, torch::kBool);
   for (const int64_t token : options.never_masked) {
     may = may.logical_and(ids.ne(token));
   }
   const at::Tensor chance =
       of_token[0].masked_fill(may.logical_not(), 2.0); // above all others
   const at::Tensor least = std::get<0>(chance.min(1, /*keepdim=*/true));
-  const at::Tensor chosen =
-      may.logical_and(chance.lt(options.probability).logical_or(
-          chance.eq(least)));
+  const at::Tensor chosen = may.logical_and(
+      chance.lt(options.probability).logical_or(chance.eq(least)));
   const at::Tensor& kind = of_token[1];
   const at::Tensor any = (of_token[2] * static_cast<double>(vocab))
                              .floor()

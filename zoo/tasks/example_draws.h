@@ -12,7 +12,8 @@
 namespace tessera {
 
 /// Numbers for the examples of a batch, a function of the seed, the epoch and
-/// the example alone. With fewer tokens a row has the first of the same numbers.
+/// the example alone. With fewer tokens a row has the first of the same
+/// numbers.
 /// @return uniform in [0, 1): float32 [examples, each] on the CPU.
 at::Tensor draws_of(
     std::span<const size_t> examples,
@@ -23,8 +24,8 @@ at::Tensor draws_of(
 struct TokenMaskOptions {
   double probability = 0.15; ///< of a token, to be predicted
   int64_t mask_token = 0;
-  /// Of those that are predicted, the shares that the mask token stands for, and
-  /// any token of the vocabulary; the others stay.
+  /// Of those that are predicted, the shares that the mask token stands for,
+  /// and any token of the vocabulary; the others stay.
   double masked = 0.8;
   double random = 0.1;
   std::vector<int64_t> never_masked; ///< tokens that are not predicted

@@ -147,8 +147,8 @@ void ExampleFiles::add(SafetensorsFile file) {
 }
 
 const ExampleFiles::Column* ExampleFiles::find(const std::string& name) const {
-  const auto found = std::find_if(
-      columns_.begin(), columns_.end(), [&](const Column& column) {
+  const auto found =
+      std::find_if(columns_.begin(), columns_.end(), [&](const Column& column) {
         return column.name == name;
       });
   return found == columns_.end() ? nullptr : &*found;

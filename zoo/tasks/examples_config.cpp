@@ -31,12 +31,10 @@ PixelOptions read_pixels(const ConfigReader& reader) {
 TokenMaskOptions read_token_mask(const ConfigReader& reader) {
   TokenMaskOptions mask;
   mask.mask_token = reader.get_int("mask_token", {.min = 0});
-  mask.probability = reader.get_double(
-      "probability", {.min = 0, .max = 1}, mask.probability);
-  mask.masked =
-      reader.get_double("masked", {.min = 0, .max = 1}, mask.masked);
-  mask.random =
-      reader.get_double("random", {.min = 0, .max = 1}, mask.random);
+  mask.probability =
+      reader.get_double("probability", {.min = 0, .max = 1}, mask.probability);
+  mask.masked = reader.get_double("masked", {.min = 0, .max = 1}, mask.masked);
+  mask.random = reader.get_double("random", {.min = 0, .max = 1}, mask.random);
   if (mask.masked + mask.random > 1) {
     reader.fail(
         "random", "`masked` and `random` are shares of one whole: at most 1");
@@ -77,8 +75,8 @@ ExamplesConfig read_examples_config(
   if (data.contains("mask")) {
     examples.token_mask = read_token_mask(data.get_object("mask"));
   }
-  examples.patch_mask = data.get_double(
-      "patch_mask", {.min = 0, .max = 1}, examples.patch_mask);
+  examples.patch_mask =
+      data.get_double("patch_mask", {.min = 0, .max = 1}, examples.patch_mask);
   config.accuracy = data.get_bool("accuracy", true);
   reader.finish(foreign_keys());
   if (resolved != nullptr) {

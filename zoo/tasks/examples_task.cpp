@@ -120,8 +120,8 @@ class Sums {
     };
     const double items = count(inside(from).logical_and(inside(to)));
     items_ += items;
-    right_ += count(
-        start.argmax(-1).eq(from).logical_and(end.argmax(-1).eq(to)));
+    right_ +=
+        count(start.argmax(-1).eq(from).logical_and(end.argmax(-1).eq(to)));
     return items;
   }
 

@@ -104,9 +104,9 @@ void read_classes(const zoo::ConfigFields& fields, TrainedHead& head) {
   const auto options = zoo::ClassifierOptions::from_config(fields);
   const std::string problem = options.problem_type.value_or("");
   head.has_several_labels = problem == "multi_label_classification";
-  const bool is_number = problem == "regression" ||
-                         (problem.empty() && options.labels == 1 &&
-                          head.kind == HeadKind::kClasses);
+  const bool is_number =
+      problem == "regression" || (problem.empty() && options.labels == 1 &&
+                                  head.kind == HeadKind::kClasses);
   head.classes = is_number ? 0 : options.labels;
 }
 
@@ -126,8 +126,8 @@ TrainedHead trained_head(const zoo::Model& model) {
   } else if (
       head.kind == HeadKind::kClasses || head.kind == HeadKind::kTokenClasses) {
     read_classes(fields, head);
-  } else if (labels_follow_input(head.kind) ||
-             head.kind == HeadKind::kSecondText) {
+  } else if (
+      labels_follow_input(head.kind) || head.kind == HeadKind::kSecondText) {
     head.classes = head.vocab;
   }
   return head;

@@ -22,8 +22,8 @@ class ConfigReader;
 struct TrainingConfig {
   /// A Hugging Face folder whose weights are gone on with; may be empty.
   std::filesystem::path model_folder;
-  /// In place of model_folder, for tasks that read_model_source(): a config.json
-  /// whose model starts with fresh weights.
+  /// In place of model_folder, for tasks that read_model_source(): a
+  /// config.json whose model starts with fresh weights.
   std::filesystem::path model_config;
   std::string architecture; ///< in place of the one that config.json names
   std::vector<std::string> classes; ///< names, in place of config.json's
@@ -53,7 +53,8 @@ void read_task(const ConfigReader& reader, TaskKind expected);
 /// @throws tessera::Error naming file, path, value and what was expected.
 void read_training_config(const ConfigReader& reader, TrainingConfig& config);
 
-/// Reads `model.config` and `model.architecture`, behind read_training_config().
+/// Reads `model.config` and `model.architecture`, behind
+/// read_training_config().
 /// @throws tessera::Error unless there is one of `model.folder` and
 ///     `model.config`; for what takes a model's own engine: divided experts.
 void read_model_source(const ConfigReader& reader, TrainingConfig& config);
