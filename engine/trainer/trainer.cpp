@@ -48,7 +48,7 @@ int64_t total_steps_of(
 
 TrainingSummary train(
     World& world,
-    Engine& engine,
+    EngineRef engine,
     TrainingTask& task,
     const TrainerOptions& options) {
   const int64_t batches = task.batches_per_epoch();
