@@ -119,6 +119,9 @@ TrainingSummary train(
                                  ? engine.clip_grad_norm(options.clip_grad_norm)
                                  : 0;
     const bool is_skipped = !engine.step();
+    if (!is_skipped) {
+      task.after_step(step, total_steps);
+    }
     monitor.end();
 
     progress.steps = step;
