@@ -15,7 +15,8 @@ namespace {
 
 /// Every getter asks for every key, and refuses what it does not take.
 void read_all(const ConfigReader& reader, const nlohmann::json& object) {
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& key = item.key();
     const std::function<void()> getters[] = {
         [&] { reader.get_string(key); },
         [&] { reader.get_bool(key); },
@@ -29,7 +30,7 @@ void read_all(const ConfigReader& reader, const nlohmann::json& object) {
         [&] { reader.get_ints(key, {.min = 0}); },
         [&] { reader.get_doubles(key); },
         [&] { reader.get_objects(key); },
-        [&] { read_all(reader.get_object(key), value); }};
+        [&] { read_all(reader.get_object(key), item.value()); }};
     for (const auto& get : getters) {
       try {
         get();

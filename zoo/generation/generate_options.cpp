@@ -61,7 +61,7 @@ void GenerateOptions::check_values(const std::string& place) const {
   const auto check_range =
       [&](const char* name, auto value, bool is_good, const char* range) {
         TESSERA_CHECK(
-            is_good, place, "'", name, "' is ", value, "; it must be ", range);
+            is_good, place, name, " is ", value, "; it must be ", range);
       };
   check_range(
       "max_new_tokens",
