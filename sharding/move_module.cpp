@@ -101,8 +101,16 @@ void move_module(torch::nn::Module& module, c10::Device device) {
 }
 
 void convert_deferred(torch::nn::Module& module, at::ScalarType dtype) {
+  convert_deferred(module, [dtype](const std::string&) { return dtype; });
+}
+
+void convert_deferred(
+    torch::nn::Module& module,
+    const std::function<at::ScalarType(const std::string& name)>& dtype_of) {
   const c10::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : module.parameters()) {
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    const at::ScalarType dtype = dtype_of(item.key());
     const at::ScalarType from = parameter.scalar_type();
     if (!is_deferred(parameter) || from == dtype || !at::isFloatingType(from)) {
       continue;

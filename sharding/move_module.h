@@ -27,5 +27,9 @@ void move_module(torch::nn::Module& module, c10::Device device);
 /// get their values, converted, when they get memory. For module.to(dtype),
 /// which would read them; what has memory stays as it is.
 void convert_deferred(torch::nn::Module& module, at::ScalarType dtype);
+/// The same with a type for each parameter. @param dtype_of by name.
+void convert_deferred(
+    torch::nn::Module& module,
+    const std::function<at::ScalarType(const std::string& name)>& dtype_of);
 
 } // namespace tessera

@@ -6,7 +6,6 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/gguf/gguf_export.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -46,24 +45,8 @@ struct ConvertArguments {
   std::string adapter;
   std::string architecture;
   bool no_tokenizer = false;
+  int64_t max_shard_bytes = zoo::kMaxShardBytes;
 };
-
-/// That of most elements.
-at::ScalarType dtype_in(const fs::path& folder) {
-  std::map<at::ScalarType, size_t> bytes;
-  const WeightFiles files = WeightFiles::open(folder);
-  for (const auto& [name, entry] : files.entries()) {
-    const at::ScalarType dtype = scalar_type_of(*entry);
-    if (at::isFloatingType(dtype)) {
-      bytes[dtype] += entry->data.size();
-    }
-  }
-  at::ScalarType most = at::kFloat;
-  for (const auto& [dtype, count] : bytes) {
-    most = count > bytes[most] ? dtype : most;
-  }
-  return most;
-}
 
 bool is_same_place(const fs::path& a, const fs::path& b) {
   return fs::weakly_canonical(a) == fs::weakly_canonical(b);
@@ -96,8 +79,10 @@ void convert(const ConvertArguments& arguments) {
   options.architecture = arguments.architecture;
   options.lazy = true; // tensors are read as they are written
   if (arguments.format == Format::kHuggingFace) {
-    options.dtype = arguments.dtype == "keep" ? dtype_in(from)
-                                              : kDtypes.at(arguments.dtype);
+    options.dtype.reset();
+    if (arguments.dtype != "keep") {
+      options.dtype = kDtypes.at(arguments.dtype);
+    }
   }
   const auto model = zoo::from_pretrained(from, options);
   zoo::SavedValue change;
@@ -107,7 +92,8 @@ void convert(const ConvertArguments& arguments) {
   }
   const fs::path tokenizer = arguments.no_tokenizer ? fs::path() : from;
   if (arguments.format == Format::kHuggingFace) {
-    zoo::save_pretrained(*model, arguments.to, tokenizer, change);
+    zoo::save_pretrained(
+        *model, arguments.to, tokenizer, change, arguments.max_shard_bytes);
   } else {
     if (!arguments.no_tokenizer && !fs::exists(from / "tokenizer.json")) {
       log_warning(
@@ -171,6 +157,11 @@ int run_convert(int argc, char** argv) {
          "Of a folder's weights: keep (default), float32, bfloat16, float16")
       ->check(CLI::IsMember({"keep", "float32", "bfloat16", "float16"})
                   .description(""));
+  app.add_option(
+         "--max-shard-size",
+         arguments.max_shard_bytes,
+         "Of a file of a folder's weights, such as 5GB; default 50GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   const CLI::Option* type = add_choice(
       app,
       "--gguf-type",
@@ -189,7 +180,9 @@ int run_convert(int argc, char** argv) {
       "--no-tokenizer",
       arguments.no_tokenizer,
       "Leave the tokenizer's files out");
-  app.footer("GGUF: language models of the families llama, qwen2, qwen3, gpt2");
+  app.footer(
+      "GGUF: language models of the families chatglm, glm, glm4, gpt2, llama, "
+      "qwen2, qwen2_moe, qwen3, qwen3_moe");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

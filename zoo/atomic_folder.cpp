@@ -50,8 +50,8 @@ void rename_folder(const fs::path& from, const fs::path& to) {
 
 AtomicFolder::AtomicFolder(
     const fs::path& path,
-    std::set<std::string> own_names)
-    : own_names_(std::move(own_names)) {
+    std::function<bool(const std::string& name)> is_own)
+    : is_own_(std::move(is_own)) {
   // Through links and without a trailing slash: the name that is replaced.
   std::error_code error;
   path_ = fs::weakly_canonical(path, error);
@@ -102,7 +102,7 @@ void AtomicFolder::check_replaceable() const {
   for (fs::directory_iterator entry(path_, error), end; entry != end;
        entry.increment(error)) {
     TESSERA_CHECK(
-        own_names_.contains(entry->path().filename().string()),
+        is_own_(entry->path().filename().string()),
         path_,
         " exists and holds ",
         entry->path().filename(),

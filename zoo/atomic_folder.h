@@ -3,7 +3,7 @@
 // Folders that appear whole or not at all.
 
 #include <filesystem>
-#include <set>
+#include <functional>
 #include <string>
 
 namespace tessera {
@@ -15,12 +15,12 @@ namespace tessera {
 class AtomicFolder {
  public:
   /// Creates the temporary folder, and the parents of `path`.
-  /// @param own_names the files that may be in it. Something at `path` that
-  /// holds anything else is not ours to replace.
+  /// @param is_own whether a file or folder may be in it, by its name.
+  /// Something at `path` that holds anything else is not ours to replace.
   /// @throws Error also when there is such a thing at `path`.
   AtomicFolder(
       const std::filesystem::path& path,
-      std::set<std::string> own_names);
+      std::function<bool(const std::string& name)> is_own);
 
   /// Removes the temporary folder unless commit() was called.
   ~AtomicFolder();
@@ -46,7 +46,7 @@ class AtomicFolder {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
-  std::set<std::string> own_names_;
+  std::function<bool(const std::string& name)> is_own_;
   bool committed_ = false;
 };
 

@@ -6,34 +6,68 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <iterator>
-#include <set>
 #include <string>
+#include <string_view>
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {
+constexpr std::string_view kKeptFiles[] = {
     "vocab.txt",
     "vocab.json",
     "merges.txt",
     "tokenizer.json",
-    "tokenizer.model",
-    "spiece.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates", // a folder
     "generation_config.json",
-    "preprocessor_config.json"};
+    "preprocessor_config.json",
+    "processor_config.json"};
 
-std::set<std::string> own_names() {
-  std::set<std::string> names(
-      std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
-  names.insert({"config.json", "model.safetensors"});
-  return names;
+/// SentencePiece's models and tiktoken's tables have names of their own.
+constexpr std::string_view kKeptEndings[] = {".model", ".tiktoken"};
+
+/// Code that `auto_map` of config.json and tokenizer_config.json names.
+constexpr std::string_view kCode[] = {
+    "configuration_",
+    "modeling_",
+    "processing_",
+    "tokenization_"};
+
+/// Whether a file goes with a model, whoever has trained it.
+bool is_kept(std::string_view name) {
+  const auto begins = [name](std::string_view start) {
+    return name.starts_with(start);
+  };
+  const auto ends = [name](std::string_view end) {
+    return name.ends_with(end);
+  };
+  return std::find(std::begin(kKeptFiles), std::end(kKeptFiles), name) !=
+             std::end(kKeptFiles) ||
+         std::any_of(std::begin(kKeptEndings), std::end(kKeptEndings), ends) ||
+         (name.ends_with(".py") &&
+          std::any_of(std::begin(kCode), std::end(kCode), begins));
+}
+
+/// What we write, and transformers.
+bool is_own(std::string_view name) {
+  return is_kept(name) || name == "config.json" ||
+         name == "model.safetensors" ||
+         name == "model.safetensors.index.json" ||
+         (name.starts_with("model-") && name.ends_with(".safetensors"));
+}
+
+void copy_into(const fs::path& file, const fs::path& folder) {
+  if (fs::is_regular_file(file)) {
+    write_file_atomically(folder / file.filename(), read_text_file(file));
+  }
 }
 
 } // namespace
@@ -42,16 +76,25 @@ HfFolderWriter::HfFolderWriter(
     const fs::path& folder,
     const nlohmann::json& config,
     const fs::path& tokenizer_folder)
-    : folder_(folder, own_names()) {
+    : folder_(folder, is_own) {
   write_file_atomically(
       folder_.temporary() / "config.json", config.dump(2) + "\n");
   if (tokenizer_folder.empty()) {
     return;
   }
-  for (const char* name : kTokenizerFiles) {
-    if (fs::exists(tokenizer_folder / name)) {
-      write_file_atomically(
-          folder_.temporary() / name, read_text_file(tokenizer_folder / name));
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(tokenizer_folder, code)) {
+    const std::string name = entry.path().filename().string();
+    if (!is_kept(name)) {
+      continue;
+    }
+    if (entry.is_directory()) {
+      fs::create_directory(folder_.temporary() / name);
+      for (const auto& inner : fs::directory_iterator(entry.path())) {
+        copy_into(inner.path(), folder_.temporary() / name);
+      }
+    } else {
+      copy_into(entry.path(), folder_.temporary());
     }
   }
 }
@@ -62,7 +105,8 @@ fs::path HfFolderWriter::weights_path() const {
 
 void HfFolderWriter::commit() {
   TESSERA_CHECK(
-      fs::exists(weights_path()),
+      fs::exists(weights_path()) ||
+          fs::exists(weights_path().string() + ".index.json"),
       folder_.path(),
       ": model.safetensors has not been written; write the weights before "
       "commit()");

@@ -11,10 +11,10 @@
 namespace tessera {
 
 /// A Hugging Face folder: config.json, those files of a tokenizer, of
-/// generation and of preprocessing that the tokenizer's folder has, and the
-/// weights, which save_weights() or Engine::save_weights() writes. Nothing is
-/// visible before commit(), and the folder that was there stays till then. Used
-/// by one thread of one rank; blocks on the disk.
+/// generation and of preprocessing that the tokenizer's folder has, with the
+/// code that belongs to the model, and the weights, which others write. Nothing
+/// is visible before commit(), and the folder that was there stays till then.
+/// Used by one thread of one rank; blocks on the disk.
 class HfFolderWriter {
  public:
   /// @param config the content of config.json.
@@ -27,7 +27,8 @@ class HfFolderWriter {
       const nlohmann::json& config,
       const std::filesystem::path& tokenizer_folder);
 
-  /// Where the weights are to be written before commit().
+  /// Where the weights are to be written before commit(): there, or in several
+  /// files beside it with an index.
   std::filesystem::path weights_path() const;
 
   /// Makes the folder durable and visible.

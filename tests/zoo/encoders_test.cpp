@@ -206,7 +206,8 @@ TEST(Encoder, NamesWhatIsWrong) {
   config =
       read_json(ModelFixture("longformer_questions").folder() / "config.json");
   expect_error(with("attention_window", 7), {"attention_window", "7", "even"});
-  expect_error(with("attention_window", {4}), {"1 windows", "2 layers"});
+  expect_error(
+      with("attention_window", {4}), {"1 windows", "num_hidden_layers"});
   expect_error(with("attention_window", {4, -2}), {"-2"});
   expect_error(with("attention_window", "wide"), {"wide"});
 }
@@ -227,6 +228,65 @@ TEST(Encoder, SaysWhichInputsItsHeadsTake) {
       [&] { answering->forward(input); }, {"global_attention_mask", "[2, 4]"});
   input.others["global_attention_mask"] = torch::zeros({2, 5});
   EXPECT_TRUE(answering->forward(input).others.contains("start_logits"));
+}
+
+// As transformers reads them: a tied bias under the decoder's name alone, and
+// a decoder that is not the embedding although it could be.
+TEST(Encoder, TakesTiedWeightsAsTheFilesHaveThem) {
+  for (const auto& [name, decoder] :
+       {std::pair("bert", "cls.predictions.decoder"),
+        std::pair("roberta", "lm_head.decoder")}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const std::string head(decoder);
+    const std::string bias = head.substr(0, head.rfind('.')) + ".bias";
+    const TemporaryFolder one;
+    write_changed(reference.folder(), one.path(), [&](NamedTensors& tensors) {
+      auto own = tensors.extract(bias);
+      own.key() = head + ".bias";
+      tensors.insert(std::move(own));
+    });
+    const auto model = from_pretrained(one.path());
+    expect_outputs(reference, model->forward(reference.input()));
+
+    const TemporaryFolder other;
+    const std::string tokens =
+        std::string(name) + ".embeddings.word_embeddings.weight";
+    write_changed(reference.folder(), other.path(), [&](NamedTensors& tensors) {
+      tensors.emplace(head + ".weight", tensors.at(tokens) * 2);
+    });
+    const auto own = from_pretrained(other.path());
+    const at::Tensor bias_value =
+        own->named_parameters()["head.decoder.bias"].detach();
+    const at::Tensor logits = own->forward(reference.input()).logits.detach();
+    expect_near(
+        logits - bias_value,
+        (reference.tensors("out.").at("logits") - bias_value) * 2);
+  }
+}
+
+// transformers makes up a pooler where a checkpoint has none.
+TEST(Encoder, HasNoPoolerThatTheFilesLack) {
+  const ModelFixture reference("bert_base");
+  const TemporaryFolder without;
+  write_changed(reference.folder(), without.path(), [](NamedTensors& tensors) {
+    std::erase_if(tensors, [](const auto& item) {
+      return item.first.starts_with("pooler.");
+    });
+  });
+  const auto model = from_pretrained(without.path());
+  const ModelOutput output = model->forward(reference.input());
+  EXPECT_FALSE(output.pooler_output.defined());
+  expect_near(
+      without_padding(
+          output.last_hidden_state, reference.input().attention_mask),
+      without_padding(
+          reference.tensors("out.").at("last_hidden_state"),
+          reference.input().attention_mask));
+  save_pretrained(*model, without.path() / "again");
+  EXPECT_TRUE(
+      read_text_file(without.path() / "model.safetensors") ==
+      read_text_file(without.path() / "again" / "model.safetensors"));
 }
 
 } // namespace tessera::zoo

@@ -47,6 +47,42 @@ TEST(HfFolderWriter, LeavesTheOldFolderUntilCommit) {
   EXPECT_EQ(names_in(temporary.path()), std::set<std::string>{"model"});
 }
 
+TEST(HfFolderWriter, KeepsWhatGoesWithTheModel) {
+  const TemporaryFolder temporary;
+  const fs::path from = temporary / "from";
+  fs::create_directories(from / "additional_chat_templates");
+  for (const char* name :
+       {"sentencepiece.bpe.model",
+        "qwen.tiktoken",
+        "processor_config.json",
+        "tokenization_chatglm.py",
+        "additional_chat_templates/short.jinja",
+        "README.md",
+        "training.py",
+        "pytorch_model.bin"}) {
+    write_file_atomically(from / name, name);
+  }
+  const fs::path to = temporary / "to";
+  for (int time = 0; time < 2; ++time) { // its own folder is replaced
+    HfFolderWriter writer(to, {{"model_type", "any"}}, from);
+    write_file_atomically(writer.weights_path(), "weights");
+    writer.commit();
+  }
+  EXPECT_EQ(
+      names_in(to),
+      (std::set<std::string>{
+          "additional_chat_templates",
+          "config.json",
+          "model.safetensors",
+          "processor_config.json",
+          "qwen.tiktoken",
+          "sentencepiece.bpe.model",
+          "tokenization_chatglm.py"}));
+  EXPECT_EQ(
+      read_text_file(to / "additional_chat_templates/short.jinja"),
+      "additional_chat_templates/short.jinja");
+}
+
 TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary / "model";

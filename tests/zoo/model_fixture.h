@@ -136,12 +136,29 @@ inline void expect_gradients(
 inline void expect_same_bytes(
     const std::filesystem::path& folder,
     const std::filesystem::path& other) {
-  EXPECT_EQ(
-      read_text_file(folder / "model.safetensors"),
-      read_text_file(other / "model.safetensors"));
+  // Not EXPECT_EQ, which would print them.
+  EXPECT_TRUE(
+      read_text_file(folder / "model.safetensors") ==
+      read_text_file(other / "model.safetensors"))
+      << "model.safetensors differ";
   EXPECT_EQ(
       read_text_file(folder / "config.json"),
       read_text_file(other / "config.json"));
+}
+
+/// The fixture's folder with some of its tensors changed, or under other names.
+inline void write_changed(
+    const std::filesystem::path& from,
+    const std::filesystem::path& to,
+    const std::function<void(NamedTensors&)>& change) {
+  const auto file = SafetensorsFile::open(from / "model.safetensors");
+  NamedTensors tensors;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    tensors.emplace(entry.name, fixture_tensor(file, entry.name));
+  }
+  change(tensors);
+  write_named_tensors(to / "model.safetensors", tensors);
+  std::filesystem::copy_file(from / "config.json", to / "config.json");
 }
 
 /// Everything that a model must hold to count as one of the zoo's.

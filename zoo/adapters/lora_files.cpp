@@ -47,7 +47,9 @@ WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
   WrittenFolder written;
   written.path = path;
   written.open = [path, folder, config](const ParameterTypes& /*dtypes*/) {
-    folder->emplace(path, std::set<std::string>{kConfigFile, kWeightsFile});
+    folder->emplace(path, [](const std::string& name) {
+      return name == kConfigFile || name == kWeightsFile;
+    });
     const fs::path temporary = (*folder)->temporary();
     write_file_atomically(temporary / kConfigFile, config.dump(2) + "\n");
     return temporary / kWeightsFile;

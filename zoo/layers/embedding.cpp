@@ -49,8 +49,9 @@ at::Tensor Embedding::forward(const at::Tensor& ids) {
   if (!parallel_.is_empty()) {
     return parallel_->forward(ids.to(at::kLong));
   }
-  check_tokens(ids, rows_, "embedding");
-  return plain_->forward(ids);
+  const at::Tensor tokens = ids.to(at::kLong);
+  check_tokens(tokens, rows_, "embedding");
+  return plain_->forward(tokens);
 }
 
 const at::Tensor& Embedding::weight() const {

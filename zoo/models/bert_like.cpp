@@ -122,6 +122,40 @@ NameTable roberta_like_names(std::string prefix, EncoderHead head) {
   return table;
 }
 
+namespace {
+
+constexpr const char* kTokens = "embeddings.word_embeddings.weight";
+
+/// Of masked language models, with their embedding and bias once more.
+std::string decoder_in(const NameTable& names) {
+  for (const NameRule& rule : names.head) {
+    if (rule.ours.front() == "head.decoder") {
+      return rule.theirs;
+    }
+  }
+  TESSERA_FAIL("an encoder's names lack 'head.decoder'");
+}
+
+bool has_own_head(const NameTable& names, const ConfigFields& fields) {
+  return has_own_head(
+      fields.checkpoint(),
+      {names.prefix + kTokens, kTokens},
+      {decoder_in(names) + ".weight"});
+}
+
+/// Fills in NameTable::tied.
+void add_tied(NameTable& names) {
+  const std::string decoder = decoder_in(names);
+  const std::string bias =
+      decoder.substr(0, decoder.find_last_of('.')) + ".bias";
+  names.tied = {
+      {decoder + ".weight", kTokens},
+      {decoder + ".bias", bias},
+      {bias, decoder + ".bias"}};
+}
+
+} // namespace
+
 MakeModel make_encoder(
     EncoderConfigOf config,
     EncoderNamesOf names,
@@ -129,7 +163,14 @@ MakeModel make_encoder(
   return [=](const ConfigFields& fields,
              const LayerContext& context,
              nlohmann::json json) -> std::shared_ptr<Model> {
-    const EncoderConfig encoder = config(fields);
+    EncoderConfig encoder = config(fields);
+    NameTable table = names(head);
+    add_tied(table);
+    encoder.has_pooler = has_pooler(fields.checkpoint(), table.prefix);
+    if (encoder.tied_head && has_own_head(table, fields)) {
+      encoder.tied_head = false;
+      json["tie_word_embeddings"] = false;
+    }
     TESSERA_CHECK(
         head != EncoderHead::kQuestionAnswering ||
             encoder.classifier.labels == 2,
@@ -138,7 +179,7 @@ MakeModel make_encoder(
         encoder.classifier.labels,
         " labels; question answering has 2, the beginning and the end");
     return std::make_shared<Encoder>(
-        encoder, head, context, std::move(json), names(head));
+        encoder, head, context, std::move(json), std::move(table));
   };
 }
 

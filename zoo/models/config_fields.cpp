@@ -9,6 +9,31 @@
 
 namespace tessera::zoo {
 
+bool has_own_head(
+    const CheckpointTensors* checkpoint,
+    const std::vector<std::string>& embeddings,
+    const std::vector<std::string>& heads) {
+  if (checkpoint == nullptr) {
+    return false;
+  }
+  const auto is_there = [&](const std::string& name) {
+    return checkpoint->has(name);
+  };
+  const auto embedding =
+      std::find_if(embeddings.begin(), embeddings.end(), is_there);
+  const auto head = std::find_if(heads.begin(), heads.end(), is_there);
+  return embedding != embeddings.end() && head != heads.end() &&
+         checkpoint->differ(*embedding, *head);
+}
+
+bool has_pooler(
+    const CheckpointTensors* checkpoint,
+    const std::string& prefix) {
+  const std::string weight = "pooler.dense.weight";
+  return checkpoint == nullptr || checkpoint->has(weight) ||
+         checkpoint->has(prefix + weight);
+}
+
 namespace {
 
 // The bytes of a matrix of two such sizes, one of them four times as large,

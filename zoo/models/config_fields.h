@@ -8,34 +8,55 @@
 #include "tessera/zoo/models/field_record.h"
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
 using FieldNames = std::initializer_list<const char*>;
 
-/// Whether a checkpoint has a tensor of that name.
-using HasTensor = std::function<bool(const std::string& name)>;
+/// What a config.json leaves open, the checkpoint that will be loaded may tell.
+class CheckpointTensors {
+ public:
+  virtual ~CheckpointTensors() = default;
+  virtual bool has(const std::string& name) const = 0;
+  /// Whether there are both, with different values. May read them.
+  virtual bool differ(const std::string& one, const std::string& other)
+      const = 0;
+};
+
+/// Whether a head has a weight of its own although config.json ties it: where
+/// the files have both with different values, transformers does not tie them.
+/// @param embeddings, heads names of either, of which the first counts that is
+///     there.
+/// @param checkpoint may be null.
+bool has_own_head(
+    const CheckpointTensors* checkpoint,
+    const std::vector<std::string>& embeddings,
+    const std::vector<std::string>& heads);
+
+/// Whether a model has a pooler: its checkpoint has one, or there is none yet.
+/// @param checkpoint may be null.
+/// @param prefix before the model's names in checkpoints with heads.
+bool has_pooler(const CheckpointTensors* checkpoint, const std::string& prefix);
 
 /// Typed access by any of the names that a field has had, in the order of
 /// preference.
 class ConfigFields {
  public:
   /// @param origin of the object, for messages.
-  /// @param has_tensor see FromConfigOptions; empty where there is no
-  ///     checkpoint.
+  /// @param checkpoint null where there is none; outlives this.
   /// @param record where to note what is read; one of its own where null.
   ConfigFields(
       nlohmann::json object,
       std::string origin,
-      HasTensor has_tensor = {},
+      const CheckpointTensors* checkpoint = nullptr,
       std::shared_ptr<FieldRecord> record = {})
       : fields_(std::move(object), std::move(origin)),
-        has_tensor_(std::move(has_tensor)),
+        checkpoint_(checkpoint),
         record_(record ? std::move(record) : std::make_shared<FieldRecord>()) {}
 
   /// bool, int64_t, double or std::string; nothing where all are absent or
@@ -126,10 +147,9 @@ class ConfigFields {
   /// @throws Error on a kind that is not implemented.
   RotaryOptions rotary(int64_t features, int64_t max_positions) const;
 
-  /// What a config.json leaves open, the checkpoint that is to be loaded may
-  /// tell; nothing where there is none.
-  std::optional<bool> checkpoint_has(const std::string& name) const {
-    return has_tensor_ ? std::optional<bool>(has_tensor_(name)) : std::nullopt;
+  /// Null where none will be loaded.
+  const CheckpointTensors* checkpoint() const {
+    return checkpoint_;
   }
 
   const std::string& origin() const {
@@ -142,7 +162,7 @@ class ConfigFields {
 
  private:
   JsonFields fields_;
-  HasTensor has_tensor_;
+  const CheckpointTensors* checkpoint_;
   std::shared_ptr<FieldRecord> record_;
 };
 

@@ -328,6 +328,12 @@ LayerState Decoder::run_layers(
     LayerState state,
     int begin,
     int end) {
+  TESSERA_CHECK(
+      decoder_.layer_drop == 0 || !is_training(),
+      "'layerdrop' of config.json is ",
+      decoder_.layer_drop,
+      ", which leaves out layers while training and is not implemented; set it "
+      "to 0");
   const at::Tensor positions = position_ids(input);
   if (begin == 0) {
     state.hidden = embed(input, positions);

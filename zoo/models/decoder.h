@@ -41,6 +41,9 @@ struct DecoderConfig {
   bool prefix = false;
   std::optional<RotaryOptions> rotary;
   double embedding_dropout = 0;
+  /// Whole layers are left out while training, which is not implemented: a
+  /// model with more than 0 does not train.
+  double layer_drop = 0;
   double deviation = 0.02; ///< of fresh weights
 
   std::vector<TransformerLayerOptions> layers;

@@ -69,7 +69,7 @@ bool Encoder::predicts_tokens() const {
 }
 
 bool Encoder::pools() const {
-  return head_kind_ == EncoderHead::kBase ||
+  return (head_kind_ == EncoderHead::kBase && encoder_.has_pooler) ||
          head_kind_ == EncoderHead::kPreTraining ||
          head_kind_ == EncoderHead::kNextSentence ||
          head_kind_ == EncoderHead::kMultipleChoice ||

@@ -50,6 +50,7 @@ struct EncoderConfig {
   /// Where layers have windows: behind which questions end, which are global
   /// tokens unless the input says which are; see Encoder.
   int64_t separator_id = 0;
+  bool has_pooler = true; ///< of a base model
   /// The first token's features are dropped before they are pooled too, for
   /// classification of sequences (RoBERTa).
   bool dropout_before_pooler = false;

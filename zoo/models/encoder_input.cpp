@@ -87,8 +87,13 @@ void Encoder::check(const ModelInput& given) const {
       encoder_.positions - (encoder_.positions_skip_padding
                                 ? encoder_.padding_id.value_or(0) + 1
                                 : 0);
+  // Padding takes no positions; who has too many tokens waits for the device.
+  const bool fits =
+      length <= most ||
+      (encoder_.positions_skip_padding && !input.position_ids.defined() &&
+       position_ids(input).max().item<int64_t>() < encoder_.positions);
   TESSERA_CHECK(
-      length <= most,
+      fits,
       "sequences of ",
       length,
       " tokens; the model has positions for ",

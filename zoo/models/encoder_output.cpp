@@ -41,7 +41,9 @@ ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
   switch (head_kind_) {
     case EncoderHead::kBase:
       output.last_hidden_state = whole;
-      output.pooler_output = pooled(whole);
+      if (pools()) {
+        output.pooler_output = pooled(whole);
+      }
       break;
     case EncoderHead::kMaskedLm:
       output.loss = predict_tokens(input, state.hidden, output.logits);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/families.h"
 
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
 #include <utility>
 
 namespace tessera::zoo {
@@ -19,6 +22,17 @@ std::vector<ModelFamily> built_in_families() {
 }
 
 namespace {
+
+/// What a family calls the table of tokens, without prefix.
+std::string embedding_in(const NameTable& names) {
+  const auto line = std::find_if(
+      names.base.begin(), names.base.end(), [](const NameRule& rule) {
+        return rule.ours.front() == "embeddings.tokens";
+      });
+  TESSERA_CHECK(
+      line != names.base.end(), "a decoder's names lack 'embeddings.tokens'");
+  return line->theirs;
+}
 
 NameTable names_of(const DecoderFamily& family, DecoderHead head) {
   NameTable names = family.names();
@@ -42,7 +56,18 @@ NameTable names_of(const DecoderFamily& family, DecoderHead head) {
     names.ignored.push_back(other + ".weight");
     names.ignored.push_back(other + ".bias");
   }
+  names.tied = {{family.head + ".weight", embedding_in(names) + ".weight"}};
   return names;
+}
+
+/// Whether config.json ties the head, and the checkpoint has another one.
+bool has_own_head(const DecoderFamily& family, const ConfigFields& fields) {
+  const NameTable names = family.names();
+  const std::string embedding = embedding_in(names) + ".weight";
+  return has_own_head(
+      fields.checkpoint(),
+      {names.prefix + embedding, embedding},
+      {family.head + ".weight"});
 }
 
 DecoderConfig config_of(
@@ -66,12 +91,14 @@ ModelFamily decoder_family(const DecoderFamily& family) {
                const ConfigFields& fields,
                const LayerContext& context,
                nlohmann::json json) -> std::shared_ptr<Model> {
+      DecoderConfig config = config_of(family, head, fields);
+      if (head == DecoderHead::kCausalLm && config.tied_head &&
+          has_own_head(family, fields)) {
+        config.tied_head = false;
+        json["tie_word_embeddings"] = false;
+      }
       return std::make_shared<Decoder>(
-          config_of(family, head, fields),
-          head,
-          context,
-          std::move(json),
-          names_of(family, head));
+          config, head, context, std::move(json), names_of(family, head));
     };
   };
   ModelFamily result{

@@ -64,7 +64,9 @@ void ImageEncoder::make_end() {
   };
   switch (head_kind_) {
     case ImageHead::kBase:
-      pooler_ = whole("pooler", image_.pooler_features);
+      if (image_.pooler_features > 0) {
+        pooler_ = whole("pooler", image_.pooler_features);
+      }
       break;
     case ImageHead::kClassification:
       classifier_ = whole("classifier", image_.classifier.labels);
@@ -121,8 +123,10 @@ ModelOutput ImageEncoder::output(
   switch (head_kind_) {
     case ImageHead::kBase:
       output.last_hidden_state = last;
-      output.pooler_output = activation(image_.pooler_activation)(
-          pooler_.forward(last.select(1, 0)));
+      if (image_.pooler_features > 0) {
+        output.pooler_output = activation(image_.pooler_activation)(
+            pooler_.forward(last.select(1, 0)));
+      }
       break;
     case ImageHead::kClassification:
       add_image_classes(

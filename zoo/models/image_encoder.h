@@ -18,7 +18,7 @@ struct ImageEncoderConfig {
   double embedding_dropout = 0;
   NormOptions norm; ///< behind the layers
   std::vector<TransformerLayerOptions> layers;
-  int64_t pooler_features = 0;
+  int64_t pooler_features = 0; ///< of a base model; 0: it has none
   std::string pooler_activation = "tanh";
   int64_t encoder_stride = 16; ///< of the masked head
   ClassifierOptions classifier;

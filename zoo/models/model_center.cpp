@@ -24,46 +24,89 @@ struct TypeNames {
   const char* activation;
   std::vector<const char*> dropouts;
   /// Features of a head; null where they follow from the others.
-  const char* head;
-  bool scaled; ///< attention
+  const char* head = nullptr;
+  bool scaled = true; ///< attention
+  /// What every model of the type has, and a file may say again.
+  bool post_norm = false;
+  bool norm_bias = true;
+  bool attention_bias = true;
+  bool inner_bias = true;
+  const char* position_kind = "none"; ///< none but learned ones
+  std::vector<Renamed> more = {};
 };
 
 /// GPT-2 and GPT-J.
 TypeNames gpt_names(const char* type) {
   return {
-      type,
-      "n_inner",
-      "layer_norm_epsilon",
-      "n_positions",
-      "activation_function",
-      {"attn_pdrop", "resid_pdrop"},
-      nullptr,
-      true};
+      .model_type = type,
+      .inner = "n_inner",
+      .eps = "layer_norm_epsilon",
+      .positions = "n_positions",
+      .activation = "activation_function",
+      .dropouts = {"attn_pdrop", "resid_pdrop"}};
 }
 
-TypeNames bert_names(const char* type) {
+TypeNames gptj_names() {
+  TypeNames names = gpt_names("gptj");
+  names.attention_bias = false;
+  names.position_kind = "rotary";
+  return names;
+}
+
+/// BERT, RoBERTa and Longformer.
+TypeNames bert_names(const char* type, const std::vector<Renamed>& more = {}) {
   return {
-      type,
-      "intermediate_size",
-      "layer_norm_eps",
-      "max_position_embeddings",
-      "hidden_act",
-      {"attention_probs_dropout_prob", "hidden_dropout_prob"},
-      nullptr,
-      true};
+      .model_type = type,
+      .inner = "intermediate_size",
+      .eps = "layer_norm_eps",
+      .positions = "max_position_embeddings",
+      .activation = "hidden_act",
+      .dropouts = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
+      .post_norm = true,
+      .more = more};
+}
+
+TypeNames llama_names() {
+  return {
+      .model_type = "llama",
+      .inner = "intermediate_size",
+      .eps = "rms_norm_eps",
+      .positions = "max_position_embeddings",
+      .activation = "hidden_act",
+      .dropouts = {"attention_dropout"},
+      .head = "head_dim",
+      .norm_bias = false,
+      .attention_bias = false,
+      .inner_bias = false,
+      .position_kind = "rotary"};
+}
+
+TypeNames opt_names() {
+  return {
+      .model_type = "opt",
+      .inner = "ffn_dim",
+      .eps = "layer_norm_eps", // 1e-5 in all of them
+      .positions = "max_position_embeddings",
+      .activation = "activation_function",
+      .dropouts = {"dropout", "attention_dropout"},
+      .more = {{"pad_token_id", {"pad_token_id"}}}};
 }
 
 /// T5, CPM-1 and CPM-2.
 TypeNames t5_names(const char* type) {
   return {
-      type,
-      "d_ff",
-      "layer_norm_epsilon",
-      "n_positions",
-      "feed_forward_proj",
-      {"dropout_rate"},
-      "d_kv",
-      false};
+      .model_type = type,
+      .inner = "d_ff",
+      .eps = "layer_norm_epsilon",
+      .positions = "n_positions",
+      .activation = "feed_forward_proj",
+      .dropouts = {"dropout_rate"},
+      .head = "d_kv",
+      .scaled = false,
+      .norm_bias = false,
+      .attention_bias = false,
+      .inner_bias = false,
+      .position_kind = "relative"};
 }
 
 const TypeNames& names_of(const ConfigFields& fields) {
@@ -72,16 +115,15 @@ const TypeNames& names_of(const ConfigFields& fields) {
       t5_names("cpm1"),
       t5_names("cpm2"),
       gpt_names("gpt2"),
-      gpt_names("gptj"),
-      {"llama",
-       "intermediate_size",
-       "rms_norm_eps",
-       "max_position_embeddings",
-       "hidden_act",
-       {"attention_dropout"},
-       "head_dim",
-       true},
-      bert_names("roberta"),
+      gptj_names(),
+      llama_names(),
+      bert_names(
+          "longformer",
+          {{"attention_window", {"attention_window"}},
+           {"sep_tok_id", {"sep_token_id"}},
+           {"pad_token_id", {"pad_token_id"}}}),
+      opt_names(),
+      bert_names("roberta", {{"pad_token_id", {"pad_token_id"}}}),
       t5_names("t5")};
   const auto type = fields.get<std::string>({"model_type"}, "");
   std::string list;
@@ -100,7 +142,7 @@ const TypeNames& names_of(const ConfigFields& fields) {
 }
 
 std::vector<Renamed> renamed_fields(const TypeNames& names) {
-  return {
+  std::vector<Renamed> fields = {
       {"vocab_size", {"vocab_size"}},
       {"dim_model", {"hidden_size"}},
       {"num_layers", {"num_hidden_layers"}},
@@ -121,6 +163,20 @@ std::vector<Renamed> renamed_fields(const TypeNames& names) {
       {"cls_head", {"num_labels"}},
       {"ffn_activate_fn", {names.activation}},
       {"dim_head", {names.head == nullptr ? "dim_head" : names.head}}};
+  fields.insert(fields.end(), names.more.begin(), names.more.end());
+  return fields;
+}
+
+/// @throws tessera::Error when the file says what no model of the type has.
+void check_variant(const ConfigFields& fields, const TypeNames& names) {
+  fields.require_only("length_scale", false);
+  fields.require_only("int8", false);
+  fields.require_only("post_layer_norm", names.post_norm);
+  fields.require_only("attn_scale", names.scaled);
+  fields.require_only("norm_bias", names.norm_bias);
+  fields.require_only("att_bias", names.attention_bias);
+  fields.require_only("ffn_bias", names.inner_bias);
+  fields.require_only("pos_bias_type", std::string(names.position_kind));
 }
 
 } // namespace
@@ -134,10 +190,7 @@ nlohmann::json from_model_center(
     const std::string& origin) {
   const ConfigFields fields(config, origin);
   const TypeNames& names = names_of(fields);
-  for (const char* name : {"length_scale", "int8", "post_layer_norm"}) {
-    fields.require_only(name, false);
-  }
-  fields.require_only("attn_scale", names.scaled);
+  check_variant(fields, names);
   nlohmann::json result = {{"model_type", names.model_type}};
   for (const Renamed& renamed : renamed_fields(names)) {
     if (const auto value = fields.json(renamed.theirs)) {

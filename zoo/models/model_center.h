@@ -16,7 +16,8 @@ bool is_model_center(const nlohmann::json& config);
 /// alone (`half`, `..._init_mean`) is left out; its `dropout_p` also drops
 /// inner features of feed-forward layers, which Hugging Face's models do not.
 /// @throws tessera::Error on variants that no model of Hugging Face's has, such
-///     as `length_scale`, and on types that are not implemented.
+///     as `length_scale`, norms before BERT's layers or biases in T5's, and on
+///     types that are not implemented.
 nlohmann::json from_model_center(
     const nlohmann::json& config,
     const std::string& origin);

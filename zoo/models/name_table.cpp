@@ -4,105 +4,22 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/checkpoint_names.h"
+#include "tessera/zoo/models/name_patterns.h"
 
 #include <torch/types.h>
 
-#include <cctype>
 #include <memory>
+#include <utility>
 
 namespace tessera::zoo {
 
 namespace {
 
-/// Whether `text` begins with the pattern, its numbers, and what follows.
-struct Match {
-  bool found = false;
-  std::vector<std::string> numbers;
-  std::string rest;
-};
-
-Match match_start(std::string_view pattern, std::string_view text) {
-  Match match;
-  size_t at = 0;
-  for (const char c : pattern) {
-    if (c != '*') {
-      if (at == text.size() || text[at] != c) {
-        return {};
-      }
-      ++at;
-      continue;
-    }
-    const size_t begin = at;
-    while (at < text.size() &&
-           std::isdigit(static_cast<unsigned char>(text[at])) != 0) {
-      ++at;
-    }
-    if (at == begin) {
-      return {};
-    }
-    match.numbers.emplace_back(text.substr(begin, at - begin));
-  }
-  match.found = true;
-  match.rest = text.substr(at);
-  return match;
-}
-
-/// A module's name with numbers, and its parameter.
-Match match_module(std::string_view pattern, std::string_view name) {
-  Match match = match_start(pattern, name);
-  match.found = match.found && (match.rest.empty() || match.rest == ".weight" ||
-                                match.rest == ".bias");
-  return match;
-}
-
-bool is_ignored(std::string_view pattern, std::string_view name) {
-  if (pattern.ends_with('*')) {
-    return match_start(pattern.substr(0, pattern.size() - 1), name).found;
-  }
-  const Match match = match_start(pattern, name);
-  return match.found && match.rest.empty();
-}
-
-std::string filled(std::string_view pattern, const Match& match) {
-  std::string name;
-  size_t number = 0;
-  for (const char c : pattern) {
-    if (c == '*') {
-      name += match.numbers.at(number++);
-    } else {
-      name += c;
-    }
-  }
-  return name + match.rest;
-}
-
-/// What TensorFlow's checkpoints call the parameters of norms, and the oldest
-/// ones of PyTorch after them.
-std::string modern_name(std::string_view name) {
-  std::string result(name);
-  for (const auto& [old, now] :
-       {std::pair(".gamma", ".weight"), std::pair(".beta", ".bias")}) {
-    if (name.ends_with(old)) {
-      result.replace(result.rfind('.'), std::string::npos, now);
-    }
-  }
-  return result;
-}
-
-/// Whether some line is about a tensor of theirs of this name.
-bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
-  for (const NameRule& rule : rules) {
-    if (match_module(rule.theirs, name).found) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /// The line and the place in it that a parameter has.
 struct Line {
   const NameRule* rule = nullptr;
-  Match match;
+  NameMatch match;
   bool is_head = false;
 };
 
@@ -111,7 +28,7 @@ Line line_of(const NameTable& table, const std::string& name) {
   const auto look = [&](const std::vector<NameRule>& rules, bool is_head) {
     for (const NameRule& rule : rules) {
       for (const std::string& ours : rule.ours) {
-        Match match = match_module(ours, name);
+        NameMatch match = match_module(ours, name);
         if (!match.found) {
           continue;
         }
@@ -269,40 +186,15 @@ std::vector<WeightPiece> WeightNames::pieces_of(
   return pieces;
 }
 
-PiecesOfWeight WeightNames::pieces() const {
-  auto by_name = std::make_shared<
-      std::map<std::string, std::vector<WeightPiece>, std::less<>>>();
+PiecesOfWeight WeightNames::pieces(
+    const std::vector<std::string>& in_files) const {
+  std::map<std::string, std::vector<WeightPiece>, std::less<>> pieces;
   for (const NamedWeight& weight : weights_) {
-    by_name->emplace(weight.name, pieces_of(weight));
+    pieces.emplace(weight.name, pieces_of(weight));
   }
-  return [by_name, table = table_](
-             std::string_view old) -> std::optional<std::vector<WeightPiece>> {
-    std::string modern = modern_name(old);
-    if (!table.other_prefix.empty() && modern.starts_with(table.other_prefix)) {
-      modern.replace(0, table.other_prefix.size(), table.prefix);
-    }
-    const std::string_view name = modern;
-    const std::string with = table.prefix + modern;
-    const std::string_view without = name.starts_with(table.prefix)
-                                         ? name.substr(table.prefix.size())
-                                         : name;
-    for (const std::string_view alias :
-         {name, std::string_view(with), without}) {
-      if (const auto found = by_name->find(alias); found != by_name->end()) {
-        return found->second;
-      }
-    }
-    for (const std::string& pattern : table.ignored) {
-      if (is_ignored(pattern, name) || is_ignored(pattern, without)) {
-        return std::vector<WeightPiece>();
-      }
-    }
-    if (table.is_part &&
-        (has_line(table.base, without) || has_line(table.head, name))) {
-      return std::vector<WeightPiece>();
-    }
-    return std::nullopt;
-  };
+  const auto names = std::make_shared<const CheckpointNames>(
+      table_, std::move(pieces), in_files);
+  return [names](std::string_view name) { return names->pieces_in(name); };
 }
 
 } // namespace tessera::zoo

@@ -52,6 +52,9 @@ struct NameTable {
   /// weights saved twice, heads of another task. `*` stands for a number, at
   /// the end for anything; with the prefix or without.
   std::vector<std::string> ignored;
+  /// Tensors of theirs that are the same, without prefix: where the files lack
+  /// the second, it is read from the first of these that they have.
+  std::vector<std::pair<std::string, std::string>> tied;
   /// The parameters are those of a pipeline's stage, or some of the experts:
   /// tensors that are in a line and not here are other ranks'.
   bool is_part = false;
@@ -102,7 +105,8 @@ class WeightNames {
 
   /// For load_weights(): what of a checkpoint's tensor goes where. Keeps what
   /// it needs; the module may go.
-  PiecesOfWeight pieces() const;
+  /// @param in_files all names of the checkpoint, for NameTable::tied.
+  PiecesOfWeight pieces(const std::vector<std::string>& in_files = {}) const;
 
  private:
   struct Part {

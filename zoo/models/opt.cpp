@@ -43,7 +43,7 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.feed_forward.bias = bias;
   layer.feed_forward.deviation = decoder.deviation;
   layer.dropout = fields.probability({"dropout"}, 0.1);
-  fields.require_only("layerdrop", 0.0);
+  decoder.layer_drop = fields.probability({"layerdrop"});
 
   decoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
   if (pre_norm && !fields.get<bool>({"_remove_final_layer_norm"}, false)) {

@@ -37,13 +37,26 @@ void log_list(
 }
 
 /// config.json of the model as it is now: its dtype may not be the file's.
+at::ScalarType most_frequent(
+    const std::map<std::string, at::ScalarType>& dtypes) {
+  std::map<at::ScalarType, size_t> counts;
+  for (const auto& [name, dtype] : dtypes) {
+    ++counts[dtype];
+  }
+  return std::max_element(
+             counts.begin(),
+             counts.end(),
+             [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
 nlohmann::json config_to_save(
     const Model& model,
     const std::map<std::string, at::ScalarType>& dtypes) {
   nlohmann::json config = model.config();
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (config.contains(key) && !dtypes.empty()) {
-      const at::ScalarType dtype = dtypes.begin()->second;
+      const at::ScalarType dtype = most_frequent(dtypes);
       config[key] = dtype == at::kBFloat16 ? "bfloat16"
                     : dtype == at::kHalf   ? "float16"
                     : dtype == at::kDouble ? "float64"
@@ -77,7 +90,8 @@ WrittenFolder hf_folder(
     const Model& model,
     const fs::path& path,
     const fs::path& tokenizer_folder,
-    const SavedValue& change) {
+    const SavedValue& change,
+    int64_t max_shard_bytes) {
   const auto adapters = adapter_parameters(model);
   TESSERA_CHECK(
       adapters.empty() || change,
@@ -89,6 +103,7 @@ WrittenFolder hf_folder(
   WrittenFolder folder;
   folder.path = path;
   folder.change = change;
+  folder.max_shard_bytes = max_shard_bytes;
   folder.open =
       [&model, path, tokenizer_folder, writer](const ParameterTypes& dtypes) {
         writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
@@ -98,15 +113,85 @@ WrittenFolder hf_folder(
   return folder;
 }
 
-LoadWeightsOptions options_with(const Model& model, const NameTable& table) {
+std::vector<std::string> names_in(const WeightFiles& files) {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : files.entries()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+LoadWeightsOptions options_with(
+    const Model& model,
+    const NameTable& table,
+    const fs::path& folder) {
   LoadWeightsOptions options;
-  options.pieces = WeightNames(model, table).pieces();
+  options.pieces =
+      WeightNames(model, table).pieces(names_in(WeightFiles::open(folder)));
   options.may_be_missing = model.may_be_missing();
   for (const std::string& name : adapter_parameters(model)) {
     options.may_be_missing.push_back(name); // they have files of their own
   }
   return options;
 }
+
+/// A folder's tensors; where its files cannot be read, there are none, and
+/// loading says why.
+class FolderTensors : public CheckpointTensors {
+ public:
+  explicit FolderTensors(const fs::path& folder) {
+    try {
+      files_.emplace(WeightFiles::open(folder));
+    } catch (const Error&) {
+    }
+  }
+
+  bool has(const std::string& name) const override {
+    return find(name) != nullptr;
+  }
+
+  bool differ(const std::string& one, const std::string& other) const override {
+    const SafetensorsEntry* a = find(one);
+    const SafetensorsEntry* b = find(other);
+    return a != nullptr && b != nullptr &&
+           (a->dtype != b->dtype || a->shape != b->shape ||
+            !std::equal(
+                a->data.begin(),
+                a->data.end(),
+                b->data.begin(),
+                b->data.end()));
+  }
+
+  /// The type that each parameter has in the files, of those that they have.
+  std::map<std::string, at::ScalarType> types_of(const Model& model) const {
+    std::map<std::string, at::ScalarType> types;
+    if (!files_) {
+      return types;
+    }
+    const auto pieces =
+        WeightNames(model, model.names()).pieces(names_in(*files_));
+    for (const auto& [name, entry] : files_->entries()) {
+      const at::ScalarType type = scalar_type_of(*entry);
+      for (const WeightPiece& piece :
+           pieces(name).value_or(std::vector<WeightPiece>())) {
+        types[piece.name] = at::isFloatingType(type) ? type : at::kFloat;
+      }
+    }
+    return types;
+  }
+
+ private:
+  /// Null where the files lack it.
+  const SafetensorsEntry* find(const std::string& name) const {
+    if (!files_) {
+      return nullptr;
+    }
+    const auto found = files_->entries().find(name);
+    return found == files_->entries().end() ? nullptr : found->second;
+  }
+
+  std::optional<WeightFiles> files_;
+};
 
 /// Layers divided in all ways but over tensor-parallel ranks.
 LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
@@ -127,7 +212,7 @@ LoadWeightsReport load_fitting(
     const fs::path& folder,
     const FieldRecord& record) {
   try {
-    return load_weights(model, folder, weight_options(model));
+    return load_weights(model, folder, weight_options(model, folder));
   } catch (const Error& error) {
     TESSERA_FAIL(
         error.what(),
@@ -154,8 +239,8 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
       parallel);
 }
 
-LoadWeightsOptions weight_options(const Model& model) {
-  return options_with(model, model.names());
+LoadWeightsOptions weight_options(const Model& model, const fs::path& folder) {
+  return options_with(model, model.names(), folder);
 }
 
 std::shared_ptr<Model> from_pretrained(
@@ -174,18 +259,22 @@ std::shared_ptr<Model> from_pretrained(
           ? options.architecture
           : architecture_with_head(config, options.head, fields.origin());
   const auto record = std::make_shared<FieldRecord>();
+  const FolderTensors tensors(folder);
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
         config,
-        {architecture,
-         options.context,
-         [&](const std::string& name) {
-           return WeightFiles::open(folder).entries().contains(name);
-         },
-         record},
+        {architecture, options.context, &tensors, record},
         fields.origin());
-    convert_deferred(*made, options.dtype);
-    made->to(options.dtype);
+    if (options.dtype) {
+      convert_deferred(*made, *options.dtype);
+      made->to(*options.dtype);
+    } else {
+      const auto types = tensors.types_of(*made);
+      convert_deferred(*made, [&](const std::string& name) {
+        const auto type = types.find(name);
+        return type == types.end() ? at::kFloat : type->second;
+      });
+    }
     return made;
   });
   WeightFiles::open(folder); // what is wrong with the files themselves
@@ -210,19 +299,20 @@ LoadWeightsReport load_pretrained(
     // What is not this stage's is another's, or unexpected: the engine knows.
     table.is_part = false;
   }
-  return engine.load_weights(folder, options_with(model, table));
+  return engine.load_weights(folder, options_with(model, table, folder));
 }
 
 void save_pretrained(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
-    const SavedValue& change) {
+    const SavedValue& change,
+    int64_t max_shard_bytes) {
   check_has_all(model);
   write_folder(
       model,
       WeightNames(model, model.names()),
-      hf_folder(model, folder, tokenizer_folder, change));
+      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
 }
 
 void save_pretrained(
@@ -231,14 +321,15 @@ void save_pretrained(
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
-    const SavedValue& change) {
+    const SavedValue& change,
+    int64_t max_shard_bytes) {
   write_folder(
       engine.whole_models(),
       world,
       [&](const ParameterSizes& sizes) {
         return WeightNames(sizes, model.names());
       },
-      hf_folder(model, folder, tokenizer_folder, change));
+      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
 }
 
 } // namespace tessera::zoo

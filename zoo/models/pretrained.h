@@ -13,6 +13,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 namespace tessera::zoo {
 
@@ -36,8 +37,9 @@ struct FromPretrainedOptions {
   /// Entries that replace those of config.json, such as names of classes.
   nlohmann::json config = nlohmann::json::object();
   LayerContext context; ///< plain or tensor-parallel layers, of which stage
-  /// Of parameters; the file's numbers are converted.
-  at::ScalarType dtype = at::kFloat;
+  /// Of parameters; the file's numbers are converted. Empty: as in the files,
+  /// each parameter for itself.
+  std::optional<at::ScalarType> dtype = at::kFloat;
   /// The model gets no memory: tessera::wrap() reads each rank's part of the
   /// weights only, and materialize() makes it whole. The folder must stay as it
   /// is until then.
@@ -55,7 +57,9 @@ std::shared_ptr<Model> from_pretrained(
 
 /// How the weights of such a folder go into `model`, for
 /// tessera::load_weights() and Engine::load_weights().
-LoadWeightsOptions weight_options(const Model& model);
+LoadWeightsOptions weight_options(
+    const Model& model,
+    const std::filesystem::path& folder);
 
 /// Weights of a folder into the shards of a wrapped model, of which a rank may
 /// have some layers, or parts of them. Collective.
@@ -64,19 +68,24 @@ LoadWeightsReport load_pretrained(
     const Model& model,
     const std::filesystem::path& folder);
 
+/// Of one file of weights: transformers' default.
+inline constexpr int64_t kMaxShardBytes = 50'000'000'000;
+
 /// Writes a folder that transformers loads: config.json, model.safetensors, and
 /// the tokenizer's files from another folder; see HfFolderWriter. With a
 /// tensor-parallel group the parts are gathered one by one: collective over the
 /// group, and its first rank writes. Blocks on the disk.
 /// @param tokenizer_folder may be empty, for none.
 /// @param change of values; adapters are then left out.
+/// @param max_shard_bytes see WrittenFolder.
 /// @throws tessera::Error, also when `model` is sharded by an engine, or has
 ///     adapters and there is no `change`: see save_lora() and save_merged().
 void save_pretrained(
     const Model& model,
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder = {},
-    const SavedValue& change = {});
+    const SavedValue& change = {},
+    int64_t max_shard_bytes = kMaxShardBytes);
 
 /// The same for a wrapped model, one group of parameters at a time; rank 0
 /// writes. Where ranks have parts of the model (EngineOptions::parallel), or of
@@ -88,6 +97,7 @@ void save_pretrained(
     const Model& model,
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder = {},
-    const SavedValue& change = {});
+    const SavedValue& change = {},
+    int64_t max_shard_bytes = kMaxShardBytes);
 
 } // namespace tessera::zoo

@@ -231,7 +231,7 @@ std::shared_ptr<Model> from_config(
           error.what(), "; in this file ", model_center_names(config, origin));
     }
   }
-  const ConfigFields fields(config, origin, options.has_tensor, options.record);
+  const ConfigFields fields(config, origin, options.checkpoint, options.record);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(
       family,

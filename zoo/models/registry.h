@@ -58,9 +58,9 @@ struct FromConfigOptions {
   /// Overrides config.json's, to read an encoder as a classifier, say.
   std::string architecture;
   LayerContext context; ///< plain or tensor-parallel layers
-  /// Of the checkpoint that will be loaded, for what config.json leaves open:
-  /// whether a head is tied. Empty where there is none.
-  HasTensor has_tensor;
+  /// What will be loaded, for what config.json leaves open: whether a head is
+  /// tied. Null for fresh weights.
+  const CheckpointTensors* checkpoint = nullptr;
   /// Gets what was read of config.json, for later messages. May be null.
   std::shared_ptr<FieldRecord> record;
 };

@@ -15,12 +15,15 @@ namespace {
 /// on who wrote it: transformers 5 has `tie_word_embeddings` true for all of
 /// them, and goes by what is in the checkpoint.
 bool is_tied(const ConfigFields& fields, bool scaled) {
-  if (scaled) {
-    return true;
+  if (fields.checkpoint() == nullptr) {
+    return scaled || fields.get<bool>({"tie_word_embeddings"}, true);
   }
-  const auto in_checkpoint = fields.checkpoint_has("lm_head.weight");
-  return in_checkpoint ? !*in_checkpoint
-                       : fields.get<bool>({"tie_word_embeddings"}, true);
+  return !has_own_head(
+      fields.checkpoint(),
+      {"shared.weight",
+       "encoder.embed_tokens.weight",
+       "decoder.embed_tokens.weight"},
+      {"lm_head.weight"});
 }
 
 EncoderDecoderConfig t5_config(const ConfigFields& fields) {
@@ -79,12 +82,16 @@ NameTable gated_names() {
   NameTable table{
       .base = {{"shared", {"embeddings.tokens"}}, {"lm_head", {"head"}}},
       // What is tied, once more; a table of old versions that nothing used.
-      .ignored = {
-          "encoder.embed_tokens.weight",
-          "decoder.embed_tokens.weight",
-          "lm_head.weight",
-          "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."
-          "weight"}};
+      .ignored =
+          {"encoder.embed_tokens.weight",
+           "decoder.embed_tokens.weight",
+           "lm_head.weight",
+           "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias."
+           "weight"},
+      .tied = {
+          {"encoder.embed_tokens.weight", "shared.weight"},
+          {"decoder.embed_tokens.weight", "shared.weight"},
+          {"lm_head.weight", "shared.weight"}}};
   add_half(table, "encoder", "1");
   add_half(table, "decoder", "2");
   return table;

@@ -110,14 +110,14 @@ EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
   encoder.buckets.max_distance =
       fields.size({"relative_attention_max_distance"}, 128);
   TESSERA_CHECK(
-      encoder.buckets.buckets >= 4 && encoder.buckets.buckets % 4 == 0 &&
+      encoder.buckets.buckets >= 4 &&
           encoder.buckets.max_distance > encoder.buckets.buckets / 2,
       fields.origin(),
       ": relative_attention_num_buckets is ",
       encoder.buckets.buckets,
       " and relative_attention_max_distance ",
       encoder.buckets.max_distance,
-      "; the first must be a multiple of 4, the second above half of it");
+      "; the first must be 4 or more, the second above half of it");
   encoder.bias_deviation = attention.deviation;
   encoder.norm = layer.norm;
   encoder.dropout = model.dropout;

@@ -18,8 +18,11 @@ MakeModel make_vit(ImageHead head) {
              const LayerContext& context,
              nlohmann::json json) -> std::shared_ptr<Model> {
     ImageEncoderConfig config = vit_like_config(fields);
-    config.pooler_features =
+    const int64_t pooled =
         fields.size({"pooler_output_size"}, config.norm.features);
+    NameTable names = vit_like_names(head == ImageHead::kBase);
+    config.pooler_features =
+        has_pooler(fields.checkpoint(), names.prefix) ? pooled : 0;
     config.pooler_activation =
         fields.activation({"pooler_act"}, config.pooler_activation);
     config.encoder_stride = fields.size({"encoder_stride"}, 16);
@@ -32,7 +35,6 @@ MakeModel make_vit(ImageHead head) {
         kMostStride,
         " at most");
     config.classifier = ClassifierOptions::from_config(fields);
-    NameTable names = vit_like_names(head == ImageHead::kBase);
     names.head = {{"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
     return std::make_shared<ImageEncoder>(
         config, head, context, std::move(json), std::move(names));

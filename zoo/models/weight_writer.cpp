@@ -3,10 +3,15 @@
 
 #include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/atomic_file.h"
 
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -25,15 +30,57 @@ std::vector<SafetensorsSpec> specs_of(
   return specs;
 }
 
+int64_t bytes_of(const SafetensorsSpec& spec) {
+  auto bytes = static_cast<int64_t>(size_of(spec.dtype));
+  for (const int64_t size : spec.shape) {
+    bytes *= size;
+  }
+  return bytes;
+}
+
+/// "model-00002-of-00003.safetensors"
+std::filesystem::path shard_file(
+    const std::filesystem::path& file,
+    size_t index,
+    size_t count) {
+  std::array<char, 32> numbers{};
+  std::snprintf(
+      numbers.data(), numbers.size(), "-%05zu-of-%05zu", index + 1, count);
+  return file.parent_path() /
+         (file.stem().string() + numbers.data() + file.extension().string());
+}
+
 } // namespace
 
 WeightWriter::WeightWriter(
     const std::filesystem::path& file,
     const WeightNames& names,
-    const std::map<std::string, at::ScalarType>& dtypes)
+    const std::map<std::string, at::ScalarType>& dtypes,
+    int64_t max_shard_bytes)
+    : file_(file), names_(names) {
+  std::vector<std::vector<SafetensorsSpec>> shards(1);
+  int64_t bytes = 0; // of the last shard
+  for (SafetensorsSpec& spec : specs_of(names, dtypes)) {
+    const int64_t own = bytes_of(spec);
+    if (max_shard_bytes > 0 && bytes > 0 && bytes + own > max_shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    bytes += own;
+    total_bytes_ += own;
+    shard_of_.emplace(spec.name, shards.size() - 1);
+    shards.back().push_back(std::move(spec));
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shard_files_.push_back(
+        shards.size() == 1 ? file : shard_file(file, i, shards.size()));
     // transformers refuses files that do not say "pt".
-    : names_(names),
-      writer_(file, specs_of(names, dtypes), {{"format", "pt"}}) {}
+    shards_.emplace_back(
+        shard_files_.back(),
+        std::move(shards[i]),
+        std::map<std::string, std::string>{{"format", "pt"}});
+  }
+}
 
 void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   size_t place = 0;
@@ -53,7 +100,7 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   }
   const at::Tensor whole = weight.assemble(parts);
   if (whole.numel() > 0) {
-    writer_.write(weight.name, raw_bytes(whole));
+    shards_[shard_of_.at(weight.name)].write(weight.name, raw_bytes(whole));
   }
 }
 
@@ -63,7 +110,22 @@ void WeightWriter::commit() {
       "saving '",
       waiting_.begin()->first,
       "': not all of its parts have been added");
-  writer_.commit();
+  for (SafetensorsWriter& shard : shards_) {
+    shard.commit();
+  }
+  if (shards_.size() > 1) {
+    write_index();
+  }
+}
+
+void WeightWriter::write_index() const {
+  nlohmann::json weight_map;
+  for (const auto& [name, shard] : shard_of_) {
+    weight_map[name] = shard_files_[shard].filename().string();
+  }
+  const nlohmann::json index = {
+      {"metadata", {{"total_size", total_bytes_}}}, {"weight_map", weight_map}};
+  write_file_atomically(file_.string() + ".index.json", index.dump(2) + "\n");
 }
 
 std::map<std::string, at::ScalarType> parameter_dtypes(

@@ -5,6 +5,8 @@
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/models/name_table.h"
 
+#include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -17,11 +19,16 @@ namespace tessera::zoo {
 /// them are here.
 class WeightWriter {
  public:
-  /// @param dtype of each parameter of ours.
+  /// @param dtypes of each parameter of ours.
+  /// @param max_shard_bytes of tensors in a file; where they are more, there
+  /// are
+  ///     "model-00001-of-00002.safetensors", ... and an index beside them, as
+  ///     transformers has them. 0: no limit.
   WeightWriter(
       const std::filesystem::path& file,
       const WeightNames& names,
-      const std::map<std::string, at::ScalarType>& dtypes);
+      const std::map<std::string, at::ScalarType>& dtypes,
+      int64_t max_shard_bytes = 0);
 
   /// @param value whole. It is copied if it cannot be written at once.
   void add(const std::string& our_name, const at::Tensor& value);
@@ -30,8 +37,14 @@ class WeightWriter {
   void commit();
 
  private:
+  void write_index() const;
+
+  std::filesystem::path file_;
   const WeightNames& names_;
-  SafetensorsWriter writer_;
+  std::vector<std::filesystem::path> shard_files_;
+  std::deque<SafetensorsWriter> shards_;
+  std::map<std::string, size_t> shard_of_; ///< by their name
+  int64_t total_bytes_ = 0;
   std::map<std::string, std::vector<at::Tensor>> waiting_; ///< by their name
 };
 

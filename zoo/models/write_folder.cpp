@@ -104,7 +104,10 @@ class FolderJob {
       const ParameterTypes& dtypes,
       const WrittenFolder& folder)
       : names_(names), folder_(folder) {
-    guarded([&] { weights_.emplace(folder.open(dtypes), names, dtypes); });
+    guarded([&] {
+      weights_.emplace(
+          folder.open(dtypes), names, dtypes, folder.max_shard_bytes);
+    });
   }
 
   void add(const std::string& name, const at::Tensor& value) {

@@ -33,6 +33,8 @@ struct WrittenFolder {
   std::function<std::filesystem::path(const ParameterTypes& dtypes)> open;
   std::function<void()> commit; ///< with the weights in it
   SavedValue change; ///< empty: values as they are
+  /// Of one file; above it there are several, with an index. 0: no limit.
+  int64_t max_shard_bytes = 0;
 };
 
 /// Writes those parameters of `model` that are in `names`; of a lazy model one
