@@ -17,6 +17,20 @@
 
 namespace tessera {
 
+namespace {
+
+/// A stage, or a list of experts, may have nothing to train where others have.
+bool trains(const Pager& pager) {
+  for (size_t i = 0; i < pager.parameters().size(); ++i) {
+    if (pager.parameter(i).record.tensor.requires_grad()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace
+
 void Engine::check_usable(const char* function) const {
   TESSERA_CHECK(
       !pager_->unwrapped(),
@@ -168,7 +182,7 @@ bool Engine::step() {
   const c10::NoGradGuard no_grad;
   settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
-      pager_->any_gradient(),
+      pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
       "first, with a loss computed from the wrapped module.");
   bool overflow = false;
@@ -307,24 +321,27 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
+  return save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
+}
+
+CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::save: backward has updated some groups already "
       "(update_in_backward). Call step() first.");
-  return save_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
-      folder,
-      keep_last);
+  return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
+  return load_checkpoint({{loaded_part()}, scaler_, states}, path);
+}
+
+CheckpointPart Engine::loaded_part() {
   check_usable("load");
-  return load_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
-      path);
+  return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
 double Engine::learning_rate() const {

@@ -14,12 +14,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
 namespace {
+
+const std::map<std::string, zoo::EarlyStopping> kEarlyStopping{
+    {"no", zoo::EarlyStopping::kNo},
+    {"yes", zoo::EarlyStopping::kYes},
+    {"never", zoo::EarlyStopping::kNever}};
 
 struct GenerateArguments {
   ModelArguments model;
@@ -90,12 +96,15 @@ void write_sequences(
     const at::Tensor& tokens,
     const zoo::ModelInput& prompt) {
   nlohmann::json sequences = nlohmann::json::array();
-  const bool is_padded = prompt.attention_mask.defined();
+  const at::Tensor& mask = prompt.attention_mask;
   for (int64_t row = 0; row < tokens.size(0); ++row) {
     const at::Tensor own = tokens[row].contiguous();
     const int64_t* begin = own.const_data_ptr<int64_t>();
-    const int64_t padding =
-        is_padded ? prompt.attention_mask[row].eq(0).sum().item<int64_t>() : 0;
+    int64_t padding = 0;
+    if (mask.defined()) { // of the text, which may have several rows
+      const int64_t text = row * mask.size(0) / tokens.size(0);
+      padding = mask[text].eq(0).sum().item<int64_t>();
+    }
     sequences.push_back(
         std::vector<int64_t>(begin + padding, begin + own.numel()));
   }
@@ -109,11 +118,13 @@ class GivenOptions {
   explicit GivenOptions(CLI::App& app) : app_(app) {}
 
   template <typename Value>
-  void add(
+  CLI::Option* add(
       const char* name,
       Value zoo::GenerateOptions::*field,
       const char* help) {
-    take_if_given(app_.add_option(name, given_.*field, help), field);
+    CLI::Option* option = app_.add_option(name, given_.*field, help);
+    take_if_given(option, field);
+    return option;
   }
   void add_flag(
       const char* name,
@@ -174,7 +185,8 @@ int run_generate(int argc, char** argv) {
   app.add_option(
          "--output",
          arguments.output,
-         "The JSON file to be written: {\"sequences\": [[...], [...]]}")
+         "The JSON file to be written: {\"sequences\": [[...], [...]]}, those "
+         "of a text one after the other")
       ->required();
   using Options = zoo::GenerateOptions;
   GivenOptions given(app);
@@ -201,6 +213,26 @@ int run_generate(int argc, char** argv) {
       &Options::min_p,
       "Draw from those as likely as this part of the likeliest");
   given.add("--seed", &Options::seed, "Of what is drawn");
+  given.add(
+      "--num-beams",
+      &Options::num_beams,
+      "Above 1: so many texts are followed, the likeliest as a whole wins");
+  given.add(
+      "--length-penalty",
+      &Options::length_penalty,
+      "Of beams: above 0 prefers long texts");
+  given
+      .add(
+          "--early-stopping",
+          &Options::early_stopping,
+          "Of beams: yes stops with as many ended texts as beams, never when "
+          "no "
+          "better one can come, no in between")
+      ->transform(CLI::CheckedTransformer(kEarlyStopping));
+  given.add(
+      "--num-return-sequences",
+      &Options::num_return_sequences,
+      "Of each text: the best beams, or so many draws");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

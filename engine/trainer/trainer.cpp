@@ -66,7 +66,7 @@ int64_t total_steps_of(
 
 TrainingSummary train(
     World& world,
-    Engine& engine,
+    EngineRef engine,
     TrainingTask& task,
     const TrainerOptions& options) {
   const int64_t batches = task.batches_per_epoch();
@@ -138,6 +138,9 @@ TrainingSummary train(
                                  ? engine.clip_grad_norm(options.clip_grad_norm)
                                  : 0;
     const bool is_skipped = !engine.step();
+    if (!is_skipped) {
+      task.after_step(step, total_steps);
+    }
     monitor.end();
 
     progress.steps = step;

@@ -5,13 +5,16 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/expert_engines.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/models/decoder.h"
 #include "zoo/divided_models.h"
+#include "zoo/model_layouts.h"
 
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +36,37 @@ bool is_of_expert(const std::string& name) {
   return name.find(".experts.") != std::string::npos;
 }
 
-void check(World& world, const ParallelSizes& sizes, const char* name) {
+/// Rows whose losses count alike, for the model's head.
+ModelInput input_for(const Model& model) {
+  ModelInput input = labelled_input(kRows, kLength);
+  const auto head = model.config().at("architectures").at(0).get<std::string>();
+  if (head.ends_with("ForTokenClassification")) {
+    input.labels = input.input_ids.remainder(2);
+  } else if (head.ends_with("ForSequenceClassification")) {
+    input.labels = torch::arange(kRows).remainder(2);
+  } else if (head.ends_with("ForQuestionAnswering")) {
+    input.labels = torch::Tensor();
+    for (const char* place : {"start_positions", "end_positions"}) {
+      input.others[place] = torch::randint(kLength, {kRows});
+    }
+  }
+  return input;
+}
+
+/// Rows of one of `count` ranks.
+ModelInput part_of(const ModelInput& whole, int index, int count) {
+  NamedTensors own = whole.named();
+  for (auto& [name, tensor] : own) {
+    tensor = tensor.narrow(0, index * kRows / count, kRows / count);
+  }
+  return ModelInput::from_named(own);
+}
+
+void check(
+    World& world,
+    const ParallelSizes& sizes,
+    const std::string& name,
+    bool sequence = false) {
   SCOPED_TRACE(name);
   ParallelGroups groups(
       world,
@@ -43,16 +76,19 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   Communicator& same = groups[ParallelGroup::kSameExperts];
   Communicator* tensor =
       sizes.tensor > 1 ? &groups[ParallelGroup::kTensor] : nullptr;
-  LayerContext layers =
-      tensor != nullptr ? LayerContext(TensorParallel{tensor}) : LayerContext();
+  LayerContext layers = tensor != nullptr
+                            ? LayerContext(TensorParallel{tensor, sequence})
+                            : LayerContext();
   layers = layers.over_experts({&groups[ParallelGroup::kExpert], &gradients});
   if (sizes.context > 1) {
     layers = layers.over_context({&groups[ParallelGroup::kContext]});
   }
 
-  const ChangedModel changed(name, kBalanced);
+  nlohmann::json changes = kBalanced;
+  changes["num_experts"] = 4; // which the ranks divide
+  const ChangedModel changed(name, changes);
   const auto plain = from_pretrained(changed.folder());
-  ModelInput input = labelled_input(kRows, kLength);
+  const ModelInput input = input_for(*plain);
   const ModelOutput expected = plain->forward(input);
   expected.loss.backward();
 
@@ -61,16 +97,19 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   const int batches = groups.mesh().size(ParallelGroup::kBatches);
   const int own = groups.mesh().index(ParallelGroup::kBatches, world.rank());
   const int64_t rows = kRows / batches;
-  for (at::Tensor* one : {&input.input_ids, &input.labels}) {
-    *one = one->narrow(0, own * rows, rows);
+  const ModelOutput output = model->forward(part_of(input, own, batches));
+  const NamedTensors found = output.named();
+  EXPECT_EQ(found.size(), expected.named().size());
+  for (const auto& [result, tensor] : expected.named()) {
+    SCOPED_TRACE(result);
+    if (result == "aux_loss") { // of all ranks' tokens
+      expect_near(found.at(result).detach(), tensor.detach());
+    } else if (tensor.dim() > 0) {
+      expect_near(
+          found.at(result).detach(),
+          tensor.detach().narrow(0, own * rows, rows));
+    }
   }
-  const ModelOutput output = model->forward(input);
-  expect_near(
-      output.others.at("aux_loss").detach(),
-      expected.others.at("aux_loss").detach());
-  expect_near(
-      output.logits.detach(),
-      expected.logits.detach().narrow(0, own * rows, rows));
   const at::Tensor loss = output.loss.detach().clone();
   gradients.all_reduce_sum(loss, "a test's average").wait();
   expect_near(loss / gradients.size(), expected.loss.detach());
@@ -98,7 +137,14 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   }
 }
 
-constexpr const char* kModels[] = {"qwen2_moe", "qwen3_moe"};
+/// With every head that has a loss.
+std::vector<std::string> models_with_experts() {
+  std::vector<std::string> names = model_names();
+  std::erase_if(names, [](const std::string& name) {
+    return name.find("_moe") == std::string::npos || name.ends_with("_base");
+  });
+  return names;
+}
 
 constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
@@ -128,14 +174,6 @@ std::shared_ptr<Model> trained_alone(
   return model;
 }
 
-ModelInput part_of(const ModelInput& whole, int index, int count) {
-  ModelInput own = whole;
-  for (at::Tensor* one : {&own.input_ids, &own.labels}) {
-    *one = one->narrow(0, index * kRows / count, kRows / count);
-  }
-  return own;
-}
-
 /// Adam divides by the gradient's size: where that is rounding noise, so is the
 /// step, of kRate at most. On average it is not.
 void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
@@ -147,7 +185,7 @@ void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
 
 TEST(ExpertModels, EqualOneRankOverTwo) {
   run_ranks(2, [](World& world) {
-    for (const char* name : kModels) {
+    for (const std::string& name : models_with_experts()) {
       check(world, {.shard = 2, .expert = 2}, name);
       check(world, {.shard = 2, .expert = 1}, name);
     }
@@ -156,10 +194,12 @@ TEST(ExpertModels, EqualOneRankOverTwo) {
 
 TEST(ExpertModels, EqualOneRankOverTwoTimesTwo) {
   run_ranks(4, [](World& world) {
-    for (const char* name : kModels) {
+    for (const std::string& name : models_with_experts()) {
       check(world, {.data = 2, .shard = 2, .expert = 2}, name);
       check(world, {.shard = 4, .expert = 4}, name);
-      check(world, {.shard = 2, .tensor = 2, .expert = 2}, name);
+      for (const bool sequence : {false, true}) {
+        check(world, {.shard = 2, .tensor = 2, .expert = 2}, name, sequence);
+      }
       check(world, {.shard = 2, .context = 2, .expert = 2}, name);
       check(world, {.shard = 1, .tensor = 2, .context = 2, .expert = 2}, name);
     }
@@ -199,33 +239,166 @@ TEST(ExpertModels, TrainAsOneRank) {
   });
 }
 
-// Everything divided: experts over the two ranks that have the same ones, the
-// rest over all four; clipped by one norm, and gone on with from a checkpoint.
-TEST(ExpertModels, TrainAsOneRankUnderEngines) {
-  const TemporaryFolder saved;
-  run_ranks(4, [&](World& world) {
-    const ParallelSizes sizes{.shard = 4, .expert = 2};
-    ParallelGroups groups(
-        world, ParallelMesh(sizes, 4, 4), torch::Device(torch::kCPU));
-    const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
-    std::vector<double> norms;
-    const auto plain = trained_alone(changed, whole, &norms);
+/// A rank's engines, or engine, over a fresh copy of the model.
+class TrainedExperts {
+ public:
+  TrainedExperts(
+      World& world,
+      const ParallelSizes& sizes,
+      const std::filesystem::path& folder)
+      : rank_(world.rank()),
+        groups_(
+            world,
+            ParallelMesh(sizes, world.size(), world.size()),
+            torch::Device(torch::kCPU)) {
+    LayerContext layers =
+        sizes.tensor > 1
+            ? LayerContext(TensorParallel{&groups_[ParallelGroup::kTensor]})
+            : LayerContext();
+    layers = layers.over_experts(
+        {&groups_[ParallelGroup::kExpert],
+         &groups_[ParallelGroup::kGradients]});
+    model_ = from_pretrained(folder, {.context = layers});
+    engine_.emplace(world, model_, engine_options(&groups_.mesh()));
+  }
+
+  static EngineOptions engine_options(const ParallelMesh* mesh) {
     EngineOptions options;
     options.log_memory = false;
     options.sharding.groups.min_group_numel = 1000;
     options.optimizer.lr = kRate;
     options.optimizer.weight_decay = 0.01;
-    const auto make = [&] {
-      return from_pretrained(
-          changed.folder(),
-          {.context = LayerContext().over_experts(
-               {&groups[ParallelGroup::kExpert],
-                &groups[ParallelGroup::kGradients]})});
-    };
-    const auto model = make();
-    // Names before the engines: of the whole model.
-    const size_t parameters = model->named_parameters().size();
+    options.parallel = mesh;
+    return options;
+  }
+
+  EngineRef engine() {
+    return *engine_;
+  }
+  Model& model() {
+    return *model_;
+  }
+
+  /// @param norms of one rank's steps.
+  /// @param saved where the first step's checkpoint goes.
+  void train(
+      const ModelInput& whole,
+      const std::vector<double>& norms,
+      int begin,
+      const std::filesystem::path& saved = {}) {
+    const ModelInput own = part_of(
+        whole,
+        groups_.mesh().index(ParallelGroup::kBatches, rank_),
+        groups_.mesh().size(ParallelGroup::kBatches));
+    for (int step = begin; step < kSteps; ++step) {
+      engine().backward(model_->forward(own).loss);
+      // Float32 sums in another order.
+      const double norm = norms[static_cast<size_t>(step)];
+      EXPECT_NEAR(engine().clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
+      engine().step();
+      if (step == 0 && !saved.empty()) {
+        engine().save(saved, {}, 0);
+      }
+    }
+  }
+
+  /// Of the whole model, on rank 0.
+  std::map<std::string, at::Tensor> values() {
+    std::map<std::string, at::Tensor> all;
+    for (WholeModel& part : engine().whole_models()) {
+      part.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
+        all[tensor.name()] = value.clone();
+      });
+    }
+    return all;
+  }
+
+ private:
+  int rank_;
+  ParallelGroups groups_;
+  std::shared_ptr<Model> model_;
+  std::optional<OwnedEngine> engine_;
+};
+
+constexpr ParallelSizes kLayouts[] = {
+    {.shard = 4, .expert = 2},
+    {.shard = 4, .expert = 4},
+    {.data = 2, .shard = 2, .expert = 2},
+    {.shard = 2, .tensor = 2, .expert = 2},
+    {.shard = 2, .tensor = 2}};
+
+// Everything divided: experts over the ranks that have the same ones, the rest
+// over all; clipped by one norm, gone on with from every other layout's
+// checkpoint, and written as one rank writes it.
+TEST(ExpertModels, TrainAsOneRankUnderEngines) {
+  const TemporaryFolder saved;
+  const auto folder_of = [&](const char* what, size_t layout) {
+    return saved.path() / (what + std::to_string(layout));
+  };
+  run_ranks(4, [&](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    std::vector<double> norms;
+    const auto plain = trained_alone(changed, whole, &norms);
+    const auto expected = plain->named_parameters();
+    for (size_t i = 0; i < std::size(kLayouts); ++i) {
+      SCOPED_TRACE(i);
+      TrainedExperts trained(world, kLayouts[i], changed.folder());
+      trained.train(whole, norms, 0, folder_of("steps", i));
+      const auto values = trained.values();
+      if (world.rank() == 0) {
+        EXPECT_EQ(values.size(), expected.size());
+        for (const auto& [name, value] : values) {
+          SCOPED_TRACE(name);
+          expect_trained(value, expected[name].detach());
+        }
+      }
+      const auto folder = folder_of("model", i);
+      save_pretrained(world, trained.engine(), trained.model(), folder);
+      if (world.rank() == 0) {
+        const auto read = from_pretrained(folder);
+        for (const auto& item : read->named_parameters()) {
+          EXPECT_TRUE(item.value().equal(values.at(item.key()))) << item.key();
+        }
+      }
+    }
+    for (size_t from = 0; from < std::size(kLayouts); ++from) {
+      for (size_t to = 0; to < std::size(kLayouts); ++to) {
+        SCOPED_TRACE(std::to_string(from) + " as " + std::to_string(to));
+        TrainedExperts resumed(world, kLayouts[to], changed.folder());
+        EXPECT_EQ(resumed.engine().load(folder_of("steps", from), {}), 1);
+        resumed.train(whole, norms, 1);
+        const auto values = resumed.values();
+        if (world.rank() == 0) {
+          const auto same = from_pretrained(folder_of("model", from));
+          for (const auto& item : same->named_parameters()) {
+            SCOPED_TRACE(item.key());
+            const at::Tensor& value = values.at(item.key());
+            if (from == to) {
+              EXPECT_TRUE(value.equal(item.value()));
+            } else {
+              expect_trained(value, item.value().detach());
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ExpertModels, SayWhatEnginesRefuse) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert],
+              &groups[ParallelGroup::kGradients]})});
+    EngineOptions options = TrainedExperts::engine_options(nullptr);
     expect_error(
         [&] { Engine(world, model, options); },
         {"expert that other ranks do not have", "ExpertEngines"});
@@ -236,51 +409,6 @@ TEST(ExpertModels, TrainAsOneRankUnderEngines) {
     options.memory.device_bytes = 1 << 30;
     expect_error(
         [&] { ExpertEngines(world, model, options); }, {"memory budget"});
-    options.memory.device_bytes.reset();
-    const ModelInput own = part_of(whole, world.rank(), 4);
-    const auto train = [&](Model& one, ExpertEngines& engines, int begin) {
-      for (int step = begin; step < kSteps; ++step) {
-        engines.backward(one.forward(own).loss);
-        // Float32 sums in another order.
-        const double norm = norms[static_cast<size_t>(step)];
-        EXPECT_NEAR(engines.clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
-        engines.step();
-        if (step == 0) {
-          engines.save(saved.path());
-        }
-      }
-    };
-    const auto compare = [&](ExpertEngines& engines) {
-      size_t seen = 0;
-      const auto expected = plain->named_parameters();
-      engines.for_each_parameter(
-          [&](const std::string& name, const at::Tensor& value) {
-            SCOPED_TRACE(name);
-            expect_trained(value, expected[name].detach());
-            ++seen;
-          });
-      EXPECT_EQ(seen, parameters);
-    };
-    ExpertEngines engines(world, model, options);
-    train(*model, engines, 0);
-    compare(engines);
-
-    const auto again = make();
-    ExpertEngines resumed(world, again, options);
-    EXPECT_EQ(resumed.load(saved.path()), 1);
-    train(*again, resumed, 1);
-    std::map<std::string, at::Tensor> values;
-    engines.for_each_parameter(
-        [&](const std::string& name, const at::Tensor& value) {
-          values[name] = value.clone();
-        });
-    resumed.for_each_parameter(
-        [&](const std::string& name, const at::Tensor& value) {
-          EXPECT_TRUE(value.equal(values.at(name))) << name;
-        });
-    expect_error(
-        [&] { resumed.load(saved.path() / "absent"); },
-        {"experts-", "of-2", "is not there"});
   });
 }
 

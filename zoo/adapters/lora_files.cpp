@@ -238,7 +238,7 @@ void save_lora(
     const Model& model,
     const fs::path& folder) {
   write_folder(
-      engine,
+      EngineRef(engine).whole_models(),
       world,
       [&](const ParameterSizes& sizes) {
         return WeightNames(

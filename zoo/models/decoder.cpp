@@ -98,14 +98,11 @@ Decoder::Decoder(
   if (config.rotary) {
     rotary_frequencies(*config.rotary, 1); // says what is wrong with them
   }
-  TESSERA_CHECK(
-      !config.router_losses || stage().is_whole(),
-      "losses of routers (output_router_logits) are taken over all layers, and "
-      "this is one of a pipeline's stages; leave them off, or use a pipeline "
-      "size of 1");
+  decoder_.router_losses =
+      config.router_losses && head == DecoderHead::kCausalLm;
   make_embeddings();
   layers_ = register_module(
-      "layers", make_layers(context_, completed(config), stage().own()));
+      "layers", make_layers(context_, completed(decoder_), stage().own()));
   if (stage().has_last()) {
     const NumberedInit init(stage().count());
     make_end();
@@ -338,6 +335,9 @@ LayerState Decoder::run_layers(
   const LayerInput layer =
       layer_input(input, positions, state.hidden.scalar_type());
   run_range(layers_, begin, end, layer, input.hidden_states, state);
+  if (decoder_.router_losses && input.cache == nullptr) {
+    add_routed(input, begin, end, state);
+  }
   return state;
 }
 

@@ -55,6 +55,34 @@ DecoderConfig llama_like_config(
   return decoder;
 }
 
+void set_attention_bias(
+    DecoderConfig& decoder,
+    bool query_key_value,
+    bool output) {
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    AttentionOptions& attention = layer.attention;
+    attention.query_bias = attention.key_bias = query_key_value;
+    attention.value_bias = query_key_value;
+    attention.output_bias = output;
+  }
+}
+
+void add_query_key_norms(DecoderConfig& decoder) {
+  for (TransformerLayerOptions& layer : decoder.layers) {
+    layer.attention.query_key_norm = layer.norm;
+  }
+}
+
+NameTable with_query_key_norms(NameTable table) {
+  for (const std::string part : {"q", "k"}) {
+    table.base.push_back(
+        {"layers.*.self_attn." + part + "_norm",
+         {part == "q" ? "layers.*.attention.query_norm"
+                      : "layers.*.attention.key_norm"}});
+  }
+  return table;
+}
+
 void read_windows(
     const ConfigFields& fields,
     DecoderConfig& decoder,

@@ -58,8 +58,7 @@ void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
       "save_pretrained: this rank's model is a pipeline's stage, or has some "
-      "of the experts only. Give the engine too, which gathers stages; with "
-      "divided experts load a checkpoint into a whole model, and save that.");
+      "of the experts only. Give the engine too, which gathers them.");
 }
 
 /// The names of all adapters' parameters.
@@ -228,17 +227,13 @@ void save_pretrained(
 
 void save_pretrained(
     const World& world,
-    Engine& engine,
+    EngineRef engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
     const SavedValue& change) {
-  TESSERA_CHECK(
-      !has_divided_experts(model),
-      "save_pretrained: this rank has some of the experts only; load a "
-      "checkpoint of it into a whole model, and save that.");
   write_folder(
-      engine,
+      engine.whole_models(),
       world,
       [&](const ParameterSizes& sizes) {
         return WeightNames(sizes, model.names());

@@ -93,11 +93,8 @@ NameTable expert_names() {
 
 DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
-  const bool bias = fields.get<bool>({"qkv_bias"}, true);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.query_bias = layer.attention.key_bias = bias;
-    layer.attention.value_bias = bias;
-  }
+  set_attention_bias(
+      decoder, fields.get<bool>({"qkv_bias"}, true), /*output=*/false);
   read_windows(fields, decoder, [](size_t layer, size_t most) {
     return layer % 2 == 0 && layer < most;
   });
@@ -109,12 +106,8 @@ DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
 DecoderConfig qwen3_moe_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    AttentionOptions& attention = layer.attention;
-    attention.query_bias = attention.key_bias = bias;
-    attention.value_bias = attention.output_bias = bias;
-    attention.query_key_norm = layer.norm;
-  }
+  set_attention_bias(decoder, bias, bias);
+  add_query_key_norms(decoder);
   read_windows(fields, decoder, [](size_t, size_t) { return true; });
   add_experts(fields, decoder, std::nullopt);
   return decoder;
@@ -134,12 +127,7 @@ NameTable qwen2_moe_names() {
 }
 
 NameTable qwen3_moe_names() {
-  NameTable table = expert_names();
-  table.base.push_back(
-      {"layers.*.self_attn.q_norm", {"layers.*.attention.query_norm"}});
-  table.base.push_back(
-      {"layers.*.self_attn.k_norm", {"layers.*.attention.key_norm"}});
-  return table;
+  return with_query_key_norms(expert_names());
 }
 
 } // namespace
