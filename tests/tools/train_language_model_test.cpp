@@ -196,6 +196,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"
         << result.output;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong")) << expected;
   };
   fails(1, {}, "model.folder is");
   fails(1, {fresh(), "model.folder=x"}, "one of them");
