@@ -71,6 +71,16 @@ void GenerateOptions::check() const {
       min_new_tokens,
       "; it must be at most max_new_tokens, ",
       max_new_tokens);
+  TESSERA_CHECK(
+      num_beams == 1 || !do_sample,
+      "num_beams is ",
+      num_beams,
+      " and do_sample true: beams are not drawn here; choose one of both");
+  TESSERA_CHECK(
+      do_sample || num_return_sequences <= num_beams,
+      "num_return_sequences is ",
+      num_return_sequences,
+      "; it must be 1, up to num_beams, or of draws (do_sample) any number");
 }
 
 void GenerateOptions::check_values(const std::string& place) const {
@@ -101,17 +111,11 @@ void GenerateOptions::check_values(const std::string& place) const {
   check_range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0, up to 1");
   check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
-  TESSERA_CHECK(
-      num_beams == 1 || !do_sample,
-      "num_beams is ",
-      num_beams,
-      " and do_sample true: beams are not drawn here; choose one of both");
   check_range(
       "num_return_sequences",
       num_return_sequences,
-      num_return_sequences >= 1 &&
-          (do_sample || num_return_sequences <= num_beams),
-      "1, up to num_beams, or of draws (do_sample) any number");
+      num_return_sequences >= 1,
+      "1 or more");
 }
 
 GenerateOptions generate_options(const std::filesystem::path& folder) {
