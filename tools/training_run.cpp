@@ -168,7 +168,6 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   check(config.engine);
   install_cpu_memory_counter();
   World& world = init_on(config.device);
-  prepare_run_folder(world, config.trainer.run_folder, resolved);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   tell_layout(world, parallel);
@@ -193,6 +192,8 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
         ", ",
         steps_text(world, parallel, config, *task));
   }
+  // Now that all of it fits: a run that is refused leaves no folder.
+  prepare_run_folder(world, config.trainer.run_folder, resolved);
   model->train();
   const TrainingSummary summary = train(world, engine, *task, config.trainer);
   const auto score = program.score(parallel, engine, *model);

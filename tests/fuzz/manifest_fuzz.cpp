@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tessera;
   static const TemporaryFolder folder;
   const std::filesystem::path file = folder / "manifest.json";
+  std::filesystem::remove(file); // truncating one waits for the disk
   std::ofstream(file, std::ios::binary) << text_of(data, size);
   try {
     to_text(read_manifest(folder.path()));

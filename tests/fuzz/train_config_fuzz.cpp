@@ -2,6 +2,7 @@
 // A configuration of `tessera train`, of any bytes.
 
 #include "fuzz/fuzz_target.h"
+#include "tessera/zoo/tasks/examples_config.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/language_model_config.h"
 
@@ -13,6 +14,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   nlohmann::ordered_json resolved;
   try {
     read_finetune_config(file.path(), {}, &resolved);
+  } catch (const Error&) {
+  }
+  try {
+    read_examples_config(file.path(), {}, &resolved);
   } catch (const Error&) {
   }
   try {

@@ -196,6 +196,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"
         << result.output;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong")) << expected;
   };
   fails(1, {}, "model.folder is");
   fails(1, {fresh(), "model.folder=x"}, "one of them");
@@ -206,6 +207,14 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {fresh(), "parallel.expert=2"}, "ExpertEngines");
   fails(1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model does not");
   fails(1, {fresh(), "task=lm"}, "language_model");
+  fails(
+      1,
+      {fresh(), "model.max_length=17", "parallel.sequence=true"},
+      "parallel.sequence has no effect");
+  fails(
+      2,
+      {fresh(), "parallel.pipeline=2", "parallel.schedule=interleaved"},
+      "parallel.chunks is 1; raise that to 2");
   std::ofstream(folder_ / "short.bin") << "ab";
   fails(
       1,

@@ -150,6 +150,8 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
       refused.output.find("tensor 2 does not have exactly 1 ranks"),
       std::string::npos)
       << refused.output;
+  EXPECT_NE(refused.output.find("launch --nproc 2"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "refused"));
 }
 
 TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {

@@ -237,9 +237,11 @@ int64_t ConfigFields::kv_heads(
       shown(names),
       " is ",
       value,
-      ", which does not divide 'num_attention_heads', ",
+      ", and ",
+      value,
+      " heads of keys and values do not divide 'num_attention_heads', ",
       heads,
-      "; each head of keys and values serves as many of them");
+      "; each of them serves as many of those");
   return value;
 }
 

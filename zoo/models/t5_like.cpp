@@ -3,7 +3,6 @@
 
 #include "tessera/zoo/layers/activation.h"
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -28,13 +27,17 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
       options.activation = "gelu_new";
     }
   }
-  const auto known = activation_names();
-  TESSERA_CHECK(
-      std::find(known.begin(), known.end(), options.activation) != known.end(),
-      fields.origin(),
-      ": 'feed_forward_proj' is '",
-      fields.get<std::string>({"feed_forward_proj"}, ""),
-      "'; it must be an activation, as relu, or a gated one, as gated-gelu");
+  try {
+    activation(options.activation); // is there one?
+  } catch (const Error& error) {
+    TESSERA_FAIL(
+        fields.origin(),
+        ": 'feed_forward_proj' is '",
+        fields.get<std::string>({"feed_forward_proj"}, ""),
+        "'; ",
+        error.what(),
+        "; it can be gated, as in gated-gelu");
+  }
 }
 
 void add_head(NameTable& table, EncoderDecoderHead head) {
