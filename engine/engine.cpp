@@ -321,24 +321,27 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
+  return save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
+}
+
+CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::save: backward has updated some groups already "
       "(update_in_backward). Call step() first.");
-  return save_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
-      folder,
-      keep_last);
+  return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
+  return load_checkpoint({{loaded_part()}, scaler_, states}, path);
+}
+
+CheckpointPart Engine::loaded_part() {
   check_usable("load");
-  return load_checkpoint(
-      {*pager_, *optimizer_, scaler_, *module_, states, file_groups_.get()},
-      path);
+  return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
 double Engine::learning_rate() const {

@@ -30,6 +30,7 @@
 namespace tessera {
 
 class Checkpointable;
+struct CheckpointPart;
 struct FileGroups;
 class PipelineExecutor;
 class WholeModel;
@@ -264,11 +265,16 @@ class Engine {
   friend std::vector<TensorSummary> inspect_tensor(
       Engine& engine,
       const TensorRecorder& recorder);
+  friend class ExpertEngines;
   void join_model_ranks(
       World& world,
       const ParallelMesh& mesh,
       const OptimizerOptions& optimizer);
   void check_usable(const char* function) const;
+  /// What save() writes and load() reads. @throws tessera::Error when that
+  /// cannot be now.
+  CheckpointPart saved_part();
+  CheckpointPart loaded_part();
   /// Makes the gradients final, those of other stages' copies included.
   void settle_gradients(const RankIntent& intent);
   void check_keeps_gradients(const char* function) const;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/expert_engines.h"
 
-#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 
-#include <ATen/ops/full.h>
-
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -28,38 +26,13 @@ const ParallelMesh& mesh_of(const EngineOptions& options) {
   return *options.parallel;
 }
 
-std::unordered_map<std::string, std::string> whole_names(
-    const torch::nn::Module& module,
-    const torch::nn::Module& list) {
-  std::unordered_map<const c10::TensorImpl*, std::string> of_tensor;
-  for (const auto& item : module.named_parameters()) {
-    of_tensor.emplace(item.value().unsafeGetTensorImpl(), item.key());
-  }
-  std::unordered_map<std::string, std::string> names;
-  for (const auto& item : list.named_parameters()) {
-    names.emplace(item.key(), of_tensor.at(item.value().unsafeGetTensorImpl()));
-  }
-  return names;
-}
-
-/// "2-of-4": the first ranks of the groups that have the same experts, counted.
-std::string part_name(const ParallelMesh& mesh, int rank) {
-  const auto groups = mesh.groups(ParallelGroup::kSameExperts);
-  const auto own = std::find(
-      groups.begin(),
-      groups.end(),
-      mesh.ranks(ParallelGroup::kSameExperts, rank));
-  return std::to_string(own - groups.begin() + 1) + "-of-" +
-         std::to_string(groups.size());
-}
-
 EngineOptions of_rest(EngineOptions options) {
   options.sharding.groups.ignored.modules = is_divided_experts;
   return options;
 }
 
-EngineOptions of_experts_alone(EngineOptions options) {
-  options.parallel = nullptr;
+EngineOptions of_experts(EngineOptions options, const ParallelMesh& mesh) {
+  options.parallel = &mesh;
   options.log_memory = false;
   return options;
 }
@@ -75,15 +48,11 @@ ExpertEngines::ExpertEngines(
 ExpertEngines::ExpertEngines(
     World& world,
     const std::shared_ptr<torch::nn::Module>& module,
-    std::shared_ptr<torch::nn::Module> list,
+    std::shared_ptr<torch::nn::Module> experts,
     const EngineOptions& options)
-    : names_(whole_names(*module, *list)),
-      part_(part_name(mesh_of(options), world.rank())),
-      same_experts_(world.part(
-          world.unique_name("experts"),
-          mesh_of(options).ranks(ParallelGroup::kSameExperts, world.rank()))),
+    : experts_mesh_(mesh_of(options).of_experts()),
       rest_(world, module, of_rest(options)),
-      experts_(*same_experts_, std::move(list), of_experts_alone(options)) {}
+      experts_(world, std::move(experts), of_experts(options, experts_mesh_)) {}
 
 void ExpertEngines::backward(const at::Tensor& loss) {
   rest_.backward(loss); // the experts' parameters are reached by it
@@ -103,15 +72,9 @@ double ExpertEngines::clip_grad_norm(double max_norm, double p) {
       " and p ",
       p,
       "; they must be above 0, and p finite.");
-  const double of_rest = rest_.grad_norm(p);
-  // Each part of the experts is counted by all ranks that have it.
-  const at::Tensor of_experts = at::full(
-      {1},
-      std::pow(experts_.grad_norm(p), p) / same_experts_->size(),
-      at::kDouble);
-  rest_.sum_over_ranks(of_experts);
-  const double norm =
-      std::pow(std::pow(of_rest, p) + of_experts.item<double>(), 1 / p);
+  const double norm = std::pow(
+      std::pow(rest_.grad_norm(p), p) + std::pow(experts_.grad_norm(p), p),
+      1 / p);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1)) {
     rest_.multiply_gradients(factor);
@@ -142,39 +105,32 @@ void ExpertEngines::sum_over_ranks(const at::Tensor& values) {
 void ExpertEngines::for_each_parameter(
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   rest_.for_each_parameter(visit);
-  experts_.for_each_parameter(
-      [&](const std::string& name, const at::Tensor& value) {
-        visit(names_.at(name), value);
-      });
+  experts_.for_each_parameter(visit);
 }
 
-std::filesystem::path ExpertEngines::of_experts(
-    const std::filesystem::path& folder) const {
-  return folder / ("experts-" + part_);
+std::vector<WholeModel> ExpertEngines::whole_models() {
+  std::vector<WholeModel> models;
+  models.push_back(rest_.whole_model());
+  models.push_back(experts_.whole_model());
+  return models;
 }
 
 std::filesystem::path ExpertEngines::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  // First, and one more is kept: the rest's latest always has its experts.
-  experts_.save(of_experts(folder), {}, keep_last == 0 ? 0 : keep_last + 1);
-  return rest_.save(folder, states, keep_last);
+  return save_checkpoint(
+      {{rest_.saved_part(), experts_.saved_part()}, rest_.scaler_, states},
+      folder,
+      keep_last);
 }
 
 int64_t ExpertEngines::load(
-    const std::filesystem::path& folder,
+    const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  const std::filesystem::path own = of_experts(folder);
-  TESSERA_CHECK(
-      std::filesystem::is_directory(own),
-      "ExpertEngines::load: ",
-      own,
-      " is not there; a model's experts are loaded on as many ranks as they "
-      "were saved by, with the layers divided in the same way.");
-  const std::filesystem::path latest = find_checkpoint(folder);
-  experts_.load(own / latest.filename());
-  return rest_.load(latest, states);
+  return load_checkpoint(
+      {{rest_.loaded_part(), experts_.loaded_part()}, rest_.scaler_, states},
+      path);
 }
 
 } // namespace tessera

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace tessera {
@@ -21,6 +20,9 @@ namespace tessera {
 ///
 /// Not with float16, whose loss scaling each would do for itself, nor with a
 /// memory budget, which would hold for each.
+///
+/// The checkpoints of a model are the same whether its experts are divided or
+/// not: Engine reads and writes them too.
 class ExpertEngines {
  public:
   /// Collective.
@@ -51,41 +53,35 @@ class ExpertEngines {
 
   bool step();
   void zero_grad();
+  double learning_rate() const {
+    return rest_.learning_rate();
+  }
   void set_learning_rate(double lr);
   void sum_over_ranks(const at::Tensor& values);
 
-  /// Experts with the names that they have in the whole model; each rank visits
-  /// its own.
+  /// Each rank visits its own experts.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
-  /// Writes "step-N" in `folder`, and of each part of the experts "step-N" in
-  /// "experts-I". Those that are there before stay complete whenever the job
-  /// dies. @return the checkpoint of the rest.
+  /// Of the rest, and of all experts.
+  std::vector<WholeModel> whole_models();
+
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},
       int keep_last = 0);
-
-  /// Takes the latest checkpoint in a folder over, on as many expert, tensor
-  /// and pipeline ranks as it was saved by. @throws tessera::Error as
-  /// Engine::load(), and when the ranks divide experts otherwise.
   int64_t load(
-      const std::filesystem::path& folder,
+      const std::filesystem::path& path,
       const std::vector<Checkpointable*>& states = {});
 
  private:
   ExpertEngines(
       World& world,
       const std::shared_ptr<torch::nn::Module>& module,
-      std::shared_ptr<torch::nn::Module> list,
+      std::shared_ptr<torch::nn::Module> experts,
       const EngineOptions& options);
-  std::filesystem::path of_experts(const std::filesystem::path& folder) const;
 
-  /// Names in the whole model by those in the list of experts.
-  std::unordered_map<std::string, std::string> names_;
-  std::string part_; ///< which experts: this one of so many
-  std::unique_ptr<World> same_experts_;
+  ParallelMesh experts_mesh_;
   Engine rest_;
   Engine experts_;
 };

@@ -43,11 +43,7 @@ DividedModel::DividedModel(const ModelArguments& arguments)
     EngineOptions engine_options;
     engine_options.log_memory = false;
     engine_options.parallel = parallel_.mesh_if_given();
-    if (arguments.parallel.sizes.expert > 1) {
-      expert_engines_.emplace(world_, model_, engine_options);
-    } else {
-      engine_.emplace(world_, model_, engine_options);
-    }
+    engine_.emplace(world_, model_, engine_options);
   } else {
     materialize(*model_);
   }

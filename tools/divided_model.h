@@ -2,7 +2,7 @@
 #pragma once
 // A model of a folder, for programs that only compute with it.
 
-#include "tessera/engine/expert_engines.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/model.h"
 
@@ -47,8 +47,7 @@ class DividedModel {
   World& world_;
   ParallelRun parallel_;
   std::shared_ptr<zoo::Model> model_;
-  std::optional<Engine> engine_;
-  std::optional<ExpertEngines> expert_engines_; ///< where ranks divide experts
+  std::optional<OwnedEngine> engine_; ///< none where this rank has all
 };
 
 } // namespace tessera

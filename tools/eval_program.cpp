@@ -1,35 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a classifier on
-// held-out texts.
+// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores what `tessera
+// train` has trained on held-out data.
 
 #include "program_main.h"
+#include "task_program.h"
+#include "training_run.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/finetune_config.h"
-#include "tessera/zoo/tasks/text_classification_task.h"
-#include "tessera/zoo/tasks/text_classifier.h"
 
+#include <torch/utils.h>
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <utility>
 
 namespace tessera {
 
 namespace {
 
+namespace fs = std::filesystem;
+
+/// What is to be scored.
+struct Trained {
+  fs::path config;
+  std::vector<std::string> overrides;
+  fs::path adapter; ///< on the base model; may be empty
+};
+
+/// Of a run folder, the exported model in place of what its training began
+/// with.
+Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
+  Trained trained{run / "config.json", std::move(overrides), {}};
+  if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
+    trained.adapter = run / "adapter"; // of LoRA that was not merged
+    return trained;
+  }
+  const auto config =
+      parse_json(read_text_file(trained.config), trained.config.string());
+  std::vector<std::string> first{"model.folder=" + (run / "model").string()};
+  if (config.contains("model") && config["model"].contains("config")) {
+    first.emplace_back("model.config=");
+  }
+  trained.overrides.insert(
+      trained.overrides.begin(), first.begin(), first.end());
+  return trained;
+}
+
+void score(const Trained& trained) {
+  const auto program =
+      make_task_program(trained.config, trained.overrides, nullptr);
+  TrainingConfig& config = program->config();
+  check(config.engine);
+  config.engine.log_memory = false; // it is that of training
+  World& world = init_on(config.device);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  torch::manual_seed(config.seed); // what an adapter's base model lacks
+  const auto model = program->make_model(
+      world,
+      parallel,
+      trained.adapter.empty() ? ModelState::kTrained : ModelState::kAdapted);
+  if (!trained.adapter.empty()) {
+    zoo::load_lora(*model, trained.adapter);
+  }
+  auto engine = wrap_model(world, parallel, config, model);
+  const auto result = program->score(parallel, engine, *model);
+  TESSERA_CHECK(
+      result.has_value(),
+      "data.heldout: there is nothing to score; name a file with "
+      "data.heldout=FILE");
+  if (world.rank() == 0) {
+    std::printf("%s\n", result->text.c_str());
+  }
+}
+
 int run_eval(int argc, char** argv) {
-  CLI::App app("Scores a classifier on held-out texts", "tessera eval");
+  CLI::App app("Scores a trained model on held-out data", "tessera eval");
   std::string path;
   std::vector<std::string> overrides;
   app.add_option(
          "run",
          path,
          "Run folder of `tessera train`, or a configuration file whose "
-         "model.folder is a fine-tuned classifier")
+         "model.folder is a trained model")
       ->required();
   app.add_option(
       "overrides", overrides, "key.path=value, in place of the file's value");
@@ -37,55 +93,9 @@ int run_eval(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  const bool is_run_folder = std::filesystem::is_directory(path);
-  const auto exported = std::filesystem::path(path) / "model";
-  const auto adapter = std::filesystem::path(path) / "adapter";
-  // Of LoRA that was not merged: the base model, and the adapter.
-  const bool has_adapter =
-      is_run_folder && !exists(exported) && std::filesystem::exists(adapter);
-  if (is_run_folder && !has_adapter) {
-    overrides.insert(overrides.begin(), "model.folder=" + exported.string());
-  }
-  FinetuneConfig config = read_finetune_config(
-      is_run_folder ? std::filesystem::path(path) / "config.json"
-                    : std::filesystem::path(path),
-      overrides,
-      nullptr);
-
-  check(config.engine);
-  config.engine.log_memory = false; // it is that of training
-
-  World& world = init_on(config.device);
-  const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
-  ParallelRun parallel(world, config.parallel, /*micro_batches=*/1);
-  std::vector<std::string> labels;
-  if (has_adapter) {
-    labels = labels_of(read_labelled_texts(config.train_file, config.columns));
-  }
-  const auto model = lazy_text_classifier(
-      config.model_folder, labels, zoo::layer_context(parallel));
-  if (has_adapter) {
-    zoo::load_lora(*model, adapter);
-  }
-  move_module(*model, world.device());
-  const auto examples = encode_labelled_texts(
-      read_labelled_texts(config.heldout_file, config.columns),
-      classes_of(*model),
-      tokenizer,
-      config.max_length);
-  config.engine.parallel = parallel.mesh_if_given();
-  auto engine = wrap(model, config.engine);
-  const auto score = evaluate_text_classification(
-      parallel, engine, *model, tokenizer, examples, config.batch_size);
-  if (world.rank() == 0) {
-    std::printf(
-        "accuracy %.1f %% of %lld texts, loss %.4f "
-        "(always guessing the most frequent label: %.1f %%)\n",
-        100 * score.accuracy,
-        static_cast<long long>(score.examples),
-        score.loss,
-        100 * majority_share(examples));
-  }
+  score(
+      fs::is_directory(path) ? trained_in(path, std::move(overrides))
+                             : Trained{path, std::move(overrides), {}});
   return 0;
 }
 

@@ -14,12 +14,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
 namespace {
+
+const std::map<std::string, zoo::EarlyStopping> kEarlyStopping{
+    {"no", zoo::EarlyStopping::kNo},
+    {"yes", zoo::EarlyStopping::kYes},
+    {"never", zoo::EarlyStopping::kNever}};
 
 struct GenerateArguments {
   ModelArguments model;
@@ -90,12 +96,15 @@ void write_sequences(
     const at::Tensor& tokens,
     const zoo::ModelInput& prompt) {
   nlohmann::json sequences = nlohmann::json::array();
-  const bool is_padded = prompt.attention_mask.defined();
+  const at::Tensor& mask = prompt.attention_mask;
   for (int64_t row = 0; row < tokens.size(0); ++row) {
     const at::Tensor own = tokens[row].contiguous();
     const int64_t* begin = own.const_data_ptr<int64_t>();
-    const int64_t padding =
-        is_padded ? prompt.attention_mask[row].eq(0).sum().item<int64_t>() : 0;
+    int64_t padding = 0;
+    if (mask.defined()) { // of the text, which may have several rows
+      const int64_t text = row * mask.size(0) / tokens.size(0);
+      padding = mask[text].eq(0).sum().item<int64_t>();
+    }
     sequences.push_back(
         std::vector<int64_t>(begin + padding, begin + own.numel()));
   }
@@ -109,17 +118,32 @@ class GivenOptions {
   explicit GivenOptions(CLI::App& app) : app_(app) {}
 
   template <typename Value>
-  void add(
+  CLI::Option* add(
       const char* name,
       Value zoo::GenerateOptions::*field,
       const char* help) {
-    take_if_given(app_.add_option(name, given_.*field, help), field);
+    CLI::Option* option = app_.add_option(name, given_.*field, help);
+    take_if_given(option, field);
+    return option;
   }
   void add_flag(
       const char* name,
       bool zoo::GenerateOptions::*field,
       const char* help) {
     take_if_given(app_.add_flag(name, given_.*field, help), field);
+  }
+
+  /// @throws tessera::Error when an option is given that only drawn tokens
+  ///     have, and they are not.
+  void check_used(const zoo::GenerateOptions& options) const {
+    for (const char* const name :
+         {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
+      TESSERA_CHECK(
+          options.do_sample || app_.count(name) == 0,
+          name,
+          " is for tokens that are drawn, and these are the likeliest ones; "
+          "give --sample too, or leave it out");
+    }
   }
 
   zoo::GenerateOptions over(zoo::GenerateOptions options) const {
@@ -161,7 +185,8 @@ int run_generate(int argc, char** argv) {
   app.add_option(
          "--output",
          arguments.output,
-         "The JSON file to be written: {\"sequences\": [[...], [...]]}")
+         "The JSON file to be written: {\"sequences\": [[...], [...]]}, those "
+         "of a text one after the other")
       ->required();
   using Options = zoo::GenerateOptions;
   GivenOptions given(app);
@@ -188,12 +213,33 @@ int run_generate(int argc, char** argv) {
       &Options::min_p,
       "Draw from those as likely as this part of the likeliest");
   given.add("--seed", &Options::seed, "Of what is drawn");
+  given.add(
+      "--num-beams",
+      &Options::num_beams,
+      "Above 1: so many texts are followed, the likeliest as a whole wins");
+  given.add(
+      "--length-penalty",
+      &Options::length_penalty,
+      "Of beams: above 0 prefers long texts");
+  given
+      .add(
+          "--early-stopping",
+          &Options::early_stopping,
+          "Of beams: yes stops with as many ended texts as beams, never when "
+          "no "
+          "better one can come, no in between")
+      ->transform(CLI::CheckedTransformer(kEarlyStopping));
+  given.add(
+      "--num-return-sequences",
+      &Options::num_return_sequences,
+      "Of each text: the best beams, or so many draws");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
   const zoo::GenerateOptions options =
       given.over(zoo::generate_options(arguments.model.model));
   options.check();
+  given.check_used(options);
 
   DividedModel divided(arguments.model);
   const zoo::ModelInput prompt =

@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training_run.h"
 
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/sharding/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 
+#include <torch/utils.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdio>
+#include <optional>
 #include <system_error>
 
 namespace tessera {
 
-std::string task_of(
-    const std::filesystem::path& file,
-    const std::vector<std::string>& overrides) {
-  nlohmann::json config = parse_json(read_text_file(file), file.string());
-  for (const std::string& one : overrides) {
-    apply_override(config, one);
-  }
-  const auto task = config.find("task");
-  return task != config.end() && task->is_string() ? task->get<std::string>()
-                                                   : "";
-}
+namespace {
 
+/// Rank 0 makes the run's folder and writes the configuration there.
 void prepare_run_folder(
     const World& world,
     const std::filesystem::path& folder,
@@ -46,12 +40,15 @@ void prepare_run_folder(
   write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
 }
 
+/// Says who works with whom, where ranks divide the model.
 void tell_layout(const World& world, const ParallelRun& parallel) {
   if (world.rank() == 0 && parallel.batches().count < world.size()) {
     log_info(parallel.mesh().table());
   }
 }
 
+/// Adds the adapter that is trained in place of the model, where the
+/// configuration has one, and says how large it is.
 void add_lora(
     const TrainingConfig& config,
     const World& world,
@@ -81,6 +78,8 @@ void add_lora(
       " parameters are trained on this rank");
 }
 
+/// Writes to the run's folder what was trained: the model for transformers, or
+/// the adapter for PEFT. Collective.
 void export_model(
     const TrainingConfig& config,
     const World& world,
@@ -99,6 +98,7 @@ void export_model(
   }
 }
 
+/// What export_model() writes, for people.
 const char* exported_folders(const TrainingConfig& config) {
   if (!config.lora) {
     return "model/";
@@ -106,6 +106,7 @@ const char* exported_folders(const TrainingConfig& config) {
   return config.lora->merge ? "adapter/, model/" : "adapter/";
 }
 
+/// "N steps of M examples over R rank(s)".
 std::string steps_text(
     const World& world,
     const ParallelRun& parallel,
@@ -115,9 +116,90 @@ std::string steps_text(
       total_steps_of(config.trainer, task),
       " steps of ",
       config.batch_size * config.trainer.accumulate * parallel.batches().count,
-      " texts over ",
+      " examples over ",
       world.size(),
       " rank(s)");
+}
+
+void tell_result(
+    const TrainingConfig& config,
+    const TrainingSummary& summary,
+    const std::optional<TaskScore>& score) {
+  const std::string folder = config.trainer.run_folder.string();
+  std::printf(
+      "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n",
+      static_cast<long long>(summary.steps),
+      summary.seconds,
+      summary.tokens_per_s,
+      summary.last_loss);
+  nlohmann::ordered_json result{
+      {"steps", summary.steps},
+      {"seconds", summary.seconds},
+      {"tokens_per_s", summary.tokens_per_s},
+      {"last_loss", summary.last_loss}};
+  if (score) {
+    std::printf("held-out %s\n", score->text.c_str());
+    result.update(score->values);
+  }
+  std::printf(
+      "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
+      "result.json, %s\n",
+      folder.c_str(),
+      exported_folders(config));
+  write_file_atomically(
+      config.trainer.run_folder / "result.json", result.dump(2) + "\n");
+}
+
+} // namespace
+
+Engine wrap_model(
+    const World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const std::shared_ptr<zoo::Model>& model) {
+  move_module(*model, world.device());
+  model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
+  config.engine.parallel = parallel.mesh_if_given();
+  return wrap(model, config.engine);
+}
+
+void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
+  TrainingConfig& config = program.config();
+  check(config.engine);
+  install_cpu_memory_counter();
+  World& world = init_on(config.device);
+  prepare_run_folder(world, config.trainer.run_folder, resolved);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  tell_layout(world, parallel);
+  torch::manual_seed(config.seed); // fresh weights, alike on all ranks
+  const auto model = program.make_model(world, parallel, ModelState::kFirst);
+  add_lora(config, world, *model);
+  Engine engine = wrap_model(world, parallel, config, model);
+  config.trainer.parallel = &parallel;
+  config.trainer.random_seed = config.seed;
+  const auto task = program.make_task(
+      model,
+      engine,
+      parallel,
+      {parallel.batches(),
+       config.batch_size,
+       config.seed,
+       parallel.one_batch()});
+  if (world.rank() == 0) {
+    log_info(
+        "training on ",
+        program.data_text(),
+        ", ",
+        steps_text(world, parallel, config, *task));
+  }
+  model->train();
+  const TrainingSummary summary = train(world, engine, *task, config.trainer);
+  const auto score = program.score(parallel, engine, *model);
+  export_model(config, world, engine, *model);
+  if (world.rank() == 0) {
+    tell_result(config, summary, score);
+  }
 }
 
 } // namespace tessera

@@ -18,14 +18,22 @@ namespace tessera {
 
 struct FileGroups;
 
-/// What a checkpoint is of.
-struct CheckpointSubject {
+/// Parameters that one pager divides.
+struct CheckpointPart {
   Pager& pager;
   ShardedOptimizer& optimizer;
-  LossScaler& scaler;
   torch::nn::Module& module; ///< for its buffers
-  std::vector<Checkpointable*> states; ///< of the user's
   FileGroups* groups; ///< null: every rank has the whole module
+};
+
+/// What a checkpoint is of.
+struct CheckpointSubject {
+  /// Together the model; no parameter is in two of them. The steps and the
+  /// learning rate are the first one's. Over the ranks of the job, which are
+  /// numbered alike in all.
+  std::vector<CheckpointPart> parts;
+  LossScaler& scaler;
+  std::vector<Checkpointable*> states; ///< of the user's
 };
 
 /// Collective; blocks on the disk. @return the checkpoint's folder.

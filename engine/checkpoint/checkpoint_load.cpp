@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint.h"
 
-#include "tessera/engine/checkpoint/checkpoint_reader.h"
+#include "tessera/engine/checkpoint/part_loading.h"
 #include "tessera/engine/checkpoint/rng_state.h"
-#include "tessera/engine/checkpoint/subject_tensors.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
@@ -11,7 +10,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <map>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -27,35 +26,18 @@ class Loading {
  public:
   Loading(
       const CheckpointSubject& subject,
-      const WholeModel& model,
+      const std::vector<WholePart>& parts,
       const fs::path& path)
       : subject_(subject),
-        model_(model),
+        parts_(parts),
+        job_(parts.front().model.job()),
         reader_(find_checkpoint(path)),
-        tensors_(tensors_of(subject, model)) {
-    check_parameters();
-    for (const SubjectPiece& piece : tensors_.pieces) {
-      reader_.check_elements(
-          saved_name(piece.parameter), piece.state, piece.stretch);
+        tensors_(tensors_of(parts)) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      loadings_.emplace_back(
+          parts[i], tensors_[i], reader_, job_, saved_rank());
     }
-    for (const SubjectWhole& whole : tensors_.wholes) {
-      wholes_.push_back(same_shape(
-          any_tensor(
-              0, "whole/" + whole.state + "/" + saved_name(whole.parameter)),
-          whole.values,
-          whole.parameter));
-    }
-    for (const SubjectOpaque& opaque : tensors_.opaques) {
-      check_same_layout();
-      opaques_.push_back(
-          reader_.tensor(model.job().rank(), "opaque/" + opaque.name));
-    }
-    for (const auto& [name, values] : tensors_.buffers) {
-      buffers_.push_back(same_shape(
-          any_tensor(saved_rank().value_or(0), "buffer/" + name),
-          values,
-          name));
-    }
+    check_nothing_is_left();
     states_.emplace_back(&rng_, find_state(rng_));
     for (Checkpointable* state : subject.states) {
       states_.emplace_back(state, find_state(*state));
@@ -67,18 +49,12 @@ class Loading {
   }
 
   void apply() {
-    load_pieces();
-    for (size_t i = 0; i < wholes_.size(); ++i) {
-      tensors_.wholes[i].values.copy_(wholes_[i]);
+    for (PartLoading& loading : loadings_) {
+      loading.apply();
     }
-    for (size_t i = 0; i < opaques_.size(); ++i) {
-      tensors_.opaques[i].load(opaques_[i]);
-    }
-    for (size_t i = 0; i < buffers_.size(); ++i) {
-      tensors_.buffers[i].second.copy_(buffers_[i]);
-    }
-    apply_counters();
-    subject_.pager.invalidate();
+    const auto& scale = reader_.manifest().engine.at("loss_scale");
+    subject_.scaler.restore(
+        {scale.at("scale"), scale.at("good_steps"), scale.at("skipped_steps")});
     // The generators last: what came before may have used them.
     for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
       if (state->second) {
@@ -93,132 +69,37 @@ class Loading {
   /// draw the same random numbers: where it is of another size, all of them
   /// take over the same rank's.
   std::optional<int> saved_rank() const {
-    const JobRanks& job = model_.job();
     const int saved = reader_.manifest().tensor_ranks;
-    const int rank = job.rank() / job.tensor_size() * saved +
-                     (saved == job.tensor_size() ? job.tensor_rank() : 0);
+    const int rank = job_.rank() / job_.tensor_size() * saved +
+                     (saved == job_.tensor_size() ? job_.tensor_rank() : 0);
     return rank < reader_.world_size() ? std::optional(rank) : std::nullopt;
   }
 
-  /// A tensor of rank `r`, or of another one where that has none.
-  at::Tensor any_tensor(int r, const std::string& name) {
-    return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
-  }
-
-  void check_same_layout() const {
-    const JobRanks& job = model_.job();
-    const CheckpointManifest& saved = reader_.manifest();
-    TESSERA_CHECK(
-        reader_.world_size() == job.size() &&
-            saved.tensor_ranks == job.tensor_size() &&
-            saved.stages == job.stages(),
-        "load: the state of a user's optimizer was saved by ",
-        reader_.world_size(),
-        " ranks (tensor ",
-        saved.tensor_ranks,
-        ", pipeline ",
-        saved.stages,
-        ") and cannot be divided over ",
-        job.size(),
-        " (tensor ",
-        job.tensor_size(),
-        ", pipeline ",
-        job.stages(),
-        "); load with as many ranks.");
-  }
-
-  /// The name that a parameter of the model has in the checkpoint.
-  const std::string& saved_name(const std::string& name) const {
-    return saved_names_.at(name);
-  }
-
-  void check_parameters() {
-    const SavedParameters& saved = reader_.manifest().parameters;
-    std::map<std::string, std::string> saved_by;
-    for (const auto& [name, parameter] : saved) {
-      saved_by.emplace(name, name);
-    }
-    for (const auto& [name, parameter] : saved) {
-      for (const std::string& alias : parameter.aliases) {
-        saved_by.emplace(alias, name);
+  void check_nothing_is_left() const {
+    const auto is_known = [&](const std::string& name) {
+      return std::any_of(
+          parts_.begin(), parts_.end(), [&](const WholePart& one) {
+            return one.model.find(name) != nullptr;
+          });
+    };
+    for (const auto& [name, parameter] : reader_.manifest().parameters) {
+      if (is_known(name) ||
+          std::any_of(
+              parameter.aliases.begin(), parameter.aliases.end(), is_known)) {
+        continue;
       }
-    }
-    for (const auto& group : subject_.pager.groups()) {
-      for (const PagedParameter& parameter : group->parameters()) {
-        check_parameter(parameter.record, saved_by);
+      std::vector<std::string> names;
+      for (const WholePart& one : parts_) {
+        const auto own = one.model.parameter_names();
+        names.insert(names.end(), own.begin(), own.end());
       }
-    }
-    for (const auto& [name, parameter] : saved) {
-      const auto is_known = [&](const std::string& one) {
-        return model_.find(one) != nullptr;
-      };
-      TESSERA_CHECK(
-          is_known(name) ||
-              std::any_of(
-                  parameter.aliases.begin(), parameter.aliases.end(), is_known),
+      TESSERA_FAIL(
           "load: the checkpoint has a parameter '",
           name,
           "' that the model has not; the nearest is '",
-          nearest_name(name, model_.parameter_names()),
+          nearest_name(name, names),
           "'. Build the model as it was saved.");
     }
-  }
-
-  void check_parameter(
-      const ParameterRecord& record,
-      const std::map<std::string, std::string>& saved_by) {
-    const WholeTensor& whole = *model_.find(record.name());
-    const auto name = std::find_if(
-        whole.names.begin(), whole.names.end(), [&](const std::string& one) {
-          return saved_by.count(one) > 0;
-        });
-    if (name == whole.names.end()) {
-      std::vector<std::string> names;
-      for (const auto& [known, parameter] : saved_by) {
-        names.push_back(known);
-      }
-      TESSERA_FAIL(
-          "load: the checkpoint has no parameter '",
-          record.name(),
-          "'; the nearest is '",
-          nearest_name(record.name(), names),
-          "'. Build the model as it was saved.");
-    }
-    const std::string& key = saved_by.at(*name);
-    saved_names_[whole.name()] = key;
-    const SavedParameter& saved = reader_.manifest().parameters.at(key);
-    const std::vector<int64_t> strides = model_.job().part_of(record.tensor)
-                                             ? row_major_strides(whole.sizes)
-                                             : record.tensor.strides().vec();
-    TESSERA_CHECK(
-        whole.sizes == saved.sizes && strides == saved.strides,
-        "load: parameter '",
-        record.name(),
-        "' has shape ",
-        c10::IntArrayRef(whole.sizes),
-        " and strides ",
-        c10::IntArrayRef(strides),
-        "; in the checkpoint they are ",
-        c10::IntArrayRef(saved.sizes),
-        " and ",
-        c10::IntArrayRef(saved.strides),
-        ". Build the model as it was saved.");
-  }
-
-  static at::Tensor same_shape(
-      at::Tensor loaded,
-      const at::Tensor& own,
-      const std::string& name) {
-    TESSERA_CHECK(
-        loaded.sizes() == own.sizes(),
-        "load: '",
-        name,
-        "' has shape ",
-        own.sizes(),
-        "; in the checkpoint it is ",
-        loaded.sizes(),
-        ". Build the model as it was saved.");
-    return loaded;
   }
 
   std::optional<CheckpointState> find_state(const Checkpointable& state) {
@@ -238,44 +119,13 @@ class Loading {
         found->second, reader_.tensors(*rank, "state/" + state.name() + "/")};
   }
 
-  void load_pieces() {
-    PieceReader own(tensors_);
-    for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
-      const SubjectPiece& piece = tensors_.pieces[i];
-      reader_.read_elements(
-          saved_name(piece.parameter),
-          piece.state,
-          piece.stretch,
-          own.values(piece));
-      if (i + 1 == tensors_.pieces.size() ||
-          tensors_.pieces[i + 1].tensor != piece.tensor) {
-        own.store();
-      }
-    }
-  }
-
-  void apply_counters() {
-    const CheckpointManifest& manifest = reader_.manifest();
-    for (OptimizedParameter& parameter : subject_.optimizer.parameters()) {
-      const std::string& name = model_.find(parameter.name())->name();
-      parameter.steps = manifest.parameters.at(saved_name(name)).steps;
-    }
-    subject_.optimizer.set_steps(manifest.step);
-    subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
-    const auto& scale = manifest.engine.at("loss_scale");
-    subject_.scaler.restore(
-        {scale.at("scale"), scale.at("good_steps"), scale.at("skipped_steps")});
-  }
-
   const CheckpointSubject& subject_;
-  const WholeModel& model_;
+  const std::vector<WholePart>& parts_;
+  const JobRanks& job_;
   CheckpointReader reader_;
-  std::map<std::string, std::string> saved_names_;
-  SubjectTensors tensors_;
+  std::vector<SubjectTensors> tensors_; ///< of each part
+  std::deque<PartLoading> loadings_;
   RngState rng_;
-  std::vector<at::Tensor> wholes_;
-  std::vector<at::Tensor> opaques_;
-  std::vector<at::Tensor> buffers_;
   std::vector<std::pair<Checkpointable*, std::optional<CheckpointState>>>
       states_;
 };
@@ -301,18 +151,17 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
-  WholeModel model(
-      JobRanks(subject.pager, subject.groups, subject.module),
-      subject.pager,
-      subject.module);
-  JobRanks& job = model.job();
+  std::vector<WholePart> parts = whole_parts_of(subject);
+  JobRanks& job = parts.front().model.job();
   std::optional<Loading> loading;
   job.on_all_ranks("load: reading the checkpoint", [&] {
-    loading.emplace(subject, model, path);
+    loading.emplace(subject, parts, path);
   });
   check_same_step(job, loading->step());
   // Gradients of before have no meaning after.
-  subject.pager.settle_gradients();
+  for (const CheckpointPart& part : subject.parts) {
+    part.pager.settle_gradients();
+  }
   job.on_all_ranks("load", [&] { loading->apply(); });
   return loading->step();
 }

@@ -12,6 +12,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <deque>
 #include <functional>
 #include <set>
 #include <utility>
@@ -117,15 +118,13 @@ class Share {
   bool is_first_;
 };
 
-SavedRank write_rank(
-    const CheckpointSubject& subject,
-    const WholeModel& model,
-    const fs::path& folder) {
-  const int rank = model.job().rank();
-  const SubjectTensors tensors = tensors_of(subject, model);
-  const Share share(subject.pager, model);
-  RankFile file;
-  PieceReader reader(tensors);
+/// @param file outlives `tensors` and `reader`.
+void add_tensors(
+    const WholePart& saved,
+    const SubjectTensors& tensors,
+    PieceReader& reader,
+    RankFile& file) {
+  const Share share(saved.part.pager, saved.model);
   for (const SubjectPiece& piece : tensors.pieces) {
     if (share.has(piece)) {
       file.add(
@@ -155,6 +154,19 @@ SavedRank write_rank(
   for (const auto& [name, values] : tensors.buffers) {
     file.add({.name = "buffer/" + name}, values);
   }
+}
+
+SavedRank write_rank(
+    const CheckpointSubject& subject,
+    const std::vector<WholePart>& parts,
+    int rank,
+    const fs::path& folder) {
+  const std::vector<SubjectTensors> tensors = tensors_of(parts);
+  std::deque<PieceReader> readers;
+  RankFile file;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    add_tensors(parts[i], tensors[i], readers.emplace_back(tensors[i]), file);
+  }
   file.add_state(RngState());
   for (const Checkpointable* state : subject.states) {
     if (rank == 0 || state->is_per_rank()) {
@@ -164,12 +176,10 @@ SavedRank write_rank(
   return file.write(folder, rank);
 }
 
-/// The parameters of this rank's stage.
-SavedParameters parameters_of(
-    const CheckpointSubject& subject,
-    const WholeModel& model) {
-  SavedParameters parameters;
-  for (const auto& group : subject.pager.groups()) {
+/// Adds the parameters of this rank's stage.
+void add_parameters(const WholePart& saved, SavedParameters& parameters) {
+  const auto& [part, model] = saved;
+  for (const auto& group : part.pager.groups()) {
     for (const PagedParameter& parameter : group->parameters()) {
       const at::Tensor& tensor = parameter.record.tensor;
       const WholeTensor& whole = *model.find(parameter.record.name());
@@ -181,20 +191,20 @@ SavedParameters parameters_of(
           {whole.names.begin() + 1, whole.names.end()}};
     }
   }
-  for (const OptimizedParameter& parameter : subject.optimizer.parameters()) {
+  for (const OptimizedParameter& parameter : part.optimizer.parameters()) {
     parameters[model.find(parameter.name())->name()].steps = parameter.steps;
   }
-  return parameters;
 }
 
 CheckpointManifest describe(
     const CheckpointSubject& subject,
     const JobRanks& job) {
   CheckpointManifest manifest;
-  manifest.step = subject.optimizer.steps();
+  const ShardedOptimizer& optimizer = subject.parts.front().optimizer;
+  manifest.step = optimizer.steps();
   const LossScaler::State scaler = subject.scaler.state();
   manifest.engine = {
-      {"learning_rate", subject.optimizer.learning_rate()},
+      {"learning_rate", optimizer.learning_rate()},
       {"loss_scale",
        {{"scale", scaler.scale},
         {"good_steps", scaler.good_steps},
@@ -230,13 +240,10 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
-  WholeModel model(
-      JobRanks(subject.pager, subject.groups, subject.module),
-      subject.pager,
-      subject.module);
-  JobRanks& job = model.job();
-  const fs::path path =
-      checkpoint_path(fs::absolute(folder), subject.optimizer.steps());
+  std::vector<WholePart> parts = whole_parts_of(subject);
+  JobRanks& job = parts.front().model.job();
+  const fs::path path = checkpoint_path(
+      fs::absolute(folder), subject.parts.front().optimizer.steps());
   job.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
     if (job.rank() == 0) {
@@ -245,9 +252,11 @@ fs::path save_checkpoint(
   });
   job.on_all_ranks("save: writing the checkpoint", [&] {
     const fs::path partial = partial_folder_of(path);
-    RankReport report{write_rank(subject, model, partial), {}};
-    if (job.is_first_of_stage()) {
-      report.parameters = parameters_of(subject, model);
+    RankReport report{write_rank(subject, parts, job.rank(), partial), {}};
+    for (const WholePart& saved : parts) {
+      if (saved.model.job().is_first_of_stage()) {
+        add_parameters(saved, report.parameters);
+      }
     }
     write_file_atomically(
         partial / rank_file(job.rank(), ".json"), to_text(report));

@@ -100,20 +100,20 @@ class Collector : public StateVisitor {
 };
 
 void add_masters(
-    const CheckpointSubject& subject,
+    const CheckpointPart& own_part,
     const Naming& naming,
     SubjectTensors& tensors) {
-  ShardedOptimizer& optimizer = subject.optimizer;
-  for (size_t g = 0; g < subject.pager.groups().size(); ++g) {
-    const ParamGroup& group = *subject.pager.groups()[g];
+  ShardedOptimizer& optimizer = own_part.optimizer;
+  const Pager& pager = own_part.pager;
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    const ParamGroup& group = *pager.groups()[g];
     tensors.tensors.push_back(
         {group.master_dtype(),
          [&optimizer, g] { return optimizer.load_master(g); },
          [&optimizer, g](const at::Tensor& values) {
            optimizer.store_master(g, values);
          }});
-    const FlatSpan shard =
-        group.layout().shard(subject.pager.mesh().shard_rank);
+    const FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
     for (const PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
       const auto part = naming.part(parameter.record.tensor, own);
@@ -131,26 +131,55 @@ void add_masters(
   }
 }
 
-} // namespace
-
-SubjectTensors tensors_of(
-    const CheckpointSubject& subject,
-    const WholeModel& model) {
+/// @param index of the part.
+SubjectTensors tensors_of_part(
+    const CheckpointPart& part,
+    const WholeModel& model,
+    size_t index) {
   SubjectTensors tensors;
   const Naming naming(model);
-  add_masters(subject, naming, tensors);
-  const ShardMesh& mesh = subject.pager.mesh();
+  add_masters(part, naming, tensors);
+  const ShardMesh& mesh = part.pager.mesh();
   Collector collector(
       tensors,
-      subject.pager,
+      part.pager,
       naming,
       ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
-          std::to_string(mesh.shard_size));
-  subject.optimizer.visit_state(collector);
-  for (const auto& buffer : subject.module.named_buffers()) {
+          std::to_string(mesh.shard_size) +
+          (index == 0 ? "" : ".group-" + std::to_string(index)));
+  part.optimizer.visit_state(collector);
+  if (index > 0) {
+    return tensors;
+  }
+  for (const auto& buffer : part.module.named_buffers()) {
     if (buffer.value().defined()) {
       tensors.buffers.emplace_back(buffer.key(), buffer.value());
     }
+  }
+  return tensors;
+}
+
+} // namespace
+
+WholePart::WholePart(const CheckpointPart& own)
+    : part(own),
+      model(
+          JobRanks(own.pager, own.groups, own.module),
+          own.pager,
+          own.module) {}
+
+std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject) {
+  std::vector<WholePart> parts;
+  for (const CheckpointPart& part : subject.parts) {
+    parts.emplace_back(part);
+  }
+  return parts;
+}
+
+std::vector<SubjectTensors> tensors_of(const std::vector<WholePart>& parts) {
+  std::vector<SubjectTensors> tensors;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    tensors.push_back(tensors_of_part(parts[i].part, parts[i].model, i));
   }
   return tensors;
 }

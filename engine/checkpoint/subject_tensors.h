@@ -57,9 +57,21 @@ struct SubjectTensors {
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };
 
-SubjectTensors tensors_of(
-    const CheckpointSubject& subject,
-    const WholeModel& model);
+/// A part, and what it is over all ranks.
+struct WholePart {
+  /// Collective.
+  explicit WholePart(const CheckpointPart& own);
+
+  CheckpointPart part;
+  WholeModel model;
+};
+
+/// Collective. @return those of the subject, in its order.
+std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject);
+
+/// Of each part. Buffers are with the first one, whose module has the others in
+/// it.
+std::vector<SubjectTensors> tensors_of(const std::vector<WholePart>& parts);
 
 /// The values of one piece after the other, holding one tensor at a time.
 class PieceReader {

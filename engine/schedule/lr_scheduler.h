@@ -3,14 +3,13 @@
 // Walks an engine's learning rate along a schedule.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 
 #include <cstdint>
 #include <string>
 
 namespace tessera {
-
-class Engine;
 
 /// ```
 /// LrScheduler scheduler(engine.learning_rate(), options);
@@ -28,7 +27,7 @@ class LrScheduler : public Checkpointable {
 
   /// Sets it and counts the step; once for each Engine::step(), before the
   /// backward that leads to it.
-  void step(Engine& engine);
+  void step(EngineRef engine);
 
   /// Stretches the schedule, for a run whose length has changed.
   void set_total_steps(int64_t total_steps);

@@ -2,7 +2,7 @@
 #pragma once
 // The losses of some steps, added up where they are computed.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -24,7 +24,7 @@ class LossMeter {
   /// What was added since the last call, which were `steps` steps. Of ranks
   /// that see the same batch one is to add. Collective; blocks.
   /// @param batches different ones that the ranks see at a time.
-  Totals take(Engine& engine, int batches, int64_t steps);
+  Totals take(EngineRef engine, int batches, int64_t steps);
 
  private:
   at::Tensor sum_; ///< float64

@@ -2,7 +2,7 @@
 #pragma once
 // Forwards and backwards of an optimizer step.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/engine/trainer/training_task.h"
@@ -19,7 +19,7 @@ class MicroBatches {
   /// All references outlive this.
   /// @throws tessera::Error for pipeline stages and a task without.
   MicroBatches(
-      Engine& engine,
+      EngineRef engine,
       TrainingTask& task,
       const World& world,
       const TrainerOptions& options,
@@ -37,7 +37,7 @@ class MicroBatches {
   template <typename Forward>
   auto with_random_key(int64_t step, int64_t micro, const Forward& forward);
 
-  Engine& engine_;
+  EngineRef engine_;
   TrainingTask& task_;
   PipelineTask* stages_; ///< null where the task has none
   PipelineExecutor* pipeline_; ///< null without stages

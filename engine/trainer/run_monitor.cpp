@@ -36,7 +36,7 @@ void check_finite(double loss, int64_t first_step, int64_t last_step) {
 
 RunMonitor::RunMonitor(
     const World& world,
-    Engine& engine,
+    EngineRef engine,
     const TrainerOptions& options,
     int64_t total_steps,
     int64_t done_steps)
@@ -47,7 +47,7 @@ RunMonitor::RunMonitor(
       batches_(batch_share(world, options)),
       tells_loss_(
           options.parallel == nullptr || options.parallel->tells_loss()),
-      device_(engine.device()),
+      device_(engine.main().device()),
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,
@@ -55,7 +55,7 @@ RunMonitor::RunMonitor(
       options.log_every,
       "; give the number of steps between lines of the log, at least 1.");
   if (options.step_timing) {
-    timing_.emplace(device_, engine.transfer_waits());
+    timing_.emplace(device_, engine_.main().transfer_waits());
   }
   if (world.rank() == 0) {
     log_ = std::make_unique<TrainingLog>(
@@ -128,7 +128,7 @@ void RunMonitor::write(
 
 void RunMonitor::tell_skipped(int64_t step) {
   if (log_) {
-    if (const auto line = skipped_.add(step, engine_.loss_scale())) {
+    if (const auto line = skipped_.add(step, engine_.main().loss_scale())) {
       log_->say(*line);
     }
   }

@@ -22,7 +22,7 @@ class RunMonitor {
   /// @param done_steps those of before a resumption.
   RunMonitor(
       const World& world,
-      Engine& engine,
+      EngineRef engine,
       const TrainerOptions& options,
       int64_t total_steps,
       int64_t done_steps);
@@ -61,7 +61,7 @@ class RunMonitor {
   using Clock = std::chrono::steady_clock;
 
   const World& world_;
-  Engine& engine_;
+  EngineRef engine_;
   const TrainerOptions& options_;
   int64_t total_steps_;
   BatchShare batches_;

@@ -2,7 +2,7 @@
 #pragma once
 // The training loop: schedule, accumulation, clipping, metrics and progress.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 #include "tessera/engine/trainer/training_task.h"
@@ -70,7 +70,7 @@ int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 /// @throws tessera::Error when a loss is not finite, naming the step.
 TrainingSummary train(
     World& world,
-    Engine& engine,
+    EngineRef engine,
     TrainingTask& task,
     const TrainerOptions& options);
 

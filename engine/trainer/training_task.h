@@ -38,6 +38,10 @@ class TrainingTask {
 
   /// Forward of batch `index` of the epoch, which was loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
+
+  /// Called behind optimizer step `step` of `steps`, 1 the first, but not where
+  /// an overflow left the weights as they were. Collective.
+  virtual void after_step(int64_t /*step*/, int64_t /*steps*/) {}
 };
 
 /// A task whose model may be in stages of a pipeline.

@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
 
+/// The axis that of_experts() takes for stages too.
+constexpr const char* kOtherExperts = "other_experts";
+
 struct SizeField {
   const char* name;
   int ParallelSizes::*size;
@@ -69,6 +72,14 @@ std::string divisors_of(int number) {
   return text;
 }
 
+const char* name_of_size(int ParallelSizes::*size) {
+  return std::find_if(
+             kAxes.begin(),
+             kAxes.end(),
+             [&](const SizeField& axis) { return axis.size == size; })
+      ->name;
+}
+
 /// Replaces the one size that is 0 by what is left. Where nothing fits it
 /// becomes 1, and the mesh says which sizes would.
 ParallelSizes filled(ParallelSizes sizes, int world_size) {
@@ -90,9 +101,12 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     }
     TESSERA_CHECK(
         open == nullptr,
-        "more than one size of parallel is 0, parallel.",
+        "parallel.",
         axis.name,
-        " the last of them; only one can be what is left. State the others.");
+        " is 0, all ranks that are left, and parallel.",
+        name_of_size(open),
+        " is so already (its default, where it is not given); only one can "
+        "be. State one of them.");
     open = axis.size;
   }
   if (open != nullptr) {
@@ -207,6 +221,37 @@ ParallelMesh::ParallelMesh(
       " ranks.");
 }
 
+ParallelMesh::ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh)
+    : sizes_(sizes), mesh_(mesh), expert_mesh_(mesh) {}
+
+ParallelMesh ParallelMesh::of_experts() const {
+  ParallelSizes sizes;
+  sizes.shard = expert_mesh_.axis_size("same_experts");
+  sizes.tensor = sizes_.tensor;
+  sizes.pipeline = sizes_.pipeline * sizes_.expert;
+  return {
+      sizes,
+      {{{"pipeline", sizes_.pipeline},
+        {"shard", sizes.shard},
+        {kOtherExperts, sizes_.expert},
+        {"tensor", sizes_.tensor}},
+       world_size()}};
+}
+
+std::vector<std::string> ParallelMesh::axes_of(ParallelGroup group) const {
+  std::vector<std::string> axes = traits_of(group).axes;
+  if (group == ParallelGroup::kPipeline) {
+    axes.emplace_back(kOtherExperts);
+  }
+  const auto& own = mesh_of(group).axes();
+  std::erase_if(axes, [&](const std::string& name) {
+    return std::none_of(own.begin(), own.end(), [&](const MeshAxis& axis) {
+      return axis.name == name;
+    });
+  });
+  return axes;
+}
+
 const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
   return group == ParallelGroup::kExpert || group == ParallelGroup::kSameExperts
              ? expert_mesh_
@@ -214,11 +259,11 @@ const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
 }
 
 std::vector<int> ParallelMesh::ranks(ParallelGroup group, int rank) const {
-  return mesh_of(group).flat_group_ranks(rank, traits_of(group).axes);
+  return mesh_of(group).flat_group_ranks(rank, axes_of(group));
 }
 
 std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
-  return mesh_of(group).flat_groups(traits_of(group).axes);
+  return mesh_of(group).flat_groups(axes_of(group));
 }
 
 int ParallelMesh::index(ParallelGroup group, int rank) const {

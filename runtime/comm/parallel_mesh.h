@@ -73,6 +73,12 @@ class ParallelMesh {
       int world_size,
       int local_world_size);
 
+  /// The same ranks as the parameters of divided experts see them: those of
+  /// kSameExperts see different batches, and hold other parameters than the
+  /// others, as if those were stages of a pipeline of their own. For groups of
+  /// one tensor, pipeline, data, shard and gradients only.
+  ParallelMesh of_experts() const;
+
   /// Without zeros.
   const ParallelSizes& sizes() const {
     return sizes_;
@@ -101,7 +107,10 @@ class ParallelMesh {
   std::string table() const;
 
  private:
+  ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh);
   const DeviceMesh& mesh_of(ParallelGroup group) const;
+  /// Those of the group that the mesh has.
+  std::vector<std::string> axes_of(ParallelGroup group) const;
 
   ParallelSizes sizes_;
   DeviceMesh mesh_;

@@ -5,9 +5,9 @@
 
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
-#include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_set>
 
 namespace tessera {
@@ -24,6 +24,28 @@ Parameters parameters_of_experts(const torch::nn::Module& module) {
   return found;
 }
 
+/// Registers `module` as "a.b.c", with modules without anything else for "a"
+/// and "a.b".
+void put(
+    torch::nn::Module& root,
+    const std::string& path,
+    const std::shared_ptr<torch::nn::Module>& module) {
+  const size_t dot = path.find('.');
+  if (dot == std::string::npos) {
+    root.register_module(path, module);
+    return;
+  }
+  const std::string first = path.substr(0, dot);
+  const auto children = root.named_children();
+  const auto* known = children.find(first);
+  put(known != nullptr
+          ? **known
+          : *root.register_module(
+                first, std::make_shared<torch::nn::Module>("Holder")),
+      path.substr(dot + 1),
+      module);
+}
+
 } // namespace
 
 bool has_divided_experts(const torch::nn::Module& module) {
@@ -38,13 +60,13 @@ bool is_divided_experts(
 
 std::shared_ptr<torch::nn::Module> divided_experts_of(
     const torch::nn::Module& module) {
-  const auto list = std::make_shared<torch::nn::ModuleListImpl>();
-  for (const auto& one : module.modules(/*include_self=*/false)) {
-    if (is_divided_experts({}, *one)) {
-      list->push_back(one);
+  auto root = std::make_shared<torch::nn::Module>("ExpertsOfThisRank");
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    if (is_divided_experts({}, *item.value())) {
+      put(*root, item.key(), item.value());
     }
   }
-  return list;
+  return root;
 }
 
 void check_experts_apart(

@@ -34,8 +34,8 @@ bool is_divided_experts(
     const std::string& path,
     const torch::nn::Module& module);
 
-/// All DividedExperts of `module` as a list, which has the same names on all
-/// ranks that have the same experts.
+/// All DividedExperts of `module`, under the names that they have in it, and
+/// nothing else. On ranks that have the same experts these are the same.
 std::shared_ptr<torch::nn::Module> divided_experts_of(
     const torch::nn::Module& module);
 

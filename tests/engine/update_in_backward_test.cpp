@@ -207,7 +207,6 @@ TEST_P(UpdateInBackward, GradientsNeedNoMemoryFromTheSecondStepOn) {
 TEST_P(UpdateInBackward, WhatComesTooLateIsAnError) {
   run_ranks(GetParam(), [](World&) {
     Trained trained;
-    Engine& engine = trained.twin.engine;
     trained.backward(2);
     expect_error(
         [&] { trained.backward(3); },

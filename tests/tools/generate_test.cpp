@@ -25,10 +25,10 @@ nlohmann::json read(const std::filesystem::path& path) {
   return nlohmann::json::parse(file);
 }
 
-/// LLaMA with a penalty, of the fixture.
-nlohmann::json reference() {
+/// A case of LLaMA of the fixture.
+nlohmann::json reference(const std::string& way = "penalty") {
   for (const auto& one : read(fixtures() / "generation.json")) {
-    if (one.at("model") == "llama" && one.at("way") == "penalty") {
+    if (one.at("model") == "llama" && one.at("way") == way) {
       return one;
     }
   }
@@ -52,12 +52,13 @@ nlohmann::json texts_of(const nlohmann::json& batch) {
 
 std::vector<std::string> command(
     const std::filesystem::path& input,
-    const std::filesystem::path& output) {
+    const std::filesystem::path& output,
+    const std::filesystem::path& model = fixtures() / "models/llama") {
   return {
       TESSERA_PROGRAM,
       "generate",
       "--model",
-      (fixtures() / "models/llama").string(),
+      model.string(),
       "--input",
       input.string(),
       "--output",
@@ -107,6 +108,42 @@ TEST(Generate, GoesOnAsTransformersDoes) {
       {"--tensor", "2", "--pipeline", "2"});
 }
 
+// What the folder says, and what is said in place of it.
+TEST(Generate, FollowsBeams) {
+  const TemporaryFolder folder;
+  for (const std::string way : {"beams", "patient_beams"}) {
+    nlohmann::json expected = reference(way);
+    nlohmann::json options = expected.at("options");
+    if (way == "patient_beams") {
+      options["early_stopping"] = true;
+      options["num_beams"] = 7;
+    }
+    const auto model = folder / way;
+    std::filesystem::copy(fixtures() / "models/llama", model);
+    std::ofstream(model / "generation_config.json") << options;
+    std::ofstream(folder / "texts.json")
+        << nlohmann::json{{"input_ids", texts_of(expected)}};
+    auto arguments = command(folder / "texts.json", folder / "out.json", model);
+    if (way == "patient_beams") {
+      arguments.insert(
+          arguments.end(), {"--num-beams", "2", "--early-stopping", "never"});
+    }
+    const auto result = testing::run_program(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    const nlohmann::json found = read(folder / "out.json").at("sequences");
+    const size_t each = expected["options"].value("num_return_sequences", 1);
+    ASSERT_EQ(found.size(), 3 * each);
+    for (size_t row = 0; row < found.size(); ++row) {
+      nlohmann::json& sequence = expected["sequences"][row];
+      const auto& mask = expected["attention_mask"][row / each];
+      sequence.erase(
+          sequence.begin(),
+          sequence.begin() + std::count(mask.begin(), mask.end(), 0));
+      EXPECT_EQ(found[row], sequence) << way;
+    }
+  }
+}
+
 TEST(Generate, SaysWhatIsWrong) {
   const TemporaryFolder folder;
   const auto fails = [&](const std::string& input,
@@ -128,7 +165,12 @@ TEST(Generate, SaysWhatIsWrong) {
   fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1.5]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
-  fails(R"({"input_ids": [[1]]})", {"--top-p", "2"}, "top_p is 2");
+  const std::string good = R"({"input_ids": [[1]]})";
+  fails(good, {"--sample", "--top-p", "2"}, "top_p is 2");
+  for (const char* const option :
+       {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
+    fails(good, {option, "1"}, "give --sample too");
+  }
 }
 
 } // namespace tessera

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -98,6 +99,16 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
   // Guessing is log(23) = 3.1.
   EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
+  const auto score =
+      run_program({TESSERA_PROGRAM, "eval", (folder_ / "first").string()});
+  ASSERT_EQ(score.exit_code, 0) << score.output;
+  char expected[60];
+  std::snprintf(
+      expected,
+      sizeof(expected),
+      "loss %.4f over 960 tokens",
+      result.at("heldout_loss").get<double>());
+  EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
   const auto second =
       run("second",
           2,

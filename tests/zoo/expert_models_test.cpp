@@ -2,11 +2,11 @@
 // Models whose experts are divided over ranks, against one rank that has all of
 // them and all tokens.
 
-#include "zoo/expert_models.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "zoo/divided_models.h"
+#include "zoo/expert_inputs.h"
 #include "zoo/model_layouts.h"
 
 #include <string>

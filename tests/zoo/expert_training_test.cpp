@@ -5,13 +5,15 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/expert_engines.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "zoo/divided_models.h"
-#include "zoo/expert_models.h"
+#include "zoo/expert_inputs.h"
 
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,94 @@ void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
   EXPECT_LE((found - expected).abs().mean().item<double>(), kRate / 100);
 }
 
+/// A rank's engines, or engine, over a fresh copy of the model.
+class TrainedExperts {
+ public:
+  TrainedExperts(
+      World& world,
+      const ParallelSizes& sizes,
+      const std::filesystem::path& folder)
+      : rank_(world.rank()),
+        groups_(
+            world,
+            ParallelMesh(sizes, world.size(), world.size()),
+            torch::Device(torch::kCPU)) {
+    LayerContext layers =
+        sizes.tensor > 1
+            ? LayerContext(TensorParallel{&groups_[ParallelGroup::kTensor]})
+            : LayerContext();
+    layers = layers.over_experts(
+        {&groups_[ParallelGroup::kExpert],
+         &groups_[ParallelGroup::kGradients]});
+    model_ = from_pretrained(folder, {.context = layers});
+    engine_.emplace(world, model_, engine_options(&groups_.mesh()));
+  }
+
+  static EngineOptions engine_options(const ParallelMesh* mesh) {
+    EngineOptions options;
+    options.log_memory = false;
+    options.sharding.groups.min_group_numel = 1000;
+    options.optimizer.lr = kRate;
+    options.optimizer.weight_decay = 0.01;
+    options.parallel = mesh;
+    return options;
+  }
+
+  EngineRef engine() {
+    return *engine_;
+  }
+  Model& model() {
+    return *model_;
+  }
+
+  /// @param norms of one rank's steps.
+  /// @param saved where the first step's checkpoint goes.
+  void train(
+      const ModelInput& whole,
+      const std::vector<double>& norms,
+      int begin,
+      const std::filesystem::path& saved = {}) {
+    const ModelInput own = part_of(
+        whole,
+        groups_.mesh().index(ParallelGroup::kBatches, rank_),
+        groups_.mesh().size(ParallelGroup::kBatches));
+    for (int step = begin; step < kSteps; ++step) {
+      engine().backward(model_->forward(own).loss);
+      // Float32 sums in another order.
+      const double norm = norms[static_cast<size_t>(step)];
+      EXPECT_NEAR(engine().clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
+      engine().step();
+      if (step == 0 && !saved.empty()) {
+        engine().save(saved, {}, 0);
+      }
+    }
+  }
+
+  /// Of the whole model, on rank 0.
+  std::map<std::string, at::Tensor> values() {
+    std::map<std::string, at::Tensor> all;
+    for (WholeModel& part : engine().whole_models()) {
+      part.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
+        all[tensor.name()] = value.clone();
+      });
+    }
+    return all;
+  }
+
+ private:
+  int rank_;
+  ParallelGroups groups_;
+  std::shared_ptr<Model> model_;
+  std::optional<OwnedEngine> engine_;
+};
+
+constexpr ParallelSizes kLayouts[] = {
+    {.shard = 4, .expert = 2},
+    {.shard = 4, .expert = 4},
+    {.data = 2, .shard = 2, .expert = 2},
+    {.shard = 2, .tensor = 2, .expert = 2},
+    {.shard = 2, .tensor = 2}};
+
 } // namespace
 
 TEST(ExpertTraining, IsThatOfOneRank) {
@@ -90,33 +180,78 @@ TEST(ExpertTraining, IsThatOfOneRank) {
   });
 }
 
-// Everything divided: experts over the two ranks that have the same ones, the
-// rest over all four; clipped by one norm, and gone on with from a checkpoint.
+// Everything divided: experts over the ranks that have the same ones, the rest
+// over all; clipped by one norm, gone on with from every other layout's
+// checkpoint, and written as one rank writes it.
 TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
   const TemporaryFolder saved;
+  const auto folder_of = [&](const char* what, size_t layout) {
+    return saved.path() / (what + std::to_string(layout));
+  };
   run_ranks(4, [&](World& world) {
-    const ParallelSizes sizes{.shard = 4, .expert = 2};
-    ParallelGroups groups(
-        world, ParallelMesh(sizes, 4, 4), torch::Device(torch::kCPU));
     const ChangedModel changed("qwen3_moe", kBalanced);
     const ModelInput whole = labelled_input(kRows, kLength);
     std::vector<double> norms;
     const auto plain = trained_alone(changed, whole, &norms);
-    EngineOptions options;
-    options.log_memory = false;
-    options.sharding.groups.min_group_numel = 1000;
-    options.optimizer.lr = kRate;
-    options.optimizer.weight_decay = 0.01;
-    const auto make = [&] {
-      return from_pretrained(
-          changed.folder(),
-          {.context = LayerContext().over_experts(
-               {&groups[ParallelGroup::kExpert],
-                &groups[ParallelGroup::kGradients]})});
-    };
-    const auto model = make();
-    // Names before the engines: of the whole model.
-    const size_t parameters = model->named_parameters().size();
+    const auto expected = plain->named_parameters();
+    for (size_t i = 0; i < std::size(kLayouts); ++i) {
+      SCOPED_TRACE(i);
+      TrainedExperts trained(world, kLayouts[i], changed.folder());
+      trained.train(whole, norms, 0, folder_of("steps", i));
+      const auto values = trained.values();
+      if (world.rank() == 0) {
+        EXPECT_EQ(values.size(), expected.size());
+        for (const auto& [name, value] : values) {
+          SCOPED_TRACE(name);
+          expect_trained(value, expected[name].detach());
+        }
+      }
+      const auto folder = folder_of("model", i);
+      save_pretrained(world, trained.engine(), trained.model(), folder);
+      if (world.rank() == 0) {
+        const auto read = from_pretrained(folder);
+        for (const auto& item : read->named_parameters()) {
+          EXPECT_TRUE(item.value().equal(values.at(item.key()))) << item.key();
+        }
+      }
+    }
+    for (size_t from = 0; from < std::size(kLayouts); ++from) {
+      for (size_t to = 0; to < std::size(kLayouts); ++to) {
+        SCOPED_TRACE(std::to_string(from) + " as " + std::to_string(to));
+        TrainedExperts resumed(world, kLayouts[to], changed.folder());
+        EXPECT_EQ(resumed.engine().load(folder_of("steps", from), {}), 1);
+        resumed.train(whole, norms, 1);
+        const auto values = resumed.values();
+        if (world.rank() == 0) {
+          const auto same = from_pretrained(folder_of("model", from));
+          for (const auto& item : same->named_parameters()) {
+            SCOPED_TRACE(item.key());
+            const at::Tensor& value = values.at(item.key());
+            if (from == to) {
+              EXPECT_TRUE(value.equal(item.value()));
+            } else {
+              expect_trained(value, item.value().detach());
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ExpertTraining, SaysWhatEnginesRefuse) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert],
+              &groups[ParallelGroup::kGradients]})});
+    EngineOptions options = TrainedExperts::engine_options(nullptr);
     expect_error(
         [&] { Engine(world, model, options); },
         {"expert that other ranks do not have", "ExpertEngines"});
@@ -127,51 +262,6 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
     options.memory.device_bytes = 1 << 30;
     expect_error(
         [&] { ExpertEngines(world, model, options); }, {"memory budget"});
-    options.memory.device_bytes.reset();
-    const ModelInput own = part_of(whole, world.rank(), 4);
-    const auto train = [&](Model& one, ExpertEngines& engines, int begin) {
-      for (int step = begin; step < kSteps; ++step) {
-        engines.backward(one.forward(own).loss);
-        // Float32 sums in another order.
-        const double norm = norms[static_cast<size_t>(step)];
-        EXPECT_NEAR(engines.clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
-        engines.step();
-        if (step == 0) {
-          engines.save(saved.path());
-        }
-      }
-    };
-    const auto compare = [&](ExpertEngines& engines) {
-      size_t seen = 0;
-      const auto expected = plain->named_parameters();
-      engines.for_each_parameter(
-          [&](const std::string& name, const at::Tensor& value) {
-            SCOPED_TRACE(name);
-            expect_trained(value, expected[name].detach());
-            ++seen;
-          });
-      EXPECT_EQ(seen, parameters);
-    };
-    ExpertEngines engines(world, model, options);
-    train(*model, engines, 0);
-    compare(engines);
-
-    const auto again = make();
-    ExpertEngines resumed(world, again, options);
-    EXPECT_EQ(resumed.load(saved.path()), 1);
-    train(*again, resumed, 1);
-    std::map<std::string, at::Tensor> values;
-    engines.for_each_parameter(
-        [&](const std::string& name, const at::Tensor& value) {
-          values[name] = value.clone();
-        });
-    resumed.for_each_parameter(
-        [&](const std::string& name, const at::Tensor& value) {
-          EXPECT_TRUE(value.equal(values.at(name))) << name;
-        });
-    expect_error(
-        [&] { resumed.load(saved.path() / "absent"); },
-        {"experts-", "of-2", "is not there"});
   });
 }
 

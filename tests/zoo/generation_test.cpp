@@ -61,6 +61,14 @@ std::vector<Case> cases() {
     one.options.repetition_penalty = options.value("repetition_penalty", 1.0);
     one.options.no_repeat_ngram_size = options.value("no_repeat_ngram_size", 0);
     one.options.min_new_tokens = options.value("min_new_tokens", 0);
+    one.options.num_beams = options.value("num_beams", 1);
+    one.options.num_return_sequences = options.value("num_return_sequences", 1);
+    one.options.length_penalty = options.value("length_penalty", 1.0);
+    if (options.contains("early_stopping")) {
+      one.options.early_stopping = options.at("early_stopping") == "never"
+                                       ? EarlyStopping::kNever
+                                       : EarlyStopping::kYes;
+    }
     one.prompt.input_ids = tensor_of(json.at("input_ids"));
     one.prompt.attention_mask = tensor_of(json.at("attention_mask"));
     one.sequences = tensor_of(json.at("sequences"));
@@ -79,7 +87,7 @@ std::shared_ptr<Model> load(
 
 TEST(Generation, IsThatOfTransformers) {
   const auto all = cases();
-  ASSERT_GT(all.size(), 40U);
+  ASSERT_GT(all.size(), 100U);
   for (const Case& one : all) {
     const auto model = load(one.model);
     const at::Tensor tokens = generate(*model, one.prompt, one.options);
@@ -138,7 +146,7 @@ TEST(Generation, DividedByRanksIsTheSame) {
       options.sizes = layout.sizes;
       options.schedule = layout.schedule;
       for (const Case& one : cases()) {
-        if (one.way != "penalty" ||
+        if ((one.way != "penalty" && one.way != "beams") ||
             (one.model != "llama" && one.model != "t5" &&
              one.model != "opt_350m" && one.model != "qwen3")) {
           continue;
@@ -175,6 +183,10 @@ TEST(Generation, DrawsWithTheSeedAlone) {
   EXPECT_TRUE(generate(*model, prompt, options).equal(first));
   options.seed = 8;
   EXPECT_FALSE(generate(*model, prompt, options).equal(first));
+  options.num_return_sequences = 3;
+  const at::Tensor several = generate(*model, prompt, options);
+  ASSERT_EQ(several.size(0), 3);
+  EXPECT_FALSE(several[0].equal(several[1]));
 }
 
 TEST(Generation, NamesWhatItCannotDo) {
@@ -203,6 +215,21 @@ TEST(Generation, NamesWhatItCannotDo) {
   expect_error(
       [&] { generate(*model, prompt, bad); }, {"top_p is 0", "up to 1"});
   bad = options;
+  bad.num_beams = 2;
+  bad.do_sample = true;
+  expect_error(
+      [&] { generate(*model, prompt, bad); }, {"num_beams is 2", "do_sample"});
+  bad.do_sample = false;
+  bad.num_return_sequences = 3;
+  expect_error(
+      [&] { generate(*model, prompt, bad); },
+      {"num_return_sequences is 3", "up to num_beams"});
+  bad.num_return_sequences = 1;
+  bad.num_beams = 40;
+  expect_error(
+      [&] { generate(*model, prompt, bad); },
+      {"num_beams is 40", "80 next tokens", "vocabulary has 61"});
+  bad = options;
   bad.max_new_tokens = 1000;
   const auto positions = load("gpt2");
   expect_error(
@@ -216,10 +243,9 @@ TEST(NextToken, KeepsTheLikeliest) {
   // Chances 0.5, 0.25, 0.15, 0.1.
   const at::Tensor logits =
       torch::tensor({0.5, 0.25, 0.15, 0.1}).log().expand({2000, 4});
-  const at::Tensor tokens = torch::zeros({2000, 1}, torch::kLong);
   const auto counts = [&](const GenerateOptions& options) {
     return NextToken(options)
-        .choose(logits, tokens, 0)
+        .choose(logits.clone())
         .bincount({}, 4)
         .to(torch::kFloat)
         .div(2000);
@@ -259,13 +285,16 @@ TEST(GenerateOptions, AreReadFromAFolder) {
   write("config.json", R"({"eos_token_id": 2, "vocab_size": 9})");
   write(
       "generation_config.json",
-      R"({"eos_token_id": [3, 4], "temperature": 0.7, "do_sample": true})");
+      R"({"eos_token_id": [3, 4], "temperature": 0.7, "do_sample": true,
+          "num_beams": 4, "early_stopping": "never"})");
   const GenerateOptions options = generate_options(folder);
   EXPECT_EQ(options.eos_token_id, (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(options.pad_token_id, 3);
   EXPECT_EQ(options.temperature, 0.7);
   EXPECT_TRUE(options.do_sample);
   EXPECT_EQ(options.top_k, 50);
+  EXPECT_EQ(options.num_beams, 4);
+  EXPECT_EQ(options.early_stopping, EarlyStopping::kNever);
   write("generation_config.json", R"({"eos_token_id": "two"})");
   expect_error(
       [&] { generate_options(folder); },

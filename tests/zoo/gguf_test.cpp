@@ -7,12 +7,13 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/gguf/gguf_encode.h"
 #include "tessera/zoo/gguf/gguf_export.h"
-#include "tessera/zoo/gguf/gguf_model.h"
+#include "tessera/zoo/gguf/gguf_names.h"
 #include "tessera/zoo/gguf/gguf_tokenizer.h"
 #include "zoo/divided_models.h"
 #include "zoo/gguf_reader.h"
 
 #include <fstream>
+#include <set>
 
 namespace tessera::zoo {
 namespace {
@@ -58,13 +59,18 @@ void expect_tensors(
   const auto architecture =
       file.metadata().at("general.architecture").get<std::string>();
   const auto weights = SafetensorsFile::open(folder / "model.safetensors");
+  std::set<std::string> used;
   for (const SafetensorsEntry& entry : weights.entries()) {
     SCOPED_TRACE(entry.name);
-    const std::string name = gguf_name(architecture, entry.name);
+    const auto [name, expert] = gguf_place(architecture, entry.name);
     ASSERT_TRUE(file.tensors().contains(name)) << name;
+    used.insert(name);
     const torch::Tensor expected = as_gguf(
         architecture, entry.name, fixture_tensor(weights, entry.name), config);
-    const torch::Tensor found = file.read(name);
+    const auto part = [&](const torch::Tensor& whole) {
+      return expert ? whole[*expert] : whole;
+    };
+    const torch::Tensor found = part(file.read(name));
     ASSERT_EQ(found.sizes(), expected.sizes());
     switch (file.tensors().at(name).type) {
       case 0:
@@ -74,14 +80,14 @@ void expect_tensors(
         EXPECT_TRUE(found.equal(expected.to(torch::kHalf).to(torch::kFloat)));
         break;
       default: { // the scale itself is rounded to float16: 2^-11 of 127 steps
-        const torch::Tensor steps = file.half_steps(name);
+        const torch::Tensor steps = part(file.half_steps(name));
         EXPECT_TRUE(((found - expected).abs() <= steps * (1 + 2 * 127 / 2048.0))
                         .all()
                         .item<bool>());
       }
     }
   }
-  EXPECT_EQ(file.tensors().size(), weights.entries().size() + more);
+  EXPECT_EQ(file.tensors().size(), used.size() + more);
 }
 
 /// A model whose rows are whole blocks of Q8_0.
@@ -91,6 +97,10 @@ ChangedModel in_blocks(const std::string& name) {
                               name,
                               {{"hidden_size", 64},
                                {"intermediate_size", 96},
+                               {"ffn_hidden_size", 96},
+                               {"moe_intermediate_size", 32},
+                               {"shared_expert_intermediate_size", 64},
+                               {"mlp_only_layers", nlohmann::json::array()},
                                {"use_sliding_window", false}});
 }
 
@@ -127,12 +137,16 @@ INSTANTIATE_TEST_SUITE_P(
     All,
     Gguf,
     ::testing::Values(
+        "chatglm",
+        "glm4",
         "gpt2",
         "llama",
         "llama3",
         "llama_yarn",
         "qwen2",
-        "qwen3"),
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe"),
     [](const auto& one) { return std::string(one.param); });
 
 TEST(GgufModel, SaysWhatLlamaCppNeeds) {
@@ -203,10 +217,13 @@ TEST(GgufModel, RefusesWhatLlamaCppDoesNotCompute) {
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   };
   const nlohmann::json none = nlohmann::json::object();
-  refuses("bert", none, "'bert' is not implemented; there are llama, qwen2");
+  refuses("bert", none, "'bert' is not implemented; there are chatglm, glm");
   refuses("llama_classifier", none, "LlamaForSequenceClassification");
   refuses("qwen2", none, "use_sliding_window");
   refuses("llama_dynamic", none, "dynamic");
+  refuses("qwen2_moe", none, "mlp_only_layers");
+  refuses("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob");
+  refuses("glm_2021", none, "those behind them");
   refuses("llama", {{"hidden_act", "gelu"}}, "hidden_act");
   refuses("qwen3", {{"attention_bias", true}}, "attention_bias");
   refuses(

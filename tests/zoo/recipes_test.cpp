@@ -4,6 +4,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/examples_config.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/language_model_config.h"
 
@@ -34,6 +35,8 @@ TEST(Recipes, AreRead) {
         parse_json(read_text_file(entry.path()), entry.path().string());
     if (json.at("task") == "language_model") {
       EXPECT_NO_THROW(read_language_model_config(entry.path(), {}, nullptr));
+    } else if (json.at("task") == "examples") {
+      EXPECT_NO_THROW(read_examples_config(entry.path(), {}, nullptr));
     } else {
       EXPECT_NO_THROW(read_finetune_config(entry.path(), {}, nullptr));
     }

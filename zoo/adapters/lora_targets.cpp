@@ -41,7 +41,19 @@ const std::vector<Task>& tasks() {
   return all;
 }
 
+// The expression's compiler calls itself for what is nested.
+constexpr size_t kLongestExpression = 2000;
+
 std::regex expression(const std::string& text, const char* option) {
+  TESSERA_CHECK(
+      text.size() <= kLongestExpression,
+      "LoRA: ",
+      option,
+      " is an expression of ",
+      text.size(),
+      " characters; it can have ",
+      kLongestExpression,
+      " at most");
   try {
     return std::regex(text);
   } catch (const std::regex_error& error) {

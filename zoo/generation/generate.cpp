@@ -2,8 +2,10 @@
 #include "tessera/zoo/generation/generate.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/generation/beam_search.h"
+#include "tessera/zoo/generation/single_search.h"
 #include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/torch.h>
@@ -11,7 +13,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace tessera::zoo {
@@ -25,12 +27,40 @@ struct TextGroup {
   KeyValueCache cache;
 };
 
-/// Before each text, [B]; undefined where there is none.
-at::Tensor padding_of(const Model& model, const ModelInput& prompt) {
-  if (model.first_token() || !prompt.attention_mask.defined()) {
-    return {};
+/// Every row so many times, one after the other.
+at::Tensor repeated(const at::Tensor& rows, int64_t copies) {
+  return rows.defined() && copies > 1 ? rows.repeat_interleave(copies, 0)
+                                      : rows;
+}
+
+/// Rows that are read for every text.
+int64_t copies_in(const GenerateOptions& options) {
+  return std::max(options.num_beams, options.num_return_sequences);
+}
+
+/// Of what all texts begin with.
+std::unique_ptr<TextSearch> make_search(
+    const Model& model,
+    const ModelInput& prompt,
+    const GenerateOptions& options) {
+  const int64_t copies = copies_in(options);
+  const at::Tensor begin = model.first_token()
+                               ? torch::full(
+                                     {prompt.input_ids.size(0), 1},
+                                     *model.first_token(),
+                                     torch::kLong)
+                               : prompt.input_ids.to(at::kCPU, at::kLong);
+  at::Tensor padding;
+  if (!model.first_token() && prompt.attention_mask.defined()) {
+    padding = prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);
   }
-  return prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);
+  const at::Tensor rows = repeated(begin, copies);
+  if (options.num_beams > 1) {
+    return std::make_unique<BeamSearch>(
+        options, rows, repeated(padding, copies));
+  }
+  return std::make_unique<SingleSearch>(
+      options, rows, repeated(padding, copies));
 }
 
 class Writer {
@@ -42,40 +72,40 @@ class Writer {
       ParallelRun* parallel)
       : model_(model),
         prompt_(prompt),
-        options_(options),
+        copies_(copies_in(options)),
         executor_(parallel == nullptr ? nullptr : parallel->pipeline()),
         stages_(
             executor_ == nullptr
                 ? nullptr
                 : &parallel->groups()[ParallelGroup::kPipeline]),
-        next_(options, padding_of(model, prompt)),
         device_(prompt.input_ids.device()) {
     check();
-    const int64_t rows = prompt.input_ids.size(0);
-    tokens_ = model.first_token()
-                  ? torch::full({rows, 1}, *model.first_token(), torch::kLong)
-                  : prompt.input_ids.to(at::kCPU, at::kLong);
-    given_ = tokens_.size(1);
-    ended_ = torch::zeros({rows}, torch::kBool);
-    make_groups(rows);
+    options.check();
+    search_ = make_search(model, prompt, options);
+    given_ = search_->rows().size(1);
+    make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
   }
 
   at::Tensor write() {
     const at::NoGradGuard no_grad;
-    for (int64_t i = 0; i < options_.max_new_tokens; ++i) {
-      const at::Tensor next = agreed(read());
-      tokens_ = at::cat(
-          {tokens_,
-           next.masked_fill(ended_, options_.pad_token_id).unsqueeze(1)},
-          1);
-      for (const int64_t end : options_.eos_token_id) {
-        ended_ |= next.eq(end);
-      }
-      if (ended_.all().item<bool>()) {
-        break;
-      }
+    // Copies of a text are made when it has been read.
+    at::Tensor logits = read(prompt_rows());
+    prompt_.input_ids = repeated(prompt_.input_ids, copies_);
+    prompt_.attention_mask = repeated(prompt_.attention_mask, copies_);
+    repeat_groups();
+    if (logits.defined()) {
+      logits = repeated(logits, copies_);
     }
-    return tokens_;
+    while (true) {
+      const at::Tensor followed = search_->advance(agreed(logits));
+      if (search_->is_done()) {
+        return search_->result();
+      }
+      if (followed.defined()) {
+        reorder(followed);
+      }
+      logits = read(search_->rows());
+    }
   }
 
  private:
@@ -109,22 +139,69 @@ class Writer {
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
         "generate: a text ends with padding; pad texts on the left");
+    check_positions();
   }
 
-  void make_groups(int64_t rows) {
+  /// Learned positions end: better now than when most is written. The last
+  /// token is not read.
+  void check_positions() const {
+    const auto* decoder = dynamic_cast<const Decoder*>(&model_);
+    if (decoder == nullptr ||
+        decoder->decoder_config().learned_positions == 0) {
+      return;
+    }
+    const int64_t most = decoder->decoder_config().learned_positions -
+                         decoder->decoder_config().position_offset;
+    const int64_t given = prompt_.input_ids.size(1);
+    TESSERA_CHECK(
+        given + options_.max_new_tokens - 1 <= most,
+        "generate: the longest text has ",
+        given,
+        " tokens and max_new_tokens is ",
+        options_.max_new_tokens,
+        "; the model has positions for ",
+        most,
+        ": use max_new_tokens of ",
+        std::max<int64_t>(0, most + 1 - given),
+        " or less, or shorter texts");
+  }
+
+  void make_groups(int64_t rows, int64_t capacity) {
     const int64_t count =
         stages_ == nullptr ? 1 : std::min<int64_t>(rows, stages_->size());
     for (int64_t i = 0; i < count; ++i) {
       const int64_t first = i * rows / count;
       groups_.push_back(
-          {first,
-           (i + 1) * rows / count - first,
-           KeyValueCache(given_ + options_.max_new_tokens)});
+          {first, (i + 1) * rows / count - first, KeyValueCache(capacity)});
+    }
+  }
+
+  /// Of each text one row.
+  at::Tensor prompt_rows() const {
+    return search_->rows().view({-1, copies_, given_}).select(1, 0);
+  }
+
+  void repeat_groups() {
+    if (copies_ == 1) {
+      return;
+    }
+    for (TextGroup& group : groups_) {
+      group.cache.reorder(repeated(torch::arange(group.rows), copies_));
+      group.first *= copies_;
+      group.rows *= copies_;
+    }
+  }
+
+  /// @param followed the row that each row goes on with, of the same text.
+  void reorder(const at::Tensor& followed) {
+    for (TextGroup& group : groups_) {
+      group.cache.reorder(
+          followed.narrow(0, group.first, group.rows) - group.first);
     }
   }
 
   /// What the model reads now: all tokens, later the last one.
-  ModelInput input_of(TextGroup& group) const {
+  ModelInput input_of(TextGroup& group, const at::Tensor& rows) const {
     const auto own = [&](const at::Tensor& all) {
       return all.narrow(0, group.first, group.rows).to(device_);
     };
@@ -132,8 +209,7 @@ class Writer {
     input.cache = &group.cache;
     input.last_logits = true;
     const int64_t read = group.cache.length();
-    const at::Tensor fresh =
-        own(tokens_.narrow(1, read, tokens_.size(1) - read));
+    const at::Tensor fresh = own(rows.narrow(1, read, rows.size(1) - read));
     if (model_.first_token()) {
       input.input_ids = own(prompt_.input_ids);
       input.decoder_input_ids = fresh;
@@ -145,7 +221,7 @@ class Writer {
     input.input_ids = fresh;
     if (prompt_.attention_mask.defined()) {
       input.attention_mask = at::constant_pad_nd(
-          own(prompt_.attention_mask), {0, tokens_.size(1) - given_}, 1);
+          own(prompt_.attention_mask), {0, rows.size(1) - given_}, 1);
       input.position_ids = positions_without_padding(input.attention_mask)
                                .narrow(1, read, fresh.size(1))
                                .clamp_min(0);
@@ -155,10 +231,10 @@ class Writer {
 
   /// @return logits of the next token [B, vocabulary], where the model's last
   ///     layer is; elsewhere undefined.
-  at::Tensor read() {
+  at::Tensor read(const at::Tensor& rows) {
     std::vector<ModelInput> inputs;
     for (TextGroup& group : groups_) {
-      inputs.push_back(input_of(group));
+      inputs.push_back(input_of(group, rows));
     }
     std::vector<at::Tensor> logits;
     if (executor_ == nullptr) {
@@ -170,7 +246,7 @@ class Writer {
       }
     }
     for (TextGroup& group : groups_) {
-      group.cache.advance(tokens_.size(1) - group.cache.length());
+      group.cache.advance(rows.size(1) - group.cache.length());
     }
     if (logits.empty()) {
       return {};
@@ -181,29 +257,31 @@ class Writer {
     return at::cat(logits).select(1, -1);
   }
 
-  /// The next tokens [B], the same on all stages.
-  at::Tensor agreed(const at::Tensor& logits) {
-    at::Tensor next =
-        logits.defined()
-            ? next_.choose(logits, tokens_, tokens_.size(1) - given_)
-            : torch::empty({tokens_.size(0)}, torch::kLong);
+  /// What logits come to, the same on all stages.
+  TokenProposal agreed(const at::Tensor& logits) {
+    TokenProposal proposal =
+        logits.defined() ? search_->propose(logits) : search_->blank();
     if (stages_ != nullptr) {
-      next = next.to(device_);
-      stages_->broadcast(next, stages_->size() - 1, "the next tokens").wait();
+      for (at::Tensor* tensor : {&proposal.tokens, &proposal.scores}) {
+        if (tensor->defined()) {
+          at::Tensor sent = tensor->contiguous().to(device_);
+          stages_->broadcast(sent, stages_->size() - 1, "the next tokens")
+              .wait();
+          *tensor = sent.to(at::kCPU);
+        }
+      }
     }
-    return next.to(at::kCPU);
+    return proposal;
   }
 
   Model& model_;
-  const ModelInput& prompt_;
-  const GenerateOptions& options_;
+  ModelInput prompt_;
+  int64_t copies_; ///< rows of every text, once it has been read
   PipelineExecutor* executor_;
   Communicator* stages_; ///< null without a pipeline
-  NextToken next_;
   at::Device device_;
-  at::Tensor tokens_; ///< [B, so far] int64
-  int64_t given_ = 0; ///< of them
-  at::Tensor ended_; ///< [B] bool
+  std::unique_ptr<TextSearch> search_;
+  int64_t given_ = 0; ///< tokens that texts began with
   std::deque<TextGroup> groups_;
 };
 

@@ -22,9 +22,11 @@ namespace tessera::zoo {
 ///     the left; of an encoder-decoder, the texts that are answered, with
 ///     padding anywhere. Nothing else.
 /// @param parallel null where no ranks divide layers.
-/// @return int64 [B, S + n] on the CPU: the texts with up to max_new_tokens
-///     more, of an encoder-decoder the answers behind their first token; behind
-///     the end of a text pad_token_id.
+/// @return int64 [B * num_return_sequences, S + n] on the CPU: the texts with
+/// up
+///     to max_new_tokens more, of an encoder-decoder the answers behind their
+///     first token; those of a text one after the other, of beams the best
+///     first; behind the end of a text pad_token_id.
 /// @throws tessera::Error when the model cannot go on with texts, they are too
 ///     long for it with the new tokens, or options are out of range.
 at::Tensor generate(

@@ -9,14 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-template <typename Value>
-void check_range(
-    const char* name,
-    Value value,
-    bool is_good,
-    const char* range) {
-  TESSERA_CHECK(is_good, name, " is ", value, "; it must be ", range);
-}
+constexpr int64_t kMostTokens = INT32_MAX;
 
 /// A token or a list of them.
 std::vector<int64_t> end_tokens(const nlohmann::json& value) {
@@ -24,6 +17,9 @@ std::vector<int64_t> end_tokens(const nlohmann::json& value) {
     return {value.get<int64_t>()};
   }
   std::vector<int64_t> tokens;
+  if (!value.is_array()) {
+    return tokens;
+  }
   for (const nlohmann::json& one : value) {
     if (!one.is_number_integer()) {
       return {};
@@ -49,16 +45,47 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
 }
 
+/// A truth value or "never".
+EarlyStopping early_stopping_in(const JsonFields& fields) {
+  const nlohmann::json value =
+      fields.object().value("early_stopping", nlohmann::json(false));
+  if (value == "never") {
+    return EarlyStopping::kNever;
+  }
+  TESSERA_CHECK(
+      value.is_boolean() || value.is_null(),
+      fields.origin(),
+      ": 'early_stopping' is ",
+      show_json(value),
+      ", but must be true, false or \"never\"");
+  return value == true ? EarlyStopping::kYes : EarlyStopping::kNo;
+}
+
 } // namespace
 
 void GenerateOptions::check() const {
-  check_range(
-      "max_new_tokens", max_new_tokens, max_new_tokens >= 1, "1 or more");
-  check_range(
-      "min_new_tokens",
+  check_values("");
+  TESSERA_CHECK(
+      min_new_tokens <= max_new_tokens,
+      "min_new_tokens is ",
       min_new_tokens,
-      min_new_tokens >= 0 && min_new_tokens <= max_new_tokens,
-      "0 to max_new_tokens");
+      "; it must be at most max_new_tokens, ",
+      max_new_tokens);
+}
+
+void GenerateOptions::check_values(const std::string& place) const {
+  const auto check_range =
+      [&](const char* name, auto value, bool is_good, const char* range) {
+        TESSERA_CHECK(
+            is_good, place, name, " is ", value, "; it must be ", range);
+      };
+  check_range(
+      "max_new_tokens",
+      max_new_tokens,
+      max_new_tokens >= 1 && max_new_tokens <= kMostTokens,
+      "1 to 2^31 - 1");
+  check_range(
+      "min_new_tokens", min_new_tokens, min_new_tokens >= 0, "0 or more");
   check_range(
       "repetition_penalty",
       repetition_penalty,
@@ -73,6 +100,18 @@ void GenerateOptions::check() const {
   check_range("top_k", top_k, top_k >= 0, "0 or more");
   check_range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0, up to 1");
   check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
+  check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
+  TESSERA_CHECK(
+      num_beams == 1 || !do_sample,
+      "num_beams is ",
+      num_beams,
+      " and do_sample true: beams are not drawn here; choose one of both");
+  check_range(
+      "num_return_sequences",
+      num_return_sequences,
+      num_return_sequences >= 1 &&
+          (do_sample || num_return_sequences <= num_beams),
+      "1, up to num_beams, or of draws (do_sample) any number");
 }
 
 GenerateOptions generate_options(const std::filesystem::path& folder) {
@@ -92,6 +131,11 @@ GenerateOptions generate_options(const std::filesystem::path& folder) {
   read("top_k", options.top_k);
   read("top_p", options.top_p);
   read("min_p", options.min_p);
+  read("num_beams", options.num_beams);
+  read("length_penalty", options.length_penalty);
+  options.early_stopping = early_stopping_in(fields);
+  read("num_return_sequences", options.num_return_sequences);
+  options.check_values(fields.origin() + ": ");
   return options;
 }
 

@@ -4,9 +4,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace tessera::zoo {
+
+/// When texts that have ended stop a search; see BeamSearch.
+enum class EarlyStopping {
+  kNo, ///< when those that go on are hardly going to be better
+  kYes, ///< as soon as there are as many as beams
+  kNever, ///< when those that go on can not be better
+};
 
 /// Under the names and with the defaults of transformers' generation_config.
 struct GenerateOptions {
@@ -29,8 +37,20 @@ struct GenerateOptions {
   double min_p = 0; ///< of those as likely as this part of the likeliest
   uint64_t seed = 0;
 
-  /// @throws tessera::Error naming the option, its value and its range.
+  /// Above 1: so many texts are gone on with side by side, and those whose
+  /// tokens together are the likeliest win.
+  int64_t num_beams = 1;
+  /// Their logarithms are divided by a text's new tokens to this power.
+  double length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::kNo;
+  /// Of every text: the best of the beams, or so many draws.
+  int64_t num_return_sequences = 1;
+
+  /// @throws tessera::Error naming the option, its value and its range, or
+  ///     options that do not go together.
   void check() const;
+  /// The same for each option by itself; `place` begins the message.
+  void check_values(const std::string& place) const;
 };
 
 /// What a model's folder says: generation_config.json, and config.json for

@@ -38,7 +38,8 @@ std::vector<std::byte> bytes_of(const at::Tensor& tensor) {
 } // namespace
 
 GgufType gguf_type_of(const GgufTensor& tensor, GgufType wanted) {
-  if (tensor.shape.size() < 2 || tensor.name.starts_with("position_embd")) {
+  if (tensor.shape.size() < 2 || tensor.name.starts_with("position_embd") ||
+      tensor.name.find(".ffn_gate_inp") != std::string::npos) {
     return GgufType::kF32;
   }
   return wanted == GgufType::kQ8_0 && tensor.shape.back() % kQ8BlockNumel != 0

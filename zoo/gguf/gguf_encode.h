@@ -12,8 +12,9 @@
 namespace tessera::zoo {
 
 /// The type that a weight gets: what was asked for, where it is a matrix whose
-/// rows allow it. Vectors and positions stay F32; rows that are no multiple of
-/// Q8_0's blocks become F16, as llama.cpp's own converter has it.
+/// rows allow it. Vectors, positions and routers of experts stay F32; rows that
+/// are no multiple of Q8_0's blocks become F16, as llama.cpp's own converter
+/// has it.
 GgufType gguf_type_of(const GgufTensor& tensor, GgufType wanted);
 
 /// Row by row. Q8_0 rounds to the nearest 127th of a block's largest magnitude.

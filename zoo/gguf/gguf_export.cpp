@@ -5,6 +5,7 @@
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/zoo/gguf/gguf_encode.h"
 #include "tessera/zoo/gguf/gguf_model.h"
+#include "tessera/zoo/gguf/gguf_names.h"
 #include "tessera/zoo/gguf/gguf_tokenizer.h"
 #include "tessera/zoo/layers/linear.h"
 
@@ -45,9 +46,15 @@ class Export {
       const GgufOptions& options)
       : names_(names), description_(describe_gguf(model)) {
     for (const NamedWeight& weight : names.weights()) {
-      add(gguf_name(description_.architecture, weight.name),
-          shape_of(weight),
-          options.type);
+      const GgufPlace place =
+          gguf_place(description_.architecture, weight.name);
+      std::vector<int64_t> shape = shape_of(weight);
+      if (place.expert) {
+        shape.insert(shape.begin(), description_.experts);
+      }
+      if (place.expert.value_or(0) == 0) {
+        add(place.name, shape, options.type);
+      }
     }
     for (const auto& [name, tensor] : description_.more) {
       add(name, tensor.sizes().vec(), GgufType::kF32);
@@ -60,15 +67,12 @@ class Export {
     }
     metadata_.emplace_back("general.file_type", file_type(options.type));
     metadata_.emplace_back("general.quantization_version", uint32_t{2});
-    int64_t vocab = 0;
-    for (const auto& [key, value] : description_.metadata) {
-      if (key.ends_with(".vocab_size")) {
-        vocab = std::get<uint32_t>(value);
-      }
-      metadata_.emplace_back(key, value);
-    }
-    for (auto& entry :
-         gguf_tokenizer(options.tokenizer_folder, model.config(), vocab)) {
+    metadata_.insert(
+        metadata_.end(),
+        description_.metadata.begin(),
+        description_.metadata.end());
+    for (auto& entry : gguf_tokenizer(
+             options.tokenizer_folder, model.config(), description_.vocab)) {
       metadata_.push_back(std::move(entry));
     }
   }
@@ -103,15 +107,20 @@ class Export {
       parts = std::move(waiting);
       waiting_.erase(weight.name);
     }
-    const std::string name = gguf_name(description_.architecture, weight.name);
-    const std::string module = name.substr(0, name.find_last_of('.'));
+    const GgufPlace to = gguf_place(description_.architecture, weight.name);
+    const std::string module = to.name.substr(0, to.name.find_last_of('.'));
     at::Tensor whole = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
     for (const auto& [end, heads] : description_.paired_heads) {
       if (module.ends_with(end)) {
         whole = paired(whole, heads);
       }
     }
-    writer.write(name, gguf_bytes(whole, types_.at(name)));
+    const auto bytes = gguf_bytes(whole, types_.at(to.name));
+    if (to.expert) {
+      writer.write(to.name, bytes, *to.expert, description_.experts);
+    } else {
+      writer.write(to.name, bytes);
+    }
   }
 
  private:

@@ -17,8 +17,8 @@ struct GgufOptions {
   std::string name; ///< "general.name"; may be empty
 };
 
-/// Writes a language model of the families of LLaMA, Qwen2, Qwen3 or GPT-2 to
-/// one file, with llama.cpp's names and order of elements. Tensors go by one at
+/// Writes a language model of the families that GgufModel names to one file,
+/// with llama.cpp's names and order of elements. Tensors go by one at
 /// a time, those of a lazy model without ever being in memory together. The
 /// file appears whole or not at all; missing folders are made. Blocks on the
 /// disk.

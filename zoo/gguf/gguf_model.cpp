@@ -3,81 +3,76 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/rotary.h"
-#include "tessera/zoo/models/config_fields.h"
+#include "tessera/zoo/models/decoder.h"
 
 #include <torch/types.h>
 
-#include <array>
-#include <cctype>
-#include <string_view>
+#include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace tessera::zoo {
 
 namespace {
 
-struct Name {
-  std::string_view theirs, ours;
-};
+/// transformers' model_type and llama.cpp's architecture.
+constexpr std::pair<const char*, const char*> kArchitectures[] = {
+    {"chatglm", "chatglm"},
+    {"glm", "chatglm"},
+    {"glm4", "glm4"},
+    {"gpt2", "gpt2"},
+    {"llama", "llama"},
+    {"qwen2", "qwen2"},
+    {"qwen2_moe", "qwen2moe"},
+    {"qwen3", "qwen3"},
+    {"qwen3_moe", "qwen3moe"}};
 
-constexpr std::array kLlamaNames{
-    Name{"model.embed_tokens", "token_embd"},
-    Name{"model.layers.*.input_layernorm", "blk.*.attn_norm"},
-    Name{"model.layers.*.self_attn.q_proj", "blk.*.attn_q"},
-    Name{"model.layers.*.self_attn.k_proj", "blk.*.attn_k"},
-    Name{"model.layers.*.self_attn.v_proj", "blk.*.attn_v"},
-    Name{"model.layers.*.self_attn.o_proj", "blk.*.attn_output"},
-    Name{"model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm"},
-    Name{"model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm"},
-    Name{"model.layers.*.post_attention_layernorm", "blk.*.ffn_norm"},
-    Name{"model.layers.*.mlp.gate_proj", "blk.*.ffn_gate"},
-    Name{"model.layers.*.mlp.up_proj", "blk.*.ffn_up"},
-    Name{"model.layers.*.mlp.down_proj", "blk.*.ffn_down"},
-    Name{"model.norm", "output_norm"},
-    Name{"lm_head", "output"}};
-
-constexpr std::array kGpt2Names{
-    Name{"transformer.wte", "token_embd"},
-    Name{"transformer.wpe", "position_embd"},
-    Name{"transformer.h.*.ln_1", "blk.*.attn_norm"},
-    Name{"transformer.h.*.attn.c_attn", "blk.*.attn_qkv"},
-    Name{"transformer.h.*.attn.c_proj", "blk.*.attn_output"},
-    Name{"transformer.h.*.ln_2", "blk.*.ffn_norm"},
-    Name{"transformer.h.*.mlp.c_fc", "blk.*.ffn_up"},
-    Name{"transformer.h.*.mlp.c_proj", "blk.*.ffn_down"},
-    Name{"transformer.ln_f", "output_norm"},
-    Name{"lm_head", "output"}};
-
-/// "h.12.ln_1" to "h.*.ln_1" and "12".
-std::pair<std::string, std::string> without_number(std::string_view name) {
-  std::string pattern;
-  std::string number;
-  bool is_number = false; // a component of digits
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool is_digit =
-        std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-    is_number = is_digit && (is_number || (i > 0 && name[i - 1] == '.'));
-    if (!is_number) {
-      pattern += name[i];
-      continue;
+std::string architecture_of(const std::string& model_type) {
+  std::string known;
+  for (const auto& [theirs, ours] : kArchitectures) {
+    if (model_type == theirs) {
+      return ours;
     }
-    if (number.empty()) {
-      pattern += '*';
-    }
-    number += name[i];
+    known += (known.empty() ? "" : ", ") + std::string(theirs);
   }
-  return {pattern, number};
+  TESSERA_FAIL(
+      "GGUF export of model_type '",
+      model_type,
+      "' is not implemented; there are ",
+      known);
 }
 
 class Description {
  public:
-  Description(std::string architecture, const ConfigFields& fields)
-      : fields_(fields) {
-    model.architecture = std::move(architecture);
+  Description(std::string architecture, const DecoderConfig& decoder)
+      : decoder_(decoder), layer_(decoder.layers.front()) {
+    model_.architecture = std::move(architecture);
+    model_.vocab = decoder.vocab;
   }
 
+  GgufModel made() && {
+    require(!decoder_.prefix, "tokens that see those behind them");
+    require(decoder_.final_norm.has_value(), "missing last norm");
+    require(decoder_.window == 0, "sliding windows (use_sliding_window)");
+    add_sizes();
+    if (model_.architecture == "gpt2") {
+      require_gpt2();
+    } else {
+      require_llama_like();
+      add_rotary(*decoder_.rotary);
+    }
+    if (model_.architecture == "llama") {
+      model_.paired_heads = {
+          {".attn_q", layer_.attention.heads}, {".attn_k", kv_heads()}};
+    }
+    add_experts();
+    return std::move(model_);
+  }
+
+ private:
   void add(const std::string& key, GgufValue value) {
-    model.metadata.emplace_back(
-        model.architecture + "." + key, std::move(value));
+    model_.metadata.emplace_back(
+        model_.architecture + "." + key, std::move(value));
   }
   void add_size(const std::string& key, int64_t value) {
     add(key, static_cast<uint32_t>(value));
@@ -86,173 +81,159 @@ class Description {
     add(key, static_cast<float>(value));
   }
 
-  /// @throws tessera::Error, saying that llama.cpp lacks it.
-  void require(bool holds, const char* field) const {
+  void require(bool holds, const std::string& part) const {
     TESSERA_CHECK(
         holds,
-        fields_.origin(),
-        ": llama.cpp's '",
-        model.architecture,
-        "' does not compute this model's '",
-        field,
-        "'; it can not be exported as GGUF");
+        "llama.cpp's '",
+        model_.architecture,
+        "' does not compute this model's ",
+        part,
+        "; it can not be exported as GGUF");
   }
 
-  GgufModel model;
+  int64_t kv_heads() const {
+    const AttentionOptions& attention = layer_.attention;
+    return attention.kv_heads == 0 ? attention.heads : attention.kv_heads;
+  }
 
- private:
-  const ConfigFields& fields_;
-};
+  int64_t head_features() const {
+    const AttentionOptions& attention = layer_.attention;
+    return attention.head_features == 0 ? attention.features / attention.heads
+                                        : attention.head_features;
+  }
 
-void add_rotary(Description& to, const RotaryOptions& rotary) {
-  to.add_size("rope.dimension_count", rotary.features);
-  to.add_number("rope.freq_base", rotary.base);
-  const RotaryScaling& scaling = rotary.scaling;
-  switch (scaling.kind) {
-    case RotaryScalingKind::kNone:
-      return;
-    case RotaryScalingKind::kLinear:
-      to.add("rope.scaling.type", std::string("linear"));
-      to.add_number("rope.scaling.factor", scaling.factor);
-      return;
-    case RotaryScalingKind::kYarn:
-      to.require(
-          !scaling.attention_factor && scaling.mscale == 0 &&
-              scaling.mscale_all_features == 0 && scaling.truncate,
-          "rope_parameters");
-      to.add("rope.scaling.type", std::string("yarn"));
-      to.add_number("rope.scaling.factor", scaling.factor);
-      to.add_size(
-          "rope.scaling.original_context_length", scaling.original_positions);
-      to.add_number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
-      to.add_number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
-      return;
-    case RotaryScalingKind::kLlama3: {
-      // By what each frequency is divided.
-      RotaryOptions plain = rotary;
-      plain.scaling = {};
-      to.model.more.emplace(
-          "rope_freqs.weight",
-          rotary_frequencies(plain, 1).inverse /
-              rotary_frequencies(rotary, 1).inverse);
+  void add_sizes() {
+    const bool is_gpt2 = model_.architecture == "gpt2";
+    add_size("vocab_size", decoder_.vocab);
+    add_size(
+        "context_length",
+        is_gpt2 ? decoder_.learned_positions : decoder_.rotary->max_positions);
+    add_size("embedding_length", decoder_.features);
+    add_size("block_count", static_cast<int64_t>(decoder_.layers.size()));
+    add_size("feed_forward_length", layer_.feed_forward.inner);
+    add_size("attention.head_count", layer_.attention.heads);
+    if (is_gpt2) {
+      add_number("attention.layer_norm_epsilon", layer_.norm.eps);
       return;
     }
-    case RotaryScalingKind::kDynamic:
-      to.require(false, "rope_parameters (dynamic)");
+    add_size("attention.head_count_kv", kv_heads());
+    add_size("attention.key_length", head_features());
+    add_size("attention.value_length", head_features());
+    add_number("attention.layer_norm_rms_epsilon", layer_.norm.eps);
   }
-}
 
-/// LLaMA, Qwen2 and Qwen3.
-GgufModel describe_llama_like(
-    const std::string& architecture,
-    const ConfigFields& fields) {
-  Description to(architecture, fields);
-  const int64_t features = fields.size({"hidden_size"});
-  const int64_t heads = fields.size({"num_attention_heads"});
-  const int64_t kv_heads = fields.size({"num_key_value_heads"}, heads);
-  const int64_t head = fields.size(
-      {"head_dim"}, architecture == "qwen3" ? 128 : features / heads);
-  const int64_t positions = fields.size({"max_position_embeddings"}, 2048);
-  to.require(
-      fields.get<std::string>({"hidden_act"}, "silu") == "silu", "hidden_act");
-  to.require(
-      !fields.get<bool>({"use_sliding_window"}, false), "use_sliding_window");
-  to.require(
-      architecture != "qwen3" || !fields.get<bool>({"attention_bias"}, false),
-      "attention_bias");
-  to.add_size("vocab_size", fields.size({"vocab_size"}));
-  to.add_size("context_length", positions);
-  to.add_size("embedding_length", features);
-  to.add_size("block_count", fields.count({"num_hidden_layers"}));
-  to.add_size("feed_forward_length", fields.size({"intermediate_size"}));
-  to.add_size("attention.head_count", heads);
-  to.add_size("attention.head_count_kv", kv_heads);
-  to.add_size("attention.key_length", head);
-  to.add_size("attention.value_length", head);
-  to.add_number(
-      "attention.layer_norm_rms_epsilon",
-      fields.positive({"rms_norm_eps"}, 1e-6));
-  add_rotary(to, fields.rotary(head, positions));
-  if (architecture == "llama") {
-    to.model.paired_heads = {{".attn_q", heads}, {".attn_k", kv_heads}};
+  void require_gpt2() const {
+    const std::string& activation = layer_.feed_forward.activation;
+    require(
+        activation == "gelu_new" || activation == "gelu_pytorch_tanh",
+        "activation_function");
+    const double scale = 1 / std::sqrt(static_cast<double>(head_features()));
+    require(
+        std::all_of(
+            decoder_.layers.begin(),
+            decoder_.layers.end(),
+            [&](const TransformerLayerOptions& layer) {
+              return layer.attention.scale.value_or(scale) == scale;
+            }),
+        "attention scale (scale_attn_weights, "
+        "scale_attn_by_inverse_layer_idx)");
   }
-  return std::move(to.model);
-}
 
-GgufModel describe_gpt2(const ConfigFields& fields) {
-  Description to("gpt2", fields);
-  const int64_t features = fields.size({"n_embd", "hidden_size"});
-  const auto activation =
-      fields.get<std::string>({"activation_function"}, "gelu_new");
-  to.require(
-      activation == "gelu_new" || activation == "gelu_pytorch_tanh",
-      "activation_function");
-  to.require(
-      fields.get<bool>({"scale_attn_weights"}, true), "scale_attn_weights");
-  to.require(
-      !fields.get<bool>({"scale_attn_by_inverse_layer_idx"}, false),
-      "scale_attn_by_inverse_layer_idx");
-  to.add_size("vocab_size", fields.size({"vocab_size"}));
-  to.add_size(
-      "context_length",
-      fields.size({"n_positions", "max_position_embeddings", "n_ctx"}, 1024));
-  to.add_size("embedding_length", features);
-  to.add_size("block_count", fields.count({"n_layer", "num_hidden_layers"}));
-  to.add_size("feed_forward_length", fields.size({"n_inner"}, 4 * features));
-  to.add_size(
-      "attention.head_count", fields.size({"n_head", "num_attention_heads"}));
-  to.add_number(
-      "attention.layer_norm_epsilon",
-      fields.positive({"layer_norm_epsilon"}, 1e-5));
-  return std::move(to.model);
-}
+  void require_llama_like() const {
+    require(layer_.feed_forward.activation == "silu", "hidden_act");
+    const AttentionOptions& attention = layer_.attention;
+    require(
+        !attention.query_key_norm || !attention.query_bias,
+        "norms behind biases (attention_bias)");
+    require(
+        model_.architecture == "llama" ||
+            (!attention.output_bias && !layer_.feed_forward.bias),
+        "biases (attention_bias, add_bias_linear)");
+  }
+
+  void add_rotary(const RotaryOptions& rotary) {
+    add_size("rope.dimension_count", rotary.features);
+    add_number("rope.freq_base", rotary.base);
+    const RotaryScaling& scaling = rotary.scaling;
+    switch (scaling.kind) {
+      case RotaryScalingKind::kNone:
+        return;
+      case RotaryScalingKind::kLinear:
+        add("rope.scaling.type", std::string("linear"));
+        add_number("rope.scaling.factor", scaling.factor);
+        return;
+      case RotaryScalingKind::kYarn:
+        require(
+            !scaling.attention_factor && scaling.mscale == 0 &&
+                scaling.mscale_all_features == 0 && scaling.truncate,
+            "rope_parameters");
+        add("rope.scaling.type", std::string("yarn"));
+        add_number("rope.scaling.factor", scaling.factor);
+        add_size(
+            "rope.scaling.original_context_length", scaling.original_positions);
+        add_number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
+        add_number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
+        return;
+      case RotaryScalingKind::kLlama3: {
+        require(model_.architecture == "llama", "rope_parameters (llama3)");
+        // By what each frequency is divided.
+        RotaryOptions plain = rotary;
+        plain.scaling = {};
+        model_.more.emplace(
+            "rope_freqs.weight",
+            rotary_frequencies(plain, 1).inverse /
+                rotary_frequencies(rotary, 1).inverse);
+        return;
+      }
+      case RotaryScalingKind::kDynamic:
+        require(false, "rope_parameters (dynamic)");
+    }
+  }
+
+  void add_experts() {
+    const auto with_experts = std::count_if(
+        decoder_.layers.begin(), decoder_.layers.end(), [](const auto& layer) {
+          return layer.experts.has_value();
+        });
+    if (with_experts == 0) {
+      return;
+    }
+    require(
+        with_experts == std::ssize(decoder_.layers),
+        "layers without experts (decoder_sparse_step, mlp_only_layers)");
+    const ExpertsOptions& experts = *layer_.experts;
+    require(
+        experts.normalise == (model_.architecture == "qwen3moe"),
+        "norm_topk_prob");
+    require(!experts.capacity_factor, "expert_capacity_factor");
+    model_.experts = experts.experts;
+    add_size("expert_count", experts.experts);
+    add_size("expert_used_count", experts.experts_per_token);
+    add_size("expert_feed_forward_length", experts.expert.inner);
+    if (experts.shared) {
+      add_size("expert_shared_feed_forward_length", experts.shared->inner);
+    }
+  }
+
+  const DecoderConfig& decoder_;
+  const TransformerLayerOptions& layer_;
+  GgufModel model_;
+};
 
 } // namespace
 
 GgufModel describe_gguf(const Model& model) {
   const nlohmann::json& config = model.config();
-  const ConfigFields fields(config, "config.json");
-  const auto type = fields.get<std::string>({"model_type"}, "");
-  const auto architecture = config.at("architectures").at(0).get<std::string>();
+  std::string architecture =
+      architecture_of(config.value("model_type", std::string()));
+  const auto* decoder = dynamic_cast<const Decoder*>(&model);
   TESSERA_CHECK(
-      type == "llama" || type == "qwen2" || type == "qwen3" || type == "gpt2",
-      "GGUF export of model_type '",
-      type,
-      "' is not implemented; there are llama, qwen2, qwen3, gpt2");
-  TESSERA_CHECK(
-      architecture.ends_with("ForCausalLM") ||
-          architecture.ends_with("LMHeadModel"),
+      decoder != nullptr && decoder->head() == DecoderHead::kCausalLm,
       "GGUF export of '",
-      architecture,
+      config.at("architectures").at(0).get<std::string>(),
       "' is not implemented: it is for language models; give one with its "
       "head");
-  return type == "gpt2" ? describe_gpt2(fields)
-                        : describe_llama_like(type, fields);
-}
-
-std::string gguf_name(
-    const std::string& architecture,
-    const std::string& theirs) {
-  const size_t dot = theirs.find_last_of('.');
-  const auto [pattern, number] = without_number(theirs.substr(0, dot));
-  const auto look = [&](const auto& names) {
-    for (const Name& name : names) {
-      if (name.theirs == pattern) {
-        std::string found(name.ours);
-        if (const size_t star = found.find('*'); star != std::string::npos) {
-          found.replace(star, 1, number);
-        }
-        return found + theirs.substr(dot);
-      }
-    }
-    TESSERA_FAIL(
-        "GGUF export: llama.cpp's '",
-        architecture,
-        "' has no tensor for '",
-        theirs,
-        "'");
-  };
-  return architecture == "gpt2" ? look(kGpt2Names) : look(kLlamaNames);
+  return Description(std::move(architecture), decoder->decoder_config()).made();
 }
 
 } // namespace tessera::zoo

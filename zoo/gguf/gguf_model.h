@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What llama.cpp calls a model's tensors and fields.
+// A model as a GGUF file describes it to llama.cpp.
 
 #include "tessera/zoo/gguf/gguf_writer.h"
 #include "tessera/zoo/models/model.h"
 
-#include <functional>
 #include <map>
 #include <string>
 
 namespace tessera::zoo {
 
-/// A model as a GGUF file describes it.
+/// Fields, and what tensors are besides those of the checkpoint.
 struct GgufModel {
-  std::string architecture; ///< "llama", "qwen2", "qwen3", "gpt2"
+  /// "llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "chatglm", "glm4",
+  /// "gpt2"
+  std::string architecture;
   GgufMetadata metadata; ///< "<architecture>.block_count", ...
+  int64_t vocab = 0;
+  int64_t experts = 0; ///< of a layer, in one tensor
   /// Heads of a projection whose rows are put in another order, by the end of
   /// its name here: llama.cpp rotates pairs of neighbours in some
   /// architectures, where transformers rotates halves.
@@ -26,11 +29,5 @@ struct GgufModel {
 /// @throws tessera::Error when the model is of another family, or of a variant
 ///     that llama.cpp does not compute.
 GgufModel describe_gguf(const Model& model);
-
-/// llama.cpp's name of a tensor of transformers.
-/// @throws tessera::Error when it has none.
-std::string gguf_name(
-    const std::string& architecture,
-    const std::string& theirs);
 
 } // namespace tessera::zoo

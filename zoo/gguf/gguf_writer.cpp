@@ -152,8 +152,7 @@ GgufWriter::GgufWriter(
     header.add(static_cast<uint32_t>(tensor.type));
     header.add(end);
     const auto bytes = static_cast<uint64_t>(tensor.bytes());
-    const bool is_new =
-        slots_.emplace(tensor.name, Slot{end, bytes, false}).second;
+    const bool is_new = slots_.emplace(tensor.name, Slot{end, bytes, 0}).second;
     TESSERA_CHECK(
         is_new, path, ": there are two tensors named '", tensor.name, "'");
     end = aligned(end + bytes);
@@ -166,31 +165,37 @@ GgufWriter::GgufWriter(
   file_.write_at(0, std::as_bytes(std::span(header.text())));
 }
 
-void GgufWriter::write(std::string_view name, std::span<const std::byte> data) {
+void GgufWriter::write(
+    std::string_view name,
+    std::span<const std::byte> data,
+    int64_t slice,
+    int64_t slices) {
   const auto slot = slots_.find(name);
   TESSERA_CHECK(
-      slot != slots_.end() && !slot->second.written,
+      slot != slots_.end() && slot->second.written < slot->second.bytes,
       file_.path(),
       ": the tensor '",
       name,
       "' is not in the header, or has been written before");
+  const uint64_t bytes = slot->second.bytes / static_cast<uint64_t>(slices);
   TESSERA_CHECK(
-      data.size() == slot->second.bytes,
+      data.size() == bytes && slice < slices,
       file_.path(),
       ": the tensor '",
       name,
       "' has ",
       data.size(),
       " bytes; the header says ",
-      slot->second.bytes);
-  file_.write_at(slot->second.offset, data);
-  slot->second.written = true;
+      bytes);
+  file_.write_at(
+      slot->second.offset + static_cast<uint64_t>(slice) * bytes, data);
+  slot->second.written += bytes;
 }
 
 void GgufWriter::commit() {
   for (const auto& [name, slot] : slots_) {
     TESSERA_CHECK(
-        slot.written,
+        slot.written == slot.bytes,
         file_.path(),
         ": the tensor '",
         name,

@@ -64,8 +64,13 @@ class GgufWriter {
       const GgufMetadata& metadata,
       const std::vector<GgufTensor>& tensors);
 
-  /// Writes the whole of one tensor, once.
-  void write(std::string_view name, std::span<const std::byte> data);
+  /// Writes the whole of one tensor, once; or one of `slices` equal parts of
+  /// it along the first dimension, each once.
+  void write(
+      std::string_view name,
+      std::span<const std::byte> data,
+      int64_t slice = 0,
+      int64_t slices = 1);
 
   /// @throws Error when a tensor has not been written.
   void commit();
@@ -74,7 +79,7 @@ class GgufWriter {
   struct Slot {
     uint64_t offset = 0; ///< from the start of the file
     uint64_t bytes = 0;
-    bool written = false;
+    uint64_t written = 0; ///< bytes
   };
 
   AtomicFile file_;

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/decoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -10,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 #include <utility>
 
@@ -58,6 +60,23 @@ std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kBase || head == DecoderHead::kCausalLm
              ? std::vector<std::string>{}
              : std::vector<std::string>{"score."};
+}
+
+/// Rotary positions go on behind those that the model was trained with, and
+/// what it makes of them is worth little. Told once in a process.
+void warn_of_length(const RotaryOptions& rotary, int64_t length) {
+  static std::atomic<bool> is_told = false;
+  if (rotary.max_positions > 0 && length > rotary.max_positions &&
+      rotary.scaling.kind != RotaryScalingKind::kDynamic &&
+      !is_told.exchange(true) && is_log_rank_zero()) {
+    log_warning(
+        "a text of ",
+        length,
+        " tokens goes beyond the ",
+        rotary.max_positions,
+        " positions that the model was made for (max_position_embeddings in "
+        "config.json); expect worse results, or cut it");
+  }
 }
 
 } // namespace
@@ -275,6 +294,7 @@ LayerInput Decoder::layer_input(
   LayerInput layer;
   layer.cache = input.cache;
   if (decoder_.rotary) {
+    warn_of_length(*decoder_.rotary, length);
     // Only this kind looks at the length: others do not wait for the device.
     const bool ask =
         input.position_ids.defined() &&

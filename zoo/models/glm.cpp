@@ -28,11 +28,8 @@ DecoderConfig glm_config(const ConfigFields& fields) {
       "; it must be above 0 and at most 1");
   DecoderConfig decoder = llama_like_config(fields, share);
   decoder.rotary->layout = RotaryLayout::kPairs;
-  const bool bias = fields.get<bool>({"attention_bias"}, true);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.query_bias = layer.attention.key_bias = bias;
-    layer.attention.value_bias = bias;
-  }
+  set_attention_bias(
+      decoder, fields.get<bool>({"attention_bias"}, true), /*output=*/false);
   return decoder;
 }
 

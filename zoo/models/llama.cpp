@@ -10,9 +10,8 @@ namespace {
 DecoderConfig config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
+  set_attention_bias(decoder, bias, bias);
   for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.query_bias = layer.attention.key_bias = bias;
-    layer.attention.value_bias = layer.attention.output_bias = bias;
     layer.feed_forward.bias = fields.get<bool>({"mlp_bias"}, false);
   }
   return decoder;

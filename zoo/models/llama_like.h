@@ -15,6 +15,16 @@ DecoderConfig llama_like_config(
     const ConfigFields& fields,
     double rotary_share);
 
+/// Biases of attention in all layers, of queries, keys and values together.
+void set_attention_bias(
+    DecoderConfig& decoder,
+    bool query_key_value,
+    bool output);
+
+/// Norms of each head's queries and keys, as Qwen3 has them, in all layers.
+void add_query_key_norms(DecoderConfig& decoder);
+NameTable with_query_key_norms(NameTable table);
+
 /// Whether a layer sees a window only, given `max_window_layers`.
 using IsLocal = bool (*)(size_t layer, size_t most);
 

@@ -58,8 +58,7 @@ void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
       "save_pretrained: this rank's model is a pipeline's stage, or has some "
-      "of the experts only. Give the engine too, which gathers stages; with "
-      "divided experts load a checkpoint into a whole model, and save that.");
+      "of the experts only. Give the engine too, which gathers them.");
 }
 
 /// The names of all adapters' parameters.
@@ -122,6 +121,23 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   return layers.on_stage(parallel.place());
 }
 
+/// Weights that do not fit are told beside the fields that ask for others.
+LoadWeightsReport load_fitting(
+    Model& model,
+    const fs::path& folder,
+    const FieldRecord& record) {
+  try {
+    return load_weights(model, folder, weight_options(model));
+  } catch (const Error& error) {
+    TESSERA_FAIL(
+        error.what(),
+        "\nThe model is what ",
+        folder / "config.json",
+        " asks for: ",
+        record.text());
+  }
+}
+
 } // namespace
 
 LayerContext layer_context(ParallelRun& parallel) {
@@ -157,6 +173,7 @@ std::shared_ptr<Model> from_pretrained(
       options.head.empty()
           ? options.architecture
           : architecture_with_head(config, options.head, fields.origin());
+  const auto record = std::make_shared<FieldRecord>();
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
         config,
@@ -164,14 +181,15 @@ std::shared_ptr<Model> from_pretrained(
          options.context,
          [&](const std::string& name) {
            return WeightFiles::open(folder).entries().contains(name);
-         }},
+         },
+         record},
         fields.origin());
     convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });
-  const LoadWeightsReport report =
-      load_weights(*model, folder, weight_options(*model));
+  WeightFiles::open(folder); // what is wrong with the files themselves
+  const LoadWeightsReport report = load_fitting(*model, folder, *record);
   if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }
@@ -209,17 +227,13 @@ void save_pretrained(
 
 void save_pretrained(
     const World& world,
-    Engine& engine,
+    EngineRef engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
     const SavedValue& change) {
-  TESSERA_CHECK(
-      !has_divided_experts(model),
-      "save_pretrained: this rank has some of the experts only; load a "
-      "checkpoint of it into a whole model, and save that.");
   write_folder(
-      engine,
+      engine.whole_models(),
       world,
       [&](const ParameterSizes& sizes) {
         return WeightNames(sizes, model.names());

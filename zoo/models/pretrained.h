@@ -2,7 +2,7 @@
 #pragma once
 // Models from and to Hugging Face folders.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/registry.h"
@@ -79,12 +79,12 @@ void save_pretrained(
     const SavedValue& change = {});
 
 /// The same for a wrapped model, one group of parameters at a time; rank 0
-/// writes. Where ranks have parts of the model (EngineOptions::parallel), it is
-/// the whole of them. Collective.
+/// writes. Where ranks have parts of the model (EngineOptions::parallel), or of
+/// its experts, it is the whole of them. Collective.
 /// @throws tessera::Error on every rank when rank 0 cannot write.
 void save_pretrained(
     const World& world,
-    Engine& engine,
+    EngineRef engine,
     const Model& model,
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder = {},

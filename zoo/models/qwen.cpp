@@ -9,10 +9,7 @@ namespace {
 
 DecoderConfig qwen2_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.query_bias = layer.attention.key_bias = true;
-    layer.attention.value_bias = true;
-  }
+  set_attention_bias(decoder, /*query_key_value=*/true, /*output=*/false);
   read_windows(fields, decoder);
   return decoder;
 }
@@ -20,14 +17,13 @@ DecoderConfig qwen2_config(const ConfigFields& fields) {
 DecoderConfig qwen3_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
+  set_attention_bias(decoder, bias, bias);
+  add_query_key_norms(decoder);
+  const int64_t head = fields.size({"head_dim"}, 128);
   for (TransformerLayerOptions& layer : decoder.layers) {
-    AttentionOptions& attention = layer.attention;
-    attention.head_features = fields.size({"head_dim"}, 128);
-    attention.query_bias = attention.key_bias = bias;
-    attention.value_bias = attention.output_bias = bias;
-    attention.query_key_norm = layer.norm;
+    layer.attention.head_features = head;
   }
-  decoder.rotary->features = decoder.layers.front().attention.head_features;
+  decoder.rotary->features = head;
   read_windows(fields, decoder);
   return decoder;
 }
@@ -37,12 +33,7 @@ NameTable qwen2_names() {
 }
 
 NameTable qwen3_names() {
-  NameTable table = llama_like_names();
-  table.base.push_back(
-      {"layers.*.self_attn.q_norm", {"layers.*.attention.query_norm"}});
-  table.base.push_back(
-      {"layers.*.self_attn.k_norm", {"layers.*.attention.key_norm"}});
-  return table;
+  return with_query_key_norms(llama_like_names());
 }
 
 } // namespace

@@ -17,12 +17,19 @@ constexpr int64_t kMost = 100'000;
 /// Layers that stay dense although the others are not.
 std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   std::vector<int64_t> layers;
-  for (const auto& layer :
-       fields.json("mlp_only_layers").value_or(nlohmann::json::array())) {
+  const nlohmann::json list =
+      fields.json("mlp_only_layers").value_or(nlohmann::json::array());
+  const auto check = [&](bool is_good) {
     TESSERA_CHECK(
-        layer.is_number_integer(),
+        is_good,
         fields.origin(),
-        ": 'mlp_only_layers' must be a list of layers");
+        ": 'mlp_only_layers' is ",
+        show_json(list),
+        "; it must be a list of layers' numbers, from 0 on");
+  };
+  check(list.is_array());
+  for (const nlohmann::json& layer : list) {
+    check(layer.is_number_integer() && layer >= 0);
     layers.push_back(layer.get<int64_t>());
   }
   return layers;
@@ -35,9 +42,9 @@ void add_experts(
     const std::optional<int64_t>& shared) {
   decoder.router_losses = fields.get<bool>({"output_router_logits"}, false);
   decoder.router_balance =
-      fields.get<double>({"router_aux_loss_coef"}, decoder.router_balance);
+      fields.number({"router_aux_loss_coef"}, decoder.router_balance);
   // These two are not transformers'.
-  decoder.router_z = fields.get<double>({"router_z_loss_coef"}, 0);
+  decoder.router_z = fields.number({"router_z_loss_coef"}, 0);
   const auto capacity = fields.find<double>({"expert_capacity_factor"});
   const int64_t step = fields.size({"decoder_sparse_step"}, 1);
   const std::vector<int64_t> dense = dense_layers(fields);
@@ -86,11 +93,8 @@ NameTable expert_names() {
 
 DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
-  const bool bias = fields.get<bool>({"qkv_bias"}, true);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.query_bias = layer.attention.key_bias = bias;
-    layer.attention.value_bias = bias;
-  }
+  set_attention_bias(
+      decoder, fields.get<bool>({"qkv_bias"}, true), /*output=*/false);
   read_windows(fields, decoder, [](size_t layer, size_t most) {
     return layer % 2 == 0 && layer < most;
   });
@@ -102,12 +106,8 @@ DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
 DecoderConfig qwen3_moe_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    AttentionOptions& attention = layer.attention;
-    attention.query_bias = attention.key_bias = bias;
-    attention.value_bias = attention.output_bias = bias;
-    attention.query_key_norm = layer.norm;
-  }
+  set_attention_bias(decoder, bias, bias);
+  add_query_key_norms(decoder);
   read_windows(fields, decoder, [](size_t, size_t) { return true; });
   add_experts(fields, decoder, std::nullopt);
   return decoder;
@@ -127,12 +127,7 @@ NameTable qwen2_moe_names() {
 }
 
 NameTable qwen3_moe_names() {
-  NameTable table = expert_names();
-  table.base.push_back(
-      {"layers.*.self_attn.q_norm", {"layers.*.attention.query_norm"}});
-  table.base.push_back(
-      {"layers.*.self_attn.k_norm", {"layers.*.attention.key_norm"}});
-  return table;
+  return with_query_key_norms(expert_names());
 }
 
 } // namespace

@@ -193,18 +193,19 @@ void write_folder(
 }
 
 void write_folder(
-    Engine& engine,
+    std::vector<WholeModel> parts,
     const World& world,
     const std::function<WeightNames(const ParameterSizes& sizes)>& names_of,
     const WrittenFolder& folder) {
-  WholeModel whole = engine.whole_model();
   ParameterSizes sizes;
   ParameterTypes dtypes;
-  for (const WholeTensor& tensor : whole.tensors()) {
-    for (const std::string& name : tensor.names) {
-      if (!tensor.is_buffer) {
-        sizes.emplace(name, tensor.sizes);
-        dtypes.emplace(name, tensor.dtype);
+  for (const WholeModel& part : parts) {
+    for (const WholeTensor& tensor : part.tensors()) {
+      for (const std::string& name : tensor.names) {
+        if (!tensor.is_buffer) {
+          sizes.emplace(name, tensor.sizes);
+          dtypes.emplace(name, tensor.dtype);
+        }
       }
     }
   }
@@ -213,15 +214,17 @@ void write_folder(
   if (world.rank() == 0) {
     job.emplace(names, dtypes, folder);
   }
-  whole.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
-    for (const std::string& name : tensor.names) {
-      if (!tensor.is_buffer) {
-        job->add(name, value);
+  for (WholeModel& part : parts) {
+    part.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
+      for (const std::string& name : tensor.names) {
+        if (!tensor.is_buffer) {
+          job->add(name, value);
+        }
       }
-    }
-  });
+    });
+  }
   finish(job, folder, [&](const at::Tensor& failed) {
-    whole.job().sum(failed);
+    parts.front().job().sum(failed);
     return failed.item<double>();
   });
 }

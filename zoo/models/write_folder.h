@@ -3,6 +3,7 @@
 // Folders of weights, written parameter by parameter from wherever these are:
 // whole, in the parts of tensor-parallel ranks, or sharded by an engine.
 
+#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/model.h"
@@ -46,9 +47,11 @@ void write_folder(
     const WrittenFolder& folder);
 
 /// The same for a wrapped model, over all ranks; rank 0 writes. Collective.
+/// @param parts together the model: Engine::whole_model(), or
+///     ExpertEngines::whole_models().
 /// @param names_of the names of the whole model's parameters.
 void write_folder(
-    Engine& engine,
+    std::vector<WholeModel> parts,
     const World& world,
     const std::function<WeightNames(const ParameterSizes& sizes)>& names_of,
     const WrittenFolder& folder);

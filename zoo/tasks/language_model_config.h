@@ -16,10 +16,6 @@ namespace tessera {
 /// Training of a language model, from the start or on. Paths are relative to
 /// the working folder.
 struct LanguageModelConfig : TrainingConfig {
-  /// In place of model_folder: a config.json whose model starts with fresh
-  /// weights.
-  std::filesystem::path model_config;
-  std::string architecture; ///< in place of the one that config.json names
   int64_t max_length = 1024; ///< tokens of a text
   std::filesystem::path train_file;
   std::filesystem::path heldout_file; ///< empty: nothing is scored

@@ -23,7 +23,8 @@ MakeBatch make_batch_of(
   const c10::Device device = model.parameters().front().device();
   const int64_t vocab =
       dynamic_cast<const zoo::Decoder&>(model).decoder_config().vocab;
-  return [&tokens, length, device, vocab](const std::vector<size_t>& rows) {
+  return [&tokens, length, device, vocab](
+             const std::vector<size_t>& rows, int64_t /*epoch*/) {
     std::vector<at::Tensor> texts;
     for (const size_t row : rows) {
       const int64_t first = static_cast<int64_t>(row) * length;

@@ -33,6 +33,25 @@ std::vector<zoo::ModelOutput> run_model(
   return outputs;
 }
 
+/// Of all texts of a batch, padding included; of images, their number.
+int64_t tokens_of(const zoo::ModelInput& batch) {
+  int64_t tokens = 0;
+  for (const at::Tensor& ids : {batch.input_ids, batch.decoder_input_ids}) {
+    tokens += ids.defined() ? ids.numel() : 0;
+  }
+  return tokens == 0 && batch.pixel_values.defined()
+             ? batch.pixel_values.size(0)
+             : tokens;
+}
+
+std::vector<at::Tensor> tensors_of(const zoo::ModelInput& batch) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : batch.named()) {
+    tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
 } // namespace
 
 ModelTask::ModelTask(
@@ -66,6 +85,7 @@ int64_t ModelTask::batches_per_epoch() const {
 }
 
 void ModelTask::begin_epoch(int64_t epoch) {
+  epoch_ = epoch;
   order_.resize(examples_);
   std::iota(order_.begin(), order_.end(), size_t{0});
   std::mt19937_64 generator(options_.seed + static_cast<uint64_t>(epoch));
@@ -84,12 +104,11 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
   }
-  batches_[at] = make_batch_(rows);
+  batches_[at] = make_batch_(rows, epoch_);
   if (options_.same_batch != nullptr && index % kBatchesBetweenChecks == 0) {
-    check_same_batch(
-        {batches_[at].input_ids, batches_[at].labels}, *options_.same_batch);
+    check_same_batch(tensors_of(batches_[at]), *options_.same_batch);
   }
-  return batches_[at].input_ids.numel();
+  return tokens_of(batches_[at]);
 }
 
 void ModelTask::load(int64_t index) {
@@ -98,7 +117,12 @@ void ModelTask::load(int64_t index) {
 
 MicroBatch ModelTask::forward(int64_t /*index*/) {
   const zoo::ModelInput& batch = batches_.front();
-  return {model_->forward(batch).loss, batch.input_ids.numel()};
+  const at::Tensor loss = model_->forward(batch).loss;
+  TESSERA_CHECK(
+      loss.defined(),
+      "training: the model gave no loss; its head has none, or its data has no "
+      "labels");
+  return {loss, tokens_of(batch)};
 }
 
 std::vector<at::Tensor> ModelTask::forward_chunk(
@@ -150,7 +174,7 @@ void run_on_examples(
     if (rows.empty()) {
       rows.push_back(0);
     }
-    inputs.push_back(make_batch(rows));
+    inputs.push_back(make_batch(rows, kScoredEpoch));
     if (inputs.size() == run_length) {
       run_inputs();
     }

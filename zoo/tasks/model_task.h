@@ -14,9 +14,14 @@
 
 namespace tessera {
 
+/// In place of an epoch's number: examples that are scored, each time the same.
+inline constexpr int64_t kScoredEpoch = -1;
+
 /// Makes a batch of the examples with these numbers, on the model's device.
-using MakeBatch =
-    std::function<zoo::ModelInput(const std::vector<size_t>& examples)>;
+/// What is drawn for an example follows from its number and the epoch's alone:
+/// so it is the same under any layout of ranks.
+using MakeBatch = std::function<
+    zoo::ModelInput(const std::vector<size_t>& examples, int64_t epoch)>;
 
 /// The model's own loss over shuffled batches. Ranks that see different batches
 /// take their own rows of every global batch; rows that do not fill a last
@@ -61,6 +66,7 @@ class ModelTask : public PipelineTask {
   MakeBatch make_batch_;
   Options options_;
   std::vector<size_t> order_;
+  int64_t epoch_ = 0; ///< that `order_` is of
   std::vector<zoo::ModelInput> batches_; ///< of a step, by number
   PipelineForward forward_chunk_;
 };

@@ -88,7 +88,7 @@ MakeBatch make_batch_of(
     const std::vector<LabelledEncoding>& examples,
     const BatchShare& share) {
   return [&tokenizer, &examples, share, device = device_of(model)](
-             const std::vector<size_t>& rows) {
+             const std::vector<size_t>& rows, int64_t /*epoch*/) {
     return make_batch(tokenizer, examples, rows, share, device);
   };
 }

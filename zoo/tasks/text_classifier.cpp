@@ -5,6 +5,7 @@
 #include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/configured_model.h"
 
 #include <nlohmann/json.hpp>
 
@@ -19,16 +20,8 @@ std::shared_ptr<zoo::Model> lazy_text_classifier(
   options.lazy = true;
   options.head = "ForSequenceClassification";
   if (!classes.empty()) {
-    nlohmann::json names = nlohmann::json::object();
-    nlohmann::json numbers = nlohmann::json::object();
-    for (size_t i = 0; i < classes.size(); ++i) {
-      names[std::to_string(i)] = classes[i];
-      numbers[classes[i]] = i;
-    }
-    options.config = {
-        {"id2label", names},
-        {"label2id", numbers},
-        {"problem_type", "single_label_classification"}};
+    options.config = class_fields(classes);
+    options.config["problem_type"] = "single_label_classification";
   }
   return zoo::from_pretrained(folder, options);
 }

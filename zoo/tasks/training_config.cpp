@@ -57,14 +57,39 @@ void read_task(const ConfigReader& reader, TaskKind expected) {
   const auto task = reader.get_enum<TaskKind>(
       "task",
       {{"text_classification", TaskKind::kTextClassification},
-       {"language_model", TaskKind::kLanguageModel}});
+       {"language_model", TaskKind::kLanguageModel},
+       {"examples", TaskKind::kExamples}});
   if (task != expected) {
     reader.fail(
         "task",
         expected == TaskKind::kTextClassification
             ? "this program is for \"text_classification\""
-            : "this program is for \"language_model\"");
+        : expected == TaskKind::kLanguageModel
+            ? "this program is for \"language_model\""
+            : "this program is for \"examples\"");
   }
+}
+
+void read_model_source(const ConfigReader& reader, TrainingConfig& config) {
+  if (config.parallel.sizes.expert > 1) {
+    reader.get_object("parallel")
+        .fail(
+            "expert",
+            "`tessera train` has one engine, and divided experts take two: use "
+            "ExpertEngines from code");
+  }
+  const auto model = reader.get_object("model");
+  config.model_config = model.get_string("config", "");
+  if (config.model_folder.empty() == config.model_config.empty()) {
+    model.fail(
+        "folder",
+        "give it, for weights to go on with, or model.config, a config.json "
+        "whose model starts with fresh ones; one of them");
+  }
+  if (config.lora && config.model_folder.empty()) {
+    model.fail("lora", "an adapter is for weights to go on with: model.folder");
+  }
+  config.architecture = model.get_string("architecture", "");
 }
 
 void read_training_config(const ConfigReader& reader, TrainingConfig& config) {

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -20,6 +22,11 @@ class ConfigReader;
 struct TrainingConfig {
   /// A Hugging Face folder whose weights are gone on with; may be empty.
   std::filesystem::path model_folder;
+  /// In place of model_folder, for tasks that read_model_source(): a
+  /// config.json whose model starts with fresh weights.
+  std::filesystem::path model_config;
+  std::string architecture; ///< in place of the one that config.json names
+  std::vector<std::string> classes; ///< names, in place of config.json's
   /// An adapter is trained, and what the task adds; not given: all of the
   /// model.
   std::optional<LoraOptions> lora;
@@ -35,7 +42,7 @@ struct TrainingConfig {
 };
 
 /// What `tessera train` trains.
-enum class TaskKind { kTextClassification, kLanguageModel };
+enum class TaskKind { kTextClassification, kLanguageModel, kExamples };
 
 /// Reads `task`. @throws tessera::Error when it is another one than `expected`.
 void read_task(const ConfigReader& reader, TaskKind expected);
@@ -45,5 +52,11 @@ void read_task(const ConfigReader& reader, TaskKind expected);
 /// `output`.
 /// @throws tessera::Error naming file, path, value and what was expected.
 void read_training_config(const ConfigReader& reader, TrainingConfig& config);
+
+/// Reads `model.config` and `model.architecture`, behind
+/// read_training_config().
+/// @throws tessera::Error unless there is one of `model.folder` and
+///     `model.config`; for what takes a model's own engine: divided experts.
+void read_model_source(const ConfigReader& reader, TrainingConfig& config);
 
 } // namespace tessera

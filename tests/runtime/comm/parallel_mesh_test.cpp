@@ -128,6 +128,27 @@ TEST(ParallelMesh, ExpertsDivideRanksThatSeeOtherTokens) {
       {"parallel.expert is 3", "4 ranks", "1, 2, 4"});
 }
 
+// 8 ranks as pipeline 2 x shard 2 x tensor 2: the two that see other tokens
+// have other experts, and nobody has the same ones.
+TEST(ParallelMesh, OfExpertsTakesThoseOfOtherRanksForStages) {
+  ParallelSizes all = sizes(2, 1, 2, 1, 2);
+  all.expert = 2;
+  const ParallelMesh mesh = ParallelMesh(all, 8, 8).of_experts();
+  EXPECT_EQ(mesh.world_size(), 8);
+  EXPECT_EQ(
+      mesh.groups(Group::kTensor), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(
+      mesh.groups(Group::kPipeline), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+  EXPECT_EQ(mesh.size(Group::kGradients), 1);
+  EXPECT_EQ(mesh.size(Group::kParameterShards), 1);
+
+  all.data = 2;
+  const ParallelMesh wide = ParallelMesh(all, 16, 16).of_experts();
+  EXPECT_EQ(wide.ranks(Group::kGradients, 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(wide.ranks(Group::kParameterShards, 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(wide.ranks(Group::kPipeline, 0), (std::vector<int>{0, 2, 8, 10}));
+}
+
 TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {
   expect_error(
       [] { ParallelMesh(sizes(2, 3, 1, 1, 2), 8, 8); },

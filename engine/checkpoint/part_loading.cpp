@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/part_loading.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
+  const CheckpointManifest& saved = reader.manifest();
+  TESSERA_CHECK(
+      reader.world_size() == job.size() &&
+          saved.tensor_ranks == job.tensor_size() &&
+          saved.stages == job.stages(),
+      "load: the state of a user's optimizer was saved by ",
+      reader.world_size(),
+      " ranks (tensor ",
+      saved.tensor_ranks,
+      ", pipeline ",
+      saved.stages,
+      ") and cannot be divided over ",
+      job.size(),
+      " (tensor ",
+      job.tensor_size(),
+      ", pipeline ",
+      job.stages(),
+      "); load with as many ranks.");
+}
+
+at::Tensor same_shape(
+    at::Tensor loaded,
+    const at::Tensor& own,
+    const std::string& name) {
+  TESSERA_CHECK(
+      loaded.sizes() == own.sizes(),
+      "load: '",
+      name,
+      "' has shape ",
+      own.sizes(),
+      "; in the checkpoint it is ",
+      loaded.sizes(),
+      ". Build the model as it was saved.");
+  return loaded;
+}
+
+} // namespace
+
+PartLoading::PartLoading(
+    const WholePart& own,
+    const SubjectTensors& tensors,
+    CheckpointReader& reader,
+    const JobRanks& job,
+    const std::optional<int>& saved_rank)
+    : part_(own.part), model_(own.model), tensors_(tensors), reader_(reader) {
+  check_parameters();
+  for (const SubjectPiece& piece : tensors_.pieces) {
+    reader_.check_elements(
+        saved_name(piece.parameter), piece.state, piece.stretch);
+  }
+  for (const SubjectWhole& whole : tensors_.wholes) {
+    wholes_.push_back(same_shape(
+        any_tensor(
+            0, "whole/" + whole.state + "/" + saved_name(whole.parameter)),
+        whole.values,
+        whole.parameter));
+  }
+  for (const SubjectOpaque& opaque : tensors_.opaques) {
+    check_same_layout(job, reader_);
+    opaques_.push_back(reader_.tensor(job.rank(), "opaque/" + opaque.name));
+  }
+  for (const auto& [name, values] : tensors_.buffers) {
+    buffers_.push_back(same_shape(
+        any_tensor(saved_rank.value_or(0), "buffer/" + name), values, name));
+  }
+}
+
+void PartLoading::apply() {
+  load_pieces();
+  for (size_t i = 0; i < wholes_.size(); ++i) {
+    tensors_.wholes[i].values.copy_(wholes_[i]);
+  }
+  for (size_t i = 0; i < opaques_.size(); ++i) {
+    tensors_.opaques[i].load(opaques_[i]);
+  }
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    tensors_.buffers[i].second.copy_(buffers_[i]);
+  }
+  const CheckpointManifest& manifest = reader_.manifest();
+  for (OptimizedParameter& parameter : part_.optimizer.parameters()) {
+    const std::string& name = model_.find(parameter.name())->name();
+    parameter.steps = manifest.parameters.at(saved_name(name)).steps;
+  }
+  part_.optimizer.set_steps(manifest.step);
+  part_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
+  part_.pager.invalidate();
+}
+
+/// A tensor of rank `r`, or of another one where that has none.
+at::Tensor PartLoading::any_tensor(int r, const std::string& name) {
+  return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
+}
+
+/// The name that a parameter of the model has in the checkpoint.
+const std::string& PartLoading::saved_name(const std::string& name) const {
+  return saved_names_.at(name);
+}
+
+void PartLoading::check_parameters() {
+  const SavedParameters& saved = reader_.manifest().parameters;
+  std::map<std::string, std::string> saved_by;
+  for (const auto& [name, parameter] : saved) {
+    saved_by.emplace(name, name);
+  }
+  for (const auto& [name, parameter] : saved) {
+    for (const std::string& alias : parameter.aliases) {
+      saved_by.emplace(alias, name);
+    }
+  }
+  for (const auto& group : part_.pager.groups()) {
+    for (const PagedParameter& parameter : group->parameters()) {
+      check_parameter(parameter.record, saved_by);
+    }
+  }
+}
+
+void PartLoading::check_parameter(
+    const ParameterRecord& record,
+    const std::map<std::string, std::string>& saved_by) {
+  const WholeTensor& whole = *model_.find(record.name());
+  const auto name = std::find_if(
+      whole.names.begin(), whole.names.end(), [&](const std::string& one) {
+        return saved_by.count(one) > 0;
+      });
+  if (name == whole.names.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, parameter] : saved_by) {
+      names.push_back(known);
+    }
+    TESSERA_FAIL(
+        "load: the checkpoint has no parameter '",
+        record.name(),
+        "'; the nearest is '",
+        nearest_name(record.name(), names),
+        "'. Build the model as it was saved.");
+  }
+  const std::string& key = saved_by.at(*name);
+  saved_names_[whole.name()] = key;
+  const SavedParameter& saved = reader_.manifest().parameters.at(key);
+  const std::vector<int64_t> strides = model_.job().part_of(record.tensor)
+                                           ? row_major_strides(whole.sizes)
+                                           : record.tensor.strides().vec();
+  TESSERA_CHECK(
+      whole.sizes == saved.sizes && strides == saved.strides,
+      "load: parameter '",
+      record.name(),
+      "' has shape ",
+      c10::IntArrayRef(whole.sizes),
+      " and strides ",
+      c10::IntArrayRef(strides),
+      "; in the checkpoint they are ",
+      c10::IntArrayRef(saved.sizes),
+      " and ",
+      c10::IntArrayRef(saved.strides),
+      ". Build the model as it was saved.");
+}
+
+void PartLoading::load_pieces() {
+  PieceReader own(tensors_);
+  for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
+    const SubjectPiece& piece = tensors_.pieces[i];
+    reader_.read_elements(
+        saved_name(piece.parameter),
+        piece.state,
+        piece.stretch,
+        own.values(piece));
+    if (i + 1 == tensors_.pieces.size() ||
+        tensors_.pieces[i + 1].tensor != piece.tensor) {
+      own.store();
+    }
+  }
+}
+
+} // namespace tessera

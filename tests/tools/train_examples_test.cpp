@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera train` and `eval` of any head of the zoo on examples in files: it
+// learns, has the same losses under any layout of ranks, and goes on where it
+// was.
+#include "support/temporary_folder.h"
+#include "tools/example_data.h"
+#include "tools/run_program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using testing::ExampleTensors;
+using testing::images;
+using testing::of_rows;
+using testing::padded_texts;
+using testing::run_program;
+using testing::token_of;
+
+constexpr int64_t kRows = 32;
+
+nlohmann::json read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+std::vector<double> losses_of(const std::filesystem::path& run_folder) {
+  std::ifstream lines(run_folder / "metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(lines, line);) {
+    losses.push_back(nlohmann::json::parse(line).at("loss"));
+  }
+  return losses;
+}
+
+class TrainExamples : public ::testing::Test {
+ protected:
+  TrainExamples() {
+    std::ofstream(folder_ / "train.json") << R"({"task": "examples",
+        "model": {}, "data": {}, "output": {}, "optimizer": {"lr": 5e-3},
+        "schedule": {"decay": "constant"},
+        "training": {"batch_size": 4, "accumulate": 2, "clip_grad_norm": 1.0,
+          "seed": 3, "epochs": 100}})";
+  }
+
+  void write(const ExampleTensors& tensors) const {
+    testing::write_examples(file(), tensors);
+  }
+
+  std::filesystem::path file() const {
+    return folder_ / "examples.safetensors";
+  }
+
+  static std::string fresh(const std::string& fixture) {
+    return "model.config=" TESSERA_SOURCE_DIR "/tests/zoo/fixtures/models/" +
+           fixture + "/config.json";
+  }
+
+  testing::LaunchedJob::Result run(
+      int ranks,
+      const std::vector<std::string>& words) const {
+    std::vector<std::string> arguments{TESSERA_PROGRAM};
+    if (ranks > 1) {
+      arguments.insert(
+          arguments.end(),
+          {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
+    }
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    return run_program(arguments);
+  }
+
+  testing::LaunchedJob::Result train(
+      const std::string& name,
+      int ranks,
+      const std::vector<std::string>& overrides) const {
+    std::vector<std::string> words{
+        "train",
+        (folder_ / "train.json").string(),
+        "data.train=" + file().string(),
+        "output.folder=" + (folder_ / name).string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return run(ranks, words);
+  }
+
+  std::vector<double> losses(const std::string& name) const {
+    return losses_of(folder_ / name);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+struct Case {
+  std::string fixture; ///< whose config.json is trained from fresh weights
+  ExampleTensors examples;
+  std::vector<std::string> overrides;
+  std::string score; ///< of the held-out examples, in result.json
+};
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.fixture;
+}
+
+ExampleTensors with(
+    ExampleTensors tensors,
+    const std::string& name,
+    testing::ExampleTensor tensor) {
+  tensors.insert_or_assign(name, std::move(tensor));
+  return tensors;
+}
+
+int64_t class_of(int64_t row) {
+  return row % 4;
+}
+
+std::vector<Case> cases() {
+  const ExampleTensors texts = padded_texts(kRows);
+  const auto labels = [](int64_t length,
+                         const std::function<double(int64_t, int64_t)>& value) {
+    return testing::ExampleTensor{
+        SafetensorsDtype::kI32, {kRows, length}, value};
+  };
+  return {
+      {"vit_classifier",
+       {{"pixel_values", images(kRows, 12, 20)},
+        {"labels", of_rows(kRows, class_of)}},
+       {R"(data.pixels={"mean": [0.3], "std": [0.2]})"},
+       "heldout_accuracy"},
+      {"swin_classifier",
+       {{"pixel_values", images(kRows, 20, 20)},
+        {"labels", of_rows(kRows, class_of)}},
+       {},
+       "heldout_accuracy"},
+      {"mae", {{"pixel_values", images(kRows, 12, 12)}}, {}, "heldout_loss"},
+      {"t5",
+       with(
+           texts,
+           "labels",
+           labels(
+               8,
+               [](int64_t row, int64_t place) {
+                 return place < 4 + row % 4 ? token_of(row, place) : -100;
+               })),
+       {},
+       "heldout_accuracy"},
+      {"bert",
+       texts,
+       {R"(data.mask={"mask_token": 4, "never_masked": [3]})"},
+       "heldout_accuracy"},
+      {"bert_questions",
+       with(
+           with(
+               texts,
+               "start_positions",
+               of_rows(kRows, [](int64_t row) { return row % 4; })),
+           "end_positions",
+           of_rows(kRows, [](int64_t row) { return row % 4 + 2; })),
+       {},
+       "heldout_exact_match"},
+      {"bert_tokens",
+       with(
+           texts,
+           "labels",
+           labels(
+               12,
+               [](int64_t row, int64_t place) {
+                 return place < 7 ? static_cast<int>(token_of(row, place)) % 5
+                                  : -100;
+               })),
+       {},
+       "heldout_accuracy"},
+      {"gpt2_classifier",
+       with(texts, "labels", of_rows(kRows, class_of)),
+       {},
+       "heldout_accuracy"},
+      {"gpt2", texts, {}, "heldout_accuracy"},
+      {"cpm2",
+       with(
+           texts,
+           "labels",
+           labels(
+               8,
+               [](int64_t row, int64_t place) {
+                 return token_of(row, place);
+               })),
+       {},
+       "heldout_accuracy"}};
+}
+
+class TrainExamplesOf : public TrainExamples,
+                        public ::testing::WithParamInterface<Case> {};
+
+} // namespace
+
+TEST_P(TrainExamplesOf, LearnsTheSameUnderAnyLayout) {
+  const Case& one = GetParam();
+  write(one.examples);
+  const auto losses_under = [&](const std::string& name,
+                                int ranks,
+                                std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), fresh(one.fixture));
+    overrides.insert(
+        overrides.end(), one.overrides.begin(), one.overrides.end());
+    const auto result = train(name, ranks, overrides);
+    EXPECT_EQ(result.exit_code, 0) << name << result.output;
+    return losses(name);
+  };
+  const auto alone = losses_under(
+      "alone", 1, {"training.max_steps=24", "data.heldout=" + file().string()});
+  ASSERT_EQ(alone.size(), 24U);
+  EXPECT_LT(alone.back(), 0.9 * alone.front());
+  const nlohmann::json result = read(folder_ / "alone/result.json");
+  EXPECT_TRUE(result.contains(one.score)) << result;
+  // The exported model scores as the one in memory did.
+  const auto score = run(1, {"eval", (folder_ / "alone").string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  char expected[40];
+  std::snprintf(
+      expected,
+      sizeof(expected),
+      "loss %.4f over 32 examples",
+      result.at("heldout_loss").get<double>());
+  EXPECT_NE(score.output.find(expected), std::string::npos)
+      << expected << " is not in " << score.output;
+
+  const auto expect_same = [&](const std::string& name,
+                               int ranks,
+                               std::vector<std::string> overrides) {
+    overrides.emplace_back("training.max_steps=3");
+    const auto found = losses_under(name, ranks, overrides);
+    ASSERT_EQ(found.size(), 3U) << name;
+    for (size_t i = 0; i < found.size(); ++i) {
+      // Float32 sums in other orders, over three steps of AdamW.
+      EXPECT_NEAR(found[i], alone[i], 2e-4 * std::max(1.0, alone[i]))
+          << name << ", step " << i + 1;
+    }
+  };
+  expect_same("tensor", 2, {"parallel.tensor=2"});
+  expect_same("pipeline", 2, {"parallel.shard=1", "parallel.pipeline=2"});
+  expect_same("zero", 2, {"training.accumulate=1"});
+  expect_same(
+      "offload",
+      1,
+      {"optimizer.placement=host",
+       "memory.parameters=host",
+       "memory.gradients=host",
+       "offload.activations=all",
+       "offload.min_tensor_bytes=1"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Heads,
+    TrainExamplesOf,
+    ::testing::ValuesIn(cases()),
+    [](const auto& one) { return one.param.fixture; });
+
+TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
+  const auto expect_same = [&](const std::string& fixture,
+                               const std::vector<std::string>& more) {
+    const auto run = [&](const std::string& name) {
+      std::vector<std::string> overrides = more;
+      overrides.insert(
+          overrides.end(),
+          {fresh(fixture),
+           "training.resume=true",
+           "training.save_every=3",
+           "training.max_steps=6"}); // an epoch has two
+      const auto result = train(name, 2, overrides);
+      EXPECT_EQ(result.exit_code, 0) << fixture << result.output;
+      return losses(name);
+    };
+    const auto whole = run(fixture);
+    ASSERT_EQ(whole.size(), 6U);
+    // As it was when the third step was done.
+    const auto checkpoints = folder_ / fixture / "checkpoints";
+    const std::set<std::filesystem::path> both(
+        std::filesystem::directory_iterator(checkpoints), {});
+    ASSERT_EQ(both.size(), 2U);
+    const auto again = folder_ / (fixture + "-again") / "checkpoints";
+    std::filesystem::create_directories(again);
+    std::filesystem::copy(
+        *both.begin(),
+        again / both.begin()->filename(),
+        std::filesystem::copy_options::recursive);
+    const auto rest = run(fixture + "-again");
+    ASSERT_EQ(rest.size(), 3U);
+    for (size_t i = 0; i < rest.size(); ++i) {
+      EXPECT_EQ(rest[i], whole[i + 3]) << fixture;
+    }
+  };
+  write(padded_texts(kRows));
+  expect_same("bert", {R"(data.mask={"mask_token": 4, "never_masked": [3]})"});
+  write({{"pixel_values", images(kRows, 12, 12)}});
+  expect_same("mae", {});
+  write(
+      {{"pixel_values", images(kRows, 12, 12)},
+       {"second_pixel_values", images(kRows, 12, 12)}});
+  expect_same("moco", {});
+}
+
+TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
+  write(with(padded_texts(kRows), "labels", of_rows(kRows, class_of)));
+  const std::string folder =
+      TESSERA_SOURCE_DIR "/tests/zoo/fixtures/models/bert";
+  const std::vector<std::string> overrides{
+      "model.folder=" + folder,
+      "model.architecture=BertForSequenceClassification",
+      R"(model.classes=["a", "b", "c", "d"])",
+      R"(model.lora={"target_modules": ["query", "value"]})",
+      "data.heldout=" + file().string(),
+      "training.max_steps=6"};
+  const auto trained = train("adapter", 2, overrides);
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_NE(trained.output.find("adapter/\n"), std::string::npos)
+      << trained.output;
+  const auto score = run(1, {"eval", (folder_ / "adapter").string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  char expected[40];
+  std::snprintf(
+      expected,
+      sizeof(expected),
+      "loss %.4f over",
+      read(folder_ / "adapter/result.json").at("heldout_loss").get<double>());
+  EXPECT_NE(score.output.find(expected), std::string::npos)
+      << expected << " is not in " << score.output;
+}
+
+TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
+  const auto fails = [&](const std::string& fixture,
+                         const ExampleTensors& tensors,
+                         const std::string& expected,
+                         const std::vector<std::string>& more = {}) {
+    write(tensors);
+    std::vector<std::string> overrides{fresh(fixture), "training.max_steps=3"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto result = train("wrong", 2, overrides);
+    EXPECT_NE(result.exit_code, 0) << expected;
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+    EXPECT_LT(result.seconds, 25) << expected;
+  };
+  const ExampleTensors texts = padded_texts(kRows);
+  const auto classes = [](int64_t rows, int64_t last) {
+    return of_rows(
+        rows, [=](int64_t row) { return row + 1 == rows ? last : row % 4; });
+  };
+  fails("gpt2_classifier", texts, "lacks 'labels'");
+  fails(
+      "gpt2_classifier",
+      with(texts, "labels", classes(kRows, 4)),
+      "'labels' holds 4, outside 0 .. 3");
+  fails(
+      "gpt2_classifier",
+      with(texts, "labels", classes(31, 0)),
+      "'input_ids' has 32 rows and 'labels' has 31");
+  fails(
+      "bert_tokens",
+      with(texts, "labels", classes(kRows, 0)),
+      "'labels' is I64 [rows]; it must be [rows, 12]");
+  auto short_mask = texts;
+  short_mask["attention_mask"].shape = {kRows, 11};
+  fails("gpt2", short_mask, "'attention_mask' is U8 [rows, 11]; it must be");
+  fails(
+      "gpt2",
+      with(texts, "atention_mask", texts.at("attention_mask")),
+      "did you mean 'attention_mask'?");
+  fails(
+      "gpt2",
+      with(texts, "start_positions", classes(kRows, 0)),
+      "which a GPT2LMHeadModel does not take");
+  auto floats = texts;
+  floats["input_ids"].dtype = SafetensorsDtype::kF32;
+  fails("gpt2", floats, "its numbers must be whole");
+  // One row of all, which one of the ranks sees.
+  auto strange = texts;
+  strange["input_ids"].value = [](int64_t row, int64_t place) {
+    return row == 17 && place == 2 ? 61 : token_of(row, place);
+  };
+  fails("gpt2", strange, "'input_ids' holds 61, outside 0 .. 60");
+  fails("gpt2", padded_texts(7), "do not fill one batch");
+  fails("gpt2", padded_texts(0), "do not fill one batch");
+  fails(
+      "gpt2", padded_texts(kRows, 13), "multiple of 2", {"parallel.context=2"});
+  fails(
+      "bert",
+      with(texts, "labels", texts.at("input_ids")),
+      "data.mask makes labels",
+      {R"(data.mask={"mask_token": 4})"});
+  fails("bert", texts, "or data.mask, which makes them");
+  fails(
+      "bert",
+      texts,
+      "no token can be masked",
+      {R"(data.mask={"mask_token": 4, "never_masked": [8, 9, 10, 11, 12, 13,
+          14, 15, 3]})"});
+  fails(
+      "vit_classifier",
+      {{"pixel_values", images(kRows, 12, 12)}, {"labels", classes(kRows, 0)}},
+      "'pixel_values' is U8 [rows, 3, 12, 12]; it must be [rows, 3, 12, 20]");
+  fails(
+      "vit_classifier",
+      {{"pixel_values", images(kRows, 12, 20)}, {"labels", classes(kRows, 0)}},
+      "2 numbers for 3 channels",
+      {"data.pixels.mean=[0.5, 0.5]"});
+  const auto nowhere = of_rows(kRows, [](int64_t) { return 12; });
+  fails(
+      "bert_questions",
+      with(with(texts, "start_positions", nowhere), "end_positions", nowhere),
+      "none has a label that counts");
+  std::ofstream(file()) << "no safetensors";
+  const auto damaged = train("wrong", 2, {fresh("gpt2")});
+  EXPECT_NE(damaged.exit_code, 0);
+  EXPECT_NE(damaged.output.find("examples.safetensors"), std::string::npos)
+      << damaged.output;
+}
+
+TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
+  write(padded_texts(kRows));
+  const auto fails = [&](const std::vector<std::string>& overrides,
+                         const std::string& expected) {
+    const auto result = train("wrong", 1, overrides);
+    EXPECT_NE(result.exit_code, 0) << expected;
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+  };
+  fails({}, "model.folder is");
+  fails({fresh("bert_base")}, "a BertModel has no head");
+  fails({fresh("gpt2"), "data.mask={}"}, "data.mask.mask_token");
+  fails(
+      {fresh("gpt2"), R"(data.mask={"mask_token": 4})"},
+      "data.mask makes labels of tokens that are masked");
+  fails(
+      {fresh("bert"), R"(data.mask={"mask_token": 4, "random": 0.3})"},
+      "at most 1");
+  fails({fresh("bert"), "data.pixels.std=[0]"}, "above 0");
+  fails({fresh("bert"), R"(model.classes=["a"])"}, "two or more");
+  fails({fresh("bert"), "data.train=absent"}, "absent");
+  fails({fresh("bert"), "data.trian=x"}, "data.trian");
+  const auto unscored =
+      train("unscored", 1, {fresh("gpt2"), "training.max_steps=1"});
+  ASSERT_EQ(unscored.exit_code, 0) << unscored.output;
+  const auto score = run(1, {"eval", (folder_ / "unscored").string()});
+  EXPECT_EQ(score.exit_code, 1);
+  EXPECT_NE(score.output.find("data.heldout=FILE"), std::string::npos)
+      << score.output;
+}
+
+} // namespace tessera

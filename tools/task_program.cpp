@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "task_program.h"
+
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+namespace tessera {
+
+namespace {
+
+/// What a configuration says under `task`, without looking at the rest; empty
+/// where that is no text.
+std::string task_of(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides) {
+  nlohmann::json config = parse_json(read_text_file(file), file.string());
+  for (const std::string& one : overrides) {
+    apply_override(config, one);
+  }
+  const auto task = config.find("task");
+  return task != config.end() && task->is_string() ? task->get<std::string>()
+                                                   : "";
+}
+
+} // namespace
+
+std::unique_ptr<TaskProgram> make_task_program(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides,
+    nlohmann::ordered_json* resolved) {
+  const std::string task = task_of(file, overrides);
+  if (task == "language_model") {
+    return language_model_program(file, overrides, resolved);
+  }
+  if (task == "examples") {
+    return examples_program(file, overrides, resolved);
+  }
+  // Which says what else `task` may be.
+  return text_classification_program(file, overrides, resolved);
+}
+
+} // namespace tessera

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "task_program.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/text_classification_task.h"
+#include "tessera/zoo/tasks/text_classifier.h"
+
+#include <array>
+#include <cstdio>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+class TextClassificationProgram : public TaskProgram {
+ public:
+  explicit TextClassificationProgram(FinetuneConfig config)
+      : config_(std::move(config)) {}
+
+  TrainingConfig& config() override {
+    return config_;
+  }
+
+  std::shared_ptr<zoo::Model> make_model(
+      const World& /*world*/,
+      ParallelRun& parallel,
+      ModelState state) override {
+    tokenizer_.emplace(BertTokenizer::from_folder(config_.model_folder));
+    std::vector<LabelledText> train;
+    std::vector<std::string> labels; // those of a trained model are its own
+    if (state != ModelState::kTrained) {
+      train = read_labelled_texts(config_.train_file, config_.columns);
+      labels = labels_of(train);
+    }
+    const auto model = lazy_text_classifier(
+        config_.model_folder, labels, zoo::layer_context(parallel));
+    labels_ = classes_of(*model);
+    train_ = encoded(train);
+    heldout_ =
+        encoded(read_labelled_texts(config_.heldout_file, config_.columns));
+    return model;
+  }
+
+  std::unique_ptr<ModelTask> make_task(
+      const std::shared_ptr<zoo::Model>& model,
+      Engine& /*engine*/,
+      ParallelRun& /*parallel*/,
+      const ModelTask::Options& options) override {
+    return std::make_unique<TextClassificationTask>(
+        model, *tokenizer_, train_, options);
+  }
+
+  std::string data_text() const override {
+    return detail::concat(
+        train_.size(), " texts of ", labels_.size(), " labels");
+  }
+
+  std::optional<TaskScore> score(
+      ParallelRun& parallel,
+      Engine& engine,
+      zoo::Model& model) override {
+    const ClassificationScore score = evaluate_text_classification(
+        parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);
+    const double majority = majority_share(heldout_);
+    std::array<char, 200> text{};
+    std::snprintf(
+        text.data(),
+        text.size(),
+        "accuracy %.1f %% of %lld texts, loss %.4f "
+        "(always guessing the most frequent label: %.1f %%)",
+        100 * score.accuracy,
+        static_cast<long long>(score.examples),
+        score.loss,
+        100 * majority);
+    return TaskScore{
+        text.data(),
+        {{"heldout_accuracy", score.accuracy},
+         {"heldout_loss", score.loss},
+         {"heldout_examples", score.examples},
+         {"majority_baseline", majority}}};
+  }
+
+ private:
+  std::vector<LabelledEncoding> encoded(
+      const std::vector<LabelledText>& texts) const {
+    return encode_labelled_texts(
+        texts, labels_, *tokenizer_, config_.max_length);
+  }
+
+  FinetuneConfig config_;
+  std::optional<BertTokenizer> tokenizer_;
+  std::vector<std::string> labels_;
+  std::vector<LabelledEncoding> train_, heldout_;
+};
+
+} // namespace
+
+std::unique_ptr<TaskProgram> text_classification_program(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides,
+    nlohmann::ordered_json* resolved) {
+  return std::make_unique<TextClassificationProgram>(
+      read_finetune_config(file, overrides, resolved));
+}
+
+} // namespace tessera

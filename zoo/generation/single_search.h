@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Texts that are written each by itself.
+
+#include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/generation/text_search.h"
+
+namespace tessera::zoo {
+
+/// Every row gets its likeliest next token, or one that is drawn, until all
+/// have ended or are long enough.
+class SingleSearch : public TextSearch {
+ public:
+  /// @param rows [B, S] int64, what the texts begin with.
+  /// @param padding see apply_score_rules().
+  SingleSearch(
+      const GenerateOptions& options,
+      const at::Tensor& rows,
+      const at::Tensor& padding);
+
+  TokenProposal propose(const at::Tensor& logits) override;
+  TokenProposal blank() const override;
+  at::Tensor advance(const TokenProposal& proposal) override;
+  const at::Tensor& rows() const override {
+    return rows_;
+  }
+  bool is_done() const override;
+  at::Tensor result() const override {
+    return rows_;
+  }
+
+ private:
+  int64_t written() const {
+    return rows_.size(1) - given_;
+  }
+
+  GenerateOptions options_;
+  NextToken next_;
+  at::Tensor rows_;
+  at::Tensor padding_;
+  int64_t given_; ///< tokens that the texts began with
+  at::Tensor ended_; ///< [B] bool
+};
+
+} // namespace tessera::zoo

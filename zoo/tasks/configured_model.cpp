@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/configured_model.h"
+
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/distributed_parameter.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+
+nlohmann::json class_fields(const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return nlohmann::json::object();
+  }
+  nlohmann::json of_numbers = nlohmann::json::object();
+  nlohmann::json of_names = nlohmann::json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    of_numbers[std::to_string(i)] = names[i];
+    of_names[names[i]] = i;
+  }
+  return {{"id2label", of_numbers}, {"label2id", of_names}};
+}
+
+std::shared_ptr<zoo::Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel) {
+  const nlohmann::json classes = class_fields(config.classes);
+  if (!config.model_folder.empty()) {
+    zoo::FromPretrainedOptions options;
+    options.architecture = config.architecture;
+    options.config = classes;
+    options.context = zoo::layer_context(parallel);
+    options.lazy = true;
+    return zoo::from_pretrained(config.model_folder, options);
+  }
+  const std::string origin = config.model_config.string();
+  nlohmann::json json = parse_json(read_text_file(config.model_config), origin);
+  json.update(classes);
+  const auto model = lazy([&] {
+    return zoo::from_config(
+        json,
+        {config.architecture, zoo::fresh_layer_context(parallel)},
+        origin);
+  });
+  init_parameters(*model, config.seed);
+  return model;
+}
+
+} // namespace tessera

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The model that a configuration names.
+
+#include "tessera/engine/parallel_run.h"
+#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/tasks/training_config.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// The model of TrainingConfig::model_folder, or of ::model_config with fresh
+/// weights, which are the same under any layout of ranks; without memory until
+/// it is wrapped. A head that the folder lacks is fresh, from the default
+/// generator, which ranks must seed alike.
+/// @throws tessera::Error as zoo::from_pretrained() and zoo::from_config().
+std::shared_ptr<zoo::Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel);
+
+/// Entries of a config.json for classes of these names; empty without any.
+nlohmann::json class_fields(const std::vector<std::string>& names);
+
+} // namespace tessera

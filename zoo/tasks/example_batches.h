@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Batches of any model's inputs from examples in files.
+
+#include "tessera/zoo/tasks/example_draws.h"
+#include "tessera/zoo/tasks/example_files.h"
+#include "tessera/zoo/tasks/model_task.h"
+#include "tessera/zoo/tasks/trained_head.h"
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+/// (pixel * scale - mean) / std.
+struct PixelOptions {
+  std::optional<double> scale; ///< not given: 1 / 255 for bytes, else 1
+  std::vector<double> mean; ///< of each channel, or of all; empty: 0
+  std::vector<double> std; ///< the same; empty: 1
+};
+
+struct ExampleOptions {
+  /// Columns that are padding in all rows of a batch are left out, and masks
+  /// that mask nothing.
+  bool trim_padding = true;
+  PixelOptions pixels;
+  /// Makes labels of tokens that are masked, in place of those of the file.
+  std::optional<TokenMaskOptions> token_mask;
+  double patch_mask = 0.6; ///< share of patches, where the file has no masks
+  uint64_t seed = 0; ///< of what is drawn
+  /// Sequences are as long as a multiple of it, as ranks divide them.
+  int64_t sequence_multiple = 1;
+};
+
+/// Copies rows of files, widens their numbers and adds what follows from them:
+/// labels of language models, which are input_ids where there are none, masks
+/// of tokens and patches.
+class ExampleBatches {
+ public:
+  /// @param files outlive this.
+  /// @throws tessera::Error naming file, tensor, what was found and what the
+  ///     model wants: a tensor that is missing or that it does not know, types,
+  ///     shapes, and labels of examples outside of the classes.
+  ExampleBatches(
+      const ExampleFiles& files,
+      TrainedHead head,
+      ExampleOptions options,
+      c10::Device device);
+
+  /// @param loss_only see ModelInput.
+  /// @throws tessera::Error naming the file and the tensor when tokens are
+  ///     outside of the vocabulary, or labels of tokens of the classes; when no
+  ///     example of a batch to train on has a label.
+  zoo::ModelInput make(
+      const std::vector<size_t>& examples,
+      int64_t epoch,
+      bool loss_only) const;
+
+  const TrainedHead& head() const {
+    return head_;
+  }
+
+ private:
+  zoo::NamedTensors read(const std::vector<size_t>& examples) const;
+  void check_values(const zoo::NamedTensors& batch) const;
+  void trim(zoo::NamedTensors& batch) const;
+  void add_masks(
+      zoo::NamedTensors& batch,
+      const std::vector<size_t>& examples,
+      int64_t epoch) const;
+
+  bool has_labels(const zoo::NamedTensors& batch) const;
+
+  const ExampleFiles& files_;
+  TrainedHead head_;
+  ExampleOptions options_;
+  c10::Device device_;
+};
+
+} // namespace tessera

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/example_files.h"
+
+#include "tessera/engine/checkpoint/tensor_io.h"
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The file itself, or all those of a folder.
+std::vector<fs::path> files_of(const fs::path& path) {
+  std::error_code code;
+  if (!fs::is_directory(path, code)) {
+    return {path};
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() == ".safetensors") {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  TESSERA_CHECK(
+      !files.empty(),
+      "'",
+      path.string(),
+      "' is a folder without a .safetensors file; examples are read from such "
+      "files");
+  return files;
+}
+
+/// The type that has the same bits, for those that LibTorch hardly computes
+/// with.
+at::ScalarType type_of_bits(SafetensorsDtype dtype) {
+  switch (dtype) {
+    case SafetensorsDtype::kU16:
+      return at::kShort;
+    case SafetensorsDtype::kU32:
+      return at::kInt;
+    default:
+      return loaded_dtype_of(dtype);
+  }
+}
+
+} // namespace
+
+std::string show(const ExampleFiles::Column& column) {
+  std::string text = std::string(name_of(column.dtype)) + " [rows";
+  for (const int64_t size : column.row_shape) {
+    text += ", " + std::to_string(size);
+  }
+  return text + "]";
+}
+
+ExampleFiles::ExampleFiles(const fs::path& path) : path_(path) {
+  for (const fs::path& file : files_of(path)) {
+    add(SafetensorsFile::open(file));
+  }
+}
+
+void ExampleFiles::add(SafetensorsFile file) {
+  const std::string place = "'" + file.path().string() + "'";
+  TESSERA_CHECK(
+      !file.entries().empty(),
+      place,
+      " has no tensors; examples are tensors such as input_ids, one row each");
+  std::vector<Column> columns;
+  int64_t rows = 0;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    TESSERA_CHECK(
+        !entry.shape.empty(),
+        place,
+        ": '",
+        entry.name,
+        "' is a single number; row i of each tensor is what it has of example "
+        "i");
+    if (columns.empty()) {
+      rows = entry.shape.front();
+    }
+    TESSERA_CHECK(
+        entry.shape.front() == rows,
+        place,
+        ": '",
+        entry.name,
+        "' has ",
+        entry.shape.front(),
+        " rows and '",
+        columns.front().name,
+        "' has ",
+        rows,
+        "; row i of each tensor is what it has of example i");
+    columns.push_back(
+        {entry.name,
+         entry.dtype,
+         {entry.shape.begin() + 1, entry.shape.end()}});
+    type_of_bits(entry.dtype); // an error where there is none
+  }
+  std::sort(
+      columns.begin(), columns.end(), [](const Column& a, const Column& b) {
+        return a.name < b.name;
+      });
+  if (files_.empty()) {
+    columns_ = std::move(columns);
+  } else {
+    for (const Column& column : columns) {
+      const Column* first = find(column.name);
+      TESSERA_CHECK(
+          first != nullptr,
+          place,
+          ": there is no '",
+          column.name,
+          "' in the first file of its folder, which has ",
+          names(),
+          "; all must have the same");
+      TESSERA_CHECK(
+          first->dtype == column.dtype && first->row_shape == column.row_shape,
+          place,
+          ": '",
+          column.name,
+          "' is ",
+          show(column),
+          ", and ",
+          show(*first),
+          " in the first file of its folder; all must be alike");
+    }
+    for (const Column& column : columns_) {
+      TESSERA_CHECK(
+          file.contains(column.name),
+          place,
+          " lacks '",
+          column.name,
+          "', which the first file of its folder has");
+    }
+  }
+  starts_.push_back(starts_.back() + static_cast<size_t>(rows));
+  files_.push_back(std::move(file));
+}
+
+const ExampleFiles::Column* ExampleFiles::find(const std::string& name) const {
+  const auto found =
+      std::find_if(columns_.begin(), columns_.end(), [&](const Column& column) {
+        return column.name == name;
+      });
+  return found == columns_.end() ? nullptr : &*found;
+}
+
+std::string ExampleFiles::names() const {
+  std::string list;
+  for (const Column& column : columns_) {
+    list += (list.empty() ? "" : ", ") + column.name;
+  }
+  return list;
+}
+
+at::Tensor ExampleFiles::read(
+    const Column& column,
+    std::span<const size_t> rows) const {
+  std::vector<int64_t> sizes{static_cast<int64_t>(rows.size())};
+  sizes.insert(sizes.end(), column.row_shape.begin(), column.row_shape.end());
+  const at::Tensor bits = at::empty(sizes, type_of_bits(column.dtype));
+  const size_t row_bytes =
+      rows.empty() ? 0 : static_cast<size_t>(bits.nbytes()) / rows.size();
+  auto* to = static_cast<std::byte*>(bits.mutable_data_ptr());
+  for (const size_t row : rows) {
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), row);
+    TESSERA_CHECK(
+        next != starts_.end(),
+        "'",
+        path_.string(),
+        "' has ",
+        size(),
+        " examples, and none of number ",
+        row);
+    const auto file = static_cast<size_t>(next - starts_.begin()) - 1;
+    const SafetensorsEntry& entry = files_[file].at(column.name);
+    if (row_bytes > 0) {
+      std::memcpy(
+          to,
+          entry.data.subspan((row - starts_[file]) * row_bytes).data(),
+          row_bytes);
+    }
+    to += row_bytes;
+  }
+  switch (column.dtype) {
+    case SafetensorsDtype::kU16:
+      return bits.to(at::kLong).bitwise_and(0xffff);
+    case SafetensorsDtype::kU32:
+      return bits.to(at::kLong).bitwise_and(0xffffffff);
+    default:
+      return bits;
+  }
+}
+
+} // namespace tessera
