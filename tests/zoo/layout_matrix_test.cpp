@@ -53,7 +53,9 @@ bool takes(const Subject& subject, const Layout& layout) {
   const ParallelSizes& sizes = layout.parallel.sizes;
   return (sizes.expert > 1) == subject.has_experts &&
          (subject.takes_sequence || !layout.parallel.sequence) &&
-         (subject.takes_context || sizes.context == 1);
+         (subject.takes_context || sizes.context == 1) &&
+         (subject.takes_lower_precision || !layout.compute) &&
+         (subject.takes_recomputation || layout.recomputed == 0);
 }
 
 std::shared_ptr<Model> load(

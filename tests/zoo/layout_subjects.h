@@ -16,12 +16,15 @@ struct Subject {
   const char* architecture;
   const char* config; ///< JSON
   bool is_classifier = false;
-  bool has_experts = false;
+  bool has_experts = false; ///< that ranks divide
   bool has_adapters = false; ///< LoRA's, which alone are trained
   bool takes_sequence = true; ///< tensor-parallel ranks can divide them
   bool takes_context = true; ///< context-parallel ranks can
   std::vector<int64_t> image = {}; ///< height, width; none for texts
   bool has_views = false; ///< of each image two
+  /// Not where batch norms of a few rows, or routers, make much of roundings.
+  bool takes_lower_precision = true;
+  bool takes_recomputation = true; ///< routers' losses need what layers kept
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.
@@ -81,6 +84,18 @@ inline const Subject kSubjects[] = {
          "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
          "max_position_embeddings": 16})",
      .has_experts = true},
+    {.name = "balanced_experts",
+     .architecture = "Qwen3MoeForCausalLM",
+     .config = R"({"model_type": "qwen3_moe", "vocab_size": 29,
+         "hidden_size": 16, "intermediate_size": 20,
+         "moe_intermediate_size": 12, "num_hidden_layers": 4,
+         "num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 4,
+         "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
+         "max_position_embeddings": 16,
+         "output_router_logits": true, "router_aux_loss_coef": 0.5,
+         "router_z_loss_coef": 0.1})",
+     .takes_lower_precision = false,
+     .takes_recomputation = false},
     // 15 patches and the class token.
     {.name = "vit",
      .architecture = "ViTForImageClassification",
@@ -113,7 +128,8 @@ inline const Subject kSubjects[] = {
          "momentum": 0.7})",
      .takes_context = false,
      .image = {12, 20},
-     .has_views = true},
+     .has_views = true,
+     .takes_lower_precision = false},
     // Maps of 5 x 9, which windows do not divide, then 3 x 5.
     {.name = "swin",
      .architecture = "SwinForImageClassification",

@@ -3,12 +3,17 @@
 // Adapters that PEFT made, and what models compute with them; see
 // tools/fixtures/zoo_lora.py.
 
+#include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "zoo/model_fixture.h"
 
+#include <filesystem>
 #include <string>
 
 namespace tessera::zoo {
+
+inline constexpr const char* kAdapters[] =
+    {"bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
 
 class LoraFixture {
  public:
@@ -118,6 +123,20 @@ inline void expect_same_adapter(
     ++compared;
   }
   EXPECT_EQ(ours.entries().size(), compared);
+}
+
+/// What save_lora() and save_merged() have written to "adapter" and "merged",
+/// on the first rank.
+inline void check_saved(
+    World& world,
+    const LoraFixture& reference,
+    const std::filesystem::path& folder) {
+  if (world.rank() != 0) {
+    return;
+  }
+  expect_same_adapter(reference, folder / "adapter");
+  const auto merged = from_pretrained(folder / "merged");
+  expect_outputs(reference, merged->forward(reference.input()));
 }
 
 } // namespace tessera::zoo
