@@ -85,7 +85,8 @@ class EngineRef {
   std::variant<Engine*, ExpertEngines*> engine_;
 };
 
-/// The engine that a module needs: ExpertEngines where ranks divide its experts.
+/// The engine that a module needs: ExpertEngines where ranks divide its
+/// experts.
 class OwnedEngine {
  public:
   /// Collective. @throws tessera::Error as either of them.
@@ -99,8 +100,7 @@ class OwnedEngine {
   }
 
  private:
-  std::variant<std::unique_ptr<Engine>, std::unique_ptr<ExpertEngines>>
-      engine_;
+  std::variant<std::unique_ptr<Engine>, std::unique_ptr<ExpertEngines>> engine_;
 };
 
 } // namespace tessera
