@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/budget_error.h"
 
-#include <cstdio>
+#include "tessera/runtime/core/size_text.h"
+
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -9,15 +11,8 @@ namespace tessera {
 namespace {
 
 /// "1.50 MiB (1572864 bytes)".
-std::string size_text(int64_t bytes) {
-  char text[64];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "%.2f MiB (%lld bytes)",
-      static_cast<double>(bytes) / (1 << 20),
-      static_cast<long long>(bytes));
-  return text;
+std::string exact_size_text(int64_t bytes) {
+  return size_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
 }
 
 int64_t on_device(const TierBytes& planned, MemoryPurpose purpose) {
@@ -33,7 +28,7 @@ void add_remedies_of_tiers(
   const int64_t state = on_device(planned, MemoryPurpose::kOptimizerState);
   if (optimizer.placement == StatePlacement::kWithParameters && state > 0) {
     remedies.push_back(
-        "set optimizer.placement, which keeps " + size_text(state) +
+        "set optimizer.placement, which keeps " + exact_size_text(state) +
         " of optimizer state on the device, to auto");
   }
   const bool weights_may_leave = memory.parameters != MemoryTier::kDevice ||
@@ -42,19 +37,20 @@ void add_remedies_of_tiers(
     return;
   }
   const std::string what =
-      state > 0 ? "optimizer state (" + size_text(state) + " of it is left)"
-                : "weights and gradients";
+      state > 0
+          ? "optimizer state (" + exact_size_text(state) + " of it is left)"
+          : "weights and gradients";
   remedies.push_back(
-      memory.host_bytes
-          ? "raise memory.host_bytes from " + size_text(*memory.host_bytes) +
-                " to make room for " + what
-          : "set memory.host_bytes, so that " + what +
-                " may rest in the host's memory");
+      memory.host_bytes ? "raise memory.host_bytes from " +
+                              exact_size_text(*memory.host_bytes) +
+                              " to make room for " + what
+                        : "set memory.host_bytes, so that " + what +
+                              " may rest in the host's memory");
   if (memory.nvme_path.empty()) {
     remedies.emplace_back("set memory.nvme_path, so that it may rest in files");
   } else if (memory.nvme_bytes) {
     remedies.push_back(
-        "raise memory.nvme_bytes from " + size_text(*memory.nvme_bytes));
+        "raise memory.nvme_bytes from " + exact_size_text(*memory.nvme_bytes));
   }
 }
 
@@ -68,12 +64,12 @@ std::string device_budget_error(
   const int64_t budget = memory.device_bytes.value_or(0);
   const int64_t needed = total_bytes(planned.front()) + memory.activation_bytes;
   std::vector<std::string> remedies{
-      "raise memory.device_bytes to at least " + size_text(needed)};
+      "raise memory.device_bytes to at least " + exact_size_text(needed)};
   add_remedies_of_tiers(remedies, memory, optimizer, planned);
   if (on_device(planned, MemoryPurpose::kStaging) > 0) {
     remedies.push_back(
-        "lower offload.stage_bytes from " + size_text(offload.stage_bytes) +
-        ", or set offload.ratio to 1");
+        "lower offload.stage_bytes from " +
+        exact_size_text(offload.stage_bytes) + ", or set offload.ratio to 1");
   }
   if (memory.activation_bytes > 0) {
     remedies.emplace_back(
@@ -82,9 +78,9 @@ std::string device_budget_error(
   }
   remedies.emplace_back("use more ranks");
   std::string text = "the memory budget is too small: memory.device_bytes is " +
-                     size_text(budget) + ", and this rank needs " +
-                     size_text(needed) + " of the device, " +
-                     size_text(memory.activation_bytes) +
+                     exact_size_text(budget) + ", and this rank needs " +
+                     exact_size_text(needed) + " of the device, " +
+                     exact_size_text(memory.activation_bytes) +
                      " of them for activations. What helps:";
   for (const std::string& remedy : remedies) {
     text += "\n  - " + remedy;

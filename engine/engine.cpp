@@ -17,6 +17,20 @@
 
 namespace tessera {
 
+namespace {
+
+/// A stage, or a list of experts, may have nothing to train where others have.
+bool trains(const Pager& pager) {
+  for (size_t i = 0; i < pager.parameters().size(); ++i) {
+    if (pager.parameter(i).record.tensor.requires_grad()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace
+
 void Engine::check_usable(const char* function) const {
   TESSERA_CHECK(
       !pager_->unwrapped(),
@@ -168,7 +182,7 @@ bool Engine::step() {
   const c10::NoGradGuard no_grad;
   settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
-      pager_->any_gradient(),
+      pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
       "first, with a loss computed from the wrapped module.");
   bool overflow = false;

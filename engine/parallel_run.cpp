@@ -3,8 +3,55 @@
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <string>
+#include <utility>
 
 namespace tessera {
+
+namespace {
+
+/// Sizes are often changed while the rest of a configuration stays as it is:
+/// what then says nothing is told, and not refused.
+void warn_of_idle_options(
+    const ParallelOptions& options,
+    const ParallelMesh& mesh) {
+  const ParallelOptions usual;
+  const auto warn = [](const std::string& keys, const char* size) {
+    log_warning(
+        keys,
+        " has no effect, as parallel.",
+        size,
+        " is 1; raise that one or leave it out.");
+  };
+  if (mesh.size(ParallelGroup::kTensor) == 1) {
+    if (options.sequence) {
+      warn("parallel.sequence", "tensor");
+    }
+    if (options.overlap_pieces != usual.overlap_pieces) {
+      warn("parallel.overlap_pieces", "tensor");
+    }
+  }
+  if (mesh.size(ParallelGroup::kContext) == 1) {
+    if (options.context_attention != usual.context_attention) {
+      warn("parallel.context_attention", "context");
+    }
+    if (options.context_layout != usual.context_layout) {
+      warn("parallel.context_layout", "context");
+    }
+  }
+  if (mesh.size(ParallelGroup::kPipeline) == 1) {
+    if (options.schedule != usual.schedule) {
+      warn("parallel.schedule", "pipeline");
+    }
+    if (options.cut != usual.cut) {
+      warn("parallel.cut", "pipeline");
+    }
+  }
+}
+
+} // namespace
 
 ParallelOptions read_parallel_options(const ConfigReader& reader) {
   ParallelOptions options;
@@ -58,6 +105,9 @@ ParallelRun::ParallelRun(
     context_ring_ = std::make_unique<RingChannels>(
         world, "context", mesh().ranks(ParallelGroup::kContext, rank_));
   }
+  if (is_log_rank_zero()) {
+    warn_of_idle_options(options, mesh());
+  }
   const int stages = mesh().size(ParallelGroup::kPipeline);
   if (stages == 1) {
     TESSERA_CHECK(
@@ -67,6 +117,12 @@ ParallelRun::ParallelRun(
         "out.");
     return;
   }
+  TESSERA_CHECK(
+      options.schedule != PipelineScheduleKind::kInterleaved ||
+          options.chunks > 1,
+      "parallel.schedule is interleaved, which gives each stage several pieces "
+      "of the model, and parallel.chunks is 1; raise that to 2 or more, or use "
+      "the schedule 1f1b.");
   const PipelineShape shape{stages, micro_batches, options.chunks};
   PipelineSchedule schedule = make_schedule(options.schedule, shape);
   stages_ = std::make_unique<RingChannels>(

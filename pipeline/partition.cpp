@@ -197,7 +197,7 @@ LayerPartition partition_by_map(
     const int piece = piece_of_layer[layer];
     TESSERA_CHECK(
         piece >= 0 && piece < pieces,
-        "custom_stage_id puts layer ",
+        "piece_of_layer puts layer ",
         layer,
         " on piece ",
         piece,
@@ -207,7 +207,7 @@ LayerPartition partition_by_map(
     const int last = partition.pieces();
     TESSERA_CHECK(
         piece >= last,
-        "custom_stage_id puts layer ",
+        "piece_of_layer puts layer ",
         layer,
         " on piece ",
         piece,
@@ -216,7 +216,7 @@ LayerPartition partition_by_map(
         "; pieces are consecutive layers, so the numbers never go down.");
     TESSERA_CHECK(
         piece <= last + 1 && (layer > 0 || piece == 0),
-        "custom_stage_id leaves piece ",
+        "piece_of_layer leaves piece ",
         layer > 0 ? last + 1 : 0,
         " without layers: layer ",
         layer,
@@ -229,7 +229,7 @@ LayerPartition partition_by_map(
   }
   TESSERA_CHECK(
       partition.pieces() == pieces - 1,
-      "custom_stage_id leaves piece ",
+      "piece_of_layer leaves piece ",
       partition.pieces() + 1,
       " without layers: its last number is ",
       partition.pieces(),

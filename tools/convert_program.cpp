@@ -71,6 +71,12 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
 
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
+      fs::is_directory(arguments.from),
+      "--from is '",
+      arguments.from,
+      "', which is no folder; give that of a Hugging Face model, with "
+      "config.json and model.safetensors");
+  TESSERA_CHECK(
       !is_same_place(arguments.from, arguments.to),
       "--to is '",
       arguments.to,
@@ -103,6 +109,14 @@ void convert(const ConvertArguments& arguments) {
   if (arguments.format == Format::kHuggingFace) {
     zoo::save_pretrained(*model, arguments.to, tokenizer, change);
   } else {
+    if (!arguments.no_tokenizer && !fs::exists(from / "tokenizer.json")) {
+      log_warning(
+          "--from '",
+          arguments.from,
+          "' has no tokenizer.json, so that the file has no tokenizer: "
+          "programs that read it take and give tokens only. --no-tokenizer "
+          "says that this is meant.");
+    }
     const fs::path name =
         from.has_filename() ? from.filename() : from.parent_path().filename();
     zoo::export_gguf(
@@ -126,8 +140,18 @@ CLI::Option* add_choice(
   for (const auto& [key, ignored] : choices) {
     listed += (listed.empty() ? " (" : ", ") + key;
   }
-  return app.add_option(name, value, description + listed + ")")
-      ->transform(CLI::CheckedTransformer(choices).description(""));
+  const std::string known = listed.substr(2);
+  return app.add_option_function<std::string>(
+      name,
+      [name, known, &value, &choices](const std::string& given) {
+        const auto found = choices.find(given);
+        if (found == choices.end()) {
+          throw CLI::ValidationError(
+              name, "'" + given + "' is none of " + known);
+        }
+        value = found->second;
+      },
+      description + listed + ")");
 }
 
 int run_convert(int argc, char** argv) {

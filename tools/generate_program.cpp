@@ -133,6 +133,19 @@ class GivenOptions {
     take_if_given(app_.add_flag(name, given_.*field, help), field);
   }
 
+  /// @throws tessera::Error when an option is given that only drawn tokens
+  ///     have, and they are not.
+  void check_used(const zoo::GenerateOptions& options) const {
+    for (const char* const name :
+         {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
+      TESSERA_CHECK(
+          options.do_sample || app_.count(name) == 0,
+          name,
+          " is for tokens that are drawn, and these are the likeliest ones; "
+          "give --sample too, or leave it out");
+    }
+  }
+
   zoo::GenerateOptions over(zoo::GenerateOptions options) const {
     for (const auto& take : takes_) {
       take(options);
@@ -226,6 +239,7 @@ int run_generate(int argc, char** argv) {
   const zoo::GenerateOptions options =
       given.over(zoo::generate_options(arguments.model.model));
   options.check();
+  given.check_used(options);
 
   DividedModel divided(arguments.model);
   const zoo::ModelInput prompt =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/manifest.h"
 
+#include "tessera/engine/checkpoint/manifest_field.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -40,19 +41,24 @@ json to_json(const SavedTensor& tensor) {
   return result;
 }
 
-SavedTensor saved_tensor(const json& from) {
+SavedTensor saved_tensor(const ManifestField& from) {
   SavedTensor tensor;
-  tensor.name = from.at("name");
-  tensor.checksum = from.at("checksum");
-  tensor.parameter = from.value("parameter", "");
-  tensor.state = from.value("state", "");
-  if (from.contains("offset")) {
-    tensor.offset = from.at("offset").get<int64_t>();
-    tensor.numel = from.at("numel").get<int64_t>();
+  tensor.name = from.at("name").text();
+  tensor.checksum = from.at("checksum").text();
+  if (const auto parameter = from.find("parameter")) {
+    tensor.parameter = parameter->text();
   }
-  if (from.contains("part")) {
-    const json& part = from.at("part");
-    tensor.part = {part.at("dim"), part.at("begin"), part.at("end")};
+  if (const auto state = from.find("state")) {
+    tensor.state = state->text();
+  }
+  if (const auto offset = from.find("offset")) {
+    tensor.offset = offset->integer();
+    tensor.numel = from.at("numel").integer();
+  }
+  if (const auto part = from.find("part")) {
+    const int64_t begin = part->at("begin").integer();
+    tensor.part = {
+        part->at("dim").integer(), begin, part->at("end").integer(begin)};
   }
   return tensor;
 }
@@ -72,21 +78,6 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return std::stoll(name.substr(prefix.size()));
 }
 
-/// Reads with `read`; whatever is missing or of the wrong type is an error that
-/// names the source.
-template <typename Read>
-auto read_strictly(const std::string& source, Read read) {
-  try {
-    return read();
-  } catch (const json::exception& error) {
-    TESSERA_FAIL(
-        source,
-        ": ",
-        error.what(),
-        "; the checkpoint is damaged or of another version: load another one");
-  }
-}
-
 json to_json(const SavedRank& rank) {
   json tensors = json::array();
   for (const SavedTensor& tensor : rank.tensors) {
@@ -99,14 +90,22 @@ json to_json(const SavedRank& rank) {
       {"states", rank.states}};
 }
 
-SavedRank saved_rank(const json& from) {
+SavedRank saved_rank(const ManifestField& from) {
   SavedRank rank;
-  rank.file = from.at("file");
-  rank.bytes = from.at("bytes");
-  for (const json& tensor : from.at("tensors")) {
+  const ManifestField file = from.at("file");
+  rank.file = file.text();
+  if (rank.file.empty() || fs::path(rank.file).filename() != rank.file ||
+      rank.file.find('\0') != std::string::npos) {
+    file.fail("the name of a file beside the manifest");
+  }
+  rank.bytes = static_cast<uint64_t>(from.at("bytes").integer());
+  for (const ManifestField& tensor : from.at("tensors").elements()) {
     rank.tensors.push_back(saved_tensor(tensor));
   }
-  rank.states = from.at("states").get<std::map<std::string, json>>();
+  const ManifestField states = from.at("states");
+  for (const std::string& name : states.keys()) {
+    rank.states.emplace(name, states.at(name).value());
+  }
   return rank;
 }
 
@@ -124,14 +123,30 @@ json to_json(const SavedParameters& parameters) {
   return result;
 }
 
-SavedParameters saved_parameters(const json& all) {
+/// What the engine reads once the tensors are there: checked before.
+json engine_state(const ManifestField& from) {
+  from.at("learning_rate").number();
+  const ManifestField scale = from.at("loss_scale");
+  scale.at("scale").number();
+  scale.at("good_steps").integer();
+  scale.at("skipped_steps").integer();
+  return from.value();
+}
+
+SavedParameters saved_parameters(const ManifestField& all) {
   SavedParameters parameters;
-  for (const auto& [name, from] : all.items()) {
-    parameters[name] = {
-        from.at("sizes"),
-        from.at("strides"),
-        from.at("steps"),
-        from.value("aliases", std::vector<std::string>())};
+  for (const std::string& name : all.keys()) {
+    const ManifestField from = all.at(name);
+    SavedParameter& parameter = parameters[name];
+    parameter.sizes = from.at("sizes").integers();
+    parameter.strides = from.at("strides").integers();
+    if (parameter.strides.size() != parameter.sizes.size()) {
+      from.at("strides").fail("as long a list as 'sizes'");
+    }
+    parameter.steps = from.at("steps").integer();
+    if (const auto aliases = from.find("aliases")) {
+      parameter.aliases = aliases->texts();
+    }
   }
   return parameters;
 }
@@ -147,10 +162,9 @@ std::string to_text(const RankReport& report) {
 
 RankReport read_report(const fs::path& file) {
   const json all = parse_json(read_text_file(file), file.string());
-  return read_strictly(file.string(), [&] {
-    return RankReport{
-        saved_rank(all.at("rank")), saved_parameters(all.at("parameters"))};
-  });
+  const ManifestField report(all, file.string());
+  return {
+      saved_rank(report.at("rank")), saved_parameters(report.at("parameters"))};
 }
 
 std::string to_text(const CheckpointManifest& manifest) {
@@ -173,29 +187,33 @@ std::string to_text(const CheckpointManifest& manifest) {
 CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kManifest;
   const json all = parse_json(read_text_file(file), file.string());
-  return read_strictly(file.string(), [&] {
-    const int format = all.at("format");
-    TESSERA_CHECK(
-        format >= kOldestFormat && format <= kFormat,
-        file.string(),
-        ": the checkpoint's format is ",
-        format,
-        "; this version reads formats ",
-        kOldestFormat,
-        " to ",
-        kFormat,
-        ".");
-    CheckpointManifest manifest;
-    manifest.step = all.at("step");
-    manifest.engine = all.at("engine");
-    manifest.parameters = saved_parameters(all.at("parameters"));
-    for (const json& rank : all.at("ranks")) {
-      manifest.ranks.push_back(saved_rank(rank));
-    }
-    manifest.tensor_ranks = all.value("tensor_ranks", 1);
-    manifest.stages = all.value("stages", 1);
-    return manifest;
-  });
+  const ManifestField root(all, file.string());
+  const int64_t format = root.at("format").integer();
+  TESSERA_CHECK(
+      format >= kOldestFormat && format <= kFormat,
+      file.string(),
+      ": the checkpoint's format is ",
+      format,
+      "; this version reads formats ",
+      kOldestFormat,
+      " to ",
+      kFormat,
+      ".");
+  CheckpointManifest manifest;
+  manifest.step = root.at("step").integer();
+  manifest.engine = engine_state(root.at("engine"));
+  manifest.parameters = saved_parameters(root.at("parameters"));
+  for (const ManifestField& rank : root.at("ranks").elements()) {
+    manifest.ranks.push_back(saved_rank(rank));
+  }
+  constexpr int64_t kMostRanks = 1 << 20;
+  const auto ranks_of = [&](const char* key) {
+    const auto found = root.find(key);
+    return found ? static_cast<int>(found->integer(1, kMostRanks)) : 1;
+  };
+  manifest.tensor_ranks = ranks_of("tensor_ranks");
+  manifest.stages = ranks_of("stages");
+  return manifest;
 }
 
 fs::path checkpoint_path(const fs::path& folder, int64_t step) {

@@ -49,12 +49,15 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
   nlohmann::ordered_json line;
   for_each_number(
       metrics, [&](const char* key, const auto& value) { line[key] = value; });
+  if (metrics.split && metrics.split->forward == 0) {
+    line.erase("forward_s"); // of a pipeline, which counts it as backward
+  }
   return line;
 }
 
 StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
   StepMetrics metrics;
-  if (line.contains("forward_s")) {
+  if (line.contains("backward_s")) {
     metrics.split.emplace();
   }
   for_each_number(

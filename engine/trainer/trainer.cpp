@@ -32,6 +32,24 @@ std::filesystem::path checkpoints_of(const TrainerOptions& options) {
   return options.run_folder / "checkpoints";
 }
 
+/// A pipeline that has one micro-batch at a time works on one stage at a time.
+void warn_of_bubbles(const World& world, const TrainerOptions& options) {
+  const int stages =
+      options.parallel != nullptr
+          ? options.parallel->mesh().size(ParallelGroup::kPipeline)
+          : 1;
+  if (stages > 1 && options.accumulate == 1 && world.rank() == 0) {
+    log_warning(
+        "training.accumulate is 1, so that each of the ",
+        stages,
+        " pipeline stages waits for ",
+        100 * (stages - 1) / stages,
+        " % of a step; raise it to ",
+        4 * stages,
+        " or so, and lower training.batch_size for it.");
+  }
+}
+
 } // namespace
 
 BatchShare batch_share(const World& world, const TrainerOptions& options) {
@@ -101,6 +119,7 @@ TrainingSummary train(
     }
   }
 
+  warn_of_bubbles(world, options);
   RunMonitor monitor(world, engine, options, total_steps, progress.steps);
   MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -100,7 +101,7 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
   for (const MeshAxis& axis : axes) {
     product *= axis.size;
     // Past this point it can only be too large, and may overflow.
-    if (product > world_size) {
+    if (product > std::numeric_limits<int>::max()) {
       break;
     }
   }
@@ -116,8 +117,15 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
       describe_axes(axes),
       " does not have exactly ",
       world_size,
-      " ranks, the size of the world; what would fit: ",
-      fits);
+      " ranks, the size of the world",
+      world_size == 1
+          ? detail::concat(
+                ". This process is the only rank: start more with `tessera "
+                "launch --nproc ",
+                product,
+                " -- ...`, or leave the sizes out")
+          : "; what would fit: " + fits +
+                " (if the model has as many heads and layers)");
 }
 
 } // namespace

@@ -72,6 +72,14 @@ std::string divisors_of(int number) {
   return text;
 }
 
+const char* name_of_size(int ParallelSizes::*size) {
+  return std::find_if(
+             kAxes.begin(),
+             kAxes.end(),
+             [&](const SizeField& axis) { return axis.size == size; })
+      ->name;
+}
+
 /// Replaces the one size that is 0 by what is left. Where nothing fits it
 /// becomes 1, and the mesh says which sizes would.
 ParallelSizes filled(ParallelSizes sizes, int world_size) {
@@ -93,9 +101,12 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     }
     TESSERA_CHECK(
         open == nullptr,
-        "more than one size of parallel is 0, parallel.",
+        "parallel.",
         axis.name,
-        " the last of them; only one can be what is left. State the others.");
+        " is 0, all ranks that are left, and parallel.",
+        name_of_size(open),
+        " is so already (its default, where it is not given); only one can "
+        "be. State one of them.");
     open = axis.size;
   }
   if (open != nullptr) {

@@ -98,21 +98,29 @@ class Watcher {
           "the key ",
           show_json(parsed),
           " stands twice in the same object; remove one of the two");
+      last_key_ = show_json(parsed);
     }
     return true;
   }
 
- private:
+  /// " (behind the key "x")", or nothing where there was none yet.
+  std::string behind() const {
+    return last_key_.empty() ? "" : " (behind the key " + last_key_ + ")";
+  }
+
   // Of the last byte read, which ends the token in question.
   std::string place() const {
     const auto read = static_cast<size_t>(furthest_ - text_.data());
-    return detail::concat(source_, ":", line_and_column(text_, read - 1), ": ");
+    return detail::concat(
+        source_, ":", line_and_column(text_, read > 0 ? read - 1 : 0), ": ");
   }
 
+ private:
   std::string_view text_;
   std::string_view source_;
   const char* furthest_;
   std::vector<std::set<std::string>> keys_; // One set per open object.
+  std::string last_key_;
 };
 
 } // namespace
@@ -142,9 +150,14 @@ json parse_json(std::string_view text, std::string_view source) {
         ":",
         line_and_column(text, offset),
         ": this is not valid JSON: ",
-        reason(error.what()));
+        reason(error.what()),
+        watcher.behind());
   } catch (const json::exception& error) {
-    TESSERA_FAIL(source, ": this is not usable JSON: ", reason(error.what()));
+    TESSERA_FAIL(
+        watcher.place(),
+        "this is not usable JSON: ",
+        reason(error.what()),
+        watcher.behind());
   }
 }
 

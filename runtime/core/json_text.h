@@ -12,8 +12,8 @@ namespace tessera {
 /// Parses one JSON value that fills the whole of `text`.
 /// @param source names the text in errors: usually the file's path.
 /// @throws Error "source:line:column: ..." on a syntax error, on a key that an
-/// object holds twice and on nesting deeper than 64; Error "source: ..." on a
-/// number that no double can hold.
+/// object holds twice, on nesting deeper than 64 and on a number that no double
+/// can hold, naming the key that stands before it.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
 
 /// The value as short JSON text, to be shown in a message: cut when long, and

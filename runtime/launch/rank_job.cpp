@@ -38,8 +38,14 @@ UniqueFd& pipe_of(RankProcess& process, ConsoleStream stream) {
 RankJob::Rank::Rank(
     int number,
     std::unique_ptr<RankProcess> started,
-    const LinePrefixer& lines)
-    : number(number), process(std::move(started)), prefixers{lines, lines} {}
+    std::string line_prefix,
+    bool shows_progress)
+    : number(number),
+      prefix(std::move(line_prefix)),
+      process(std::move(started)),
+      prefixers{
+          LinePrefixer(prefix, shows_progress),
+          LinePrefixer(prefix, shows_progress)} {}
 
 RankJob::RankJob(const LaunchOptions& options)
     : options_(options), port_(options.port) {}
@@ -68,6 +74,9 @@ int RankJob::run() {
       pass_on(rank, stream);
     }
   }
+  for (const std::string& line : errors_.summary()) {
+    say(line);
+  }
   flush_to_the_end();
   return first_failure_ ? first_failure_->exit_code() : 0;
 }
@@ -91,8 +100,7 @@ bool RankJob::start_ranks() {
     }
     const std::string prefix =
         options_.prefix ? "[rank " + std::to_string(number) + "] " : "";
-    ranks_.emplace_back(
-        number, std::move(process), LinePrefixer(prefix, shows_progress));
+    ranks_.emplace_back(number, std::move(process), prefix, shows_progress);
     ++running_;
   }
   return true;
@@ -270,6 +278,10 @@ void RankJob::pass_on(Rank& rank, ConsoleStream stream) {
   }
   if (!pipe.is_open()) {
     lines += prefixer.finish();
+  }
+  // Lines that are to be passed on as they are tell no ranks apart.
+  if (stream == ConsoleStream::kErr && options_.prefix) {
+    lines = errors_.without_repeated(rank.number, rank.prefix, lines);
   }
   const bool bar = rank.number == 0 && console_.is_terminal(stream);
   if (bar && (had_progress || !prefixer.progress().empty())) {

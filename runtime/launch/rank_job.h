@@ -8,12 +8,14 @@
 #include "tessera/runtime/launch/line_prefixer.h"
 #include "tessera/runtime/launch/port_reservation.h"
 #include "tessera/runtime/launch/rank_process.h"
+#include "tessera/runtime/launch/repeated_errors.h"
 #include "tessera/runtime/launch/signal_scope.h"
 
 #include <array>
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,9 +39,11 @@ class RankJob {
     Rank(
         int number,
         std::unique_ptr<RankProcess> started,
-        const LinePrefixer& lines);
+        std::string line_prefix,
+        bool shows_progress);
 
     int number;
+    std::string prefix;
     std::unique_ptr<RankProcess> process;
     // One for each console stream.
     std::array<LinePrefixer, 2> prefixers;
@@ -69,6 +73,7 @@ class RankJob {
   PortReservation port_;
   Console console_;
   std::vector<Rank> ranks_;
+  RepeatedErrors errors_;
   int running_ = 0;
   int stop_signals_ = 0;
   std::optional<ProcessEnd> first_failure_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/memory_ledger.h"
 
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/host_heap.h"
 
 #include <ATen/ops/empty.h>
@@ -54,17 +55,13 @@ namespace {
 
 /// A row per purpose and their sum; a column for each of `columns`.
 void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
-  constexpr double kMiB = 1024.0 * 1024.0;
   const auto add_row = [&](const char* name, const auto& bytes_of) {
     char text[64];
     std::snprintf(text, sizeof(text), "\n  %-16s", name);
     table += text;
     for (const MemoryBytes& column : columns) {
       std::snprintf(
-          text,
-          sizeof(text),
-          " %12.2f MiB",
-          static_cast<double>(bytes_of(column)) / kMiB);
+          text, sizeof(text), " %16s", size_text(bytes_of(column)).c_str());
       table += text;
     }
   };

@@ -55,22 +55,31 @@ RouterSums total(const std::vector<RouterSums>& sums) {
   return all;
 }
 
-RouterSums total_over_group(const RouterSums& sums, Communicator& group) {
-  if (group.size() == 1) {
-    return sums;
+at::Tensor packed(const RouterSums& sums) {
+  return sums.defined() ? at::cat(
+                              {sums.choices,
+                               sums.shares,
+                               sums.squares.unsqueeze(0),
+                               sums.tokens.unsqueeze(0)})
+                        : at::Tensor();
+}
+
+RouterSums unpacked(const at::Tensor& sums) {
+  if (!sums.defined()) {
+    return {};
   }
-  const at::Tensor mine = at::cat(
-      {sums.choices,
-       sums.shares,
-       sums.squares.unsqueeze(0),
-       sums.tokens.unsqueeze(0)});
-  const at::Tensor all = mean_over_group(mine * group.size(), group);
-  const int64_t experts = sums.choices.size(0);
+  const int64_t experts = sums.size(0) / 2 - 1;
   return {
-      all.narrow(0, 0, experts).detach(),
-      all.narrow(0, experts, experts),
-      all.select(0, 2 * experts),
-      all.select(0, 2 * experts + 1).detach()};
+      sums.narrow(0, 0, experts).detach(),
+      sums.narrow(0, experts, experts),
+      sums.select(0, 2 * experts),
+      sums.select(0, 2 * experts + 1).detach()};
+}
+
+RouterSums total_over_group(const RouterSums& sums, Communicator& group) {
+  return group.size() == 1
+             ? sums
+             : unpacked(mean_over_group(packed(sums) * group.size(), group));
 }
 
 at::Tensor load_balancing_loss(const RouterSums& sums) {

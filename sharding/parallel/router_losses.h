@@ -36,6 +36,11 @@ RouterSums router_sums(
 /// All together, as if they were of one router.
 RouterSums total(const std::vector<RouterSums>& sums);
 
+/// As one tensor [2 experts + 2], which pipeline stages can hand on, and back.
+/// Undefined sums are an undefined tensor.
+at::Tensor packed(const RouterSums& sums);
+RouterSums unpacked(const at::Tensor& sums);
+
 /// All ranks' together. The gradient is that of a loss whose gradients will be
 /// averaged over the group's ranks, as mean_over_group() has it. One
 /// collective, blocks.

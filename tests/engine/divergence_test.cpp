@@ -19,10 +19,6 @@ namespace {
 constexpr std::chrono::seconds kCollectiveTimeout{60};
 constexpr std::chrono::seconds kSoon{20};
 
-at::Tensor mean_square(StackImpl& net, const at::Tensor& x) {
-  return net.forward(x).square().mean();
-}
-
 /// A training loop in which a rank may do something else in one step.
 struct Loop {
   std::shared_ptr<StackImpl> net = make_net<StackImpl>();

@@ -7,10 +7,6 @@ namespace tessera::testing {
 
 namespace {
 
-at::Tensor mean_square(StackImpl& net, const at::Tensor& x) {
-  return net.forward(x).square().mean();
-}
-
 using Reset = std::function<void(torch::nn::Module&)>;
 
 void reset_per_parameter(torch::nn::Module& net) {

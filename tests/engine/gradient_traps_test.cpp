@@ -57,10 +57,6 @@ at::Tensor checkpointed_loss(StackImpl& net, const at::Tensor& x) {
   return net.last(y).square().mean();
 }
 
-at::Tensor mean_square(StackImpl& net, const at::Tensor& x) {
-  return net.forward(x).square().mean();
-}
-
 /// Records the norm of each gradient it is shown.
 class RecordingHook : public torch::autograd::PostAccumulateGradHook {
  public:

@@ -207,4 +207,16 @@ void expect_throws(Action&& action, std::initializer_list<const char*> parts) {
   }
 }
 
+inline at::Tensor mean_square(StackImpl& net, const at::Tensor& x) {
+  return net.forward(x).square().mean();
+}
+
+template <typename Net>
+void expect_trains_like_plain(Twin<Net>& twin, int steps = 4) {
+  for (int step = 0; step < steps; ++step) {
+    twin.train(step);
+    twin.expect_same_parameters("after step " + std::to_string(step));
+  }
+}
+
 } // namespace tessera::testing

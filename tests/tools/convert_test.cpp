@@ -140,7 +140,12 @@ TEST(Convert, SaysWhatIsWrong) {
   fails({"--from", from}, 2, "--to");
   fails({"--from", from, "--to", to, "--dtype", "int4"}, 2, "int4");
   fails({"--from", from, "--to", to, "--format", "onnx"}, 2, "onnx");
-  fails({"--from", "/nowhere", "--to", to}, 1, "/nowhere");
+  fails(
+      {"--from", "/nowhere", "--to", to}, 1, "'/nowhere', which is no folder");
+  fails(
+      {"--from", from, "--to", to, "--format", "gguf", "--gguf-type", "q9"},
+      2,
+      "--gguf-type: 'q9' is none of f16, f32, q8_0");
   fails({"--from", from, "--to", from}, 1, "folder that is read");
   fails(
       {"--from", from, "--to", to, "--gguf-type", "f16"},

@@ -165,7 +165,12 @@ TEST(Generate, SaysWhatIsWrong) {
   fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1.5]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
-  fails(R"({"input_ids": [[1]]})", {"--top-p", "2"}, "top_p is 2");
+  const std::string good = R"({"input_ids": [[1]]})";
+  fails(good, {"--sample", "--top-p", "2"}, "top_p is 2");
+  for (const char* const option :
+       {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
+    fails(good, {option, "1"}, "give --sample too");
+  }
 }
 
 } // namespace tessera

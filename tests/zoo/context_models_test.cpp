@@ -4,10 +4,8 @@
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
-#include "tessera/runtime/comm/parallel_groups.h"
+#include "zoo/context_ranks.h"
 #include "zoo/divided_models.h"
-
-#include <optional>
 
 namespace tessera::zoo {
 namespace {
@@ -17,61 +15,8 @@ using testing::run_ranks;
 constexpr int64_t kRows = 2;
 constexpr int64_t kLength = 16; // 4 ranks in zigzag want 8 parts
 
-struct Way {
-  ContextKind kind = ContextKind::kUlysses;
-  ContextLayout layout = ContextLayout::kContiguous;
-};
-
-constexpr Way kWays[] = {
-    {ContextKind::kUlysses, ContextLayout::kContiguous},
-    {ContextKind::kUlysses, ContextLayout::kZigzag},
-    {ContextKind::kRing, ContextLayout::kContiguous},
-    {ContextKind::kRing, ContextLayout::kZigzag}};
-
-/// The ranks of a test: world / tensor context-parallel ones.
-class Ranks {
- public:
-  Ranks(World& world, int tensor)
-      : groups_(
-            world,
-            ParallelMesh(
-                {.shard = 1,
-                 .tensor = tensor,
-                 .context = world.size() / tensor},
-                world.size(),
-                world.size()),
-            torch::Device(torch::kCPU)),
-        ring_(
-            world,
-            "context",
-            groups_.mesh().ranks(ParallelGroup::kContext, world.rank())) {
-    if (tensor > 1) {
-      tensor_ = &groups_[ParallelGroup::kTensor];
-    }
-  }
-
-  Communicator& context() {
-    return groups_[ParallelGroup::kContext];
-  }
-  Communicator* tensor() {
-    return tensor_;
-  }
-
-  LayerContext layers(const Way& way, bool sequence = false) {
-    const LayerContext plain =
-        tensor_ == nullptr ? LayerContext()
-                           : LayerContext(TensorParallel{tensor_, sequence});
-    return plain.over_context({&context(), way.kind, way.layout, &ring_});
-  }
-
- private:
-  ParallelGroups groups_;
-  RingChannels ring_;
-  Communicator* tensor_ = nullptr;
-};
-
 void expect_plain(
-    Ranks& ranks,
+    ContextRanks& ranks,
     const LayerContext& layers,
     const std::filesystem::path& folder,
     const ModelInput& input) {
@@ -105,7 +50,7 @@ void check_way(World& world, int tensor, const Way& way, bool sequence) {
   SCOPED_TRACE(
       ::testing::Message() << "kind " << static_cast<int>(way.kind)
                            << ", layout " << static_cast<int>(way.layout));
-  Ranks ranks(world, tensor);
+  ContextRanks ranks(world, tensor);
   const LayerContext layers = ranks.layers(way, sequence);
   const ChangedModel gpt2("gpt2", kFourHeads);
   const ChangedModel llama("llama3", nlohmann::json::object());
@@ -163,42 +108,11 @@ TEST(ContextModels, EqualOneRankTogetherWithDividedLayers) {
   });
 }
 
-// With padding, windows, experts, classifiers and hidden states.
-TEST(ContextModels, EqualTransformersWithUlysses) {
-  run_ranks(2, [](World& world) {
-    Ranks ranks(world, 1);
-    for (const char* name :
-         {"llama3",
-          "llama_classifier",
-          "llama_dynamic",
-          "qwen2",
-          "qwen2_moe",
-          "qwen2_moe_balance",
-          "qwen3"}) {
-      for (const auto layout :
-           {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
-        SCOPED_TRACE(name);
-        const ModelFixture reference(name);
-        const auto model = from_pretrained(
-            reference.folder(),
-            {.context = ranks.layers({ContextKind::kUlysses, layout})});
-        const ModelOutput output = model->forward(reference.input());
-        expect_outputs(reference, output);
-        output.loss.backward();
-        expect_gradients(
-            reference, *model, [&](const torch::Tensor& parameter) {
-              return averaged_gradient(parameter, ranks.context());
-            });
-      }
-    }
-  });
-}
-
 // Encoders, and those that another text is read beside: with padding.
 TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
   run_ranks(4, [](World& world) {
     for (const int tensor : {1, 2}) {
-      Ranks ranks(world, tensor);
+      ContextRanks ranks(world, tensor);
       const nlohmann::json bert_heads = {{"num_attention_heads", 4}};
       const nlohmann::json t5_heads = {{"num_heads", 4}, {"d_kv", 5}};
       for (const auto& [name, changes] :
@@ -226,39 +140,10 @@ TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
   });
 }
 
-// What stands behind an encoder sees whole texts.
-TEST(ContextModels, ClassifiersEqualOneRankWithUlysses) {
-  run_ranks(2, [](World& world) {
-    Ranks ranks(world, 1);
-    for (const char* name :
-         {"bert_classifier", "bert_tokens", "roberta_tokens"}) {
-      SCOPED_TRACE(name);
-      const ChangedModel changed(name, {{"num_attention_heads", 4}});
-      ModelInput input = labelled_input(kRows, kLength);
-      input.labels = std::string(name) == "bert_classifier"
-                         ? torch::tensor({1, 0})
-                         : input.input_ids.remainder(2);
-      const auto plain = from_pretrained(changed.folder());
-      const ModelOutput expected = plain->forward(input);
-      expected.loss.backward();
-      const auto model = from_pretrained(
-          changed.folder(), {.context = ranks.layers(kWays[1])});
-      const ModelOutput output = model->forward(input);
-      expect_near(output.logits.detach(), expected.logits.detach());
-      output.loss.backward();
-      expect_plain_gradients(
-          *model,
-          *plain,
-          [&](const std::string&) -> Communicator& { return ranks.context(); },
-          nullptr);
-    }
-  });
-}
-
 // Ranks have different tokens: the same elements must not be dropped.
 TEST(ContextModels, DropoutDiffersBetweenRanks) {
   run_ranks(2, [](World& world) {
-    Ranks ranks(world, 1);
+    ContextRanks ranks(world, 1);
     const LayerContext layers = ranks.layers(kWays[0]);
     torch::manual_seed(3);
     const at::Tensor dropped =
@@ -271,7 +156,7 @@ TEST(ContextModels, DropoutDiffersBetweenRanks) {
 
 TEST(ContextModels, RefuseWhatIsNotThere) {
   run_ranks(2, [](World& world) {
-    Ranks ranks(world, 1);
+    ContextRanks ranks(world, 1);
     const ChangedModel gpt2("gpt2", kFourHeads);
     ModelInput input = labelled_input(kRows, kLength);
     input.attention_mask = torch::ones({kRows, kLength}, torch::kLong);

@@ -27,8 +27,13 @@ INSTANTIATE_TEST_SUITE_P(
     EncoderDecoders,
     ::testing::Values(
         "cpm2",
+        "cpm2_base",
         "mt5",
+        "mt5_base",
         "mt5_classifier",
+        "mt5_encoder",
+        "mt5_questions",
+        "mt5_tokens",
         "t5",
         "t5_base",
         "t5_classifier",

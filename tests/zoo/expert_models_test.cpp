@@ -10,6 +10,7 @@
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/models/decoder.h"
 #include "zoo/divided_models.h"
+#include "zoo/model_layouts.h"
 
 #include <iterator>
 #include <map>
@@ -35,7 +36,37 @@ bool is_of_expert(const std::string& name) {
   return name.find(".experts.") != std::string::npos;
 }
 
-void check(World& world, const ParallelSizes& sizes, const char* name) {
+/// Rows whose losses count alike, for the model's head.
+ModelInput input_for(const Model& model) {
+  ModelInput input = labelled_input(kRows, kLength);
+  const auto head = model.config().at("architectures").at(0).get<std::string>();
+  if (head.ends_with("ForTokenClassification")) {
+    input.labels = input.input_ids.remainder(2);
+  } else if (head.ends_with("ForSequenceClassification")) {
+    input.labels = torch::arange(kRows).remainder(2);
+  } else if (head.ends_with("ForQuestionAnswering")) {
+    input.labels = torch::Tensor();
+    for (const char* place : {"start_positions", "end_positions"}) {
+      input.others[place] = torch::randint(kLength, {kRows});
+    }
+  }
+  return input;
+}
+
+/// Rows of one of `count` ranks.
+ModelInput part_of(const ModelInput& whole, int index, int count) {
+  NamedTensors own = whole.named();
+  for (auto& [name, tensor] : own) {
+    tensor = tensor.narrow(0, index * kRows / count, kRows / count);
+  }
+  return ModelInput::from_named(own);
+}
+
+void check(
+    World& world,
+    const ParallelSizes& sizes,
+    const std::string& name,
+    bool sequence = false) {
   SCOPED_TRACE(name);
   ParallelGroups groups(
       world,
@@ -45,16 +76,19 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   Communicator& same = groups[ParallelGroup::kSameExperts];
   Communicator* tensor =
       sizes.tensor > 1 ? &groups[ParallelGroup::kTensor] : nullptr;
-  LayerContext layers =
-      tensor != nullptr ? LayerContext(TensorParallel{tensor}) : LayerContext();
+  LayerContext layers = tensor != nullptr
+                            ? LayerContext(TensorParallel{tensor, sequence})
+                            : LayerContext();
   layers = layers.over_experts({&groups[ParallelGroup::kExpert], &gradients});
   if (sizes.context > 1) {
     layers = layers.over_context({&groups[ParallelGroup::kContext]});
   }
 
-  const ChangedModel changed(name, kBalanced);
+  nlohmann::json changes = kBalanced;
+  changes["num_experts"] = 4; // which the ranks divide
+  const ChangedModel changed(name, changes);
   const auto plain = from_pretrained(changed.folder());
-  ModelInput input = labelled_input(kRows, kLength);
+  const ModelInput input = input_for(*plain);
   const ModelOutput expected = plain->forward(input);
   expected.loss.backward();
 
@@ -63,16 +97,19 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   const int batches = groups.mesh().size(ParallelGroup::kBatches);
   const int own = groups.mesh().index(ParallelGroup::kBatches, world.rank());
   const int64_t rows = kRows / batches;
-  for (at::Tensor* one : {&input.input_ids, &input.labels}) {
-    *one = one->narrow(0, own * rows, rows);
+  const ModelOutput output = model->forward(part_of(input, own, batches));
+  const NamedTensors found = output.named();
+  EXPECT_EQ(found.size(), expected.named().size());
+  for (const auto& [result, tensor] : expected.named()) {
+    SCOPED_TRACE(result);
+    if (result == "aux_loss") { // of all ranks' tokens
+      expect_near(found.at(result).detach(), tensor.detach());
+    } else if (tensor.dim() > 0) {
+      expect_near(
+          found.at(result).detach(),
+          tensor.detach().narrow(0, own * rows, rows));
+    }
   }
-  const ModelOutput output = model->forward(input);
-  expect_near(
-      output.others.at("aux_loss").detach(),
-      expected.others.at("aux_loss").detach());
-  expect_near(
-      output.logits.detach(),
-      expected.logits.detach().narrow(0, own * rows, rows));
   const at::Tensor loss = output.loss.detach().clone();
   gradients.all_reduce_sum(loss, "a test's average").wait();
   expect_near(loss / gradients.size(), expected.loss.detach());
@@ -100,7 +137,14 @@ void check(World& world, const ParallelSizes& sizes, const char* name) {
   }
 }
 
-constexpr const char* kModels[] = {"qwen2_moe", "qwen3_moe"};
+/// With every head that has a loss.
+std::vector<std::string> models_with_experts() {
+  std::vector<std::string> names = model_names();
+  std::erase_if(names, [](const std::string& name) {
+    return name.find("_moe") == std::string::npos || name.ends_with("_base");
+  });
+  return names;
+}
 
 constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
@@ -130,14 +174,6 @@ std::shared_ptr<Model> trained_alone(
   return model;
 }
 
-ModelInput part_of(const ModelInput& whole, int index, int count) {
-  ModelInput own = whole;
-  for (at::Tensor* one : {&own.input_ids, &own.labels}) {
-    *one = one->narrow(0, index * kRows / count, kRows / count);
-  }
-  return own;
-}
-
 /// Adam divides by the gradient's size: where that is rounding noise, so is the
 /// step, of kRate at most. On average it is not.
 void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
@@ -149,7 +185,7 @@ void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
 
 TEST(ExpertModels, EqualOneRankOverTwo) {
   run_ranks(2, [](World& world) {
-    for (const char* name : kModels) {
+    for (const std::string& name : models_with_experts()) {
       check(world, {.shard = 2, .expert = 2}, name);
       check(world, {.shard = 2, .expert = 1}, name);
     }
@@ -158,10 +194,12 @@ TEST(ExpertModels, EqualOneRankOverTwo) {
 
 TEST(ExpertModels, EqualOneRankOverTwoTimesTwo) {
   run_ranks(4, [](World& world) {
-    for (const char* name : kModels) {
+    for (const std::string& name : models_with_experts()) {
       check(world, {.data = 2, .shard = 2, .expert = 2}, name);
       check(world, {.shard = 4, .expert = 4}, name);
-      check(world, {.shard = 2, .tensor = 2, .expert = 2}, name);
+      for (const bool sequence : {false, true}) {
+        check(world, {.shard = 2, .tensor = 2, .expert = 2}, name, sequence);
+      }
       check(world, {.shard = 2, .context = 2, .expert = 2}, name);
       check(world, {.shard = 1, .tensor = 2, .context = 2, .expert = 2}, name);
     }

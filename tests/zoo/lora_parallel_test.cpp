@@ -2,6 +2,7 @@
 // Adapters over two ranks: of divided layers, under ZeRO, and in pipelines.
 
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/zoo/models/pipeline_model.h"
@@ -16,15 +17,6 @@ using testing::run_ranks;
 constexpr const char* kAdapters[] =
     {"bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
 
-std::filesystem::path shared_folder(World& world, const std::string& name) {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("tessera-lora-" + name);
-  if (world.rank() == 0) {
-    std::filesystem::remove_all(path);
-  }
-  return path;
-}
-
 void check_saved(
     World& world,
     const LoraFixture& reference,
@@ -35,10 +27,14 @@ void check_saved(
   expect_same_adapter(reference, folder / "adapter");
   const auto merged = from_pretrained(folder / "merged");
   expect_outputs(reference, merged->forward(reference.input()));
-  std::filesystem::remove_all(folder);
 }
 
-void check_tensor_parallel(World& world, const char* name, bool sequence) {
+/// @param saved a folder that all ranks know.
+void check_tensor_parallel(
+    World& world,
+    const char* name,
+    bool sequence,
+    const TemporaryFolder& saved) {
   SCOPED_TRACE(name);
   ParallelGroups groups(
       world,
@@ -53,7 +49,7 @@ void check_tensor_parallel(World& world, const char* name, bool sequence) {
   expect_outputs(reference, output);
   output.loss.backward();
   expect_gradients(reference, *model, WholeGradients(*model, *how.group));
-  const auto folder = shared_folder(world, std::string("t-") + name);
+  const auto folder = saved / name;
   save_lora(*model, folder / "adapter");
   save_merged(*model, folder / "merged");
   check_saved(world, reference, folder);
@@ -70,7 +66,11 @@ int64_t trained_numel(const Model& model) {
   return count;
 }
 
-void check_engine(World& world, const char* name, int zero_stage) {
+void check_engine(
+    World& world,
+    const char* name,
+    int zero_stage,
+    const TemporaryFolder& saved) {
   SCOPED_TRACE(name);
   const LoraFixture reference(name);
   const auto model = from_pretrained(reference.base().folder(), {.lazy = true});
@@ -99,38 +99,206 @@ void check_engine(World& world, const char* name, int zero_stage) {
   output = {};
   engine.step(); // something else, and the folder's again
   load_lora(engine, *model, reference.folder());
-  const auto folder = shared_folder(world, std::string("z-") + name);
+  const auto folder = saved / (name + std::to_string(zero_stage));
   save_lora(world, engine, *model, folder / "adapter");
   save_merged(world, engine, *model, folder / "merged");
   check_saved(world, reference, folder);
 }
 
+/// The gradients of what is trained here; engines have them.
+void expect_own_gradients(
+    const LoraFixture& reference,
+    const Model& model,
+    Engine& engine,
+    const std::unordered_map<const c10::TensorImpl*, ParameterPart>& parts,
+    Communicator& tensor) {
+  const auto parameters = model.named_parameters();
+  const WeightNames names = lora_names(model);
+  for (const NamedWeight& weight : names.weights()) {
+    SCOPED_TRACE("gradient of " + weight.name);
+    std::vector<torch::Tensor> gradients;
+    for (const std::string& ours : weight.ours) {
+      const torch::Tensor& parameter = parameters[ours];
+      const torch::Tensor own = engine.grad(parameter);
+      const auto part = parts.find(parameter.unsafeGetTensorImpl());
+      gradients.push_back(
+          part == parts.end()
+              ? own
+              : gather_parts(
+                    own, part->second.dim, part->second.split, tensor));
+    }
+    expect_near(
+        weight.assemble(gradients), reference.expected("grad." + weight.name));
+  }
+}
+
+/// In pipeline stages and with divided sequences, the state on the host.
+void check_run(
+    World& world,
+    const char* name,
+    const ParallelSizes& sizes,
+    const TemporaryFolder& saved) {
+  SCOPED_TRACE(name);
+  constexpr int kBatches = 2;
+  ParallelRun parallel(world, {.sizes = sizes}, kBatches);
+  const LoraFixture reference(name);
+  const auto model = from_pretrained(
+      reference.base().folder(),
+      {.context = layer_context(parallel), .lazy = true});
+  load_lora(*model, reference.folder());
+  const auto parts = parts_in(*model);
+  EngineOptions options;
+  options.log_memory = false;
+  options.parallel = &parallel.mesh();
+  options.optimizer.placement = StatePlacement::kHost;
+  Engine engine(world, model, options);
+  const ModelInput input = reference.input();
+  if (PipelineExecutor* pipeline = parallel.pipeline()) {
+    for (const auto& output : evaluate_pipeline(*pipeline, *model, {input})) {
+      expect_outputs(reference, output);
+    }
+    // The same batch each time: the mean has the gradients of one.
+    engine.run_pipeline(
+        *pipeline, {pipeline_forward(*model, [&](int) -> const ModelInput& {
+          return input;
+        })});
+  } else {
+    const ModelOutput output = model->forward(input);
+    expect_outputs(reference, output);
+    engine.backward(output.loss);
+  }
+  expect_own_gradients(
+      reference,
+      *model,
+      engine,
+      parts,
+      parallel.groups()[ParallelGroup::kTensor]);
+  engine.step(); // something else, and the folder's again
+  load_lora(engine, *model, reference.folder());
+  const auto folder = saved / name;
+  save_lora(world, engine, *model, folder / "adapter");
+  save_merged(world, engine, *model, folder / "merged");
+  check_saved(world, reference, folder);
+}
+
+/// One step of SGD on adapters of one layer alone.
+void train_layer(
+    World& world,
+    const ParallelSizes& sizes,
+    int layer,
+    const std::filesystem::path& saved) {
+  ParallelRun parallel(world, {.sizes = sizes}, 2);
+  const LoraFixture reference("llama");
+  const auto model = from_pretrained(
+      reference.base().folder(), {.context = layer_context(parallel)});
+  LoraConfig config;
+  config.init = LoraInit::kRandom;
+  config.target_modules.pattern =
+      "model\\.layers\\." + std::to_string(layer) + "\\..*proj";
+  apply_lora(*model, config, 5);
+  EngineOptions options;
+  options.log_memory = false;
+  options.parallel = &parallel.mesh();
+  options.optimizer.rule = SgdOptions{};
+  options.optimizer.lr = 0.1;
+  Engine engine(world, model, options);
+  const ModelInput input = reference.input();
+  if (PipelineExecutor* pipeline = parallel.pipeline()) {
+    engine.run_pipeline(
+        *pipeline, {pipeline_forward(*model, [&](int) -> const ModelInput& {
+          return input;
+        })});
+  } else {
+    engine.backward(model->forward(input).loss);
+  }
+  engine.step();
+  save_lora(world, engine, *model, saved);
+}
+
 } // namespace
 
 TEST(LoraParallel, EqualsPeftWithLayersDivided) {
-  run_ranks(2, [](World& world) {
+  const TemporaryFolder saved;
+  run_ranks(2, [&](World& world) {
     for (const char* name : kAdapters) {
-      check_tensor_parallel(world, name, false);
+      check_tensor_parallel(world, name, false, saved);
     }
   });
 }
 
 TEST(LoraParallel, EqualsPeftWithSequencesDivided) {
-  run_ranks(2, [](World& world) {
+  const TemporaryFolder saved;
+  run_ranks(2, [&](World& world) {
     for (const char* name : kAdapters) {
-      check_tensor_parallel(world, name, true);
+      check_tensor_parallel(world, name, true, saved);
     }
   });
 }
 
 TEST(LoraParallel, EqualsPeftUnderZero) {
-  run_ranks(2, [](World& world) {
+  const TemporaryFolder saved;
+  run_ranks(2, [&](World& world) {
     for (const int zero_stage : {1, 2, 3}) {
       for (const char* name : kAdapters) {
-        check_engine(world, name, zero_stage);
+        check_engine(world, name, zero_stage, saved);
       }
     }
   });
+}
+
+TEST(LoraParallel, EqualsPeftInTwoStages) {
+  const TemporaryFolder saved;
+  run_ranks(2, [&](World& world) {
+    for (const char* name : kAdapters) {
+      check_run(world, name, {.shard = 1, .pipeline = 2}, saved);
+    }
+  });
+}
+
+TEST(LoraParallel, EqualsPeftInTwoStagesOfDividedLayers) {
+  const TemporaryFolder saved;
+  run_ranks(4, [&](World& world) {
+    for (const char* name : kAdapters) {
+      check_run(world, name, {.shard = 1, .tensor = 2, .pipeline = 2}, saved);
+    }
+  });
+}
+
+// Of those with heads that two ranks divide.
+TEST(LoraParallel, EqualsPeftOverContextRanks) {
+  const TemporaryFolder saved;
+  run_ranks(2, [&](World& world) {
+    for (const char* name : {"glm4", "llama", "t5"}) {
+      check_run(world, name, {.shard = 1, .context = 2}, saved);
+    }
+  });
+}
+
+// A stage without any has nothing to train, but hands gradients on.
+TEST(LoraParallel, TrainsAdaptersOfOneStage) {
+  const TemporaryFolder saved;
+  World alone(0, 1, 0, nullptr, {});
+  for (const int layer : {0, 1}) {
+    const std::string number = std::to_string(layer);
+    train_layer(alone, {.shard = 1}, layer, saved / ("one" + number));
+    run_ranks(2, [&](World& world) {
+      train_layer(
+          world, {.shard = 1, .pipeline = 2}, layer, saved / ("two" + number));
+    });
+    const auto weights = [&](const char* ranks) {
+      return SafetensorsFile::open(
+          saved / (ranks + number) / "adapter_model.safetensors");
+    };
+    const auto one = weights("one");
+    const auto two = weights("two");
+    EXPECT_EQ(one.entries().size(), 2U * 7); // A and B
+    ASSERT_EQ(two.entries().size(), one.entries().size());
+    for (const SafetensorsEntry& entry : one.entries()) {
+      SCOPED_TRACE(entry.name);
+      expect_near(
+          fixture_tensor(two, entry.name), fixture_tensor(one, entry.name));
+    }
+  }
 }
 
 // Fresh adapters do not depend on the layout.

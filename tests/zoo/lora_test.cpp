@@ -275,17 +275,44 @@ TEST(LoraModel, SaysWhatIsWrong) {
   expect_error([&] { merge_lora(*large); }, {"without memory", "materialize"});
 }
 
-// A language model's head multiplies by its weight itself: an adapter there
-// would change nothing.
+// A language model's head multiplies by its weight itself, and may be the
+// embedding: an adapter there would change nothing.
 TEST(LoraModel, RefusesAdaptersOfLanguageHeads) {
-  const ModelFixture reference("llama");
-  const auto model = from_pretrained(reference.folder());
-  LoraConfig config;
-  config.target_modules.names = {"lm_head"};
-  apply_lora(*model, config);
-  expect_error(
-      [&] { model->forward(reference.input()); },
-      {"[61, 24]", "modules_to_save"});
+  const std::pair<const char*, std::vector<std::string>> heads[] = {
+      {"bert_untied", {"query", "decoder"}},
+      {"chatglm", {"output_layer"}},
+      {"cpm1", {"output_projection"}},
+      {"gpt2", {"c_attn", "lm_head"}}, // tied
+      {"llama", {"lm_head"}},
+      {"roberta", {"query", "lm_head.decoder"}}, // tied
+      {"t5_v1_1", {"q", "lm_head"}}};
+  for (const auto& [name, targets] : heads) {
+    SCOPED_TRACE(name);
+    const auto model = from_pretrained(fixture("models") / name);
+    LoraConfig config;
+    config.target_modules.names = targets;
+    expect_error(
+        [&] { apply_lora(*model, config); },
+        {targets.back().c_str(), "head", "modules_to_save"});
+    EXPECT_FALSE(has_lora(*model));
+    for (const torch::Tensor& parameter : model->parameters()) {
+      EXPECT_TRUE(parameter.requires_grad());
+    }
+  }
+}
+
+// As PEFT does.
+TEST(LoraModel, LeavesLanguageHeadsOutOfAllLinear) {
+  for (const char* name :
+       {"bert_untied", "chatglm", "cpm1", "roberta_untied"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    const auto model = from_pretrained(reference.folder());
+    LoraConfig config;
+    config.target_modules.pattern = "all-linear";
+    EXPECT_FALSE(apply_lora(*model, config).empty());
+    expect_outputs(reference, model->forward(reference.input()));
+  }
 }
 
 TEST(LoraFolder, SaysWhatIsWrong) {

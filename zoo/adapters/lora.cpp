@@ -146,6 +146,13 @@ std::vector<std::string> apply_lora(
     uint64_t seed) {
   check_adaptable(model);
   const LoraTargets targets(config, architecture_of(model));
+  TESSERA_CHECK(
+      targets.named_output().empty(),
+      "apply_lora: target_modules has '",
+      targets.named_output(),
+      "', which is the head of a language model: the model uses its weight by "
+      "itself, and an adapter would be left out. Take it out of "
+      "target_modules, or train it whole with modules_to_save");
   const std::vector<Site> sites = sites_of(model, targets);
   const auto record = std::make_shared<LoraRecord>(targets);
   for (const auto& item : model.named_parameters()) {

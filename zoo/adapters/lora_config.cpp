@@ -41,6 +41,9 @@ constexpr const char* kVariants[] = {
     "alora_invocation_tokens",
     "loftq_config"};
 
+/// Above any model's features: more is damage.
+constexpr int64_t kMostRank = 65536;
+
 bool is_off(const nlohmann::json& value) {
   return value.is_null() || value == false ||
          ((value.is_array() || value.is_object()) && value.empty());
@@ -55,7 +58,7 @@ bool is_off(const nlohmann::json& value) {
       ": '",
       key,
       "' is ",
-      show_json(fields.object().at(key)),
+      show_json(fields.object().value(key, nlohmann::json())),
       ", but must be ",
       expected);
 }
@@ -138,10 +141,20 @@ nlohmann::ordered_json number(double value) {
 
 void check(const LoraConfig& config) {
   TESSERA_CHECK(
-      config.r >= 1, "LoRA: r is ", config.r, "; it must be 1 or more");
+      config.r >= 1 && config.r <= kMostRank,
+      "LoRA: r is ",
+      config.r,
+      "; it must be 1 or more, and at most ",
+      kMostRank);
   for (const auto& [name, r] : config.rank_pattern) {
     TESSERA_CHECK(
-        r >= 1, "LoRA: r of '", name, "' is ", r, "; it must be 1 or more");
+        r >= 1 && r <= kMostRank,
+        "LoRA: r of '",
+        name,
+        "' is ",
+        r,
+        "; it must be 1 or more, and at most ",
+        kMostRank);
   }
   TESSERA_CHECK(
       config.dropout >= 0 && config.dropout < 1,
@@ -218,8 +231,14 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   }
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);
+  if (config.r < 1 || config.r > kMostRank) {
+    fail(fields, "r", "from 1 to 65536");
+  }
   config.alpha = fields.get_or<double>("lora_alpha", 8);
   config.dropout = fields.get_or<double>("lora_dropout", 0);
+  if (!(config.dropout >= 0 && config.dropout < 1)) {
+    fail(fields, "lora_dropout", "0 or more and less than 1");
+  }
   config.target_modules = read_modules(fields, "target_modules");
   config.exclude_modules = read_modules(fields, "exclude_modules");
   config.modules_to_save = read_modules(fields, "modules_to_save").names;
@@ -237,10 +256,17 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   config.use_rslora = fields.get_or<bool>("use_rslora", false);
   config.init = read_init(fields);
   config.rank_pattern = read_pattern<int64_t>(fields, "rank_pattern");
+  for (const auto& [name, r] : config.rank_pattern) {
+    if (r < 1 || r > kMostRank) {
+      fail(fields, "rank_pattern", "of ranks from 1 to 65536");
+    }
+  }
   config.alpha_pattern = read_pattern<double>(fields, "alpha_pattern");
   config.task_type = fields.get_or<std::string>("task_type", "");
   config.base_model = fields.get_or<std::string>("base_model_name_or_path", "");
-  check(config);
+  if (config.target_modules.empty()) {
+    fail(fields, "target_modules", "the names of linear layers");
+  }
   return config;
 }
 

@@ -3,7 +3,9 @@
 
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/safetensors.h"
 #include "tessera/sharding/load_weights.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/adapters/lora_record.h"
@@ -97,6 +99,73 @@ fs::path weights_in(const fs::path& folder) {
   return file;
 }
 
+/// A rank that the weights do not have is told by its name.
+void check_ranks(
+    const fs::path& folder,
+    const fs::path& file,
+    const LoraTargets& targets) {
+  const std::string_view prefix = "base_model.model.";
+  const std::string_view end = ".lora_A.weight";
+  const auto weights = SafetensorsFile::open(file);
+  for (const SafetensorsEntry& entry : weights.entries()) {
+    if (!entry.name.starts_with(prefix) || !entry.name.ends_with(end) ||
+        entry.shape.size() != 2) {
+      continue;
+    }
+    const std::string module = entry.name.substr(
+        prefix.size(), entry.name.size() - prefix.size() - end.size());
+    const int64_t rank = targets.rank_of(module);
+    TESSERA_CHECK(
+        entry.shape[0] == rank,
+        (folder / kConfigFile).string(),
+        ": 'r' or 'rank_pattern' gives ",
+        module,
+        " the rank ",
+        rank,
+        ", but in ",
+        file,
+        " it is ",
+        entry.shape[0],
+        "; fetch the folder again");
+  }
+}
+
+/// The error beside what the adapter's configuration asks for.
+[[noreturn]] void fail_for(
+    const fs::path& folder,
+    const LoraConfig& config,
+    const Error& error) {
+  const nlohmann::ordered_json asked = to_json(config, false);
+  std::string text;
+  for (const char* const key :
+       {"target_modules", "exclude_modules", "modules_to_save", "bias"}) {
+    text += std::string(text.empty() ? "'" : ", '") + key + "' " +
+            show_json(nlohmann::json(asked.at(key)));
+  }
+  TESSERA_FAIL(
+      error.what(),
+      "\nThe adapter is what ",
+      folder / kConfigFile,
+      " asks for: ",
+      text);
+}
+
+/// What the adapter's folder asks of the model, told with the file.
+void apply_from(
+    const fs::path& folder,
+    const fs::path& weights,
+    const LoraConfig& config,
+    Model& model) {
+  try {
+    const auto& classes = model.config().at("architectures");
+    check_ranks(
+        folder, weights, LoraTargets(config, classes.at(0).get<std::string>()));
+    apply_lora(model, config);
+  } catch (const Error& error) {
+    fail_for(folder, config, error);
+  }
+}
+
 /// Adds the adapters' products to the weights that go by.
 class Merger {
  public:
@@ -181,11 +250,14 @@ void save_lora(
 LoraConfig load_lora(Model& model, const fs::path& folder) {
   const LoraConfig config = read_lora_config(folder);
   const fs::path file = weights_in(folder);
-  apply_lora(model, config);
+  apply_from(folder, file, config, model);
   try {
     const WeightNames names = lora_names(model);
     check_complete(
         file, names, load_weights(model, file, options_for(model, names)));
+  } catch (const Error& error) {
+    remove_lora(model);
+    fail_for(folder, config, error);
   } catch (...) {
     remove_lora(model);
     throw;

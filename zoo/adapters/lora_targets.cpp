@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <regex>
@@ -13,6 +14,15 @@ namespace tessera::zoo {
 namespace {
 
 constexpr const char* kAllLinear = "all-linear";
+
+/// Heads of language models, which "all-linear" leaves out.
+constexpr std::array<const char*, 6> kOutputs = {
+    "lm_head",
+    "embed_out",
+    "output_layer",
+    "output_projection",
+    "lm_head.decoder",
+    "cls.predictions.decoder"};
 
 struct Task {
   const char* architecture_end;
@@ -31,7 +41,19 @@ const std::vector<Task>& tasks() {
   return all;
 }
 
+// The expression's compiler calls itself for what is nested.
+constexpr size_t kLongestExpression = 2000;
+
 std::regex expression(const std::string& text, const char* option) {
+  TESSERA_CHECK(
+      text.size() <= kLongestExpression,
+      "LoRA: ",
+      option,
+      " is an expression of ",
+      text.size(),
+      " characters; it can have ",
+      kLongestExpression,
+      " at most");
   try {
     return std::regex(text);
   } catch (const std::regex_error& error) {
@@ -65,7 +87,6 @@ LoraTargets::LoraTargets(
     const std::string& architecture)
     : config_(config),
       all_linear_(zoo::is_all_linear(config.target_modules.pattern)),
-      outputs_{"lm_head", "embed_out", "output_layer"},
       is_excluded_(matcher(config.exclude_modules, "exclude_modules")) {
   check(config);
   if (!config_.task_type) {
@@ -139,9 +160,24 @@ bool LoraTargets::has(const std::string& module) const {
   if (!all_linear_) {
     return is_target_(module);
   }
-  return std::none_of(outputs_.begin(), outputs_.end(), [&](const auto& end) {
+  return std::none_of(kOutputs.begin(), kOutputs.end(), [&](const char* end) {
     return ends_with_module(module, end);
   });
+}
+
+std::string LoraTargets::named_output() const {
+  const ModuleNames& asked = config_.target_modules;
+  for (const char* output : kOutputs) {
+    if (all_linear_ || !has(output)) {
+      continue;
+    }
+    const auto name = std::find_if(
+        asked.names.begin(), asked.names.end(), [&](const auto& end) {
+          return ends_with_module(output, end);
+        });
+    return asked.pattern.empty() ? *name : asked.pattern;
+  }
+  return {};
 }
 
 int64_t LoraTargets::rank_of(const std::string& module) const {

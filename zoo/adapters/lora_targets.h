@@ -29,6 +29,12 @@ class LoraTargets {
     return all_linear_;
   }
 
+  /// What of target_modules names a language model's head, whether this model,
+  /// or this stage of it, has one or not; "" for nothing. Models multiply by
+  /// the weight of such a head themselves, and it may be the embedding: an
+  /// adapter would be left out.
+  std::string named_output() const;
+
   /// Whether the module, or one that it is in, is trained and saved whole.
   bool is_saved(std::string_view module) const;
 
@@ -46,7 +52,6 @@ class LoraTargets {
 
   LoraConfig config_;
   bool all_linear_ = false;
-  std::vector<std::string> outputs_; ///< that "all-linear" leaves out
   Matches is_target_;
   Matches is_excluded_;
   std::vector<std::pair<Matches, int64_t>> ranks_;

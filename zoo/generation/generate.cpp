@@ -5,6 +5,7 @@
 #include "tessera/zoo/generation/beam_search.h"
 #include "tessera/zoo/generation/single_search.h"
 #include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/torch.h>
@@ -138,6 +139,31 @@ class Writer {
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
         "generate: a text ends with padding; pad texts on the left");
+    check_positions();
+  }
+
+  /// Learned positions end: better now than when most is written. The last
+  /// token is not read.
+  void check_positions() const {
+    const auto* decoder = dynamic_cast<const Decoder*>(&model_);
+    if (decoder == nullptr ||
+        decoder->decoder_config().learned_positions == 0) {
+      return;
+    }
+    const int64_t most = decoder->decoder_config().learned_positions -
+                         decoder->decoder_config().position_offset;
+    const int64_t given = prompt_.input_ids.size(1);
+    TESSERA_CHECK(
+        given + options_.max_new_tokens - 1 <= most,
+        "generate: the longest text has ",
+        given,
+        " tokens and max_new_tokens is ",
+        options_.max_new_tokens,
+        "; the model has positions for ",
+        most,
+        ": use max_new_tokens of ",
+        std::max<int64_t>(0, most + 1 - given),
+        " or less, or shorter texts");
   }
 
   void make_groups(int64_t rows, int64_t capacity) {

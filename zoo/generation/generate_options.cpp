@@ -9,14 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-template <typename Value>
-void check_range(
-    const char* name,
-    Value value,
-    bool is_good,
-    const char* range) {
-  TESSERA_CHECK(is_good, name, " is ", value, "; it must be ", range);
-}
+constexpr int64_t kMostTokens = INT32_MAX;
 
 /// A token or a list of them.
 std::vector<int64_t> end_tokens(const nlohmann::json& value) {
@@ -24,6 +17,9 @@ std::vector<int64_t> end_tokens(const nlohmann::json& value) {
     return {value.get<int64_t>()};
   }
   std::vector<int64_t> tokens;
+  if (!value.is_array()) {
+    return tokens;
+  }
   for (const nlohmann::json& one : value) {
     if (!one.is_number_integer()) {
       return {};
@@ -68,13 +64,28 @@ EarlyStopping early_stopping_in(const JsonFields& fields) {
 } // namespace
 
 void GenerateOptions::check() const {
-  check_range(
-      "max_new_tokens", max_new_tokens, max_new_tokens >= 1, "1 or more");
-  check_range(
-      "min_new_tokens",
+  check_values("");
+  TESSERA_CHECK(
+      min_new_tokens <= max_new_tokens,
+      "min_new_tokens is ",
       min_new_tokens,
-      min_new_tokens >= 0 && min_new_tokens <= max_new_tokens,
-      "0 to max_new_tokens");
+      "; it must be at most max_new_tokens, ",
+      max_new_tokens);
+}
+
+void GenerateOptions::check_values(const std::string& place) const {
+  const auto check_range =
+      [&](const char* name, auto value, bool is_good, const char* range) {
+        TESSERA_CHECK(
+            is_good, place, name, " is ", value, "; it must be ", range);
+      };
+  check_range(
+      "max_new_tokens",
+      max_new_tokens,
+      max_new_tokens >= 1 && max_new_tokens <= kMostTokens,
+      "1 to 2^31 - 1");
+  check_range(
+      "min_new_tokens", min_new_tokens, min_new_tokens >= 0, "0 or more");
   check_range(
       "repetition_penalty",
       repetition_penalty,
@@ -124,6 +135,7 @@ GenerateOptions generate_options(const std::filesystem::path& folder) {
   read("length_penalty", options.length_penalty);
   options.early_stopping = early_stopping_in(fields);
   read("num_return_sequences", options.num_return_sequences);
+  options.check_values(fields.origin() + ": ");
   return options;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace tessera::zoo {
@@ -48,6 +49,8 @@ struct GenerateOptions {
   /// @throws tessera::Error naming the option, its value and its range, or
   ///     options that do not go together.
   void check() const;
+  /// The same for each option by itself; `place` begins the message.
+  void check_values(const std::string& place) const;
 };
 
 /// What a model's folder says: generation_config.json, and config.json for

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/expert_exchange.h"
+#include "tessera/sharding/parallel/redistribute.h"
 
 #include <torch/types.h>
 
@@ -24,23 +25,38 @@ Communicator* expert_group(const LayerContext& context) {
   return context.experts() != nullptr ? context.experts()->group : nullptr;
 }
 
+bool divides_between_layers(const LayerContext& context) {
+  return context.parallel() != nullptr && context.parallel()->sequence;
+}
+
+/// The same layers with whole sequences between them: routers and experts see
+/// all tokens of the tensor-parallel ranks.
+LayerContext of_whole_sequences(const LayerContext& context) {
+  if (!divides_between_layers(context)) {
+    return context;
+  }
+  TensorParallel how = *context.parallel();
+  how.sequence = false;
+  const LayerContext whole(how);
+  return context.context() == nullptr ? whole
+                                      : whole.over_context(*context.context());
+}
+
 } // namespace
 
 ExpertsImpl::ExpertsImpl(
-    const LayerContext& context,
+    const LayerContext& between,
     const ExpertsOptions& options)
-    : context_(context), options_(options) {
+    : context_(between), options_(options) {
   check(router_options(options), options.experts);
-  TESSERA_CHECK(
-      context.parallel() == nullptr || !context.parallel()->sequence,
-      "experts are not implemented under sequence parallelism; switch it off");
+  const LayerContext context = of_whole_sequences(between);
   const int64_t features = options.expert.features;
   router_ = Linear::undivided(
       *this,
       "router",
       context,
       {features, options.experts, false, 1, options.expert.deviation});
-  const Communicator* group = expert_group(context);
+  const Communicator* group = expert_group(context_);
   const ExpertRange here =
       group == nullptr
           ? ExpertRange{0, options.experts}
@@ -64,7 +80,14 @@ ExpertsImpl::ExpertsImpl(
   }
 }
 
-at::Tensor ExpertsImpl::forward(const at::Tensor& x) {
+at::Tensor ExpertsImpl::forward(const at::Tensor& between) {
+  const at::Tensor x = divides_between_layers(context_)
+                           ? redistribute(
+                                 between,
+                                 between_layers(*context_.parallel()),
+                                 Replicate{},
+                                 *context_.parallel()->group)
+                           : between;
   const at::Tensor tokens = x.flatten(0, -2);
   const at::Tensor logits = router_.forward(tokens);
   const ExpertRouting routing = route_tokens(logits, router_options(options_));
@@ -83,7 +106,7 @@ at::Tensor ExpertsImpl::forward(const at::Tensor& x) {
     result = result + at::sigmoid(shared_gate_.forward(tokens)) *
                           shared_->forward(tokens);
   }
-  return result.view_as(x);
+  return context_.between(result.view_as(x));
 }
 
 RoutedTokens ExpertsImpl::take_routing() {

@@ -34,8 +34,8 @@ struct RoutedTokens {
 
 /// sum over a token's best experts of softmax(router x)_e expert_e(x)
 /// (arXiv:1701.06538, arXiv:2101.03961), and the shared one. With a
-/// tensor-parallel group, every expert is divided as a FeedForward; which
-/// tokens it gets is the same on all of its ranks.
+/// tensor-parallel group, every expert is divided as a FeedForward; all of its
+/// ranks send it the same tokens: those of whole sequences.
 ///
 /// With an expert group each rank has, and registers, its part of the experts
 /// under their numbers in the whole: `experts.N`. Tokens go to the ranks that
@@ -44,14 +44,13 @@ struct RoutedTokens {
 class ExpertsImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error when a token uses none or more than there are, the
-  ///     capacity factor is no positive number, the expert group does not
-  ///     divide them, and for sequence parallelism, which is not implemented
-  ///     here.
-  ExpertsImpl(const LayerContext& context, const ExpertsOptions& options);
+  ///     capacity factor is no positive number, or the expert group does not
+  ///     divide them.
+  ExpertsImpl(const LayerContext& between, const ExpertsOptions& options);
 
-  /// x [..., features] -> the same. Waits for the device: how many tokens an
-  /// expert has is not known before. Collective with a group.
-  at::Tensor forward(const at::Tensor& x);
+  /// [..., features] between layers -> the same. Waits for the device: how many
+  /// tokens an expert has is not known before. Collective with a group.
+  at::Tensor forward(const at::Tensor& between);
 
   /// Of the last forward, once; needs ExpertsOptions::keep_routing.
   /// @throws tessera::Error when there was none, or its gradients are lost

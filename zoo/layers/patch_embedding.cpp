@@ -13,6 +13,11 @@ namespace {
 /// More of them are a damaged configuration.
 constexpr int64_t kMostPatches = int64_t{1} << 20;
 
+/// Tables that are computed, not loaded, and so are made before weights tell
+/// that a size is wrong.
+constexpr int64_t kMostFixedFeatures = 65536;
+constexpr int64_t kMostFixed = int64_t{1} << 28;
+
 int64_t rounded_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -44,6 +49,15 @@ at::Tensor grid_positions(const ImageSize& grid, int64_t features) {
       features,
       " features are no multiple of 4, which sines and cosines of two "
       "directions need");
+  TESSERA_CHECK(
+      features <= kMostFixedFeatures && grid.area() <= kMostFixed / features,
+      "grid_positions: a table for ",
+      grid.area(),
+      " patches of ",
+      features,
+      " features; there can be ",
+      kMostFixedFeatures,
+      " features, and 2^28 numbers at most");
   const auto table = [&](int64_t length) {
     return sinusoid_table(
         length, features / 2, SinusoidLayout::kSinesThenCosines);

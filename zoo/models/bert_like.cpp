@@ -29,14 +29,14 @@ EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
   layer.norm = encoder.norm;
   layer.dropout = encoder.embedding_dropout;
   layer.attention.features = encoder.features;
-  layer.attention.heads = fields.size({"num_attention_heads"});
+  layer.attention.heads =
+      fields.heads({"num_attention_heads"}, encoder.features, "hidden_size");
   layer.attention.dropout =
       fields.probability({"attention_probs_dropout_prob"}, 0.1);
   layer.attention.deviation = encoder.deviation;
   layer.feed_forward.features = encoder.features;
   layer.feed_forward.inner = fields.size({"intermediate_size"});
-  layer.feed_forward.activation =
-      fields.get<std::string>({"hidden_act"}, "gelu");
+  layer.feed_forward.activation = fields.activation({"hidden_act"}, "gelu");
   layer.feed_forward.deviation = encoder.deviation;
   encoder.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
 

@@ -30,7 +30,8 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.dropout = fields.probability({"output_dropout_prob"}, 0.1);
   AttentionOptions& attention = layer.attention;
   attention.features = features;
-  attention.heads = fields.size({"num_attention_heads"});
+  attention.heads =
+      fields.heads({"num_attention_heads"}, features, "hidden_size");
   attention.causal = true;
   attention.dropout = fields.probability({"attention_dropout_prob"}, 0.1);
   attention.deviation = decoder.deviation;

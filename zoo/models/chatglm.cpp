@@ -4,8 +4,6 @@
 
 #include "tessera/zoo/models/families.h"
 
-#include <algorithm>
-
 namespace tessera::zoo {
 
 namespace {
@@ -17,7 +15,10 @@ DecoderConfig config(const ConfigFields& fields) {
   fields.require_only("original_rope", true);
   fields.require_only("tie_word_embeddings", false);
   const int64_t features = fields.size({"hidden_size"});
-  const int64_t heads = fields.size({"num_attention_heads"});
+  const int64_t heads =
+      fields.find<int64_t>({"kv_channels"})
+          ? fields.size({"num_attention_heads"})
+          : fields.heads({"num_attention_heads"}, features, "hidden_size");
   const bool bias = fields.get<bool>({"add_bias_linear"}, false);
   const bool qkv_bias = fields.get<bool>({"add_qkv_bias"}, false) || bias;
   DecoderConfig decoder;
@@ -33,9 +34,8 @@ DecoderConfig config(const ConfigFields& fields) {
   AttentionOptions& attention = layer.attention;
   attention.features = features;
   attention.heads = heads;
-  attention.kv_heads = fields.size({"multi_query_group_num"}, 1);
-  attention.head_features =
-      fields.size({"kv_channels"}, std::max<int64_t>(1, features / heads));
+  attention.kv_heads = fields.kv_heads({"multi_query_group_num"}, heads, 1);
+  attention.head_features = fields.size({"kv_channels"}, features / heads);
   attention.query_bias = attention.key_bias = qkv_bias;
   attention.value_bias = qkv_bias;
   attention.output_bias = bias;

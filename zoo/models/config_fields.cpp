@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/config_fields.h"
 
+#include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/layers/activation.h"
+
+#include <algorithm>
+#include <cmath>
+
 namespace tessera::zoo {
 
 namespace {
@@ -16,6 +22,14 @@ std::string shown(FieldNames names) {
     text += (text.empty() ? "'" : "' or '") + std::string(name);
   }
   return text + "'";
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
 }
 
 RotaryScalingKind scaling_kind(
@@ -40,7 +54,8 @@ RotaryScalingKind scaling_kind(
       origin,
       ": rotary positions of type '",
       name,
-      "' are not implemented; default, linear, dynamic, llama3 and yarn are");
+      "' ('rope_type') are not implemented; default, linear, dynamic, llama3 "
+      "and yarn are");
 }
 
 } // namespace
@@ -83,8 +98,27 @@ int64_t ConfigFields::count(FieldNames names, std::optional<int64_t> otherwise)
   return value;
 }
 
+double ConfigFields::number(FieldNames names, double otherwise) const {
+  double value = otherwise;
+  for (const char* name : names) {
+    if (const auto found = fields_.get<double>(name)) {
+      value = *found;
+      break;
+    }
+  }
+  TESSERA_CHECK(
+      std::isfinite(value),
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      "; it must be a finite number");
+  return value;
+}
+
 double ConfigFields::deviation(FieldNames names, double otherwise) const {
-  const double value = get<double>(names, otherwise);
+  const double value = number(names, otherwise);
   TESSERA_CHECK(
       value >= 0 && value < 100,
       origin(),
@@ -97,7 +131,7 @@ double ConfigFields::deviation(FieldNames names, double otherwise) const {
 }
 
 double ConfigFields::probability(FieldNames names, double otherwise) const {
-  const double value = get<double>(names, otherwise);
+  const double value = number(names, otherwise);
   TESSERA_CHECK(
       value >= 0 && value < 1,
       origin(),
@@ -126,9 +160,70 @@ double ConfigFields::positive(FieldNames names, std::optional<double> otherwise)
   return *value;
 }
 
+std::string ConfigFields::activation(
+    FieldNames names,
+    const std::string& otherwise) const {
+  const auto name = get<std::string>(names, otherwise);
+  const auto known = activation_names();
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string nearest = nearest_name(name, known);
+    TESSERA_FAIL(
+        origin(),
+        ": ",
+        shown(names),
+        " is '",
+        name,
+        "', an activation that is not implemented; ",
+        nearest.empty() ? "there are " + listed(known)
+                        : "the nearest is '" + nearest + "'");
+  }
+  return name;
+}
+
+int64_t ConfigFields::heads(
+    FieldNames names,
+    int64_t features,
+    const char* features_name) const {
+  const int64_t heads = size(names);
+  TESSERA_CHECK(
+      features % heads == 0,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      heads,
+      ", which does not divide '",
+      features_name,
+      "', ",
+      features,
+      "; each head has the same number of features");
+  return heads;
+}
+
+int64_t ConfigFields::kv_heads(
+    FieldNames names,
+    int64_t heads,
+    int64_t otherwise) const {
+  const int64_t value = size(names, otherwise);
+  TESSERA_CHECK(
+      heads % value == 0,
+      origin(),
+      ": ",
+      shown(names),
+      " is ",
+      value,
+      ", which does not divide 'num_attention_heads', ",
+      heads,
+      "; each head of keys and values serves as many of them");
+  return value;
+}
+
 std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
     const {
-  const auto value = find<int64_t>(names);
+  std::optional<int64_t> value;
+  for (const char* name : names) {
+    value = value ? value : fields_.get<int64_t>(name);
+  }
   if (!value || *value == -1) {
     return std::nullopt;
   }
@@ -148,14 +243,22 @@ std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
 std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
   const auto found = fields_.object().find(name);
   if (found == fields_.object().end() || found->is_null()) {
+    record_->add(name, nullptr);
     return std::nullopt;
   }
+  record_->add(name, *found);
   return *found;
 }
 
 int64_t ConfigFields::labels() const {
   const auto names = json("id2label");
-  if (names && names->is_object() && !names->empty()) {
+  TESSERA_CHECK(
+      !names || names->is_object(),
+      origin(),
+      ": 'id2label' is ",
+      show_json(names.value_or(nullptr)),
+      "; it must be an object with a name for each label");
+  if (names && !names->empty()) {
     return static_cast<int64_t>(names->size());
   }
   return size({"num_labels"}, 2);
@@ -192,9 +295,11 @@ RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
   scaling.high_frequency_factor = rope.positive({"high_freq_factor"}, 4.0);
   scaling.beta_fast = rope.positive({"beta_fast"}, 32.0);
   scaling.beta_slow = rope.positive({"beta_slow"}, 1.0);
-  scaling.attention_factor = rope.find<double>({"attention_factor"});
-  scaling.mscale = rope.get<double>({"mscale"}, 0.0);
-  scaling.mscale_all_features = rope.get<double>({"mscale_all_dim"}, 0.0);
+  if (rope.find<double>({"attention_factor"})) {
+    scaling.attention_factor = rope.positive({"attention_factor"});
+  }
+  scaling.mscale = rope.number({"mscale"}, 0.0);
+  scaling.mscale_all_features = rope.number({"mscale_all_dim"}, 0.0);
   scaling.truncate = rope.get<bool>({"truncate"}, true);
   return options;
 }

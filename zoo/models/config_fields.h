@@ -5,10 +5,12 @@
 
 #include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/layers/rotary.h"
+#include "tessera/zoo/models/field_record.h"
 
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,12 +28,15 @@ class ConfigFields {
   /// @param origin of the object, for messages.
   /// @param has_tensor see FromConfigOptions; empty where there is no
   ///     checkpoint.
+  /// @param record where to note what is read; one of its own where null.
   ConfigFields(
       nlohmann::json object,
       std::string origin,
-      HasTensor has_tensor = {})
+      HasTensor has_tensor = {},
+      std::shared_ptr<FieldRecord> record = {})
       : fields_(std::move(object), std::move(origin)),
-        has_tensor_(std::move(has_tensor)) {}
+        has_tensor_(std::move(has_tensor)),
+        record_(record ? std::move(record) : std::make_shared<FieldRecord>()) {}
 
   /// bool, int64_t, double or std::string; nothing where all are absent or
   /// null.
@@ -39,9 +44,11 @@ class ConfigFields {
   std::optional<Value> find(FieldNames names) const {
     for (const char* name : names) {
       if (auto value = fields_.get<Value>(name)) {
+        record_->add(name, *value);
         return value;
       }
     }
+    record_->add(*names.begin(), nullptr);
     return std::nullopt;
   }
 
@@ -67,8 +74,26 @@ class ConfigFields {
   /// @throws Error unless it is at least 0 and below 1.
   double probability(FieldNames names, double otherwise = 0) const;
 
-  /// A number above 0.
+  /// A finite number.
+  /// @throws Error when it is not.
+  double number(FieldNames names, double otherwise) const;
+
+  /// A number above 0 and below 1e30.
   double positive(FieldNames names, std::optional<double> otherwise = {}) const;
+
+  /// The name of an activation; see zoo/layers/activation.h.
+  /// @throws Error naming the nearest when there is none of that name.
+  std::string activation(FieldNames names, const std::string& otherwise) const;
+
+  /// How many heads share out `features`.
+  /// @param names of the field with the heads; `features_name` of the other.
+  /// @throws Error when they do not divide them.
+  int64_t heads(FieldNames names, int64_t features, const char* features_name)
+      const;
+
+  /// The heads of keys and values, of which each serves as many of `heads`.
+  /// @throws Error when they do not divide them.
+  int64_t kv_heads(FieldNames names, int64_t heads, int64_t otherwise) const;
 
   /// An id below `bound`; nothing where it is absent, null or -1.
   std::optional<int64_t> token(FieldNames names, int64_t bound) const;
@@ -110,10 +135,15 @@ class ConfigFields {
   const std::string& origin() const {
     return fields_.origin();
   }
+  /// What was read so far.
+  const FieldRecord& record() const {
+    return *record_;
+  }
 
  private:
   JsonFields fields_;
   HasTensor has_tensor_;
+  std::shared_ptr<FieldRecord> record_;
 };
 
 } // namespace tessera::zoo

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/decoder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -10,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 #include <utility>
 
@@ -60,6 +62,23 @@ std::vector<std::string> fresh_parts(DecoderHead head) {
              : std::vector<std::string>{"score."};
 }
 
+/// Rotary positions go on behind those that the model was trained with, and
+/// what it makes of them is worth little. Told once in a process.
+void warn_of_length(const RotaryOptions& rotary, int64_t length) {
+  static std::atomic<bool> is_told = false;
+  if (rotary.max_positions > 0 && length > rotary.max_positions &&
+      rotary.scaling.kind != RotaryScalingKind::kDynamic &&
+      !is_told.exchange(true) && is_log_rank_zero()) {
+    log_warning(
+        "a text of ",
+        length,
+        " tokens goes beyond the ",
+        rotary.max_positions,
+        " positions that the model was made for (max_position_embeddings in "
+        "config.json); expect worse results, or cut it");
+  }
+}
+
 } // namespace
 
 Decoder::Decoder(
@@ -79,14 +98,11 @@ Decoder::Decoder(
   if (config.rotary) {
     rotary_frequencies(*config.rotary, 1); // says what is wrong with them
   }
-  TESSERA_CHECK(
-      !config.router_losses || stage().is_whole(),
-      "losses of routers (output_router_logits) are taken over all layers, and "
-      "this is one of a pipeline's stages; leave them off, or use a pipeline "
-      "size of 1");
+  decoder_.router_losses =
+      config.router_losses && head == DecoderHead::kCausalLm;
   make_embeddings();
   layers_ = register_module(
-      "layers", make_layers(context_, completed(config), stage().own()));
+      "layers", make_layers(context_, completed(decoder_), stage().own()));
   if (stage().has_last()) {
     const NumberedInit init(stage().count());
     make_end();
@@ -278,6 +294,7 @@ LayerInput Decoder::layer_input(
   LayerInput layer;
   layer.cache = input.cache;
   if (decoder_.rotary) {
+    warn_of_length(*decoder_.rotary, length);
     // Only this kind looks at the length: others do not wait for the device.
     const bool ask =
         input.position_ids.defined() &&
@@ -318,6 +335,9 @@ LayerState Decoder::run_layers(
   const LayerInput layer =
       layer_input(input, positions, state.hidden.scalar_type());
   run_range(layers_, begin, end, layer, input.hidden_states, state);
+  if (decoder_.router_losses && input.cache == nullptr) {
+    add_routed(input, begin, end, state);
+  }
   return state;
 }
 

@@ -47,8 +47,8 @@ struct DecoderConfig {
   int64_t window = 0; ///< of layers that are local
   std::optional<NormOptions> final_norm;
 
-  /// Losses that keep routers even are computed (transformers'
-  /// output_router_logits), with labels added to the model's.
+  /// A language model's losses that keep routers even are computed
+  /// (transformers' output_router_logits), with labels added to its own.
   bool router_losses = false;
   double router_balance = 0.001; ///< weight of load_balancing_loss()
   double router_z = 0; ///< weight of router_z_loss()
@@ -121,9 +121,15 @@ class Decoder : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);
+  /// Adds what the routers of the layers [begin, end) decided to state.routed.
+  void add_routed(
+      const ModelInput& input,
+      int begin,
+      int end,
+      LayerState& state);
   /// Over all layers' tokens, and those of all ranks whose gradients are
   /// averaged.
-  void add_router_losses(const ModelInput& input, ModelOutput& output);
+  void add_router_losses(const LayerState& state, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
   void add_token_classifier(const ModelInput& input, ModelOutput& output);
 

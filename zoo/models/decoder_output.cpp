@@ -35,8 +35,8 @@ ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
   }
   if (is_lm) {
     add_language_head(input, hidden, output);
-    if (decoder_.router_losses) {
-      add_router_losses(input, output);
+    if (state.routed.defined()) {
+      add_router_losses(state, output);
     }
   } else if (head_kind_ == DecoderHead::kSequenceClassification) {
     add_classifier(input, output);
@@ -79,19 +79,30 @@ void Decoder::add_language_head(
   }
 }
 
-void Decoder::add_router_losses(const ModelInput& input, ModelOutput& output) {
+void Decoder::add_routed(
+    const ModelInput& input,
+    int begin,
+    int end,
+    LayerState& state) {
   const at::Tensor counts = context_.own_tokens(input.attention_mask);
-  std::vector<RouterSums> layers;
-  for (const auto& module : layers_->modules(/*include_self=*/false)) {
-    if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {
-      const RoutedTokens routed = experts->take_routing();
-      layers.push_back(router_sums(routed.logits, routed.routing, counts));
+  std::vector<RouterSums> sums{unpacked(state.routed)};
+  const std::vector<int> numbers = stage().own();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] < begin || numbers[i] >= end) {
+      continue; // of another chunk
+    }
+    for (const auto& module : layers_->block(i)->modules()) {
+      if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {
+        const RoutedTokens tokens = experts->take_routing();
+        sums.push_back(router_sums(tokens.logits, tokens.routing, counts));
+      }
     }
   }
-  RouterSums sums = total(layers);
-  if (!sums.defined()) {
-    return; // all layers are dense
-  }
+  state.routed = packed(total(sums));
+}
+
+void Decoder::add_router_losses(const LayerState& state, ModelOutput& output) {
+  RouterSums sums = unpacked(state.routed);
   if (context_.experts() != nullptr) {
     sums = total_over_group(sums, *context_.experts()->gradients);
   } else if (context_.context() != nullptr) {

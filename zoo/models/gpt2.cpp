@@ -13,14 +13,8 @@ DecoderConfig config(const ConfigFields& fields) {
   fields.require_only("add_cross_attention", false);
   const int64_t features = fields.size({"n_embd", "hidden_size"});
   const int64_t count = fields.count({"n_layer", "num_hidden_layers"});
-  const int64_t heads = fields.size({"n_head", "num_attention_heads"});
-  TESSERA_CHECK(
-      features % heads == 0,
-      fields.origin(),
-      ": n_embd ",
-      features,
-      " can not be divided by n_head ",
-      heads);
+  const int64_t heads =
+      fields.heads({"n_head", "num_attention_heads"}, features, "n_embd");
 
   DecoderConfig decoder;
   decoder.vocab = fields.size({"vocab_size"});
@@ -46,7 +40,7 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.feed_forward.features = features;
   layer.feed_forward.inner = fields.size({"n_inner"}, 4 * features);
   layer.feed_forward.activation =
-      fields.get<std::string>({"activation_function"}, "gelu_new");
+      fields.activation({"activation_function"}, "gelu_new");
   layer.feed_forward.deviation = decoder.deviation;
   layer.feed_forward.output_deviation = added;
   layer.dropout = fields.probability({"resid_pdrop"}, 0.1);

@@ -24,7 +24,8 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.norm.eps = fields.positive({"layer_norm_epsilon"}, 1e-5);
   AttentionOptions& attention = layer.attention;
   attention.features = features;
-  attention.heads = fields.size({"n_head", "num_attention_heads"});
+  attention.heads =
+      fields.heads({"n_head", "num_attention_heads"}, features, "n_embd");
   attention.query_bias = attention.key_bias = false;
   attention.value_bias = attention.output_bias = false;
   attention.causal = true;
@@ -33,14 +34,23 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.feed_forward.features = features;
   layer.feed_forward.inner = fields.size({"n_inner"}, 4 * features);
   layer.feed_forward.activation =
-      fields.get<std::string>({"activation_function"}, "gelu_new");
+      fields.activation({"activation_function"}, "gelu_new");
   layer.feed_forward.deviation = decoder.deviation;
   layer.dropout = fields.probability({"resid_pdrop"});
 
   decoder.layers =
       equal_layers(layer, fields.count({"n_layer", "num_hidden_layers"}));
+  const int64_t rotated = fields.size({"rotary_dim"}, 64);
+  TESSERA_CHECK(
+      rotated % 2 == 0 && rotated <= features / attention.heads,
+      fields.origin(),
+      ": 'rotary_dim' is ",
+      rotated,
+      "; it must be even, and at most the ",
+      features / attention.heads,
+      " features of a head");
   decoder.rotary = RotaryOptions{
-      .features = fields.size({"rotary_dim"}, 64),
+      .features = rotated,
       .layout = RotaryLayout::kPairs,
       .max_positions = positions};
   decoder.final_norm = layer.norm;

@@ -85,6 +85,9 @@ void ImageEncoder::check(const ModelInput& input) const {
   check_image_arguments(input, head_kind_);
   if (stage().has_first()) {
     embeddings_->check(input.pixel_values, interpolates(input));
+    check_divides_tokens(
+        context_,
+        image_.patches.grid(image_size_of(input.pixel_values)).area() + 1);
   }
 }
 

@@ -12,14 +12,10 @@ DecoderConfig llama_like_config(
     const ConfigFields& fields,
     double rotary_share) {
   const int64_t features = fields.size({"hidden_size"});
-  const int64_t heads = fields.size({"num_attention_heads"});
-  TESSERA_CHECK(
-      fields.find<int64_t>({"head_dim"}) || features % heads == 0,
-      fields.origin(),
-      ": hidden_size ",
-      features,
-      " can not be divided by num_attention_heads ",
-      heads);
+  const int64_t heads =
+      fields.find<int64_t>({"head_dim"})
+          ? fields.size({"num_attention_heads"})
+          : fields.heads({"num_attention_heads"}, features, "hidden_size");
   DecoderConfig decoder;
   decoder.vocab = fields.size({"vocab_size"});
   decoder.features = features;
@@ -34,7 +30,7 @@ DecoderConfig llama_like_config(
   AttentionOptions& attention = layer.attention;
   attention.features = features;
   attention.heads = heads;
-  attention.kv_heads = fields.size({"num_key_value_heads"}, heads);
+  attention.kv_heads = fields.kv_heads({"num_key_value_heads"}, heads, heads);
   attention.head_features = fields.size({"head_dim"}, features / heads);
   attention.query_bias = attention.key_bias = false;
   attention.value_bias = attention.output_bias = false;
@@ -43,8 +39,7 @@ DecoderConfig llama_like_config(
   attention.deviation = decoder.deviation;
   layer.feed_forward.features = features;
   layer.feed_forward.inner = fields.size({"intermediate_size"});
-  layer.feed_forward.activation =
-      fields.get<std::string>({"hidden_act"}, "silu");
+  layer.feed_forward.activation = fields.activation({"hidden_act"}, "silu");
   layer.feed_forward.gated = true;
   layer.feed_forward.bias = false;
   layer.feed_forward.deviation = decoder.deviation;
@@ -92,22 +87,45 @@ void read_windows(
     const ConfigFields& fields,
     DecoderConfig& decoder,
     IsLocal is_local) {
+  constexpr const char* kLocal = "sliding_attention";
   if (!fields.get<bool>({"use_sliding_window"}, false)) {
     return;
   }
   const auto types = fields.json("layer_types");
-  const auto first =
-      static_cast<size_t>(fields.get<int64_t>({"max_window_layers"}, 28));
+  const auto first = fields.get<int64_t>({"max_window_layers"}, 28);
+  TESSERA_CHECK(
+      first >= 0,
+      fields.origin(),
+      ": 'max_window_layers' is ",
+      first,
+      "; it must be 0 or more");
   TESSERA_CHECK(
       !types || (types->is_array() && types->size() == decoder.layers.size()),
       fields.origin(),
-      ": 'layer_types' must be a list with a type for each of the ",
+      ": 'layer_types' is ",
+      show_json(types.value_or(nullptr)),
+      "; it must be a list with a type for each of the ",
       decoder.layers.size(),
-      " layers");
+      " layers ('num_hidden_layers')");
+  const auto window = fields.find<int64_t>({"sliding_window"});
+  TESSERA_CHECK(
+      !window || *window >= 1,
+      fields.origin(),
+      ": 'use_sliding_window' is true, and 'sliding_window' ",
+      window.value_or(0),
+      "; it must be 1 or more");
   decoder.window = fields.size({"sliding_window"}, 4096);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    TESSERA_CHECK(
+        !types || (*types)[i] == kLocal || (*types)[i] == "full_attention",
+        fields.origin(),
+        ": 'layer_types' has ",
+        show_json(types ? (*types)[i] : nullptr),
+        "; only full_attention and ",
+        kLocal,
+        " are implemented");
     decoder.layers[i].local =
-        types ? (*types)[i] == "sliding_attention" : is_local(i, first);
+        types ? (*types)[i] == kLocal : is_local(i, static_cast<size_t>(first));
   }
 }
 

@@ -35,9 +35,8 @@ EncoderConfig longformer_config(const ConfigFields& fields) {
       fields.origin(),
       ": attention_window has ",
       window.size(),
-      " windows, and there are ",
-      encoder.layers.size(),
-      " layers");
+      " windows, and 'num_hidden_layers' is ",
+      encoder.layers.size());
   for (size_t i = 0; i < encoder.layers.size(); ++i) {
     encoder.layers[i].reach =
         reach_of(window.is_array() ? window[i] : window, fields);

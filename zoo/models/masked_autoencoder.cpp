@@ -81,11 +81,7 @@ MaskedAutoencoder::MaskedAutoencoder(
       config_(config),
       context_(context),
       encoder_layers_(static_cast<int>(config.encoder.size())) {
-  const int64_t tokens = config.patches.tokens();
-  check_divides_tokens(context, config_.seen_patches(tokens - 1) + 1);
-  if (has_decoder()) {
-    check_divides_tokens(context, tokens);
-  }
+  check_divides(config.patches.tokens() - 1);
   if (stage().has_first()) {
     embeddings_ = register_module("embeddings", PatchEmbedding(config.patches));
   }
@@ -154,6 +150,15 @@ void MaskedAutoencoder::check(const ModelInput& input) const {
   check_not_taken(input, kTaken);
   if (stage().has_first()) {
     embeddings_->check(input.pixel_values, interpolates(input));
+    check_divides(
+        config_.patches.grid(image_size_of(input.pixel_values)).area());
+  }
+}
+
+void MaskedAutoencoder::check_divides(int64_t patches) const {
+  check_divides_tokens(context_, config_.seen_patches(patches) + 1);
+  if (has_decoder()) {
+    check_divides_tokens(context_, patches + 1);
   }
 }
 

@@ -58,6 +58,8 @@ class MaskedAutoencoder : public Model {
 
  private:
   bool has_decoder() const;
+  /// Of both halves, for images of so many patches; see check_divides_tokens().
+  void check_divides(int64_t patches) const;
   void make_decoder(const std::vector<int>& own);
   void embed(const ModelInput& input, LayerState& state);
   void start_decoder(const ModelInput& input, LayerState& state);

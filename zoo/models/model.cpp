@@ -81,7 +81,7 @@ NamedTensors ModelOutput::named() const {
 }
 
 std::vector<at::Tensor> LayerState::tensors() const {
-  std::vector<at::Tensor> all{hidden, bias, memory};
+  std::vector<at::Tensor> all{hidden, bias, memory, routed};
   all.insert(all.end(), entered.begin(), entered.end());
   return all;
 }
@@ -89,7 +89,8 @@ std::vector<at::Tensor> LayerState::tensors() const {
 LayerState LayerState::from_tensors(const std::vector<at::Tensor>& tensors) {
   LayerState state;
   size_t at = 0;
-  for (at::Tensor* one : {&state.hidden, &state.bias, &state.memory}) {
+  for (at::Tensor* one :
+       {&state.hidden, &state.bias, &state.memory, &state.routed}) {
     *one = tensors.at(at++);
   }
   state.entered.assign(

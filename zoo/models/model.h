@@ -75,6 +75,7 @@ struct LayerState {
   at::Tensor hidden; ///< between layers
   at::Tensor bias; ///< of attention, made by one layer for those behind it
   at::Tensor memory; ///< what the encoder made, in a decoder's layers
+  at::Tensor routed; ///< packed RouterSums of the layers so far
   /// What entered each layer so far, where hidden states are wanted.
   std::vector<at::Tensor> entered;
 

@@ -99,6 +99,30 @@ const TypeNames& names_of(const ConfigFields& fields) {
       list);
 }
 
+std::vector<Renamed> renamed_fields(const TypeNames& names) {
+  return {
+      {"vocab_size", {"vocab_size"}},
+      {"dim_model", {"hidden_size"}},
+      {"num_layers", {"num_hidden_layers"}},
+      {"num_encoder_layers", {"num_hidden_layers"}},
+      {"num_decoder_layers", {"num_decoder_layers"}},
+      {"num_heads", {"num_attention_heads"}},
+      {"dim_ff", {names.inner}},
+      {"norm_eps", {names.eps}},
+      {"position_size", {names.positions}},
+      {"type_size", {"type_vocab_size"}},
+      {"position_bias_num_buckets", {"relative_attention_num_buckets"}},
+      {"position_bias_max_distance", {"relative_attention_max_distance"}},
+      {"pos_rotary_dim", {"rotary_dim"}},
+      {"dropout_p", names.dropouts},
+      {"att_init_std", {"initializer_range"}},
+      {"tied", {"tie_word_embeddings"}},
+      {"architectures", {"architectures"}},
+      {"cls_head", {"num_labels"}},
+      {"ffn_activate_fn", {names.activation}},
+      {"dim_head", {names.head == nullptr ? "dim_head" : names.head}}};
+}
+
 } // namespace
 
 bool is_model_center(const nlohmann::json& config) {
@@ -115,31 +139,14 @@ nlohmann::json from_model_center(
   }
   fields.require_only("attn_scale", names.scaled);
   nlohmann::json result = {{"model_type", names.model_type}};
-  const auto take = [&](const Renamed& renamed) {
+  for (const Renamed& renamed : renamed_fields(names)) {
     if (const auto value = fields.json(renamed.theirs)) {
       for (const char* ours : renamed.ours) {
         result[ours] = *value;
       }
     }
-  };
-  take({"vocab_size", {"vocab_size"}});
-  take({"dim_model", {"hidden_size"}});
-  take({"num_layers", {"num_hidden_layers"}});
-  take({"num_encoder_layers", {"num_hidden_layers"}});
-  take({"num_decoder_layers", {"num_decoder_layers"}});
-  take({"num_heads", {"num_attention_heads"}});
-  take({"dim_ff", {names.inner}});
-  take({"norm_eps", {names.eps}});
-  take({"position_size", {names.positions}});
-  take({"type_size", {"type_vocab_size"}});
-  take({"position_bias_num_buckets", {"relative_attention_num_buckets"}});
-  take({"position_bias_max_distance", {"relative_attention_max_distance"}});
-  take({"pos_rotary_dim", {"rotary_dim"}});
-  take({"dropout_p", names.dropouts});
-  take({"att_init_std", {"initializer_range"}});
-  take({"tied", {"tie_word_embeddings"}});
-  take({"architectures", {"architectures"}});
-  take({"cls_head", {"num_labels"}});
+  }
+  result.erase("dim_head");
   const int64_t features = fields.size({"dim_model"});
   const int64_t heads = fields.size({"num_heads"});
   const int64_t head = fields.size({"dim_head"}, features / heads);
@@ -170,6 +177,25 @@ nlohmann::json from_model_center(
   // ModelCenter's is the one with tanh.
   result[names.activation] = activation == "gelu" ? "gelu_new" : activation;
   return result;
+}
+
+std::string model_center_names(
+    const nlohmann::json& config,
+    const std::string& origin) {
+  std::string text;
+  for (const Renamed& renamed :
+       renamed_fields(names_of(ConfigFields(config, origin)))) {
+    if (!config.contains(renamed.theirs)) {
+      continue;
+    }
+    for (const std::string ours : renamed.ours) {
+      if (ours != renamed.theirs) {
+        text +=
+            (text.empty() ? "" : ", ") + ours + " is '" + renamed.theirs + "'";
+      }
+    }
+  }
+  return text;
 }
 
 } // namespace tessera::zoo

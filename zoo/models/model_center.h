@@ -21,4 +21,10 @@ nlohmann::json from_model_center(
     const nlohmann::json& config,
     const std::string& origin);
 
+/// For messages about the renamed ones: "hidden_size is 'dim_model', ...", of
+/// what the file has.
+std::string model_center_names(
+    const nlohmann::json& config,
+    const std::string& origin);
+
 } // namespace tessera::zoo

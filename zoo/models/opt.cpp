@@ -29,7 +29,8 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.norm.weight = fields.get<bool>({"layer_norm_elementwise_affine"}, true);
   AttentionOptions& attention = layer.attention;
   attention.features = features;
-  attention.heads = fields.size({"num_attention_heads"});
+  attention.heads =
+      fields.heads({"num_attention_heads"}, features, "hidden_size");
   attention.query_bias = attention.key_bias = bias;
   attention.value_bias = attention.output_bias = bias;
   attention.causal = true;
@@ -38,7 +39,7 @@ DecoderConfig config(const ConfigFields& fields) {
   layer.feed_forward.features = features;
   layer.feed_forward.inner = fields.size({"ffn_dim"});
   layer.feed_forward.activation =
-      fields.get<std::string>({"activation_function"}, "relu");
+      fields.activation({"activation_function"}, "relu");
   layer.feed_forward.bias = bias;
   layer.feed_forward.deviation = decoder.deviation;
   layer.dropout = fields.probability({"dropout"}, 0.1);

@@ -121,6 +121,23 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   return layers.on_stage(parallel.place());
 }
 
+/// Weights that do not fit are told beside the fields that ask for others.
+LoadWeightsReport load_fitting(
+    Model& model,
+    const fs::path& folder,
+    const FieldRecord& record) {
+  try {
+    return load_weights(model, folder, weight_options(model));
+  } catch (const Error& error) {
+    TESSERA_FAIL(
+        error.what(),
+        "\nThe model is what ",
+        folder / "config.json",
+        " asks for: ",
+        record.text());
+  }
+}
+
 } // namespace
 
 LayerContext layer_context(ParallelRun& parallel) {
@@ -156,6 +173,7 @@ std::shared_ptr<Model> from_pretrained(
       options.head.empty()
           ? options.architecture
           : architecture_with_head(config, options.head, fields.origin());
+  const auto record = std::make_shared<FieldRecord>();
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
         config,
@@ -163,14 +181,15 @@ std::shared_ptr<Model> from_pretrained(
          options.context,
          [&](const std::string& name) {
            return WeightFiles::open(folder).entries().contains(name);
-         }},
+         },
+         record},
         fields.origin());
     convert_deferred(*made, options.dtype);
     made->to(options.dtype);
     return made;
   });
-  const LoadWeightsReport report =
-      load_weights(*model, folder, weight_options(*model));
+  WeightFiles::open(folder); // what is wrong with the files themselves
+  const LoadWeightsReport report = load_fitting(*model, folder, *record);
   if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }

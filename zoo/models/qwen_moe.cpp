@@ -17,12 +17,19 @@ constexpr int64_t kMost = 100'000;
 /// Layers that stay dense although the others are not.
 std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   std::vector<int64_t> layers;
-  for (const auto& layer :
-       fields.json("mlp_only_layers").value_or(nlohmann::json::array())) {
+  const nlohmann::json list =
+      fields.json("mlp_only_layers").value_or(nlohmann::json::array());
+  const auto check = [&](bool is_good) {
     TESSERA_CHECK(
-        layer.is_number_integer(),
+        is_good,
         fields.origin(),
-        ": 'mlp_only_layers' must be a list of layers");
+        ": 'mlp_only_layers' is ",
+        show_json(list),
+        "; it must be a list of layers' numbers, from 0 on");
+  };
+  check(list.is_array());
+  for (const nlohmann::json& layer : list) {
+    check(layer.is_number_integer() && layer >= 0);
     layers.push_back(layer.get<int64_t>());
   }
   return layers;
@@ -35,9 +42,9 @@ void add_experts(
     const std::optional<int64_t>& shared) {
   decoder.router_losses = fields.get<bool>({"output_router_logits"}, false);
   decoder.router_balance =
-      fields.get<double>({"router_aux_loss_coef"}, decoder.router_balance);
+      fields.number({"router_aux_loss_coef"}, decoder.router_balance);
   // These two are not transformers'.
-  decoder.router_z = fields.get<double>({"router_z_loss_coef"}, 0);
+  decoder.router_z = fields.number({"router_z_loss_coef"}, 0);
   const auto capacity = fields.find<double>({"expert_capacity_factor"});
   const int64_t step = fields.size({"decoder_sparse_step"}, 1);
   const std::vector<int64_t> dense = dense_layers(fields);

@@ -64,11 +64,11 @@ std::string named_architecture(
     const ConfigFields& fields,
     const ModelFamily& family) {
   const auto list = fields.json("architectures");
-  if (!list || !list->is_array() || list->empty()) {
+  if (!list || (list->is_array() && list->empty())) {
     return family.architectures.front().name;
   }
   TESSERA_CHECK(
-      list->front().is_string(),
+      list->is_array() && list->front().is_string(),
       fields.origin(),
       ": 'architectures' is ",
       show_json(*list),
@@ -91,7 +91,8 @@ const Architecture& architecture_of(
       origin,
       ": the architecture '",
       name,
-      "' is not implemented; of ",
+      "' (the first of 'architectures', where none was chosen) is not "
+      "implemented; of ",
       family.model_type,
       " there are ",
       listed(names),
@@ -111,6 +112,11 @@ bool divides_sequences(const Model& model) {
          dynamic_cast<const EncoderDecoder*>(&model) != nullptr;
 }
 
+/// The first line: what LibTorch throws has its stack behind it.
+std::string first_line(const std::string& message) {
+  return message.substr(0, message.find('\n'));
+}
+
 /// Layers do not know of the file that their sizes come from.
 std::shared_ptr<Model> made_of(
     const Architecture& architecture,
@@ -123,9 +129,18 @@ std::shared_ptr<Model> made_of(
   } catch (const Error& error) {
     const std::string message = error.what();
     if (message.find(origin) != std::string::npos) {
-      throw;
+      TESSERA_FAIL(
+          message, " (read as a ", architecture.name, ", see 'architectures')");
     }
-    TESSERA_FAIL(origin, ": ", message);
+    TESSERA_FAIL(
+        origin, ": ", message, "; of the file: ", fields.record().text());
+  } catch (const std::exception& error) {
+    TESSERA_FAIL(
+        origin,
+        ": a model of these sizes cannot be made (",
+        first_line(error.what()),
+        "); of the file: ",
+        fields.record().text());
   }
 }
 
@@ -208,9 +223,15 @@ std::shared_ptr<Model> from_config(
     const FromConfigOptions& options,
     const std::string& origin) {
   if (is_model_center(config)) {
-    return from_config(from_model_center(config, origin), options, origin);
+    const nlohmann::json renamed = from_model_center(config, origin);
+    try {
+      return from_config(renamed, options, origin);
+    } catch (const Error& error) {
+      TESSERA_FAIL(
+          error.what(), "; in this file ", model_center_names(config, origin));
+    }
   }
-  const ConfigFields fields(config, origin, options.has_tensor);
+  const ConfigFields fields(config, origin, options.has_tensor, options.record);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(
       family,

@@ -61,6 +61,8 @@ struct FromConfigOptions {
   /// Of the checkpoint that will be loaded, for what config.json leaves open:
   /// whether a head is tied. Empty where there is none.
   HasTensor has_tensor;
+  /// Gets what was read of config.json, for later messages. May be null.
+  std::shared_ptr<FieldRecord> record;
 };
 
 /// A model with fresh weights. With a group it has no memory until

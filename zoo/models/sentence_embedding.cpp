@@ -103,13 +103,14 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
     TESSERA_CHECK(
         line.path.empty() ||
             (fs::path(line.path).filename() == line.path &&
+             line.path.find('\0') == std::string::npos &&
              line.path.find_first_not_of('.') != std::string::npos),
         file,
         ": the module '",
         line.kind,
-        "' is said to be in '",
-        line.path,
-        "', which is not the name of a folder beside the file");
+        "' has the 'path' ",
+        show_json(line.path),
+        ", which is not the name of a folder beside the file");
     modules.push_back(std::move(line));
   }
   return modules;
@@ -186,7 +187,7 @@ SentenceEmbedding SentenceEmbedding::from_folder(
     TESSERA_CHECK(
         in_order,
         file,
-        ": module ",
+        ": the 'type' of module ",
         i,
         " is '",
         kind,
@@ -194,7 +195,11 @@ SentenceEmbedding SentenceEmbedding::from_folder(
     if (kind == "Pooling") {
       const fs::path path = folder / modules[i].path / "config.json";
       TESSERA_CHECK(
-          fs::exists(path), path, " does not exist, and ", file, " names it");
+          fs::exists(path),
+          path,
+          " does not exist, and a 'path' in ",
+          file,
+          " names it");
       const auto fields = JsonFields::from_file(path);
       embedding.poolings = poolings_of(fields);
       const int64_t stated = fields.get_or<int64_t>(
@@ -203,10 +208,11 @@ SentenceEmbedding SentenceEmbedding::from_folder(
       TESSERA_CHECK(
           stated == features,
           path,
-          ": texts are pooled from ",
+          ": 'embedding_dimension' (or 'word_embedding_dimension') is ",
           stated,
-          " features, but the model has ",
-          features);
+          ", but the model has ",
+          features,
+          " features");
       TESSERA_CHECK(
           fields.get_or<bool>("include_prompt", true),
           path,

@@ -45,8 +45,7 @@ WindowLayerOptions common_layer(const ConfigFields& fields) {
       fields.get<bool>({"qkv_bias"}, true);
   attention.dropout = fields.probability({"attention_probs_dropout_prob"});
   attention.deviation = layer.deviation;
-  layer.feed_forward.activation =
-      fields.get<std::string>({"hidden_act"}, "gelu");
+  layer.feed_forward.activation = fields.activation({"hidden_act"}, "gelu");
   layer.feed_forward.deviation = layer.deviation;
   return layer;
 }

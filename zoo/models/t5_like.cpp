@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/t5_like.h"
 
+#include "tessera/zoo/layers/activation.h"
+
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -25,6 +28,13 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
       options.activation = "gelu_new";
     }
   }
+  const auto known = activation_names();
+  TESSERA_CHECK(
+      std::find(known.begin(), known.end(), options.activation) != known.end(),
+      fields.origin(),
+      ": 'feed_forward_proj' is '",
+      fields.get<std::string>({"feed_forward_proj"}, ""),
+      "'; it must be an activation, as relu, or a gated one, as gated-gelu");
 }
 
 void add_head(NameTable& table, EncoderDecoderHead head) {

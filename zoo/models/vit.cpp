@@ -21,8 +21,7 @@ MakeModel make_vit(ImageHead head) {
     config.pooler_features =
         fields.size({"pooler_output_size"}, config.norm.features);
     config.pooler_activation =
-        fields.get<std::string>({"pooler_act"}, config.pooler_activation);
-    activation(config.pooler_activation); // is there one?
+        fields.activation({"pooler_act"}, config.pooler_activation);
     config.encoder_stride = fields.size({"encoder_stride"}, 16);
     TESSERA_CHECK(
         config.encoder_stride <= kMostStride,

@@ -18,15 +18,17 @@ TransformerLayerOptions vit_layer(
   layer.dropout = fields.probability({"hidden_dropout_prob"});
   AttentionOptions& attention = layer.attention;
   attention.features = layer.norm.features;
-  attention.heads = size("num_attention_heads");
+  attention.heads = fields.heads(
+      {(prefix + "num_attention_heads").c_str()},
+      layer.norm.features,
+      (prefix + "hidden_size").c_str());
   attention.query_bias = attention.key_bias = attention.value_bias =
       fields.get<bool>({"qkv_bias"}, true);
   attention.dropout = fields.probability({"attention_probs_dropout_prob"});
   attention.deviation = fields.deviation({"initializer_range"});
   layer.feed_forward.features = layer.norm.features;
   layer.feed_forward.inner = size("intermediate_size");
-  layer.feed_forward.activation =
-      fields.get<std::string>({"hidden_act"}, "gelu");
+  layer.feed_forward.activation = fields.activation({"hidden_act"}, "gelu");
   layer.feed_forward.deviation = attention.deviation;
   return layer;
 }

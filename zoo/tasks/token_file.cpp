@@ -44,12 +44,11 @@ TokenFile::TokenFile(const std::filesystem::path& path, TokenType type)
 
 at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
   TESSERA_CHECK(
-      begin >= 0 && count >= 0 && begin + count <= size(),
-      "tokens ",
+      begin >= 0 && begin <= size() && count >= 0 && count <= size() - begin,
+      count,
+      " tokens from ",
       begin,
-      " to ",
-      begin + count,
-      " of '",
+      " on are not in '",
       path_.string(),
       "', which has ",
       size());

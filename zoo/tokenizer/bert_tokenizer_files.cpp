@@ -86,6 +86,33 @@ std::string token_name(
   return config.get_or(key, otherwise);
 }
 
+// The special tokens of tokenizer_config.json, where it names them.
+void check_known(
+    const JsonFields& config,
+    const Vocabulary& vocabulary,
+    const std::string& origin) {
+  for (const char* key : {"unk_token", "cls_token", "sep_token", "pad_token"}) {
+    const std::string token = token_name(config, key, "");
+    const nlohmann::json given = config.object().value(key, nlohmann::json());
+    TESSERA_CHECK(
+        given.is_null() || vocabulary.find(token) >= 0,
+        config.origin(),
+        ": '",
+        key,
+        "' is ",
+        show_json(given),
+        ", a token that ",
+        origin,
+        " lacks; do the two files belong together?");
+  }
+  TESSERA_CHECK(
+      !token_name(config, "mask_token", "[MASK]").empty(),
+      config.origin(),
+      ": 'mask_token' is ",
+      show_json(config.object().value("mask_token", nlohmann::json())),
+      ", without characters");
+}
+
 // An added token that is found in the raw text as it stands. `normalized` ones
 // would be looked for after lower-casing, which nothing here does.
 std::string added_token(const JsonFields& token) {
@@ -129,13 +156,20 @@ TokenIds added_tokens(const JsonFields& config, const JsonFields& tokenizer) {
   return result;
 }
 
+// The file of the two that has the vocabulary.
+std::string origin_of_vocabulary(
+    const fs::path& folder,
+    const JsonFields& model) {
+  return model.contains("vocab") ? model.origin()
+                                 : (folder / "vocab.txt").string();
+}
+
 // The vocabulary of one of the two files, and the added tokens that continue
 // it.
 Vocabulary read_vocabulary(
     const fs::path& folder,
     const JsonFields& model,
     const TokenIds& added) {
-  std::string origin = model.origin();
   TokenIds tokens;
   if (model.contains("vocab")) {
     const JsonFields vocab = model.section("vocab");
@@ -152,7 +186,6 @@ Vocabulary read_vocabulary(
     }
   } else {
     const fs::path path = folder / "vocab.txt";
-    origin = path.string();
     const Vocabulary listed = Vocabulary::from_vocab_file(path);
     for (std::int64_t id = 0; id < listed.size(); ++id) {
       tokens.emplace_back(listed.token(id), id);
@@ -164,7 +197,9 @@ Vocabulary read_vocabulary(
       added.end(),
       std::back_inserter(tokens),
       [listed_size](const auto& token) { return token.second >= listed_size; });
-  return {std::move(tokens), "the vocabulary of " + origin};
+  return {
+      std::move(tokens),
+      "the vocabulary of " + origin_of_vocabulary(folder, model)};
 }
 
 } // namespace
@@ -201,7 +236,13 @@ BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   if (length >= 1 && length < 1e9) {
     options.model_max_length = static_cast<std::int64_t>(length);
   }
-  return {read_vocabulary(folder, model, added), std::move(options)};
+  Vocabulary vocabulary = read_vocabulary(folder, model, added);
+  check_known(config, vocabulary, origin_of_vocabulary(folder, model));
+  try {
+    return {std::move(vocabulary), std::move(options)};
+  } catch (const Error& error) {
+    TESSERA_FAIL(origin_of_vocabulary(folder, model), ": ", error.what());
+  }
 }
 
 } // namespace tessera

@@ -67,7 +67,8 @@ Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
       file.is_open() && !std::filesystem::is_directory(path),
       "cannot read the vocabulary ",
       path,
-      "; a BERT folder needs vocab.txt or tokenizer.json");
+      "; a BERT folder needs it, or a tokenizer.json with 'model' and its "
+      "'vocab'");
   std::vector<std::pair<std::string, std::int64_t>> tokens;
   for (std::string line; std::getline(file, line);) {
     if (!line.empty() && line.back() == '\r') {

@@ -13,7 +13,10 @@ TEST(Manifest, ReadsWhatItWrites) {
   const TemporaryFolder folder;
   CheckpointManifest manifest;
   manifest.step = 12;
-  manifest.engine = {{"learning_rate", 0.1}};
+  manifest.engine = {
+      {"learning_rate", 0.1},
+      {"loss_scale",
+       {{"scale", 2.0}, {"good_steps", 1}, {"skipped_steps", 0}}}};
   manifest.parameters["a.weight"] = {{2, 3}, {3, 1}, 11};
   SavedRank rank;
   rank.file = "rank-0.safetensors";
@@ -35,6 +38,33 @@ TEST(Manifest, ReadsWhatItWrites) {
   EXPECT_EQ(read.ranks[0].tensors[0].offset, 4);
   EXPECT_EQ(read.ranks[0].tensors[0].parameter, "a.weight");
   EXPECT_FALSE(read.ranks[0].tensors[1].offset.has_value());
+}
+
+TEST(Manifest, NamesThePlaceThatIsDamaged) {
+  const TemporaryFolder folder;
+  const std::string file =
+      std::string(TESSERA_SOURCE_DIR) + "/tests/fuzz/seeds/manifest/checkpoint";
+  const std::string right = read_text_file(file);
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = right;
+    text.replace(text.find(from), from.size(), to);
+    write_file_atomically(folder / "manifest.json", text);
+    return [&] { read_manifest(folder.path()); };
+  };
+  EXPECT_NO_THROW(changed("12", "13")());
+  expect_error(
+      changed("\"step\": 12", "\"step\": 1e300"),
+      {"manifest.json: 'step' is 1e+300", "damaged"});
+  expect_error(changed("\"step\"", "\"stop\""), {"'step'"});
+  expect_error(
+      changed("[2, 3]", "[2, -3]"),
+      {"'parameters': 'a.weight': 'sizes'[1] is -3", "from 0"});
+  expect_error(changed("[2, 3]", "[2]"), {"'strides' is [3,1]"});
+  expect_error(
+      changed("rank-0.safetensors", "../../etc/passwd"),
+      {"'ranks'[0]: 'file' is \"../../etc/passwd\""});
+  expect_error(changed("\"end\": 1", "\"end\": -1"), {"'part': 'end' is -1"});
+  expect_error(changed("0.1", "\"fast\""), {"'learning_rate' is \"fast\""});
 }
 
 TEST(Manifest, FindsTheLatestCompleteCheckpoint) {

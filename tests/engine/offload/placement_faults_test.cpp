@@ -104,7 +104,7 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
     options.memory.device_bytes = 80 << 10;
     expect_parts(
         error_of_wrap(options),
-        {"memory.device_bytes is 0.08 MiB (81920 bytes)",
+        {"memory.device_bytes is 80.00 KiB (81920 bytes)",
          "raise memory.device_bytes to at least",
          "set memory.host_bytes, so that optimizer state (",
          "set memory.nvme_path",
@@ -130,7 +130,7 @@ TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
     options.memory.host_bytes = 8 << 10;
     expect(
         options,
-        {"raise memory.host_bytes from 0.01 MiB (8192 bytes)",
+        {"raise memory.host_bytes from 8.00 KiB (8192 bytes)",
          "set memory.nvme_path"},
         {"set memory.host_bytes", "activation_bytes", "stage_bytes"});
     options.memory.host_bytes.reset();
@@ -140,7 +140,7 @@ TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
     expect(
         options,
         {"set memory.host_bytes, so that",
-         "raise memory.nvme_bytes from 0.00 MiB (4096 bytes)",
+         "raise memory.nvme_bytes from 4.00 KiB (4096 bytes)",
          "lower memory.activation_bytes",
          "0.00 MiB (100 bytes) of them for activations"},
         {"set memory.nvme_path"});

@@ -43,7 +43,14 @@ TEST(ParseJson, RefusesEndlessNestingAndHugeNumbers) {
   expect_error([&] { parse_json(deep, "c.json"); }, {"c.json:1:", "nested"});
   EXPECT_NO_THROW(
       parse_json(std::string(60, '[') + std::string(60, ']'), "c.json"));
-  expect_error([&] { parse_json("[1e999]", "c.json"); }, {"c.json: ", "1e999"});
+  expect_error(
+      [&] { parse_json("[1e999]", "c.json"); }, {"c.json:1:", "1e999"});
+  // The key tells the place to those whose editor counts no columns.
+  for (const char* const value : {"1e999", "NaN", "-"}) {
+    expect_error(
+        [&] { parse_json(std::string("{\"size\": ") + value + "}", "c.json"); },
+        {"c.json:1:", "the key \"size\""});
+  }
 }
 
 TEST(ShowJson, CutsLongValuesAndSurvivesBadUtf8) {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/size_text.h"
+
+#include <cstdio>
+
+namespace tessera {
+
+std::string size_text(int64_t bytes) {
+  constexpr double kKiB = 1024;
+  constexpr double kMiB = kKiB * kKiB;
+  const auto size = static_cast<double>(bytes);
+  const bool is_small = bytes != 0 && size < kMiB / 10 && size > -kMiB / 10;
+  char text[64];
+  std::snprintf(
+      text,
+      sizeof(text),
+      "%.2f %s",
+      size / (is_small ? kKiB : kMiB),
+      is_small ? "KiB" : "MiB");
+  return text;
+}
+
+} // namespace tessera

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A config.json of any bytes, and the model that it describes, without memory.
+
+#include "fuzz/fuzz_target.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/sharding/lazy.h"
+#include "tessera/zoo/models/registry.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+/// What may be thousands of layers becomes a few: making them takes long.
+void make_small(nlohmann::json& value) {
+  constexpr int64_t kMost = 64;
+  constexpr int64_t kRefused = 10'000;
+  if (value.is_number_integer() && value > kMost && value <= kRefused) {
+    value = kMost;
+  }
+  if (value.is_structured()) {
+    for (nlohmann::json& inner : value) {
+      make_small(inner);
+    }
+  }
+}
+
+} // namespace
+} // namespace tessera
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tessera;
+  try {
+    nlohmann::json config = parse_json(text_of(data, size), "config.json");
+    make_small(config);
+    lazy([&] { return zoo::from_config(config); });
+  } catch (const Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A BERT tokenizer's files and a text, each of any bytes: vocab.txt,
+// tokenizer_config.json, tokenizer.json and the text, with lines "====" between
+// them. A file that is empty is left out.
+
+#include "fuzz/fuzz_target.h"
+#include "support/temporary_folder.h"
+#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+
+#include <cstdlib>
+#include <fstream>
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kBetween = "\n====\n";
+constexpr const char* kFiles[] = {
+    "vocab.txt",
+    "tokenizer_config.json",
+    "tokenizer.json"};
+
+/// Takes what is before the next line between.
+std::string_view next_part(std::string_view& rest) {
+  const size_t end = rest.find(kBetween);
+  const std::string_view part = rest.substr(0, end);
+  rest.remove_prefix(
+      end == std::string_view::npos ? rest.size() : end + kBetween.size());
+  return part;
+}
+
+void read_and_encode(
+    const std::filesystem::path& folder,
+    std::string_view text) {
+  const auto tokenizer = BertTokenizer::from_folder(folder);
+  const Encoding encoding =
+      tokenizer.encode_pair(text, text, {.max_length = 16});
+  for (const int64_t id : encoding.input_ids) {
+    if (id < 0 || id >= tokenizer.vocabulary().size()) {
+      std::abort(); // whatever says Error is refused input
+    }
+  }
+}
+
+} // namespace
+} // namespace tessera
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tessera;
+  static const TemporaryFolder folder;
+  std::string_view rest = text_of(data, size);
+  for (const char* const file : kFiles) {
+    const std::string_view part = next_part(rest);
+    std::filesystem::remove(folder / file);
+    if (!part.empty()) {
+      std::ofstream(folder / file, std::ios::binary) << part << '\n';
+    }
+  }
+  try {
+    read_and_encode(folder.path(), rest);
+  } catch (const Error&) {
+  }
+  return 0;
+}
