@@ -81,6 +81,7 @@ class Writer {
         device_(prompt.input_ids.device()) {
     check();
     options.check();
+    check_positions(options.max_new_tokens);
     search_ = make_search(model, prompt, options);
     given_ = search_->rows().size(1);
     make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
@@ -139,12 +140,11 @@ class Writer {
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
         "generate: a text ends with padding; pad texts on the left");
-    check_positions();
   }
 
   /// Learned positions end: better now than when most is written. The last
   /// token is not read.
-  void check_positions() const {
+  void check_positions(int64_t max_new_tokens) const {
     const auto* decoder = dynamic_cast<const Decoder*>(&model_);
     if (decoder == nullptr ||
         decoder->decoder_config().learned_positions == 0) {
@@ -154,11 +154,11 @@ class Writer {
                          decoder->decoder_config().position_offset;
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
-        given + options_.max_new_tokens - 1 <= most,
+        given + max_new_tokens - 1 <= most,
         "generate: the longest text has ",
         given,
         " tokens and max_new_tokens is ",
-        options_.max_new_tokens,
+        max_new_tokens,
         "; the model has positions for ",
         most,
         ": use max_new_tokens of ",
