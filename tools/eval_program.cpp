@@ -66,7 +66,7 @@ void score(const Trained& trained) {
   if (!trained.adapter.empty()) {
     zoo::load_lora(*model, trained.adapter);
   }
-  auto engine = wrap_model(world, parallel, config, model);
+  OwnedEngine engine = wrap_model(world, parallel, config, model);
   const auto result = program->score(parallel, engine, *model);
   TESSERA_CHECK(
       result.has_value(),

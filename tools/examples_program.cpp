@@ -101,7 +101,7 @@ class ExamplesProgram : public TaskProgram {
 
   std::unique_ptr<ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      Engine& engine,
+      EngineRef engine,
       ParallelRun& parallel,
       const ModelTask::Options& options) override {
     return std::make_unique<ExamplesTask>(
@@ -120,7 +120,7 @@ class ExamplesProgram : public TaskProgram {
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
-      Engine& engine,
+      EngineRef engine,
       zoo::Model& model) override {
     if (!heldout_) {
       return std::nullopt;

@@ -43,7 +43,7 @@ class LanguageModelProgram : public TaskProgram {
 
   std::unique_ptr<ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      Engine& /*engine*/,
+      EngineRef /*engine*/,
       ParallelRun& /*parallel*/,
       const ModelTask::Options& options) override {
     return std::make_unique<LanguageModelTask>(
@@ -57,7 +57,7 @@ class LanguageModelProgram : public TaskProgram {
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
-      Engine& engine,
+      EngineRef engine,
       zoo::Model& model) override {
     if (!heldout_) {
       return std::nullopt;

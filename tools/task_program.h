@@ -44,7 +44,7 @@ class TaskProgram {
   /// @param engine that has wrapped the model.
   virtual std::unique_ptr<ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      Engine& engine,
+      EngineRef engine,
       ParallelRun& parallel,
       const ModelTask::Options& options) = 0;
 
@@ -54,7 +54,7 @@ class TaskProgram {
   /// Of the held-out data; nothing where there is none. Collective.
   virtual std::optional<TaskScore> score(
       ParallelRun& parallel,
-      Engine& engine,
+      EngineRef engine,
       zoo::Model& model) = 0;
 };
 

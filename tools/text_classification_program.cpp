@@ -46,7 +46,7 @@ class TextClassificationProgram : public TaskProgram {
 
   std::unique_ptr<ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      Engine& /*engine*/,
+      EngineRef /*engine*/,
       ParallelRun& /*parallel*/,
       const ModelTask::Options& options) override {
     return std::make_unique<TextClassificationTask>(
@@ -60,7 +60,7 @@ class TextClassificationProgram : public TaskProgram {
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
-      Engine& engine,
+      EngineRef engine,
       zoo::Model& model) override {
     const ClassificationScore score = evaluate_text_classification(
         parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);

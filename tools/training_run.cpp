@@ -83,7 +83,7 @@ void add_lora(
 void export_model(
     const TrainingConfig& config,
     const World& world,
-    Engine& engine,
+    EngineRef engine,
     const zoo::Model& model) {
   const auto& folder = config.trainer.run_folder;
   if (!config.lora) {
@@ -91,10 +91,10 @@ void export_model(
         world, engine, model, folder / "model", config.model_folder);
     return;
   }
-  zoo::save_lora(world, engine, model, folder / "adapter");
+  zoo::save_lora(world, engine.main(), model, folder / "adapter");
   if (config.lora->merge) {
     zoo::save_merged(
-        world, engine, model, folder / "model", config.model_folder);
+        world, engine.main(), model, folder / "model", config.model_folder);
   }
 }
 
@@ -152,15 +152,15 @@ void tell_result(
 
 } // namespace
 
-Engine wrap_model(
-    const World& world,
+OwnedEngine wrap_model(
+    World& world,
     ParallelRun& parallel,
     TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();
-  return wrap(model, config.engine);
+  return {world, model, config.engine};
 }
 
 void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
@@ -174,7 +174,8 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   torch::manual_seed(config.seed); // fresh weights, alike on all ranks
   const auto model = program.make_model(world, parallel, ModelState::kFirst);
   add_lora(config, world, *model);
-  Engine engine = wrap_model(world, parallel, config, model);
+  OwnedEngine owned = wrap_model(world, parallel, config, model);
+  EngineRef engine = owned;
   config.trainer.parallel = &parallel;
   config.trainer.random_seed = config.seed;
   const auto task = program.make_task(

@@ -4,7 +4,7 @@
 
 #include "task_program.h"
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 
@@ -18,8 +18,8 @@ namespace tessera {
 void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved);
 
 /// Moves the model to the rank's device and wraps it. Collective.
-Engine wrap_model(
-    const World& world,
+OwnedEngine wrap_model(
+    World& world,
     ParallelRun& parallel,
     TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model);

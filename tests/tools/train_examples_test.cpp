@@ -309,6 +309,40 @@ TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
   expect_same("moco", {});
 }
 
+TEST_F(TrainExamples, DividesExperts) {
+  write(padded_texts(kRows));
+  const std::string heldout = "data.heldout=" + file().string();
+  const auto losses_under = [&](const std::string& name,
+                                int ranks,
+                                const std::vector<std::string>& more) {
+    std::vector<std::string> overrides{
+        fresh("qwen2_moe"), heldout, "training.max_steps=3"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto result = train(name, ranks, overrides);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return losses(name);
+  };
+  const auto alone = losses_under("alone", 1, {});
+  const auto divided = losses_under(
+      "divided", 2, {"training.accumulate=1", "parallel.expert=2"});
+  ASSERT_EQ(alone.size(), 3U);
+  ASSERT_EQ(divided.size(), 3U);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    // As above.
+    EXPECT_NEAR(divided[i], alone[i], 2e-4 * std::max(1.0, alone[i]));
+  }
+  // The exported model is whole.
+  const auto score =
+      run(1, {"eval", (folder_ / "divided").string(), "parallel.expert=1"});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  const auto loss_in = [&](const std::string& name) {
+    return read(folder_ / name / "result.json")
+        .at("heldout_loss")
+        .get<double>();
+  };
+  EXPECT_NEAR(loss_in("divided"), loss_in("alone"), 1e-3);
+}
+
 TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
   write(with(padded_texts(kRows), "labels", of_rows(kRows, class_of)));
   const std::string folder =

@@ -204,7 +204,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {fresh(), "data.token_type=int32"}, "the vocabulary has 23");
   fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
   fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
-  fails(1, {fresh(), "parallel.expert=2"}, "ExpertEngines");
+  fails(2, {fresh(), "parallel.expert=2"}, "has no experts");
   fails(1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model does not");
   fails(1, {fresh(), "task=lm"}, "language_model");
   fails(

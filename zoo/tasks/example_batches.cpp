@@ -3,7 +3,9 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/zoo/tasks/column_checks.h"
 #include "tessera/zoo/tasks/example_checks.h"
+#include "tessera/zoo/tasks/input_kind.h"
 
 #include <torch/types.h>
 

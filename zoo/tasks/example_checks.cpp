@@ -2,15 +2,12 @@
 #include "tessera/zoo/tasks/example_checks.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/suggest.h"
-
-#include <torch/types.h>
+#include "tessera/zoo/tasks/column_checks.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
-#include <string_view>
-#include <utility>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -18,108 +15,17 @@ namespace {
 
 using Column = ExampleFiles::Column;
 
-constexpr std::array<std::pair<std::string_view, InputKind>, 18> kInputs = {{
-    {"input_ids", InputKind::kTokens},
-    {"attention_mask", InputKind::kWhole},
-    {"position_ids", InputKind::kWhole},
-    {"token_type_ids", InputKind::kWhole},
-    {"global_attention_mask", InputKind::kWhole},
-    {"sep", InputKind::kWhole},
-    {"context", InputKind::kWhole},
-    {"span", InputKind::kWhole},
-    {"decoder_input_ids", InputKind::kTokens},
-    {"decoder_attention_mask", InputKind::kWhole},
-    {"labels", InputKind::kLabels},
-    {"next_sentence_label", InputKind::kWhole},
-    {"start_positions", InputKind::kWhole},
-    {"end_positions", InputKind::kWhole},
-    {"pixel_values", InputKind::kPixels},
-    {"second_pixel_values", InputKind::kPixels},
-    {"bool_masked_pos", InputKind::kWhole},
-    {"noise", InputKind::kNumbers},
-}};
-
-bool is_floating(SafetensorsDtype dtype) {
-  return dtype == SafetensorsDtype::kF64 || dtype == SafetensorsDtype::kF32 ||
-         dtype == SafetensorsDtype::kF16 || dtype == SafetensorsDtype::kBF16;
-}
-
-std::string shape_text(const std::vector<int64_t>& row_shape) {
-  std::string text = "[rows";
-  for (const int64_t size : row_shape) {
-    text += ", " + std::to_string(size);
-  }
-  return text + "]";
-}
-
-/// Checks the tensors of one set of examples, each by its name.
-class Checks {
+/// Checks the tensors of one set of examples against what a head takes.
+class Checks : public ColumnChecks {
  public:
   Checks(
       const ExampleFiles& files,
       const TrainedHead& head,
       const ExampleOptions& options)
-      : files_(files), head_(head), options_(options) {}
-
-  void names() const {
-    std::vector<std::string> known;
-    for (const auto& [name, kind] : kInputs) {
-      known.emplace_back(name);
-    }
-    for (const Column& column : files_.columns()) {
-      if (std::find(known.begin(), known.end(), column.name) == known.end()) {
-        const std::string nearest = nearest_name(column.name, known);
-        TESSERA_FAIL(
-            place(column.name),
-            " is no input of a model",
-            nearest.empty() ? "; leave it out, or give it the name that "
-                              "transformers has for it"
-                            : "; did you mean '" + nearest + "'?");
-      }
-    }
-  }
-
-  void types() const {
-    for (const Column& column : files_.columns()) {
-      const InputKind kind = kind_of_input(column.name);
-      const bool may_float =
-          kind == InputKind::kPixels || kind == InputKind::kNumbers ||
-          (kind == InputKind::kLabels && head_.kind == HeadKind::kClasses);
-      TESSERA_CHECK(
-          may_float || !is_floating(column.dtype),
-          place(column.name),
-          " is ",
-          show(column),
-          "; its numbers must be whole: save them as an integer type");
-      TESSERA_CHECK(
-          kind != InputKind::kNumbers || is_floating(column.dtype),
-          place(column.name),
-          " is ",
-          show(column),
-          "; it must be of a floating-point type");
-      for (const int64_t size : column.row_shape) {
-        TESSERA_CHECK(
-            size > 0, place(column.name), " is ", show(column), ", empty");
-      }
-    }
-  }
-
-  const Column& need(const std::string& name, const char* remedy = "") const {
-    const Column* column = files_.find(name);
-    TESSERA_CHECK(
-        column != nullptr,
-        "'",
-        files_.path().string(),
-        "' lacks '",
-        name,
-        "', which ",
-        head_.architecture,
-        " is trained with",
-        remedy,
-        "; it has ",
-        files_.names());
-    return *column;
-  }
+      : ColumnChecks(files, head, options.sequence_multiple),
+        files_(files),
+        head_(head),
+        options_(options) {}
 
   /// What only some heads take, of a file that is for another one.
   void others() const {
@@ -132,36 +38,6 @@ class Checks {
           " does not take; leave it out, or name the class that it is for in "
           "model.architecture");
     }
-  }
-
-  void refuse(const std::string& name, const char* reason) const {
-    TESSERA_CHECK(
-        files_.find(name) == nullptr, place(name), " is there, and ", reason);
-  }
-
-  /// Where it is there.
-  void shape(const std::string& name, const std::vector<int64_t>& wanted)
-      const {
-    const Column* column = files_.find(name);
-    TESSERA_CHECK(
-        column == nullptr || column->row_shape == wanted,
-        place(name),
-        " is ",
-        column == nullptr ? "" : show(*column),
-        "; it must be ",
-        shape_text(wanted));
-  }
-
-  void dims(const Column& column, size_t wanted, const char* what) const {
-    TESSERA_CHECK(
-        column.row_shape.size() == wanted,
-        place(column.name),
-        " is ",
-        show(column),
-        "; ",
-        head_.architecture,
-        " takes ",
-        what);
   }
 
   void texts() const {
@@ -294,21 +170,6 @@ class Checks {
     return head_.images.has_value() == (name == "pixel_values");
   }
 
-  std::string place(const std::string& name) const {
-    return "'" + files_.path().string() + "': '" + name + "'";
-  }
-
-  void divides(const Column& ids) const {
-    TESSERA_CHECK(
-        ids.row_shape.back() % options_.sequence_multiple == 0,
-        place(ids.name),
-        " is ",
-        show(ids),
-        "; ranks that divide sequences need a length that is a multiple of ",
-        options_.sequence_multiple,
-        ": pad it");
-  }
-
   /// A label for each example: few enough to look at all of them.
   void class_labels(const Column& column) const {
     if (head_.has_several_labels) {
@@ -348,15 +209,6 @@ class Checks {
 
 } // namespace
 
-InputKind kind_of_input(const std::string& name) {
-  for (const auto& [known, kind] : kInputs) {
-    if (known == name) {
-      return kind;
-    }
-  }
-  return InputKind::kWhole;
-}
-
 void check_examples(
     const ExampleFiles& files,
     const TrainedHead& head,
@@ -380,33 +232,6 @@ void check_examples(
   }
   checks.labels();
   checks.others();
-}
-
-void check_range(
-    const ExampleFiles& files,
-    const std::string& name,
-    const at::Tensor& numbers,
-    int64_t bound) {
-  at::Tensor wrong = numbers.ge(bound).logical_or(numbers.lt(0));
-  if (kind_of_input(name) == InputKind::kLabels) {
-    wrong = wrong.logical_and(numbers.ne(-100));
-  }
-  if (!wrong.any().item<bool>()) {
-    return;
-  }
-  TESSERA_FAIL(
-      "'",
-      files.path().string(),
-      "': '",
-      name,
-      "' holds ",
-      numbers.masked_select(wrong)[0].item<int64_t>(),
-      ", outside 0 .. ",
-      bound - 1,
-      kind_of_input(name) == InputKind::kTokens
-          ? "; were the texts encoded with this model's tokenizer?"
-          : "; the model has as many classes (config.json's id2label, or "
-            "model.classes)");
 }
 
 } // namespace tessera

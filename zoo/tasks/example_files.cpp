@@ -54,12 +54,17 @@ at::ScalarType type_of_bits(SafetensorsDtype dtype) {
 
 } // namespace
 
-std::string show(const ExampleFiles::Column& column) {
-  std::string text = std::string(name_of(column.dtype)) + " [rows";
-  for (const int64_t size : column.row_shape) {
+std::string shape_text(const std::vector<int64_t>& row_shape) {
+  std::string text = "[rows";
+  for (const int64_t size : row_shape) {
     text += ", " + std::to_string(size);
   }
   return text + "]";
+}
+
+std::string show(const ExampleFiles::Column& column) {
+  return std::string(name_of(column.dtype)) + " " +
+         shape_text(column.row_shape);
 }
 
 ExampleFiles::ExampleFiles(const fs::path& path) : path_(path) {

@@ -61,6 +61,9 @@ class ExampleFiles {
   std::vector<Column> columns_;
 };
 
+/// "[rows, 3, 8]" of {3, 8}.
+std::string shape_text(const std::vector<int64_t>& row_shape);
+
 /// "I64 [rows, 3, 8]".
 std::string show(const ExampleFiles::Column& column);
 

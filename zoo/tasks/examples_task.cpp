@@ -77,7 +77,7 @@ class Sums {
   }
 
   /// Over all ranks of the job. Collective.
-  ExamplesScore total(Engine& engine) const {
+  ExamplesScore total(EngineRef engine) const {
     const at::Tensor sums =
         at::tensor({loss_, weight_, rows_, right_, items_}, at::kDouble);
     engine.sum_over_ranks(sums);
@@ -141,7 +141,7 @@ ExamplesTask::ExamplesTask(
     const std::shared_ptr<zoo::Model>& model,
     size_t examples,
     const ExampleBatches& batches,
-    Engine& engine,
+    EngineRef engine,
     ParallelRun& parallel,
     const Options& options)
     : ModelTask(
@@ -161,13 +161,13 @@ ExamplesTask::ExamplesTask(
 
 void ExamplesTask::after_step(int64_t step, int64_t steps) {
   if (auto* moco = dynamic_cast<zoo::MocoModel*>(model_.get())) {
-    zoo::update_momentum(engine_, *moco, moco->momentum_at(step, steps));
+    zoo::update_momentum(engine_.main(), *moco, moco->momentum_at(step, steps));
   }
 }
 
 ExamplesScore evaluate_examples(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     size_t examples,
     const ExampleBatches& batches,

@@ -14,12 +14,12 @@ namespace tessera {
 class ExamplesTask : public ModelTask {
  public:
   /// @param model with a head, or a stage's part of one.
-  /// @param batches, engine, parallel outlive the task.
+  /// @param batches, parallel and what `engine` stands for outlive the task.
   ExamplesTask(
       const std::shared_ptr<zoo::Model>& model,
       size_t examples,
       const ExampleBatches& batches,
-      Engine& engine,
+      EngineRef engine,
       ParallelRun& parallel,
       const Options& options);
 
@@ -27,7 +27,7 @@ class ExamplesTask : public ModelTask {
 
  private:
   std::shared_ptr<zoo::Model> model_;
-  Engine& engine_;
+  EngineRef engine_;
 };
 
 /// What was predicted right.
@@ -47,7 +47,7 @@ struct ExamplesScore {
 /// @return the same on all ranks.
 ExamplesScore evaluate_examples(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     size_t examples,
     const ExampleBatches& batches,

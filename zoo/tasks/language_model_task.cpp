@@ -115,7 +115,7 @@ LanguageModelTask::LanguageModelTask(
 
 LanguageModelScore evaluate_language_model(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     const TokenFile& tokens,
     int64_t length,

@@ -42,7 +42,7 @@ struct LanguageModelScore {
 /// @return the same on all ranks.
 LanguageModelScore evaluate_language_model(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     const TokenFile& tokens,
     int64_t length,

@@ -2,7 +2,7 @@
 #pragma once
 // Training and scoring a model of the zoo on examples, whatever they are.
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/zoo/models/model.h"

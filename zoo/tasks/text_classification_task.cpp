@@ -66,7 +66,7 @@ class ScoreSums {
   }
 
   /// Over all ranks of the job. Collective.
-  ClassificationScore total(Engine& engine) const {
+  ClassificationScore total(EngineRef engine) const {
     const at::Tensor sums = at::tensor({correct_, loss_, rows_}, at::kDouble);
     engine.sum_over_ranks(sums);
     const auto* totals = sums.const_data_ptr<double>();
@@ -108,7 +108,7 @@ TextClassificationTask::TextClassificationTask(
 
 ClassificationScore evaluate_text_classification(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,

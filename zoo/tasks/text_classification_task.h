@@ -36,7 +36,7 @@ struct ClassificationScore {
 /// @return the same on all ranks.
 ClassificationScore evaluate_text_classification(
     ParallelRun& parallel,
-    Engine& engine,
+    EngineRef engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,

@@ -71,13 +71,6 @@ void read_task(const ConfigReader& reader, TaskKind expected) {
 }
 
 void read_model_source(const ConfigReader& reader, TrainingConfig& config) {
-  if (config.parallel.sizes.expert > 1) {
-    reader.get_object("parallel")
-        .fail(
-            "expert",
-            "`tessera train` has one engine, and divided experts take two: use "
-            "ExpertEngines from code");
-  }
   const auto model = reader.get_object("model");
   config.model_config = model.get_string("config", "");
   if (config.model_folder.empty() == config.model_config.empty()) {
@@ -88,6 +81,12 @@ void read_model_source(const ConfigReader& reader, TrainingConfig& config) {
   }
   if (config.lora && config.model_folder.empty()) {
     model.fail("lora", "an adapter is for weights to go on with: model.folder");
+  }
+  if (config.lora && config.parallel.sizes.expert > 1) {
+    model.fail(
+        "lora",
+        "adapters of divided experts are not implemented: leave out "
+        "parallel.expert");
   }
   config.architecture = model.get_string("architecture", "");
 }

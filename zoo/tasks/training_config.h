@@ -56,7 +56,7 @@ void read_training_config(const ConfigReader& reader, TrainingConfig& config);
 /// Reads `model.config` and `model.architecture`, behind
 /// read_training_config().
 /// @throws tessera::Error unless there is one of `model.folder` and
-///     `model.config`; for what takes a model's own engine: divided experts.
+///     `model.config`; for adapters of divided experts.
 void read_model_source(const ConfigReader& reader, TrainingConfig& config);
 
 } // namespace tessera
