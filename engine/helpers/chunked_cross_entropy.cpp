@@ -19,20 +19,28 @@ struct Found {
   at::Tensor loss;
   at::Tensor hidden_gradient; ///< [rows, width]
   at::Tensor weight_gradient; ///< [classes, width]
+  at::Tensor bias_gradient; ///< [classes]
 };
 
 struct Wanted {
   bool hidden = false;
   bool weight = false;
+  bool bias = false;
+
+  bool any() const {
+    return hidden || weight || bias;
+  }
 };
 
 Found walk_chunks(
     const at::Tensor& hidden,
     const at::Tensor& weight,
+    const at::Tensor& bias,
     const at::Tensor& targets,
     const ChunkedCrossEntropyOptions& options,
     Wanted wanted) {
   const int64_t rows = hidden.size(0);
+  const double smooth = options.label_smoothing;
   const at::ScalarType precise =
       c10::isReducedFloatingType(hidden.scalar_type()) ? at::kFloat
                                                        : hidden.scalar_type();
@@ -48,6 +56,9 @@ Found walk_chunks(
   if (wanted.weight) {
     found.weight_gradient = at::zeros(weight.sizes(), hidden.options());
   }
+  if (wanted.bias) {
+    found.bias_gradient = at::zeros(bias.sizes(), hidden.options());
+  }
   for (int64_t row = 0; row < rows; row += options.chunk_rows) {
     const int64_t count = std::min(options.chunk_rows, rows - row);
     const at::Tensor part = hidden.narrow(0, row, count);
@@ -55,16 +66,26 @@ Found walk_chunks(
     // Any class does for a row that does not count.
     const at::Tensor target =
         targets.narrow(0, row, count).unsqueeze(1).mul(counted);
-    at::Tensor logits = at::mm(part, weight.t()).to(precise);
+    at::Tensor logits =
+        (bias.defined() ? at::addmm(bias, part, weight.t())
+                        : at::mm(part, weight.t()))
+            .to(precise);
     const at::Tensor log_sum = logits.logsumexp(1, /*keepdim=*/true);
-    const at::Tensor losses = log_sum - logits.gather(1, target);
+    at::Tensor losses = log_sum - logits.gather(1, target) * (1 - smooth);
+    if (smooth > 0) {
+      losses = losses - logits.mean(1, /*keepdim=*/true) * smooth;
+    }
     found.loss += losses.masked_fill(counted.logical_not(), 0).sum() * share;
-    if (!wanted.hidden && !wanted.weight) {
+    if (!wanted.any()) {
       continue;
     }
     // From here on `logits` is the gradient with respect to them.
     logits.sub_(log_sum).exp_();
-    logits.scatter_add_(1, target, at::full_like(target, -1, logits.options()));
+    logits.scatter_add_(
+        1, target, at::full_like(target, smooth - 1, logits.options()));
+    if (smooth > 0) {
+      logits.sub_(smooth / static_cast<double>(logits.size(1)));
+    }
     logits.mul_(share);
     // Zero, also where a row is not finite.
     logits.masked_fill_(counted.logical_not(), 0);
@@ -76,6 +97,9 @@ Found walk_chunks(
     if (wanted.weight) {
       found.weight_gradient.addmm_(gradient.t(), part);
     }
+    if (wanted.bias) {
+      found.bias_gradient.add_(gradient.sum(0));
+    }
   }
   return found;
 }
@@ -86,11 +110,14 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       torch::autograd::AutogradContext* context,
       const at::Tensor& hidden,
       const at::Tensor& weight,
+      const at::Tensor& bias,
       const at::Tensor& targets,
       const ChunkedCrossEntropyOptions& options,
       Wanted wanted) {
-    const Found found = walk_chunks(hidden, weight, targets, options, wanted);
-    context->save_for_backward({found.hidden_gradient, found.weight_gradient});
+    const Found found =
+        walk_chunks(hidden, weight, bias, targets, options, wanted);
+    context->save_for_backward(
+        {found.hidden_gradient, found.weight_gradient, found.bias_gradient});
     return found.loss;
   }
 
@@ -109,7 +136,8 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       }
       return gradient * factor.to(gradient.scalar_type());
     };
-    return {scaled(saved[0]), scaled(saved[1]), {}, {}, {}};
+    return {
+        scaled(saved[0]), scaled(saved[1]), scaled(saved[2]), {}, {}, {}};
   }
 };
 
@@ -118,6 +146,15 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
 at::Tensor chunked_cross_entropy(
     const at::Tensor& hidden,
     const at::Tensor& weight,
+    const at::Tensor& targets,
+    const ChunkedCrossEntropyOptions& options) {
+  return chunked_cross_entropy(hidden, weight, at::Tensor(), targets, options);
+}
+
+at::Tensor chunked_cross_entropy(
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
     const at::Tensor& targets,
     const ChunkedCrossEntropyOptions& options) {
   TESSERA_CHECK(
@@ -143,16 +180,32 @@ at::Tensor chunked_cross_entropy(
       targets.scalar_type(),
       "; the first two must be one floating-point type, and targets int64");
   TESSERA_CHECK(
+      !bias.defined() || (bias.sizes() == weight.sizes().slice(0, 1) &&
+                          bias.scalar_type() == weight.scalar_type()),
+      "chunked_cross_entropy: bias is ",
+      bias.defined() ? bias.sizes() : at::IntArrayRef(),
+      " and weight ",
+      weight.sizes(),
+      "; a bias has a number for each class, of weight's type");
+  TESSERA_CHECK(
+      options.label_smoothing >= 0 && options.label_smoothing < 1,
+      "chunked_cross_entropy: label_smoothing is ",
+      options.label_smoothing,
+      "; it must be from 0 to below 1");
+  TESSERA_CHECK(
       options.chunk_rows > 0,
       "chunked_cross_entropy: chunk_rows is ",
       options.chunk_rows,
       "; it must be above 0");
   const bool training = at::GradMode::is_enabled();
   const Wanted wanted{
-      training && hidden.requires_grad(), training && weight.requires_grad()};
+      training && hidden.requires_grad(),
+      training && weight.requires_grad(),
+      training && bias.defined() && bias.requires_grad()};
   return HeadLoss::apply(
       hidden.reshape({-1, hidden.size(-1)}),
       weight,
+      bias,
       targets.reshape({-1}),
       options,
       wanted);

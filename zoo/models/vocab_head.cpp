@@ -60,15 +60,10 @@ at::Tensor VocabHead::own_loss(
         *how->group,
         options);
   }
-  if (bias.defined()) {
-    CrossEntropyOptions options;
-    options.is_mean = is_mean;
-    return cross_entropy(at::linear(hidden, weight, bias), targets, options);
-  }
   ChunkedCrossEntropyOptions options;
   options.reduction = is_mean ? ChunkedCrossEntropyOptions::Reduction::kMean
                               : ChunkedCrossEntropyOptions::Reduction::kSum;
-  return chunked_cross_entropy(hidden, weight, targets, options);
+  return chunked_cross_entropy(hidden, weight, bias, targets, options);
 }
 
 } // namespace tessera::zoo

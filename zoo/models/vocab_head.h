@@ -25,8 +25,8 @@ class VocabHead {
       const at::Tensor& bias) const;
 
   /// Mean cross-entropy with targets [B, S] of whole sequences, without logits
-  /// for all tokens at a time where there is neither a bias nor a group, and
-  /// without gathering them where there is one.
+  /// for all tokens at a time where there is no group, and without gathering
+  /// them where there is one.
   at::Tensor loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,

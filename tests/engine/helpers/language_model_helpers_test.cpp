@@ -88,6 +88,38 @@ TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
   }
 }
 
+TEST(ChunkedCrossEntropy, EqualsThePlainFormWithBiasAndSmoothing) {
+  for (const double smoothing : {0.0, 0.1}) {
+    torch::manual_seed(8);
+    const auto options = torch::dtype(torch::kDouble).requires_grad(true);
+    const std::vector<at::Tensor> inputs{
+        torch::randn({3, 4, kWidth}, options),
+        torch::randn({kClasses, kWidth}, options),
+        torch::randn({kClasses}, options)};
+    const auto targets = torch::randint(kClasses, {3, 4}, torch::kLong);
+    targets[1][2] = -100;
+    const auto loss = chunked_cross_entropy(
+        inputs[0],
+        inputs[1],
+        inputs[2],
+        targets,
+        {.label_smoothing = smoothing, .chunk_rows = 5});
+    const auto plain = torch::cross_entropy_loss(
+        torch::linear(inputs[0], inputs[1], inputs[2]).flatten(0, 1),
+        targets.flatten(),
+        {},
+        at::Reduction::Mean,
+        -100,
+        smoothing);
+    EXPECT_TRUE(near(loss, plain));
+    const auto expected = torch::autograd::grad({plain}, inputs);
+    const auto found = torch::autograd::grad({loss}, inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_TRUE(near(found[i], expected[i])) << i << ", " << smoothing;
+    }
+  }
+}
+
 TEST(ChunkedCrossEntropy, IgnoresAnotherIndexAndNonFiniteRowsBehindIt) {
   const auto hidden = torch::randn({4, kWidth}, torch::kDouble);
   hidden[2].fill_(std::numeric_limits<double>::infinity());
@@ -128,6 +160,25 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
             torch::randn({4, 5}), torch::randn({9, 5}), targets.to(at::kInt));
       },
       {"int64"});
+  const auto wide = torch::zeros({4, 5});
+  expect_error(
+      [&] {
+        chunked_cross_entropy(
+            wide,
+            torch::zeros({9, 5}),
+            torch::zeros({8}),
+            torch::zeros({4}, torch::kLong));
+      },
+      {"bias is [8]", "[9, 5]"});
+  expect_error(
+      [&] {
+        chunked_cross_entropy(
+            wide,
+            torch::zeros({9, 5}),
+            torch::zeros({4}, torch::kLong),
+            {.label_smoothing = 1});
+      },
+      {"label_smoothing is 1"});
 }
 
 TEST(TiedEmbedding, EqualsThePlainForm) {
