@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tessera {
 
@@ -66,10 +67,9 @@ Found walk_chunks(
     // Any class does for a row that does not count.
     const at::Tensor target =
         targets.narrow(0, row, count).unsqueeze(1).mul(counted);
-    at::Tensor logits =
-        (bias.defined() ? at::addmm(bias, part, weight.t())
-                        : at::mm(part, weight.t()))
-            .to(precise);
+    at::Tensor logits = (bias.defined() ? at::addmm(bias, part, weight.t())
+                                        : at::mm(part, weight.t()))
+                            .to(precise);
     const at::Tensor log_sum = logits.logsumexp(1, /*keepdim=*/true);
     at::Tensor losses = log_sum - logits.gather(1, target) * (1 - smooth);
     if (smooth > 0) {
@@ -110,12 +110,12 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       torch::autograd::AutogradContext* context,
       const at::Tensor& hidden,
       const at::Tensor& weight,
-      const at::Tensor& bias,
+      const std::optional<at::Tensor>& bias,
       const at::Tensor& targets,
       const ChunkedCrossEntropyOptions& options,
       Wanted wanted) {
-    const Found found =
-        walk_chunks(hidden, weight, bias, targets, options, wanted);
+    const Found found = walk_chunks(
+        hidden, weight, bias.value_or(at::Tensor()), targets, options, wanted);
     context->save_for_backward(
         {found.hidden_gradient, found.weight_gradient, found.bias_gradient});
     return found.loss;
@@ -136,8 +136,7 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       }
       return gradient * factor.to(gradient.scalar_type());
     };
-    return {
-        scaled(saved[0]), scaled(saved[1]), scaled(saved[2]), {}, {}, {}};
+    return {scaled(saved[0]), scaled(saved[1]), scaled(saved[2]), {}, {}, {}};
   }
 };
 
@@ -205,7 +204,7 @@ at::Tensor chunked_cross_entropy(
   return HeadLoss::apply(
       hidden.reshape({-1, hidden.size(-1)}),
       weight,
-      bias,
+      bias.defined() ? std::optional(bias) : std::nullopt,
       targets.reshape({-1}),
       options,
       wanted);

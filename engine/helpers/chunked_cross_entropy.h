@@ -20,12 +20,12 @@ struct ChunkedCrossEntropyOptions {
   int64_t chunk_rows = 256;
 };
 
-/// cross_entropy(hidden @ weight.T + bias, targets), chunk by chunk: in place of three
-/// tensors of rows x classes there is one of chunk_rows x classes at a time.
-/// Gradients are computed together with the loss, so that nothing is computed
-/// twice, and scaled in backward. The mean is over the targets that count; it
-/// is NaN when there are none, as LibTorch's. `weight` and `bias` may be sharded
-/// by an Engine, frozen, or shared with an embedding.
+/// cross_entropy(hidden @ weight.T + bias, targets), chunk by chunk: in place
+/// of three tensors of rows x classes there is one of chunk_rows x classes at a
+/// time. Gradients are computed together with the loss, so that nothing is
+/// computed twice, and scaled in backward. The mean is over the targets that
+/// count; it is NaN when there are none, as LibTorch's. `weight` and `bias` may
+/// be sharded by an Engine, frozen, or shared with an embedding.
 ///
 /// @param hidden  [..., width], floating point.
 /// @param weight  [classes, width], of hidden's dtype.

@@ -132,7 +132,7 @@ TEST(ShardStore, CountsByTier) {
         nvme.ledger.live_bytes(MemoryTier::kNvme)};
     expect_parts(
         memory_table("memory", table),
-        {"device", "host", "nvme", "staging", "4.00 MiB", "0.01 MiB"});
+        {"device", "host", "nvme", "staging", "4.00 MiB", "8.00 KiB"});
   }
   EXPECT_EQ(bytes(MemoryTier::kNvme), 0);
   EXPECT_EQ(bytes(MemoryTier::kHost), 0);

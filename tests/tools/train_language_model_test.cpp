@@ -201,7 +201,6 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {}, "model.folder is");
   fails(1, {fresh(), "model.folder=x"}, "one of them");
   fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
-  fails(1, {fresh(), "data.token_type=int32"}, "the vocabulary has 23");
   fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
   fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
   fails(2, {fresh(), "parallel.expert=2"}, "has no experts");
@@ -233,6 +232,11 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
       1,
       {fresh(), "data.train=" + (folder_ / "odd.bin").string()},
       "is data.token_type right?");
+  // What is in the files is seen when it is read.
+  const auto damaged = run("damaged", 1, {fresh(), "data.token_type=int32"});
+  EXPECT_NE(damaged.exit_code, 0);
+  EXPECT_NE(damaged.output.find("the vocabulary has 23"), std::string::npos)
+      << damaged.output;
 }
 
 } // namespace tessera

@@ -144,7 +144,7 @@ TEST(BertTokenizer, NamesWhatIsWrongWithAFolder) {
   };
   const std::string good = kSmallVocabulary;
   const std::vector<Case> cases = {
-      {{}, "needs vocab.txt or tokenizer.json"},
+      {{}, "a BERT folder needs it, or a tokenizer.json"},
       {{{"vocab.txt", ""}}, "holds no tokens"},
       {{{"vocab.txt", "[PAD]\n[CLS]\n[SEP]\n"}}, "'[UNK]'"},
       {{{"vocab.txt", "[PAD]\n[UNK]\n[SEP]\n"}}, "'[CLS]'"},

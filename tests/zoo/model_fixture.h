@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/support.h"
 #include "zoo/tensor_support.h"
 

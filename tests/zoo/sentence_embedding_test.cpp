@@ -135,7 +135,8 @@ TEST(SentenceEmbedding, NamesWhatIsWrong) {
   expect_error(
       with({{"pooling_mode", "median"}}), {"config.json", "median", "cls"});
   expect_error(with({{"pooling_mode", 7}}), {"config.json", "7"});
-  expect_error(with({{"word_embedding_dimension", 25}}), {"25 features", "24"});
+  expect_error(
+      with({{"word_embedding_dimension", 25}}), {"is 25", "24 features"});
   expect_error(with({{"include_prompt", false}}), {"include_prompt"});
   const auto modules = [&](const char* path, const char* type) {
     folder.write("modules.json", {{{"path", path}, {"type", type}}});

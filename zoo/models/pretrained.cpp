@@ -162,22 +162,30 @@ class FolderTensors : public CheckpointTensors {
                 b->data.end()));
   }
 
-  /// The type that each parameter has in the files, of those that they have.
-  std::map<std::string, at::ScalarType> types_of(const Model& model) const {
-    std::map<std::string, at::ScalarType> types;
+  /// Gives each parameter the type that it has in the files.
+  void give_types(Model& model) const {
     if (!files_) {
-      return types;
+      return;
     }
+    std::map<std::string, at::ScalarType> types;
     const auto pieces =
         WeightNames(model, model.names()).pieces(names_in(*files_));
     for (const auto& [name, entry] : files_->entries()) {
-      const at::ScalarType type = scalar_type_of(*entry);
       for (const WeightPiece& piece :
            pieces(name).value_or(std::vector<WeightPiece>())) {
-        types[piece.name] = at::isFloatingType(type) ? type : at::kFloat;
+        types[piece.name] = scalar_type_of(*entry);
       }
     }
-    return types;
+    const auto type_of = [&](const std::string& name) {
+      const auto type = types.find(name);
+      return type != types.end() && at::isFloatingType(type->second)
+                 ? type->second
+                 : at::kFloat;
+    };
+    convert_deferred(model, type_of);
+    for (auto& item : model.named_parameters()) {
+      item.value().set_data(item.value().to(type_of(item.key())));
+    }
   }
 
  private:
@@ -269,11 +277,7 @@ std::shared_ptr<Model> from_pretrained(
       convert_deferred(*made, *options.dtype);
       made->to(*options.dtype);
     } else {
-      const auto types = tensors.types_of(*made);
-      convert_deferred(*made, [&](const std::string& name) {
-        const auto type = types.find(name);
-        return type == types.end() ? at::kFloat : type->second;
-      });
+      tensors.give_types(*made);
     }
     return made;
   });

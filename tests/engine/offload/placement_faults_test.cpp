@@ -142,7 +142,7 @@ TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
         {"set memory.host_bytes, so that",
          "raise memory.nvme_bytes from 4.00 KiB (4096 bytes)",
          "lower memory.activation_bytes",
-         "0.00 MiB (100 bytes) of them for activations"},
+         "0.10 KiB (100 bytes) of them for activations"},
         {"set memory.nvme_path"});
     options = resting_options(std::nullopt);
     options.memory.device_bytes = 4 << 10;
