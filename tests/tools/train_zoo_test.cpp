@@ -37,9 +37,10 @@ std::vector<std::string> trainable() {
     const std::string architecture =
         nlohmann::json::parse(file).at("architectures").at(0);
     const std::string name = entry.path().filename();
-    if (!(architecture.ends_with("Model") &&
-          architecture != "GPT2LMHeadModel") &&
-        name != "mae_wide") {
+    const bool has_head =
+        !name.ends_with("_base") &&
+        (!architecture.ends_with("Model") || architecture == "GPT2LMHeadModel");
+    if (has_head && name != "mae_wide") {
       names.insert(name);
     }
   }
