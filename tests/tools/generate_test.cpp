@@ -16,18 +16,15 @@ namespace tessera {
 
 namespace {
 
+using testing::read_json;
+
 std::filesystem::path fixtures() {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/zoo/fixtures";
 }
 
-nlohmann::json read(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file);
-}
-
 /// A case of LLaMA of the fixture.
 nlohmann::json reference(const std::string& way = "penalty") {
-  for (const auto& one : read(fixtures() / "generation.json")) {
+  for (const auto& one : read_json(fixtures() / "generation.json")) {
     if (one.at("model") == "llama" && one.at("way") == way) {
       return one;
     }
@@ -84,7 +81,7 @@ TEST(Generate, GoesOnAsTransformersDoes) {
     const auto result = testing::run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     // The fixture ends and pads with other tokens than the folder says.
-    const nlohmann::json found = read(folder / "out.json").at("sequences");
+    const nlohmann::json found = read_json(folder / "out.json").at("sequences");
     ASSERT_EQ(found.size(), 3U);
     for (size_t row = 0; row < 3; ++row) {
       const int end = expected["options"]["eos_token_id"];
@@ -130,7 +127,7 @@ TEST(Generate, FollowsBeams) {
     }
     const auto result = testing::run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
-    const nlohmann::json found = read(folder / "out.json").at("sequences");
+    const nlohmann::json found = read_json(folder / "out.json").at("sequences");
     const size_t each = expected["options"].value("num_return_sequences", 1);
     ASSERT_EQ(found.size(), 3 * each);
     for (size_t row = 0; row < found.size(); ++row) {

@@ -6,6 +6,10 @@
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,9 +17,14 @@ namespace tessera::testing {
 
 /// Runs a program to its end.
 /// @param arguments the program's path first.
+/// @param folder that it runs in; empty: this one.
 inline LaunchedJob::Result run_program(
-    const std::vector<std::string>& arguments) {
-  LaunchedJob job([&arguments] {
+    const std::vector<std::string>& arguments,
+    const std::filesystem::path& folder = {}) {
+  LaunchedJob job([&] {
+    if (!folder.empty()) {
+      std::filesystem::current_path(folder);
+    }
     std::vector<char*> argv;
     for (const std::string& argument : arguments) {
       argv.push_back(const_cast<char*>(argument.c_str()));
@@ -25,6 +34,35 @@ inline LaunchedJob::Result run_program(
     return 127;
   });
   return job.wait();
+}
+
+/// `tessera`, over so many ranks.
+inline LaunchedJob::Result run_tessera(
+    int ranks,
+    const std::vector<std::string>& words) {
+  std::vector<std::string> arguments{TESSERA_PROGRAM};
+  if (ranks > 1) {
+    arguments.insert(
+        arguments.end(),
+        {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
+  }
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  return run_program(arguments);
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+/// The losses that the log of `tessera train` has.
+inline std::vector<double> losses_of(const std::filesystem::path& run_folder) {
+  std::ifstream lines(run_folder / "metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(lines, line);) {
+    losses.push_back(nlohmann::json::parse(line).at("loss"));
+  }
+  return losses;
 }
 
 } // namespace tessera::testing

@@ -24,26 +24,15 @@ namespace {
 
 using testing::ExampleTensors;
 using testing::images;
+using testing::losses_of;
 using testing::of_rows;
 using testing::padded_texts;
+using testing::read_json;
 using testing::run_program;
+using testing::run_tessera;
 using testing::token_of;
 
 constexpr int64_t kRows = 32;
-
-nlohmann::json read(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file);
-}
-
-std::vector<double> losses_of(const std::filesystem::path& run_folder) {
-  std::ifstream lines(run_folder / "metrics.jsonl");
-  std::vector<double> losses;
-  for (std::string line; std::getline(lines, line);) {
-    losses.push_back(nlohmann::json::parse(line).at("loss"));
-  }
-  return losses;
-}
 
 class TrainExamples : public ::testing::Test {
  protected:
@@ -68,19 +57,6 @@ class TrainExamples : public ::testing::Test {
            fixture + "/config.json";
   }
 
-  testing::LaunchedJob::Result run(
-      int ranks,
-      const std::vector<std::string>& words) const {
-    std::vector<std::string> arguments{TESSERA_PROGRAM};
-    if (ranks > 1) {
-      arguments.insert(
-          arguments.end(),
-          {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
-    }
-    arguments.insert(arguments.end(), words.begin(), words.end());
-    return run_program(arguments);
-  }
-
   testing::LaunchedJob::Result train(
       const std::string& name,
       int ranks,
@@ -91,7 +67,7 @@ class TrainExamples : public ::testing::Test {
         "data.train=" + file().string(),
         "output.folder=" + (folder_ / name).string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
-    return run(ranks, words);
+    return run_tessera(ranks, words);
   }
 
   std::vector<double> losses(const std::string& name) const {
@@ -220,10 +196,10 @@ TEST_P(TrainExamplesOf, LearnsTheSameUnderAnyLayout) {
       "alone", 1, {"training.max_steps=24", "data.heldout=" + file().string()});
   ASSERT_EQ(alone.size(), 24U);
   EXPECT_LT(alone.back(), 0.9 * alone.front());
-  const nlohmann::json result = read(folder_ / "alone/result.json");
+  const nlohmann::json result = read_json(folder_ / "alone/result.json");
   EXPECT_TRUE(result.contains(one.score)) << result;
   // The exported model scores as the one in memory did.
-  const auto score = run(1, {"eval", (folder_ / "alone").string()});
+  const auto score = run_tessera(1, {"eval", (folder_ / "alone").string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[40];
   std::snprintf(
@@ -332,11 +308,11 @@ TEST_F(TrainExamples, DividesExperts) {
     EXPECT_NEAR(divided[i], alone[i], 2e-4 * std::max(1.0, alone[i]));
   }
   // The exported model is whole.
-  const auto score =
-      run(1, {"eval", (folder_ / "divided").string(), "parallel.expert=1"});
+  const auto score = run_tessera(
+      1, {"eval", (folder_ / "divided").string(), "parallel.expert=1"});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   const auto loss_in = [&](const std::string& name) {
-    return read(folder_ / name / "result.json")
+    return read_json(folder_ / name / "result.json")
         .at("heldout_loss")
         .get<double>();
   };
@@ -358,14 +334,16 @@ TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
   EXPECT_NE(trained.output.find("adapter/\n"), std::string::npos)
       << trained.output;
-  const auto score = run(1, {"eval", (folder_ / "adapter").string()});
+  const auto score = run_tessera(1, {"eval", (folder_ / "adapter").string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[40];
   std::snprintf(
       expected,
       sizeof(expected),
       "loss %.4f over",
-      read(folder_ / "adapter/result.json").at("heldout_loss").get<double>());
+      read_json(folder_ / "adapter/result.json")
+          .at("heldout_loss")
+          .get<double>());
   EXPECT_NE(score.output.find(expected), std::string::npos)
       << expected << " is not in " << score.output;
 }
@@ -486,7 +464,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
   const auto unscored =
       train("unscored", 1, {fresh("gpt2"), "training.max_steps=1"});
   ASSERT_EQ(unscored.exit_code, 0) << unscored.output;
-  const auto score = run(1, {"eval", (folder_ / "unscored").string()});
+  const auto score = run_tessera(1, {"eval", (folder_ / "unscored").string()});
   EXPECT_EQ(score.exit_code, 1);
   EXPECT_NE(score.output.find("data.heldout=FILE"), std::string::npos)
       << score.output;

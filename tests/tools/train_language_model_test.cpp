@@ -18,21 +18,10 @@ namespace tessera {
 
 namespace {
 
+using testing::losses_of;
+using testing::read_json;
 using testing::run_program;
-
-nlohmann::json read(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file);
-}
-
-std::vector<double> losses_of(const std::filesystem::path& run_folder) {
-  std::ifstream lines(run_folder / "metrics.jsonl");
-  std::vector<double> losses;
-  for (std::string line; std::getline(lines, line);) {
-    losses.push_back(nlohmann::json::parse(line).at("loss"));
-  }
-  return losses;
-}
+using testing::run_tessera;
 
 class TrainLanguageModel : public ::testing::Test {
  protected:
@@ -59,20 +48,13 @@ class TrainLanguageModel : public ::testing::Test {
       const std::string& name,
       int ranks,
       const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{TESSERA_PROGRAM};
-    if (ranks > 1) {
-      arguments.insert(
-          arguments.end(),
-          {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
-    }
-    arguments.insert(
-        arguments.end(),
-        {"train",
-         (folder_ / "train.json").string(),
-         "data.train=" + (folder_ / "tokens.bin").string(),
-         "output.folder=" + (folder_ / name).string()});
-    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    return run_program(arguments);
+    std::vector<std::string> words{
+        "train",
+        (folder_ / "train.json").string(),
+        "data.train=" + (folder_ / "tokens.bin").string(),
+        "output.folder=" + (folder_ / name).string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return run_tessera(ranks, words);
   }
 
   std::string fresh() const {
@@ -95,7 +77,7 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   ASSERT_EQ(first.exit_code, 0) << first.output;
   EXPECT_NE(first.output.find("1024 tokens in texts of 16"), std::string::npos)
       << first.output;
-  const nlohmann::json result = read(folder_ / "first/result.json");
+  const nlohmann::json result = read_json(folder_ / "first/result.json");
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
   // Guessing is log(23) = 3.1.
   EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
@@ -131,7 +113,8 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
     EXPECT_TRUE(std::filesystem::exists(folder_ / "adapter" / file)) << file;
   }
   EXPECT_EQ(
-      read(folder_ / "adapter/adapter/adapter_config.json").at("task_type"),
+      read_json(folder_ / "adapter/adapter/adapter_config.json")
+          .at("task_type"),
       "CAUSAL_LM");
 }
 

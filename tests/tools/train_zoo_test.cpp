@@ -87,28 +87,16 @@ class TrainZoo : public ::testing::TestWithParam<std::string> {
       const std::string& name,
       int ranks,
       const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{TESSERA_PROGRAM};
-    if (ranks > 1) {
-      arguments.insert(
-          arguments.end(),
-          {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
-    }
-    arguments.insert(
-        arguments.end(),
-        {"train",
-         (folder_ / "train.json").string(),
-         "model.config=" + (fixtures() / GetParam() / "config.json").string(),
-         "data.train=" + (folder_ / "data.safetensors").string(),
-         "output.folder=" + (folder_ / name).string()});
-    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    const auto result = testing::run_program(arguments);
+    std::vector<std::string> words{
+        "train",
+        (folder_ / "train.json").string(),
+        "model.config=" + (fixtures() / GetParam() / "config.json").string(),
+        "data.train=" + (folder_ / "data.safetensors").string(),
+        "output.folder=" + (folder_ / name).string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    const auto result = testing::run_tessera(ranks, words);
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    std::ifstream lines(folder_ / name / "metrics.jsonl");
-    std::vector<double> losses;
-    for (std::string line; std::getline(lines, line);) {
-      losses.push_back(nlohmann::json::parse(line).at("loss"));
-    }
-    return losses;
+    return testing::losses_of(folder_ / name);
   }
 
   const TemporaryFolder folder_;
