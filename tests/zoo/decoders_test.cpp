@@ -291,16 +291,38 @@ TEST(Decoder, IsSavedInTheTypeThatItHas) {
 
 // Files of older versions have other field names.
 TEST(Decoder, TakesOldConfigurations) {
-  const ModelFixture reference("llama_linear");
-  nlohmann::json old = read_json(reference.folder() / "config.json");
-  old.erase("rope_parameters");
-  old["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
-  old["rope_theta"] = 10000;
-  const auto model = from_config(old);
-  load_weights(
-      *model, reference.folder(), weight_options(*model, reference.folder()));
-  model->eval();
-  expect_outputs(reference, model->forward(reference.input()));
+  for (const std::string name :
+       {"llama_linear", "llama_dynamic", "llama3", "llama_yarn", "glm"}) {
+    SCOPED_TRACE(name);
+    const ModelFixture reference(name);
+    nlohmann::json old = read_json(reference.folder() / "config.json");
+    nlohmann::json rope = old.at("rope_parameters");
+    old.erase("rope_parameters");
+    for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
+      if (rope.contains(key)) {
+        old[key] = rope.at(key);
+        rope.erase(key);
+      }
+    }
+    rope["type"] = rope.at("rope_type");
+    rope.erase("rope_type");
+    if (rope.at("type") != "default") {
+      old["rope_scaling"] = rope;
+    }
+    old["torch_dtype"] = old.at("dtype");
+    old.erase("dtype");
+    const TemporaryFolder folder;
+    write_file_atomically(folder.path() / "config.json", old.dump());
+    std::filesystem::copy_file(
+        reference.folder() / "model.safetensors",
+        folder.path() / "model.safetensors");
+    const auto model = from_pretrained(folder.path());
+    expect_outputs(reference, model->forward(reference.input()));
+    save_pretrained(*model, folder.path() / "again");
+    EXPECT_EQ(
+        read_json(folder.path() / "again" / "config.json")["torch_dtype"],
+        "float32");
+  }
 }
 
 // ModelCenter's names make the same model, which is saved with Hugging Face's.
