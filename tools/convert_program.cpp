@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -64,6 +65,18 @@ void check_places(const ConvertArguments& arguments) {
       "--to is '",
       arguments.to,
       "', which is the folder that is read; choose another one");
+  TESSERA_CHECK(
+      !is_same_place(arguments.from, fs::path(arguments.to).parent_path()) ||
+          !fs::exists(arguments.to),
+      "--to is '",
+      arguments.to,
+      "', a file of the folder that is read; choose another name");
+  const char* const ranks = std::getenv("WORLD_SIZE");
+  TESSERA_CHECK(
+      ranks == nullptr || std::string(ranks) == "1",
+      "`tessera convert` is one process, and there are ",
+      ranks == nullptr ? "" : ranks,
+      "; run it without `tessera launch`");
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
       "--to is '",

@@ -30,17 +30,22 @@ struct Trained {
   fs::path adapter; ///< on the base model; may be empty
 };
 
+/// However many ranks have trained it.
+constexpr const char* kOneRank = "parallel={}";
+
 /// Of a run folder, the exported model in place of what its training began
 /// with.
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
     trained.adapter = run / "adapter"; // of LoRA that was not merged
+    trained.overrides.insert(trained.overrides.begin(), kOneRank);
     return trained;
   }
   const auto config =
       parse_json(read_text_file(trained.config), trained.config.string());
-  std::vector<std::string> first{"model.folder=" + (run / "model").string()};
+  std::vector<std::string> first{
+      "model.folder=" + (run / "model").string(), kOneRank};
   if (config.contains("model") && config["model"].contains("config")) {
     first.emplace_back("model.config=");
   }
@@ -49,11 +54,31 @@ Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   return trained;
 }
 
+/// A configuration by itself has a trained model in model.folder.
+Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
+  if (file.filename() == "config.json" &&
+      fs::exists(file.parent_path() / "metrics.jsonl")) {
+    return trained_in(file.parent_path(), std::move(overrides));
+  }
+  return {file, std::move(overrides), {}};
+}
+
 void score(const Trained& trained) {
   const auto program =
       make_task_program(trained.config, trained.overrides, nullptr);
   TrainingConfig& config = program->config();
   check(config.engine);
+  TESSERA_CHECK(
+      !config.model_folder.empty(),
+      trained.config.string(),
+      ": model.config makes a model with fresh weights, which there is no use "
+      "in scoring; give the run folder, or model.config= and model.folder");
+  TESSERA_CHECK(
+      !config.lora || !trained.adapter.empty() ||
+          config.model_folder.filename() == "model",
+      trained.config.string(),
+      ": model.lora is an adapter that is not in model.folder; give the run "
+      "folder");
   config.engine.log_memory = false; // it is that of training
   World& world = init_on(config.device);
   ParallelRun parallel(
@@ -95,7 +120,7 @@ int run_eval(int argc, char** argv) {
   }
   score(
       fs::is_directory(path) ? trained_in(path, std::move(overrides))
-                             : Trained{path, std::move(overrides), {}});
+                             : trained_of(path, std::move(overrides)));
   return 0;
 }
 

@@ -50,14 +50,51 @@ std::vector<std::vector<int64_t>> texts_of(const nlohmann::json& lists) {
   return texts;
 }
 
+/// Leaves out what the mask has 0 for.
+void drop_masked(
+    const std::string& file,
+    const nlohmann::json& mask,
+    std::vector<std::vector<int64_t>>& texts) {
+  const std::vector<std::vector<int64_t>> kept = texts_of(mask);
+  for (size_t row = 0; row < texts.size(); ++row) {
+    TESSERA_CHECK(
+        kept.size() == texts.size() && kept[row].size() == texts[row].size(),
+        file,
+        ": 'attention_mask' is ",
+        show_json(mask),
+        "; it must have a 0 or 1 for each token of 'input_ids', or be left "
+        "out");
+    std::vector<int64_t> text;
+    for (size_t i = 0; i < kept[row].size(); ++i) {
+      if (kept[row][i] != 0) {
+        text.push_back(texts[row][i]);
+      }
+    }
+    texts[row] = std::move(text);
+  }
+}
+
 /// Texts of any lengths, padded on the left.
 zoo::ModelInput read_prompt(
     const std::string& file,
     int64_t padding,
     at::Device device) {
   const JsonFields fields(parse_json(read_text_file(file), file), file);
-  const std::vector<std::vector<int64_t>> texts =
+  for (const auto& item : fields.object().items()) {
+    TESSERA_CHECK(
+        item.key() == "input_ids" || item.key() == "attention_mask",
+        file,
+        ": '",
+        item.key(),
+        "' is not taken; give 'input_ids', texts of any lengths, and nothing "
+        "else");
+  }
+  std::vector<std::vector<int64_t>> texts =
       texts_of(fields.object().value("input_ids", nlohmann::json()));
+  if (const auto mask = fields.object().find("attention_mask");
+      mask != fields.object().end() && !texts.empty()) {
+    drop_masked(file, *mask, texts);
+  }
   size_t longest = 0;
   for (const auto& text : texts) {
     longest = text.empty() ? SIZE_MAX : std::max(longest, text.size());

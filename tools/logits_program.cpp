@@ -5,6 +5,7 @@
 #include "divided_model.h"
 #include "program_main.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/tensor_files.h"
 
@@ -45,6 +46,14 @@ std::vector<zoo::ModelOutput> run_model(
 }
 
 void write_logits(const LogitsArguments& arguments) {
+  const std::filesystem::path output = arguments.output;
+  TESSERA_CHECK(
+      !exists(output) ||
+          (!std::filesystem::equivalent(output, arguments.input) &&
+           !exists(output.parent_path() / "config.json")),
+      "--output is '",
+      arguments.output,
+      "', which is the input or lies in a model's folder; choose another one");
   DividedModel divided(arguments.model);
   const zoo::ModelInput input = read_input(arguments.input, divided.device());
   const at::NoGradGuard no_grad;

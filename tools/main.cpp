@@ -40,9 +40,8 @@ int run_program(int argc, char** argv) {
   app.footer("`tessera help COMMAND` shows the options of a command.");
   const std::vector<Command> commands{
       add_launch_command(app, program),
-      add_program_command(
-          app, "train", "Train a classifier or a language model"),
-      add_program_command(app, "eval", "Score a fine-tuned classifier"),
+      add_program_command(app, "train", "Train a model from a configuration"),
+      add_program_command(app, "eval", "Score a trained model"),
       add_program_command(
           app, "logits", "Write what a model computes, to check it"),
       add_program_command(app, "generate", "Go on with texts"),

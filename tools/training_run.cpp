@@ -7,6 +7,7 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <torch/utils.h>
@@ -20,14 +21,37 @@ namespace tessera {
 
 namespace {
 
+/// @throws tessera::Error where a run would overwrite what is not a run's.
+void check_run_folder(const TrainingConfig& config) {
+  const auto& folder = config.trainer.run_folder;
+  const auto file = folder / "config.json";
+  if (std::filesystem::exists(file)) {
+    const auto json = nlohmann::json::parse(
+        read_text_file(file), nullptr, /*allow_exceptions=*/false);
+    TESSERA_CHECK(
+        json.is_object() && json.contains("output") &&
+            json.contains("training"),
+        "output.folder is '",
+        folder.string(),
+        "', whose config.json is not of a run of `tessera train` and would be "
+        "lost; choose another folder");
+  }
+  // Now, and not when all has been trained.
+  if (!config.lora || config.lora->merge) {
+    check_hf_folder(folder / "model");
+  }
+}
+
 /// Rank 0 makes the run's folder and writes the configuration there.
 void prepare_run_folder(
     const World& world,
-    const std::filesystem::path& folder,
+    const TrainingConfig& config,
     const nlohmann::ordered_json& resolved) {
   if (world.rank() != 0) {
     return;
   }
+  check_run_folder(config);
+  const auto& folder = config.trainer.run_folder;
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   TESSERA_CHECK(
@@ -126,6 +150,13 @@ void tell_result(
     const TrainingSummary& summary,
     const std::optional<TaskScore>& score) {
   const std::string folder = config.trainer.run_folder.string();
+  if (summary.new_steps == 0) {
+    std::printf(
+        "nothing was left to do: run folder %s has all %lld steps\n",
+        folder.c_str(),
+        static_cast<long long>(summary.steps));
+    return;
+  }
   std::printf(
       "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n",
       static_cast<long long>(summary.steps),
@@ -194,7 +225,7 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
         steps_text(world, parallel, config, *task));
   }
   // Now that all of it fits: a run that is refused leaves no folder.
-  prepare_run_folder(world, config.trainer.run_folder, resolved);
+  prepare_run_folder(world, config, resolved);
   model->train();
   const TrainingSummary summary = train(world, engine, *task, config.trainer);
   const auto score = program.score(parallel, engine, *model);

@@ -65,7 +65,7 @@ AtomicFolder::AtomicFolder(
       " can not be written: ",
       error ? error.message() : "it has no name",
       "; choose another one");
-  check_replaceable();
+  check_replaceable(path_, is_own_);
   temporary_ = path_;
   temporary_ += ".tmp-" + std::to_string(::getpid());
   if (path_.has_parent_path()) {
@@ -89,33 +89,35 @@ AtomicFolder::~AtomicFolder() {
   }
 }
 
-void AtomicFolder::check_replaceable() const {
+void check_replaceable(
+    const fs::path& path,
+    const std::function<bool(const std::string& name)>& is_own) {
   std::error_code error;
-  const fs::file_status status = fs::status(path_, error);
+  const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
     return;
   }
   TESSERA_CHECK(
       fs::is_directory(status),
-      path_,
+      path,
       " exists and is not a folder; choose another name");
-  for (fs::directory_iterator entry(path_, error), end; entry != end;
+  for (fs::directory_iterator entry(path, error), end; entry != end;
        entry.increment(error)) {
     TESSERA_CHECK(
-        is_own_(entry->path().filename().string()),
-        path_,
+        is_own(entry->path().filename().string()),
+        path,
         " exists and holds ",
         entry->path().filename(),
         ", which would be lost; choose another folder, or move it away");
   }
   if (error) {
-    fail("read", path_, error.value());
+    fail("read", path, error.value());
   }
 }
 
 void AtomicFolder::commit() {
   TESSERA_CHECK(!committed_, path_, " was committed before");
-  check_replaceable(); // it may have come into being meanwhile
+  check_replaceable(path_, is_own_); // it may have come into being meanwhile
   make_durable(temporary_);
   fs::path old = temporary_;
   if (!fs::exists(path_)) {

@@ -42,12 +42,16 @@ class AtomicFolder {
   void commit();
 
  private:
-  void check_replaceable() const;
-
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   std::function<bool(const std::string& name)> is_own_;
   bool committed_ = false;
 };
+
+/// @throws Error when there is something at `path` that is no folder, or holds
+///     other things than `is_own` names.
+void check_replaceable(
+    const std::filesystem::path& path,
+    const std::function<bool(const std::string& name)>& is_own);
 
 } // namespace tessera

@@ -113,4 +113,8 @@ void HfFolderWriter::commit() {
   folder_.commit();
 }
 
+void check_hf_folder(const fs::path& folder) {
+  check_replaceable(folder, is_own);
+}
+
 } // namespace tessera

@@ -39,4 +39,7 @@ class HfFolderWriter {
   AtomicFolder folder_;
 };
 
+/// @throws Error when a HfFolderWriter would not replace what is there.
+void check_hf_folder(const std::filesystem::path& folder);
+
 } // namespace tessera

@@ -48,6 +48,7 @@ RunMonitor::RunMonitor(
       tells_loss_(
           options.parallel == nullptr || options.parallel->tells_loss()),
       device_(engine.main().device()),
+      done_steps_(done_steps),
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,
@@ -140,6 +141,7 @@ TrainingSummary RunMonitor::finish(int64_t steps) {
   }
   TrainingSummary summary;
   summary.steps = steps;
+  summary.new_steps = steps - done_steps_;
   summary.last_loss = totals_.loss;
   summary.seconds = seconds_since(start_);
   summary.tokens_per_s = tokens_ / summary.seconds;

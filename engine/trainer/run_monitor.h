@@ -73,6 +73,7 @@ class RunMonitor {
   LossMeter losses_;
   LossMeter::Totals totals_; ///< read last
   double tokens_ = 0; ///< since the start or resumption
+  int64_t done_steps_; ///< before this run or its resumption
   int64_t written_steps_; ///< in the log
   Clock::time_point start_ = Clock::now();
   Clock::time_point interval_start_ = start_;

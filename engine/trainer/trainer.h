@@ -54,6 +54,7 @@ struct TrainerOptions {
 
 struct TrainingSummary {
   int64_t steps = 0; ///< of the whole run, those before a resumption too
+  int64_t new_steps = 0; ///< since the start or resumption
   double last_loss = 0; ///< mean over all ranks
   double seconds = 0;
   double tokens_per_s = 0; ///< over all ranks, since the start or resumption

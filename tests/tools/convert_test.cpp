@@ -148,6 +148,10 @@ TEST(Convert, SaysWhatIsWrong) {
       "--gguf-type: 'q9' is none of f16, f32, q8_0");
   fails({"--from", from, "--to", from}, 1, "folder that is read");
   fails(
+      {"--from", from, "--to", from + "/config.json", "--format", "gguf"},
+      1,
+      "a file of the folder that is read");
+  fails(
       {"--from", from, "--to", to, "--gguf-type", "f16"},
       1,
       "is for --format gguf");

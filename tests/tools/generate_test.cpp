@@ -105,6 +105,22 @@ TEST(Generate, GoesOnAsTransformersDoes) {
       {"--tensor", "2", "--pipeline", "2"});
 }
 
+// A mask leaves out what a text does not have.
+TEST(Generate, GoesOnWithoutPadding) {
+  const TemporaryFolder folder;
+  const auto sequences = [&](const char* input) {
+    std::ofstream(folder / "texts.json") << input;
+    auto arguments = command(folder / "texts.json", folder / "out.json");
+    const auto result = testing::run_program(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return read_json(folder / "out.json").at("sequences");
+  };
+  EXPECT_EQ(
+      sequences(R"({"input_ids": [[0, 0, 5, 7], [3, 4, 5, 6]],
+                    "attention_mask": [[0, 0, 1, 1], [1, 1, 1, 1]]})"),
+      sequences(R"({"input_ids": [[5, 7], [3, 4, 5, 6]]})"));
+}
+
 // What the folder says, and what is said in place of it.
 TEST(Generate, FollowsBeams) {
   const TemporaryFolder folder;
@@ -158,6 +174,12 @@ TEST(Generate, SaysWhatIsWrong) {
   };
   fails("[1]", {}, "not a JSON object");
   fails("{}", {}, "'input_ids' is null");
+  fails(
+      R"({"input_ids": [[1]], "labels": [[1]]})", {}, "'labels' is not taken");
+  fails(
+      R"({"input_ids": [[1, 2]], "attention_mask": [[1]]})",
+      {},
+      "a 0 or 1 for each token");
   fails(R"({"input_ids": [[1], []]})", {}, "lists of tokens");
   fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
   fails(R"({"input_ids": [[1.5]]})", {}, "lists of tokens");

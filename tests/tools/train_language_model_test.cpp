@@ -170,6 +170,69 @@ TEST_F(TrainLanguageModel, HasTheLossesOfOneRankUnderAnyLayout) {
        "parallel.context_layout=zigzag"});
 }
 
+// By as many ranks as there are, whoever has trained it; what is done stays.
+TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
+  const std::string heldout =
+      "data.heldout=" + (folder_ / "tokens.bin").string();
+  const std::vector<std::string> overrides{
+      fresh(), heldout, "training.save_every=2", "parallel.tensor=2"};
+  const auto trained = run("divided", 2, overrides);
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const auto folder = folder_ / "divided";
+  const nlohmann::json result = read_json(folder / "result.json");
+  char expected[60];
+  std::snprintf(
+      expected,
+      sizeof(expected),
+      "loss %.4f over 960 tokens",
+      result.at("heldout_loss").get<double>());
+  for (const auto& what : {folder, folder / "config.json"}) {
+    const auto score = run_tessera(1, {"eval", what.string()});
+    EXPECT_EQ(score.exit_code, 0) << score.output;
+    EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
+  }
+  const auto fresh_weights = run_tessera(
+      1,
+      {"eval",
+       (folder_ / "train.json").string(),
+       fresh(),
+       heldout,
+       "data.train=" + (folder_ / "tokens.bin").string(),
+       "output.folder=" + (folder_ / "none").string()});
+  EXPECT_NE(fresh_weights.exit_code, 0);
+  EXPECT_NE(fresh_weights.output.find("give the run folder"), std::string::npos)
+      << fresh_weights.output;
+
+  const auto again =
+      run("divided", 1, {fresh(), heldout, "training.resume=true"});
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_NE(again.output.find("nothing was left to do"), std::string::npos)
+      << again.output;
+  EXPECT_EQ(read_json(folder / "result.json"), result);
+}
+
+// Before anything is trained.
+TEST_F(TrainLanguageModel, OverwritesNothingOfOthers) {
+  const auto model = folder_ / "mine";
+  std::filesystem::create_directories(model / "model");
+  std::ofstream(model / "model" / "thesis.tex") << "years of work";
+  const auto lost = run("mine", 1, {fresh()});
+  EXPECT_NE(lost.exit_code, 0);
+  EXPECT_NE(lost.output.find("thesis.tex"), std::string::npos) << lost.output;
+  EXPECT_FALSE(std::filesystem::exists(model / "metrics.jsonl"));
+
+  std::filesystem::remove_all(model);
+  std::filesystem::create_directories(model);
+  std::filesystem::copy_file(folder_ / "gpt.json", model / "config.json");
+  const auto overwritten = run("mine", 1, {fresh()});
+  EXPECT_NE(overwritten.exit_code, 0);
+  EXPECT_NE(
+      overwritten.output.find("not of a run of `tessera train`"),
+      std::string::npos)
+      << overwritten.output;
+  EXPECT_EQ(read_json(model / "config.json"), read_json(folder_ / "gpt.json"));
+}
+
 TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   const auto fails = [&](int ranks,
                          std::vector<std::string> overrides,

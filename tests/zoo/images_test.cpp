@@ -84,6 +84,29 @@ TEST(Image, TakesCheckpointsOfOtherHeads) {
   EXPECT_TRUE(pooled->forward(input).last_hidden_state.defined());
 }
 
+// A classifier of other classes than the checkpoint's.
+TEST(Image, StartsAHeadOfOtherClassesFresh) {
+  const ModelFixture reference("vit_classifier");
+  FromPretrainedOptions options;
+  options.config["id2label"] = {{"0", "a"}, {"1", "b"}};
+  expect_error(
+      [&] { from_pretrained(reference.folder(), options); },
+      {"classifier", "[2]"});
+  options.fresh_heads = true;
+  torch::manual_seed(3);
+  const auto model = from_pretrained(reference.folder(), options);
+  const ModelInput input = [&] {
+    ModelInput one = reference.input();
+    one.labels = at::Tensor();
+    return one;
+  }();
+  const ModelOutput output = model->forward(input);
+  EXPECT_EQ(output.logits.size(1), 2);
+  expect_near(
+      output.hidden_states.back(),
+      reference.tensors("out.").at("hidden_states.2"));
+}
+
 TEST(Image, KeepsThePreprocessorsConfiguration) {
   const ModelFixture reference("vit_base");
   const auto model = from_pretrained(reference.folder());

@@ -135,6 +135,28 @@ LoadWeightsOptions options_with(
   return options;
 }
 
+/// Leaves out what goes to heads of other sizes.
+void leave_other_heads(const fs::path& folder, LoadWeightsOptions& options) {
+  const auto files =
+      std::make_shared<const WeightFiles>(WeightFiles::open(folder));
+  options.pieces = [files,
+                    pieces = options.pieces,
+                    heads = options.may_be_missing](std::string_view name) {
+    auto found = pieces(name);
+    const auto entry = files->entries().find(std::string(name));
+    if (!found || entry == files->entries().end()) {
+      return found;
+    }
+    std::erase_if(*found, [&](const WeightPiece& piece) {
+      return piece.shape != entry->second->shape &&
+             std::any_of(heads.begin(), heads.end(), [&](const auto& head) {
+               return piece.name.starts_with(head);
+             });
+    });
+    return found;
+  };
+}
+
 /// A folder's tensors; where its files cannot be read, there are none, and
 /// loading says why.
 class FolderTensors : public CheckpointTensors {
@@ -218,9 +240,14 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
 LoadWeightsReport load_fitting(
     Model& model,
     const fs::path& folder,
-    const FieldRecord& record) {
+    const FieldRecord& record,
+    bool fresh_heads) {
   try {
-    return load_weights(model, folder, weight_options(model, folder));
+    LoadWeightsOptions options = weight_options(model, folder);
+    if (fresh_heads) {
+      leave_other_heads(folder, options);
+    }
+    return load_weights(model, folder, options);
   } catch (const Error& error) {
     TESSERA_FAIL(
         error.what(),
@@ -282,7 +309,8 @@ std::shared_ptr<Model> from_pretrained(
     return made;
   });
   WeightFiles::open(folder); // what is wrong with the files themselves
-  const LoadWeightsReport report = load_fitting(*model, folder, *record);
+  const LoadWeightsReport report =
+      load_fitting(*model, folder, *record, options.fresh_heads);
   if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }

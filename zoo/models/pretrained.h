@@ -36,6 +36,9 @@ struct FromPretrainedOptions {
   std::string head;
   /// Entries that replace those of config.json, such as names of classes.
   nlohmann::json config = nlohmann::json::object();
+  /// A head whose sizes are not those of the checkpoint's starts fresh, as one
+  /// that the checkpoint lacks: for other classes.
+  bool fresh_heads = false;
   LayerContext context; ///< plain or tensor-parallel layers, of which stage
   /// Of parameters; the file's numbers are converted. Empty: as in the files,
   /// each parameter for itself.

@@ -96,8 +96,8 @@ const Architecture& architecture_of(
       family.model_type,
       " there are ",
       listed(names),
-      ": choose one with FromConfigOptions::architecture, --architecture or "
-      "model.architecture");
+      ": choose one with --architecture, model.architecture or, in a program, "
+      "FromConfigOptions::architecture");
 }
 
 /// Whether a model takes its own tokens of what it is given.

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 namespace tessera {
 
@@ -60,6 +62,10 @@ ExamplesConfig read_examples_config(
   read_model_source(reader, config);
   const auto model = reader.get_object("model");
   config.classes = model.get_strings("classes", config.classes);
+  if (std::set<std::string>(config.classes.begin(), config.classes.end())
+          .size() != config.classes.size()) {
+    model.fail("classes", "give each class a name of its own");
+  }
   if (config.classes.size() == 1) {
     model.fail("classes", "give the names of two or more, or none");
   }

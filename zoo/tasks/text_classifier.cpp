@@ -21,6 +21,7 @@ std::shared_ptr<zoo::Model> lazy_text_classifier(
   options.head = "ForSequenceClassification";
   if (!classes.empty()) {
     options.config = class_fields(classes);
+    options.fresh_heads = true;
     options.config["problem_type"] = "single_label_classification";
   }
   return zoo::from_pretrained(folder, options);
