@@ -103,7 +103,9 @@ zoo::ModelInput read_prompt(
       longest > 0 && longest != SIZE_MAX,
       file,
       ": 'input_ids' is ",
-      show_json(fields.object().value("input_ids", nlohmann::json())),
+      fields.object().contains("input_ids")
+          ? show_json(fields.object().at("input_ids"))
+          : "missing",
       "; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]");
   const auto rows = static_cast<int64_t>(texts.size());
   const auto length = static_cast<int64_t>(longest);

@@ -173,7 +173,7 @@ TEST(Generate, SaysWhatIsWrong) {
     EXPECT_FALSE(std::filesystem::exists(folder / "out.json"));
   };
   fails("[1]", {}, "not a JSON object");
-  fails("{}", {}, "'input_ids' is null");
+  fails("{}", {}, "'input_ids' is missing");
   fails(
       R"({"input_ids": [[1]], "labels": [[1]]})", {}, "'labels' is not taken");
   fails(
