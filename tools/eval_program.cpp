@@ -36,6 +36,13 @@ constexpr const char* kOneRank = "parallel={}";
 /// Of a run folder, the exported model in place of what its training began
 /// with.
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
+  TESSERA_CHECK(
+      fs::exists(run / "result.json"),
+      run,
+      " has no result.json: it is no run of `tessera train`, or one that has "
+      "not "
+      "finished; go on with that by training.resume=true, if it has saved "
+      "checkpoints");
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
     trained.adapter = run / "adapter"; // of LoRA that was not merged

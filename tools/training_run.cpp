@@ -61,6 +61,12 @@ void prepare_run_folder(
       "': ",
       code.message(),
       ". Choose another one with output.folder=PATH.");
+  if (!config.trainer.resume) {
+    // Of an earlier run: what is scored is what a finished one has made.
+    for (const char* result : {"result.json", "loss.svg", "report.html"}) {
+      std::filesystem::remove(folder / result, code);
+    }
+  }
   write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
 }
 

@@ -203,6 +203,16 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
   EXPECT_NE(fresh_weights.output.find("give the run folder"), std::string::npos)
       << fresh_weights.output;
 
+  // One that does not end leaves no earlier result.
+  ASSERT_EQ(run("stopped", 1, {fresh(), heldout}).exit_code, 0);
+  EXPECT_NE(
+      run("stopped", 1, {fresh(), heldout, "data.token_type=int32"}).exit_code,
+      0);
+  const auto stopped = run_tessera(1, {"eval", (folder_ / "stopped").string()});
+  EXPECT_NE(stopped.exit_code, 0);
+  EXPECT_NE(stopped.output.find("not finished"), std::string::npos)
+      << stopped.output;
+
   const auto again =
       run("divided", 1, {fresh(), heldout, "training.resume=true"});
   EXPECT_EQ(again.exit_code, 0) << again.output;
