@@ -116,7 +116,7 @@ class LaunchedJob {
 
  private:
   bool read_more() {
-    constexpr int kPatienceMs = 30000;
+    constexpr int kPatienceMs = 120000; // of a busy machine
     pollfd entry{output_fd_, POLLIN, 0};
     if (output_fd_ < 0 || ::poll(&entry, 1, kPatienceMs) != 1) {
       return false;
