@@ -8,11 +8,11 @@
 #include "tessera/zoo/gguf/gguf_names.h"
 #include "tessera/zoo/gguf/gguf_tokenizer.h"
 #include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/waiting_parts.h"
 
 #include <ATen/ops/cat.h>
 #include <torch/types.h>
 
-#include <algorithm>
 #include <map>
 
 namespace tessera::zoo {
@@ -94,18 +94,9 @@ class Export {
       GgufWriter& writer) {
     size_t place = 0;
     const NamedWeight& weight = names_.of(our_name, &place);
-    std::vector<at::Tensor> parts(1, value);
-    if (weight.ours.size() > 1) {
-      auto& waiting = waiting_[weight.name];
-      waiting.resize(weight.ours.size());
-      waiting[place] = value.clone();
-      if (std::any_of(waiting.begin(), waiting.end(), [](const auto& part) {
-            return !part.defined();
-          })) {
-        return;
-      }
-      parts = std::move(waiting);
-      waiting_.erase(weight.name);
+    const auto parts = waiting_.add(weight, place, value);
+    if (parts.empty()) {
+      return;
     }
     const GgufPlace to = gguf_place(description_.architecture, weight.name);
     const std::string module = to.name.substr(0, to.name.find_last_of('.'));
@@ -139,7 +130,7 @@ class Export {
   GgufMetadata metadata_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, GgufType> types_;
-  std::map<std::string, std::vector<at::Tensor>> waiting_;
+  WaitingParts waiting_;
 };
 
 } // namespace

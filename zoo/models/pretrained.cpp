@@ -124,10 +124,9 @@ std::vector<std::string> names_in(const WeightFiles& files) {
 LoadWeightsOptions options_with(
     const Model& model,
     const NameTable& table,
-    const fs::path& folder) {
+    const WeightFiles& files) {
   LoadWeightsOptions options;
-  options.pieces =
-      WeightNames(model, table).pieces(names_in(WeightFiles::open(folder)));
+  options.pieces = WeightNames(model, table).pieces(names_in(files));
   options.may_be_missing = model.may_be_missing();
   for (const std::string& name : adapter_parameters(model)) {
     options.may_be_missing.push_back(name); // they have files of their own
@@ -136,15 +135,14 @@ LoadWeightsOptions options_with(
 }
 
 /// Leaves out what goes to heads of other sizes.
-void leave_other_heads(const fs::path& folder, LoadWeightsOptions& options) {
-  const auto files =
-      std::make_shared<const WeightFiles>(WeightFiles::open(folder));
-  options.pieces = [files,
+/// @param files outlive the options.
+void leave_other_heads(const WeightFiles& files, LoadWeightsOptions& options) {
+  options.pieces = [&files,
                     pieces = options.pieces,
                     heads = options.may_be_missing](std::string_view name) {
     auto found = pieces(name);
-    const auto entry = files->entries().find(std::string(name));
-    if (!found || entry == files->entries().end()) {
+    const auto entry = files.entries().find(std::string(name));
+    if (!found || entry == files.entries().end()) {
       return found;
     }
     std::erase_if(*found, [&](const WeightPiece& piece) {
@@ -240,12 +238,13 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
 LoadWeightsReport load_fitting(
     Model& model,
     const fs::path& folder,
+    const WeightFiles& files,
     const FieldRecord& record,
     bool fresh_heads) {
   try {
-    LoadWeightsOptions options = weight_options(model, folder);
+    LoadWeightsOptions options = options_with(model, model.names(), files);
     if (fresh_heads) {
-      leave_other_heads(folder, options);
+      leave_other_heads(files, options);
     }
     return load_weights(model, folder, options);
   } catch (const Error& error) {
@@ -275,7 +274,7 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
 }
 
 LoadWeightsOptions weight_options(const Model& model, const fs::path& folder) {
-  return options_with(model, model.names(), folder);
+  return options_with(model, model.names(), WeightFiles::open(folder));
 }
 
 std::shared_ptr<Model> from_pretrained(
@@ -308,9 +307,10 @@ std::shared_ptr<Model> from_pretrained(
     }
     return made;
   });
-  WeightFiles::open(folder); // what is wrong with the files themselves
+  // Says what is wrong with the files themselves.
+  const WeightFiles files = WeightFiles::open(folder);
   const LoadWeightsReport report =
-      load_fitting(*model, folder, *record, options.fresh_heads);
+      load_fitting(*model, folder, files, *record, options.fresh_heads);
   if (!model->names().is_part) { // else they are other ranks'
     log_list(folder, "not needed, left out", report.left_out);
   }
@@ -331,7 +331,8 @@ LoadWeightsReport load_pretrained(
     // What is not this stage's is another's, or unexpected: the engine knows.
     table.is_part = false;
   }
-  return engine.load_weights(folder, options_with(model, table, folder));
+  return engine.load_weights(
+      folder, options_with(model, table, WeightFiles::open(folder)));
 }
 
 void save_pretrained(

@@ -8,7 +8,6 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <utility>
@@ -85,18 +84,9 @@ WeightWriter::WeightWriter(
 void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   size_t place = 0;
   const NamedWeight& weight = names_.of(our_name, &place);
-  std::vector<at::Tensor> parts(1, value.detach().cpu());
-  if (weight.ours.size() > 1) {
-    auto& waiting = waiting_[weight.name];
-    waiting.resize(weight.ours.size());
-    waiting[place] = parts.front().clone();
-    if (std::any_of(waiting.begin(), waiting.end(), [](const auto& part) {
-          return !part.defined();
-        })) {
-      return;
-    }
-    parts = std::move(waiting);
-    waiting_.erase(weight.name);
+  const auto parts = waiting_.add(weight, place, value.detach().cpu());
+  if (parts.empty()) {
+    return;
   }
   const at::Tensor whole = weight.assemble(parts);
   if (whole.numel() > 0) {
@@ -106,9 +96,9 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
 
 void WeightWriter::commit() {
   TESSERA_CHECK(
-      waiting_.empty(),
+      waiting_.incomplete().empty(),
       "saving '",
-      waiting_.begin()->first,
+      waiting_.incomplete(),
       "': not all of its parts have been added");
   for (SafetensorsWriter& shard : shards_) {
     shard.commit();

@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/models/name_table.h"
+#include "tessera/zoo/models/waiting_parts.h"
 
 #include <cstdint>
 #include <deque>
@@ -45,7 +46,7 @@ class WeightWriter {
   std::deque<SafetensorsWriter> shards_;
   std::map<std::string, size_t> shard_of_; ///< by their name
   int64_t total_bytes_ = 0;
-  std::map<std::string, std::vector<at::Tensor>> waiting_; ///< by their name
+  WaitingParts waiting_;
 };
 
 /// The dtypes of a module's parameters, by name.
