@@ -2,9 +2,6 @@
 #include "tessera/zoo/tasks/examples_config.h"
 
 #include "tessera/runtime/core/config.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -52,10 +49,7 @@ ExamplesConfig read_examples_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader(
-      parse_json(read_text_file(file), file.string()),
-      file.string(),
-      overrides);
+  const ConfigReader reader = open_config(file, overrides);
   ExamplesConfig config;
   read_task(reader, TaskKind::kExamples);
   read_training_config(reader, config);
@@ -84,10 +78,7 @@ ExamplesConfig read_examples_config(
   examples.patch_mask =
       data.get_double("patch_mask", {.min = 0, .max = 1}, examples.patch_mask);
   config.accuracy = data.get_bool("accuracy", true);
-  reader.finish(foreign_keys());
-  if (resolved != nullptr) {
-    *resolved = reader.resolved();
-  }
+  finish_config(reader, resolved);
   return config;
 }
 

@@ -2,9 +2,6 @@
 #include "tessera/zoo/tasks/finetune_config.h"
 
 #include "tessera/runtime/core/config.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,10 +11,7 @@ FinetuneConfig read_finetune_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader(
-      parse_json(read_text_file(file), file.string()),
-      file.string(),
-      overrides);
+  const ConfigReader reader = open_config(file, overrides);
   FinetuneConfig config;
   read_task(reader, TaskKind::kTextClassification);
   read_training_config(reader, config);
@@ -32,10 +26,7 @@ FinetuneConfig read_finetune_config(
   config.heldout_file = data.get_string("heldout");
   config.columns.text = data.get_string("text_key", "text");
   config.columns.label = data.get_string("label_key", "label");
-  reader.finish(foreign_keys());
-  if (resolved != nullptr) {
-    *resolved = reader.resolved();
-  }
+  finish_config(reader, resolved);
   return config;
 }
 

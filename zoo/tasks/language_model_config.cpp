@@ -2,9 +2,6 @@
 #include "tessera/zoo/tasks/language_model_config.h"
 
 #include "tessera/runtime/core/config.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/foreign_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,10 +11,7 @@ LanguageModelConfig read_language_model_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader(
-      parse_json(read_text_file(file), file.string()),
-      file.string(),
-      overrides);
+  const ConfigReader reader = open_config(file, overrides);
   LanguageModelConfig config;
   read_task(reader, TaskKind::kLanguageModel);
   read_training_config(reader, config);
@@ -31,10 +25,7 @@ LanguageModelConfig read_language_model_config(
       "token_type",
       {{"uint16", TokenType::kUint16}, {"int32", TokenType::kInt32}},
       config.token_type);
-  reader.finish(foreign_keys());
-  if (resolved != nullptr) {
-    *resolved = reader.resolved();
-  }
+  finish_config(reader, resolved);
   return config;
 }
 

@@ -3,6 +3,11 @@
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/tasks/foreign_keys.h"
+
+#include <nlohmann/json.hpp>
 
 namespace tessera {
 
@@ -52,6 +57,24 @@ void read_training(const ConfigReader& reader, TrainingConfig& config) {
 }
 
 } // namespace
+
+ConfigReader open_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides) {
+  return {
+      parse_json(read_text_file(file), file.string()),
+      file.string(),
+      overrides};
+}
+
+void finish_config(
+    const ConfigReader& reader,
+    nlohmann::ordered_json* resolved) {
+  reader.finish(foreign_keys());
+  if (resolved != nullptr) {
+    *resolved = reader.resolved();
+  }
+}
 
 void read_task(const ConfigReader& reader, TaskKind expected) {
   const auto task = reader.get_enum<TaskKind>(

@@ -8,6 +8,8 @@
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/tasks/lora_options.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -43,6 +45,18 @@ struct TrainingConfig {
 
 /// What `tessera train` trains.
 enum class TaskKind { kTextClassification, kLanguageModel, kExamples };
+
+/// The file with `key.path=value` overrides applied.
+/// @throws tessera::Error naming the file or the override.
+ConfigReader open_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides);
+
+/// When all has been read. @param resolved may be null.
+/// @throws tessera::Error on keys that nobody has asked for.
+void finish_config(
+    const ConfigReader& reader,
+    nlohmann::ordered_json* resolved);
 
 /// Reads `task`. @throws tessera::Error when it is another one than `expected`.
 void read_task(const ConfigReader& reader, TaskKind expected);
