@@ -138,7 +138,8 @@ class Engine {
   /// One optimizer step; afterwards all gradients are none. Collective.
   /// @return false when the step was skipped because scaled gradients were not
   ///   finite on some rank; the loss scale has been lowered.
-  /// @throws tessera::Error when no parameter has a gradient.
+  /// @throws tessera::Error when there are parameters to train, and none has a
+  ///   gradient.
   bool step();
 
   /// By what backward() multiplies losses now; 1 without scaling.
