@@ -4,6 +4,8 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+# An error in a unity file breaks what follows it.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fmax-errors=20>)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
@@ -26,12 +28,17 @@ if(TESSERA_SANITIZE)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 
+# Fewer collections of garbage inside GCC: a tenth of the time for a GiB.
+add_compile_options(
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=300>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
+
 find_program(TESSERA_CCACHE ccache)
 if(TESSERA_CCACHE)
   # Precompiled headers need the sloppiness; paths relative to the tree let
   # several checkouts share one cache.
   set(_launcher
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${TESSERA_CCACHE}")
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;CCACHE_DEPEND=1;${TESSERA_CCACHE}")
   set(CMAKE_CXX_COMPILER_LAUNCHER "${_launcher}")
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${_launcher}")
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)

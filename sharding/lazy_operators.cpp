@@ -11,10 +11,10 @@ namespace tessera {
 
 namespace {
 
-using Names = std::unordered_set<std::string>;
+using NameSet = std::unordered_set<std::string>;
 
-const Names& factories_and_copies() {
-  static const Names names{
+const NameSet& factories_and_copies() {
+  static const NameSet names{
       "aten::clone",
       "aten::empty_like",
       "aten::full",
@@ -36,8 +36,8 @@ const Names& factories_and_copies() {
   return names;
 }
 
-const Names& metadata_in_place() {
-  static const Names names{
+const NameSet& metadata_in_place() {
+  static const NameSet names{
       "aten::cudnn_is_acceptable",
       "aten::detach_",
       "aten::squeeze_",
@@ -97,7 +97,7 @@ bool is_metadata_only(const c10::OperatorHandle& op) {
 }
 
 bool replaces_storage(const c10::OperatorHandle& op) {
-  static const Names names{
+  static const NameSet names{
       "aten::resize_",
       "aten::resize_as_",
       "aten::set_",

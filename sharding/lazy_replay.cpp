@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-using Kind = LazyValue::Kind;
+using ValueKind = LazyValue::Kind;
 using ValuePtr = std::shared_ptr<LazyValue>;
 
 /// Shorter than what LibTorch divides among threads.
@@ -41,14 +41,14 @@ at::Tensor zeros_for(const LazyValue& value, int64_t numel) {
 
 /// Fills elements [begin, begin + target.numel()) of the step's own range.
 void draw(const LazyValue& step, const at::Tensor& target, int64_t begin) {
-  if (step.kind == Kind::kUniform) {
+  if (step.kind == ValueKind::kUniform) {
     fill_uniform(
         target,
         step.random.numbers(),
         begin,
         step.first.toDouble(),
         step.second);
-  } else if (step.kind == Kind::kNormal) {
+  } else if (step.kind == ValueKind::kNormal) {
     fill_normal(
         target,
         step.random.numbers(),
@@ -79,7 +79,7 @@ void fill_directly(
     const at::Tensor& slice,
     int64_t begin) {
   for (const LazyValue* step : steps_of(value)) {
-    if (step->kind == Kind::kEmpty) {
+    if (step->kind == ValueKind::kEmpty) {
       slice.zero_();
       continue;
     }
@@ -143,7 +143,7 @@ at::Tensor call_for_part(
         argument.isTensor() ? map_tensors(argument, values) : argument);
   }
   const auto results = run(call, std::move(stack));
-  return step.kind == Kind::kResult ? results[step.output].toTensor()
+  return step.kind == ValueKind::kResult ? results[step.output].toTensor()
                                     : at::Tensor();
 }
 
@@ -151,7 +151,7 @@ at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {
   at::Tensor slice;
   for (const LazyValue* step : steps_of(value)) {
     const Overlap part = overlap_of(*step, begin, numel);
-    if (step->kind == Kind::kResult) {
+    if (step->kind == ValueKind::kResult) {
       // It may be an argument that the operator passed through.
       slice = call_for_part(*step, part, {}).clone();
       continue;
@@ -159,11 +159,11 @@ at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {
     if (!slice.defined()) {
       slice = zeros_for(*value, numel);
     }
-    if (step->kind == Kind::kEmpty || part.numel == 0) {
+    if (step->kind == ValueKind::kEmpty || part.numel == 0) {
       continue;
     }
     const at::Tensor own = slice.narrow(0, part.begin - begin, part.numel);
-    if (step->kind == Kind::kWrite) {
+    if (step->kind == ValueKind::kWrite) {
       call_for_part(*step, part, own);
     } else {
       draw(*step, own, part.begin - step->view.offset);
@@ -205,11 +205,11 @@ class WholeMaker {
       memory = zeros_for(step, step.numel);
     }
     switch (step.kind) {
-      case Kind::kEmpty:
+      case ValueKind::kEmpty:
         return;
-      case Kind::kFill:
-      case Kind::kUniform:
-      case Kind::kNormal:
+      case ValueKind::kFill:
+      case ValueKind::kUniform:
+      case ValueKind::kNormal:
         if (step.view.is_dense()) {
           draw(step, memory.narrow(0, step.view.offset, step.view.numel()), 0);
         } else {
@@ -218,10 +218,10 @@ class WholeMaker {
           step.view.in(memory).copy_(values.view(step.view.sizes));
         }
         return;
-      case Kind::kWrite:
+      case ValueKind::kWrite:
         call(step, memory);
         return;
-      case Kind::kResult:
+      case ValueKind::kResult:
         step.view.in(memory).copy_(call(step, {})[step.output].toTensor());
         return;
     }
@@ -260,7 +260,7 @@ class WholeMaker {
       }
     }
     auto results = run(call, std::move(stack));
-    if (step.kind == Kind::kResult) {
+    if (step.kind == ValueKind::kResult) {
       results_.emplace(&call, results);
     }
     return results;

@@ -16,6 +16,7 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <atomic>

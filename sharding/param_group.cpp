@@ -41,10 +41,6 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
-bool is_low_precision(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
 /// Whoever still uses the storage gets `message`, not freed memory.
 void abandon(PagedStorage& page, const std::string& message) {
   auto& storage = const_cast<c10::StorageImpl&>(*page.impl());

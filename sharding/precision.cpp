@@ -11,10 +11,6 @@ namespace tessera {
 
 namespace {
 
-bool is_low_precision(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
 bool is_norm(const torch::nn::Module& module) {
   return module.name().find("Norm") != std::string::npos;
 }

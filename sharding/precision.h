@@ -13,6 +13,11 @@
 
 namespace tessera {
 
+/// Whether `dtype` is float16 or bfloat16.
+inline bool is_low_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
 /// The defaults change nothing: everything keeps the module's own types.
 ///
 /// With `parameters` set, floating-point parameters are gathered and used in

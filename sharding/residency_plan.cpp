@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-using Kind = PlanEvent::Kind;
+using EventKind = PlanEvent::Kind;
 
 /// Where groups of different sizes are put, so that the room between them
 /// stays usable: which way is best depends on the model.
@@ -157,9 +157,9 @@ std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
   std::set<size_t> last_arrivals;
   std::map<int, size_t> latest;
   for (size_t i = 0; i < events.size(); ++i) {
-    if (events[i].kind == Kind::kArrival) {
+    if (events[i].kind == EventKind::kArrival) {
       latest[events[i].groups[0]] = i;
-    } else if (events[i].kind == Kind::kBackwardEnd) {
+    } else if (events[i].kind == EventKind::kBackwardEnd) {
       for (const auto& [group, position] : latest) {
         last_arrivals.insert(position);
       }
@@ -182,7 +182,7 @@ std::vector<PlanEntry> entries_with_reductions(
   std::vector<PlanAction> due;
   for (size_t i = 0; i < events.size(); ++i) {
     const PlanEvent& event = events[i];
-    if (event.kind == Kind::kArrival) {
+    if (event.kind == EventKind::kArrival) {
       if (last_arrivals.count(i) && !is_kept(event.groups[0])) {
         due.push_back({PlanAction::Kind::kReduce, event.groups[0]});
       }
@@ -241,7 +241,7 @@ std::optional<ResidencyPlan> compile_plan(
         return std::nullopt;
       }
     }
-    if (entry.kind == Kind::kTouch) {
+    if (entry.kind == EventKind::kTouch) {
       prefetch(i, i + 1, entry.groups, entry.after);
     }
   }
@@ -355,7 +355,7 @@ int64_t peak_reduce_bytes(
   };
   int64_t peak = 0;
   for (size_t i = 0; i < events.size(); ++i) {
-    if (events[i].kind == Kind::kArrival) {
+    if (events[i].kind == EventKind::kArrival) {
       const int group = events[i].groups[0];
       open.insert(group);
       // A complete group waits for its turn: the reduction before it, begun at
@@ -374,7 +374,7 @@ int64_t peak_reduce_bytes(
         reducing = {action.group};
       }
     }
-    if (events[i].kind == Kind::kBackwardEnd) {
+    if (events[i].kind == EventKind::kBackwardEnd) {
       open.clear();
       complete.clear();
       reducing.clear();
@@ -392,26 +392,26 @@ std::vector<PlanEvent> registration_order_events(
   const auto add_scattered_arrivals = [&] {
     for (int g = 0; g < static_cast<int>(trainable.size()); ++g) {
       if (trainable[g] && scattered[g]) {
-        events.push_back({Kind::kArrival, {g}, true});
+        events.push_back({EventKind::kArrival, {g}, true});
       }
     }
   };
   for (const auto& block : blocks) {
-    events.push_back({Kind::kTouch, block, false});
+    events.push_back({EventKind::kTouch, block, false});
   }
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    events.push_back({Kind::kTouch, *block, true});
+    events.push_back({EventKind::kTouch, *block, true});
     if (block == blocks.rbegin()) {
       add_scattered_arrivals();
     }
     for (const int g : *block) {
       if (trainable[g] && !scattered[g]) {
-        events.push_back({Kind::kArrival, {g}, true});
+        events.push_back({EventKind::kArrival, {g}, true});
       }
     }
   }
   add_scattered_arrivals();
-  events.push_back({Kind::kBackwardEnd, {}, true});
+  events.push_back({EventKind::kBackwardEnd, {}, true});
   return events;
 }
 
@@ -437,8 +437,8 @@ std::vector<PlanEvent> registration_order_events(
       });
   std::vector<PlanEvent> again;
   for (const int group : tied) {
-    again.push_back({Kind::kTouch, {group}, false});
-    again.push_back({Kind::kTouch, {group}, true});
+    again.push_back({EventKind::kTouch, {group}, false});
+    again.push_back({EventKind::kTouch, {group}, true});
   }
   events.insert(backward, again.begin(), again.end());
   return events;

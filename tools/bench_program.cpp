@@ -17,6 +17,8 @@ namespace {
 
 constexpr double kMebi = 1 << 20;
 
+} // namespace
+
 int run_bench(int argc, char** argv) {
   CLI::App app(
       "Measures memory, disk and device bandwidths, and predicts the step time "
@@ -63,7 +65,7 @@ int run_bench(int argc, char** argv) {
   // The device's part is short: a copy of a few hundred MiB says it all.
   findings.devices =
       measure_devices(static_cast<int64_t>(array_mib * kMebi), seconds / 6);
-  HostMemoryOptions memory;
+  HostBandwidthOptions memory;
   memory.array_bytes = static_cast<size_t>(array_mib * kMebi);
   memory.seconds = seconds / 3;
   findings.nodes = measure_host_memory(memory);
@@ -84,10 +86,4 @@ int run_bench(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main([&] { return tessera::run_bench(argc, argv); });
-}

@@ -153,6 +153,8 @@ CLI::Option* add_choice(
       description + listed + ")");
 }
 
+} // namespace
+
 int run_convert(int argc, char** argv) {
   CLI::App app(
       "Writes a model's folder with other types, as GGUF, or with an adapter "
@@ -209,11 +211,4 @@ int run_convert(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main(
-      [&] { return tessera::run_convert(argc, argv); });
-}

@@ -109,6 +109,8 @@ void score(const Trained& trained) {
   }
 }
 
+} // namespace
+
 int run_eval(int argc, char** argv) {
   CLI::App app("Scores a trained model on held-out data", "tessera eval");
   std::string path;
@@ -131,10 +133,4 @@ int run_eval(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main([&] { return tessera::run_eval(argc, argv); });
-}

@@ -9,7 +9,7 @@
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/json_fields.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -209,6 +209,8 @@ class GivenOptions {
   std::vector<std::function<void(zoo::GenerateOptions&)>> takes_;
 };
 
+} // namespace
+
 int run_generate(int argc, char** argv) {
   CLI::App app(
       "Goes on with texts. What is not given here is as "
@@ -294,11 +296,4 @@ int run_generate(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main(
-      [&] { return tessera::run_generate(argc, argv); });
-}

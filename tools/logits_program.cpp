@@ -63,6 +63,8 @@ void write_logits(const LogitsArguments& arguments) {
   }
 }
 
+} // namespace
+
 int run_logits(int argc, char** argv) {
   CLI::App app(
       "Writes what a model computes, all tensors under transformers' names",
@@ -93,10 +95,4 @@ int run_logits(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main([&] { return tessera::run_logits(argc, argv); });
-}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Subcommands that are programs of their own, beside this one: those that need
+// The commands of tessera-run, a program beside this one: those that need
 // LibTorch, so that launching a job does not load it.
 
 #include "command.h"
@@ -17,11 +17,12 @@ namespace tessera {
 namespace {
 
 [[noreturn]] void replace_process(
-    const std::string& name,
+    const std::string& command,
     std::vector<std::string> arguments) {
   const auto program =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-  arguments.insert(arguments.begin(), program.string());
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+      "tessera-run";
+  arguments.insert(arguments.begin(), {program.string(), command});
   std::vector<char*> pointers;
   for (std::string& argument : arguments) {
     pointers.push_back(argument.data());
@@ -47,7 +48,7 @@ Command add_program_command(
   parser->prefix_command();
   parser->set_help_flag();
   return {parser, [parser, name]() -> int {
-            replace_process("tessera-" + name, parser->remaining());
+            replace_process(name, parser->remaining());
           }};
 }
 

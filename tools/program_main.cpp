@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// tessera-run COMMAND ARGUMENTS...: the commands that need LibTorch, in one
+// program. `tessera COMMAND` starts it.
 #include "program_main.h"
 #include "usage_error.h"
 
@@ -6,7 +8,39 @@
 
 #include <c10/util/Exception.h>
 
+#include <string_view>
+
 namespace tessera {
+
+namespace {
+
+struct RunCommand {
+  std::string_view name;
+  int (*run)(int argc, char** argv);
+};
+
+constexpr RunCommand kCommands[] = {
+    {"train", run_train},
+    {"eval", run_eval},
+    {"logits", run_logits},
+    {"generate", run_generate},
+    {"convert", run_convert},
+    {"bench", run_bench},
+};
+
+int run_command(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  for (const RunCommand& command : kCommands) {
+    if (command.name == name) {
+      return command.run(argc - 1, argv + 1);
+    }
+  }
+  log_error(
+      "tessera-run has no command '", name, "'; use it through `tessera`.");
+  return 2;
+}
+
+} // namespace
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   try {
@@ -17,15 +51,17 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-int guarded_main(const std::function<int()>& body) {
+} // namespace tessera
+
+// An exception becomes one line on standard error and exit code 1. LibTorch's
+// own errors are shown without their stack trace.
+int main(int argc, char** argv) {
   try {
-    return body();
+    return tessera::run_command(argc, argv);
   } catch (const c10::Error& error) {
-    log_error(error.what_without_backtrace());
+    tessera::log_error(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    log_error(error.what());
+    tessera::log_error(error.what());
   }
   return 1;
 }
-
-} // namespace tessera

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the programs behind the subcommands share.
+// The commands of tessera-run: those that need LibTorch.
 
 #include <CLI/CLI.hpp>
 
-#include <functional>
 #include <optional>
 
 namespace tessera {
@@ -13,8 +12,12 @@ namespace tessera {
 /// help was asked for (0) or the usage is wrong (2).
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
-/// Runs a program's body: an exception becomes one line on standard error and
-/// exit code 1. LibTorch's own errors are shown without their stack trace.
-int guarded_main(const std::function<int()>& body);
+/// The bodies of the commands. Each returns the exit code of its process.
+int run_train(int argc, char** argv);
+int run_eval(int argc, char** argv);
+int run_logits(int argc, char** argv);
+int run_generate(int argc, char** argv);
+int run_convert(int argc, char** argv);
+int run_bench(int argc, char** argv);
 
 } // namespace tessera

@@ -9,8 +9,6 @@
 
 namespace tessera {
 
-namespace {
-
 int run_train(int argc, char** argv) {
   CLI::App app(
       "Trains a classifier of texts, a language model, or any model of the zoo "
@@ -31,10 +29,4 @@ int run_train(int argc, char** argv) {
   return 0;
 }
 
-} // namespace
-
 } // namespace tessera
-
-int main(int argc, char** argv) {
-  return tessera::guarded_main([&] { return tessera::run_train(argc, argv); });
-}

@@ -36,7 +36,7 @@ PartRows rows_of(
 }
 
 /// Elements in the whole, seen as a table of rows of some pitch.
-struct Block {
+struct ElementBlock {
   int64_t row;
   int64_t rows;
   int64_t column;
@@ -54,7 +54,7 @@ void add_blocks(
     int64_t from,
     int64_t numel,
     int64_t at,
-    std::vector<Block>& blocks) {
+    std::vector<ElementBlock>& blocks) {
   const auto add = [&](int64_t rows, int64_t skipped, int64_t taken) {
     if (rows > 0 && taken > 0) {
       blocks.push_back(
@@ -72,11 +72,11 @@ void add_blocks(
   add(1, 0, numel);
 }
 
-std::vector<Block> blocks_of(
+std::vector<ElementBlock> blocks_of(
     const PartRows& part,
     const PartStretch& stretch,
     int64_t pitch) {
-  std::vector<Block> blocks;
+  std::vector<ElementBlock> blocks;
   if (part.pitch == pitch) {
     add_blocks(part.start, part.row, stretch.offset, stretch.numel, 0, blocks);
   } else if (part.pitch == 0) {
@@ -129,9 +129,9 @@ std::vector<CommonRuns> common_runs(
     pitch = rows.pitch > 0 ? std::min(pitch, rows.pitch) : pitch;
   }
   std::vector<CommonRuns> common;
-  const std::vector<Block> b_blocks = blocks_of(b_rows, b, pitch);
-  for (const Block& x : blocks_of(a_rows, a, pitch)) {
-    for (const Block& y : b_blocks) {
+  const std::vector<ElementBlock> b_blocks = blocks_of(b_rows, b, pitch);
+  for (const ElementBlock& x : blocks_of(a_rows, a, pitch)) {
+    for (const ElementBlock& y : b_blocks) {
       const int64_t row = std::max(x.row, y.row);
       const int64_t rows = std::min(x.row + x.rows, y.row + y.rows) - row;
       const int64_t column = std::max(x.column, y.column);

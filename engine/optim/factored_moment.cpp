@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 /// A stretch of a stack as rows: whole ones, or a part of a single one.
-struct Block {
+struct MomentBlock {
   at::Tensor values; ///< [rows, columns of the block]
   int64_t row = 0; ///< the first one, counted over all matrices
   int64_t column = 0;
@@ -26,7 +26,7 @@ void for_each_block(
     const FactoredShape& shape,
     const at::Tensor& values,
     int64_t offset,
-    const std::function<void(const Block&)>& body) {
+    const std::function<void(const MomentBlock&)>& body) {
   const int64_t end = offset + values.numel();
   for (int64_t at = offset; at < end;) {
     const int64_t row = at / shape.columns;
@@ -74,7 +74,7 @@ void FactoredShape::add_sums(
     const at::Tensor& values,
     int64_t offset,
     const at::Tensor& sums) const {
-  for_each_block(*this, values, offset, [&](const Block& block) {
+  for_each_block(*this, values, offset, [&](const MomentBlock& block) {
     sums.narrow(0, block.row, block.values.size(0))
         .add_(block.values.sum(1, false, at::kDouble).cpu());
     const int64_t matrix = block.row / rows;
@@ -103,7 +103,7 @@ void FactoredShape::divide_by_root(
       (all_rows / all_rows.mean(1, /*keepdim=*/true)).sqrt_().view({-1});
   const at::Tensor column_roots =
       factors.narrow(0, matrices * rows, matrices * columns).sqrt();
-  for_each_block(*this, values, offset, [&](const Block& block) {
+  for_each_block(*this, values, offset, [&](const MomentBlock& block) {
     const int64_t matrix = block.row / rows;
     block.values.div_(
         row_roots.narrow(0, block.row, block.values.size(0)).unsqueeze(1));

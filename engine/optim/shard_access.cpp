@@ -12,10 +12,6 @@ namespace tessera {
 
 namespace {
 
-bool is_narrow(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 || dtype == at::kHalf;
-}
-
 /// Spans may cover what lies between runs too.
 bool cover(
     const std::vector<FlatSpan>& spans,
@@ -56,7 +52,7 @@ bool ShardAccess::rounds() const {
 }
 
 at::ScalarType ShardAccess::gradient_dtype() const {
-  return is_narrow(bucket_.dtype()) ? bucket_.dtype() : dtype();
+  return is_low_precision(bucket_.dtype()) ? bucket_.dtype() : dtype();
 }
 
 int64_t ShardAccess::stage_bytes() const {

@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 // State begins at a multiple of so many elements for every parameter.
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kStateAlignment = 16;
 
 int64_t size_of(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
@@ -45,7 +45,7 @@ bool is_trainable(const GroupSpec& group) {
 bool has_own_master(const GroupSpec& group, const PrecisionPolicy& precision) {
   const at::ScalarType dtype = group.parameters.front().dtype;
   return is_trainable(group) && precision.master_weights &&
-         (dtype == at::kHalf || dtype == at::kBFloat16);
+         is_low_precision(dtype);
 }
 
 at::ScalarType state_dtype(const GroupSpec& group) {
@@ -92,7 +92,7 @@ StateNeeds state_needs(
                                  ? HostMemory::rounded(4 * numel)
                                  : 0;
   const int64_t moment = HostMemory::rounded(
-      (numel + kAlignment * count) *
+      (numel + kStateAlignment * count) *
       (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;

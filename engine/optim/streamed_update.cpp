@@ -8,12 +8,12 @@ namespace tessera {
 namespace {
 
 /// Where a tensor in a buffer may begin, in bytes.
-constexpr int64_t kAlignment = 256;
+constexpr int64_t kRunAlignment = 256;
 /// Stretches of a run that is cut are multiples of this in elements.
 constexpr int64_t kCut = 16;
 
 int64_t rounded(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
 }
 
 /// The tensors of a run that pass, in their order in a buffer.
@@ -31,7 +31,7 @@ int64_t fitting(const StreamedRun& run, int64_t rest, int64_t room) {
   for (const at::Tensor* tensor : passing(run)) {
     if (tensor->defined()) {
       per_element += static_cast<int64_t>(tensor->itemsize());
-      room -= kAlignment;
+      room -= kRunAlignment;
     }
   }
   if (per_element == 0) {
@@ -59,8 +59,8 @@ int64_t StreamedUpdate::bytes_for(
     int64_t runs,
     int64_t limit_bytes) {
   // Three tensors of every run are aligned.
-  const int64_t whole = rounded(bytes) + 3 * kAlignment * runs;
-  const int64_t limit = limit_bytes / kBuffers / kAlignment * kAlignment;
+  const int64_t whole = rounded(bytes) + 3 * kRunAlignment * runs;
+  const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
   return bytes > 0 ? kBuffers * std::min(whole, limit) : 0;
 }
 

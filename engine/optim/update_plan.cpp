@@ -47,16 +47,13 @@ UpdateSample sample_of(
     const ParamGroup& group,
     const GradientBucket& bucket,
     const OptimizerOptions& optimizer) {
-  const auto is_narrow = [](at::ScalarType dtype) {
-    return dtype == at::kBFloat16 || dtype == at::kHalf;
-  };
   UpdateSample sample;
   sample.rule =
       settings_for(optimizer, group.parameters().front().record.names).rule;
   sample.master = master_type(group);
-  sample.gradient = is_narrow(bucket.dtype()) ? bucket.dtype() : sample.master;
+  sample.gradient = is_low_precision(bucket.dtype()) ? bucket.dtype() : sample.master;
   sample.moment = optimizer.moment_dtype.value_or(sample.master);
-  if (is_narrow(group.dtype())) {
+  if (is_low_precision(group.dtype())) {
     sample.low_precision = group.dtype();
   }
   return sample;

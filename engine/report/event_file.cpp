@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 constexpr std::string_view kSuffix = ".tessera";
 
-[[noreturn]] void fail(const std::filesystem::path& path) {
+[[noreturn]] void fail_event(const std::filesystem::path& path) {
   const int code = errno;
   TESSERA_FAIL(
       "cannot write the event file '",
@@ -137,7 +137,7 @@ EventFileWriter::EventFileWriter(
       break;
     }
     if (errno != EEXIST) {
-      fail(path_);
+      fail_event(path_);
     }
   }
   try {
@@ -185,7 +185,7 @@ void EventFileWriter::write_record(const std::string& event) {
     const ssize_t count =
         ::write(fd_, record.data() + done, record.size() - done);
     if (count < 0 && errno != EINTR) {
-      fail(path_);
+      fail_event(path_);
     }
     done += count < 0 ? 0 : static_cast<size_t>(count);
   }

@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-[[noreturn]] void fail(const std::filesystem::path& path) {
+[[noreturn]] void fail_metrics(const std::filesystem::path& path) {
   const int code = errno;
   TESSERA_FAIL(
       "cannot write the metrics file '",
@@ -38,7 +38,7 @@ JsonLinesWriter::JsonLinesWriter(std::filesystem::path path, Mode mode)
   fd_ = ::open(
       path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | fresh, 0666);
   if (fd_ < 0) {
-    fail(path_);
+    fail_metrics(path_);
   }
   try {
     cut_torn_line();
@@ -66,7 +66,7 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   while (done < line.size()) {
     const ssize_t count = ::write(fd_, line.data() + done, line.size() - done);
     if (count < 0 && errno != EINTR) {
-      fail(path_);
+      fail_metrics(path_);
     }
     done += count < 0 ? 0 : static_cast<size_t>(count);
   }
@@ -76,7 +76,7 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
 void JsonLinesWriter::cut_torn_line() {
   struct stat status {};
   if (::fstat(fd_, &status) != 0) {
-    fail(path_);
+    fail_metrics(path_);
   }
   std::array<char, 4096> block;
   off_t end = status.st_size;
@@ -86,7 +86,7 @@ void JsonLinesWriter::cut_torn_line() {
     const ssize_t count =
         ::pread(fd_, block.data(), static_cast<size_t>(end - begin), begin);
     if (count < 0) {
-      fail(path_);
+      fail_metrics(path_);
     }
     const std::string_view text(block.data(), static_cast<size_t>(count));
     const size_t newline = text.rfind('\n');
@@ -97,7 +97,7 @@ void JsonLinesWriter::cut_torn_line() {
     end = begin;
   }
   if (end != status.st_size && ::ftruncate(fd_, end) != 0) {
-    fail(path_);
+    fail_metrics(path_);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/shm_backend.h"
+#include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -47,14 +48,6 @@ std::string host_identity() {
   processes.resize(length > 0 ? static_cast<size_t>(length) : 0);
   return std::string(host.c_str()) + " (boot " + boot + ", user " +
          std::to_string(::geteuid()) + ", " + processes + ")";
-}
-
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-std::string to_text(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
 }
 
 struct Statement {

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/nccl_registry.h"
+#include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/log.h"
 
 #include <map>
@@ -10,14 +11,6 @@
 namespace tessera {
 
 namespace {
-
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-std::string to_text(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
 
 /// What rank 0 has found out about the devices of all ranks.
 std::string shared_devices(

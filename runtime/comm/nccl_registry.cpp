@@ -9,12 +9,12 @@ namespace tessera {
 namespace {
 
 // One plugin serves the process; it registers before any group is made.
-NcclFunctions registered;
+NcclFunctions nccl_functions;
 
 const NcclFunctions& functions_for_device(int device_index) {
   const CudaBackend& cuda = load_cuda_backend();
   TESSERA_CHECK(
-      cuda.loaded && registered.make_backend != nullptr,
+      cuda.loaded && nccl_functions.make_backend != nullptr,
       "a communicator for CUDA tensors needs a CUDA device: ",
       cuda.reason,
       ". Keep the model on the CPU, or mend what is named here.");
@@ -26,13 +26,13 @@ const NcclFunctions& functions_for_device(int device_index) {
       cuda.device_count,
       " on this machine; move the module to one of them, e.g. with "
       "module.to(tessera::world().device())");
-  return registered;
+  return nccl_functions;
 }
 
 } // namespace
 
 void register_nccl_backend(const NcclFunctions& functions) {
-  registered = functions;
+  nccl_functions = functions;
 }
 
 std::string cuda_device_identity(int device_index) {

@@ -51,4 +51,12 @@ std::string nearest_name(
   return best == nullptr ? std::string() : *best;
 }
 
+std::string join_names(std::span<const std::string> names) {
+  std::string list;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  return list;
+}
+
 } // namespace tessera

@@ -19,4 +19,7 @@ std::string nearest_name(
     std::string_view name,
     std::span<const std::string> candidates);
 
+/// "a, b, c".
+std::string join_names(std::span<const std::string> names);
+
 } // namespace tessera

@@ -8,25 +8,25 @@ namespace tessera {
 namespace {
 
 // One plugin serves the process; it registers before any kernel is asked for.
-UpdateCudaFunctions registered;
-PackCudaFunction registered_pack = nullptr;
+UpdateCudaFunctions update_functions;
+PackCudaFunction pack_function = nullptr;
 
 } // namespace
 
 void register_update_cuda(const UpdateCudaFunctions& functions) {
-  registered = functions;
+  update_functions = functions;
 }
 
 const UpdateCudaFunctions& update_cuda_functions() {
   TESSERA_CHECK(
-      std::get<0>(registered) != nullptr,
+      std::get<0>(update_functions) != nullptr,
       "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be "
       "updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
-  return registered;
+  return update_functions;
 }
 
 void register_pack_cuda(PackCudaFunction function) {
-  registered_pack = function;
+  pack_function = function;
 }
 
 void pack_cuda(
@@ -34,11 +34,11 @@ void pack_cuda(
     ElementType target_type,
     double factor) {
   TESSERA_CHECK(
-      registered_pack != nullptr,
+      pack_function != nullptr,
       "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA "
       "parameters cannot be collected; build with -DTESSERA_CUDA=ON and call "
       "tessera::init() first");
-  registered_pack(shards, target_type, factor);
+  pack_function(shards, target_type, factor);
 }
 
 } // namespace tessera

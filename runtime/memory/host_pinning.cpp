@@ -6,16 +6,16 @@ namespace tessera {
 namespace {
 
 // One plugin serves the process; it registers before any memory is pinned.
-HostPinning registered;
+HostPinning pinning_functions;
 
 } // namespace
 
 void register_host_pinning(const HostPinning& functions) {
-  registered = functions;
+  pinning_functions = functions;
 }
 
 const HostPinning& host_pinning() {
-  return registered;
+  return pinning_functions;
 }
 
 } // namespace tessera

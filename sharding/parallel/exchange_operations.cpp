@@ -67,7 +67,7 @@ at::Tensor parts_exchanged(
 
 at::Tensor rows_exchanged(
     const at::Tensor& rows,
-    const RowExchange& exchange,
+    const RowCounts& exchange,
     Communicator& group) {
   std::vector<int64_t> sizes = rows.sizes().vec();
   sizes[0] = 1;
@@ -113,7 +113,7 @@ at::Tensor all_to_all_parts(
 
 at::Tensor all_to_all_rows(
     const at::Tensor& rows,
-    const RowExchange& exchange,
+    const RowCounts& exchange,
     Communicator& group) {
   const int64_t sent = sum_of(exchange.sent);
   TESSERA_CHECK(
@@ -131,7 +131,7 @@ at::Tensor all_to_all_rows(
       [&group, exchange](const at::Tensor& tensor) {
         return rows_exchanged(tensor, exchange, group);
       },
-      [&group, back = RowExchange{exchange.taken, exchange.sent}](
+      [&group, back = RowCounts{exchange.taken, exchange.sent}](
           const at::Tensor& gradient) {
         return rows_exchanged(gradient, back, group);
       });

@@ -26,7 +26,7 @@ at::Tensor all_to_all_parts(
     Communicator& group);
 
 /// How many rows of a tensor go where in an all-to-all.
-struct RowExchange {
+struct RowCounts {
   std::vector<int64_t> sent; ///< to each rank
   std::vector<int64_t> taken; ///< from each rank
 };
@@ -38,7 +38,7 @@ struct RowExchange {
 /// @throws tessera::Error when the tensor has other than the sent rows.
 at::Tensor all_to_all_rows(
     const at::Tensor& rows,
-    const RowExchange& exchange,
+    const RowCounts& exchange,
     Communicator& group);
 
 } // namespace tessera

@@ -86,7 +86,7 @@ at::Tensor apply_elsewhere(
   // By rank and local expert, as rows arrive; on the host.
   const at::Tensor both =
       at::stack({sent, taken}).to(at::kCPU).view({2, ranks, local});
-  const RowExchange there{
+  const RowCounts there{
       numbers_in(both[0].sum(1)), numbers_in(both[1].sum(1))};
   const at::Tensor arrived = all_to_all_rows(rows, there, group);
 

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -26,8 +27,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kSetup = "setup";
-constexpr const char* kWhat = "ring attention";
+constexpr const char* kRingSetup = "setup";
+constexpr const char* kRingAttention = "ring attention";
 
 struct RingSetup : torch::CustomClassHolder {
   RingSetup(RingChannels& ring, const RingAttentionOptions& options)
@@ -43,11 +44,11 @@ class Shift {
     const int next = (ring.index() + 1) % ring.size();
     const int before = (ring.index() + ring.size() - 1) % ring.size();
     for (const at::Tensor& tensor : tensors) {
-      pending_.push_back(ring.send(tensor, next, kWhat));
+      pending_.push_back(ring.send(tensor, next, kRingAttention));
     }
     for (const at::Tensor& tensor : tensors) {
       arriving_.push_back(at::empty_like(tensor));
-      pending_.push_back(ring.receive(arriving_.back(), before, kWhat));
+      pending_.push_back(ring.receive(arriving_.back(), before, kRingAttention));
     }
   }
 
@@ -129,10 +130,6 @@ at::Tensor weight_of(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).exp_().masked_fill_(a.isneginf(), 0);
 }
 
-at::ScalarType precise(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 double scale_of(const RingSetup& setup, const at::Tensor& query) {
   return setup.options.scale.value_or(
       1 / std::sqrt(static_cast<double>(query.size(3))));
@@ -166,7 +163,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
       const at::Tensor& key,
       const at::Tensor& value,
       const c10::intrusive_ptr<RingSetup>& setup) {
-    const auto dtype = precise(query.scalar_type());
+    const auto dtype = at::toOpMathType(query.scalar_type());
     const int64_t kv_heads = key.size(1);
     const double scale = scale_of(*setup, query);
     const at::Tensor wide = query.to(dtype);
@@ -205,7 +202,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
         });
     const at::Tensor rounded = result.to(query.scalar_type());
     context->save_for_backward({query, key, value, rounded, lse});
-    context->saved_data[kSetup] = c10::IValue::make_capsule(setup);
+    context->saved_data[kRingSetup] = c10::IValue::make_capsule(setup);
     return rounded;
   }
 
@@ -218,8 +215,8 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
         "create_graph.");
     const auto saved = context->get_saved_variables();
     const auto setup = c10::static_intrusive_pointer_cast<RingSetup>(
-        context->saved_data[kSetup].toCapsule());
-    const auto dtype = precise(saved[0].scalar_type());
+        context->saved_data[kRingSetup].toCapsule());
+    const auto dtype = at::toOpMathType(saved[0].scalar_type());
     const at::Tensor query = saved[0].to(dtype);
     const at::Tensor& lse = saved[4];
     const at::Tensor gradient = gradients[0].to(dtype);

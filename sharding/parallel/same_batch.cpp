@@ -17,7 +17,7 @@ namespace tessera {
 
 namespace {
 
-constexpr const char* kWhat = "one batch for all ranks of a group";
+constexpr const char* kSameBatch = "one batch for all ranks of a group";
 
 /// A hash of everything that should be the same.
 int64_t digest_of(const std::vector<at::Tensor>& batch) {
@@ -38,7 +38,7 @@ void check_same_batch(
     Communicator& group) {
   const at::Tensor mine = at::full({1}, digest_of(batch), at::kLong);
   const at::Tensor all = at::empty({group.size()}, at::kLong);
-  group.all_gather(all, mine, kWhat).wait();
+  group.all_gather(all, mine, kSameBatch).wait();
   std::string others;
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank].item<int64_t>() != all[0].item<int64_t>()) {
@@ -70,7 +70,7 @@ void broadcast_batch(
         tensor.strides(),
         ".");
     // Not every backend knows every type.
-    group.broadcast(tensor.view({-1}).view(at::kByte), 0, kWhat).wait();
+    group.broadcast(tensor.view({-1}).view(at::kByte), 0, kSameBatch).wait();
   }
 }
 

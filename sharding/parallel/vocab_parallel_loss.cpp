@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/vocab_range.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/logsumexp.h>
@@ -22,7 +23,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kSetup = "setup";
+constexpr const char* kLossSetup = "setup";
 // Of rows that are worked on at a time, in elements.
 constexpr int64_t kBlockNumel = int64_t{1} << 20;
 
@@ -49,10 +50,6 @@ void for_row_blocks(const at::Tensor& logits, const Work& work) {
   }
 }
 
-at::ScalarType precise(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 /// What the loss is made of, for each token: [tokens] each.
 struct RowSums {
   at::Tensor lse;
@@ -64,7 +61,7 @@ RowSums sums_over_ranks(
     const at::Tensor& logits,
     const OwnTokens& targets,
     LossSetup& setup) {
-  const auto options = logits.options().dtype(precise(logits.scalar_type()));
+  const auto options = logits.options().dtype(at::toOpMathType(logits.scalar_type()));
   const at::Tensor mine = at::zeros({3, logits.size(0)}, options);
   for_row_blocks(logits, [&](int64_t first, int64_t count) {
     const at::Tensor rows = logits.narrow(0, first, count).to(options.dtype());
@@ -119,7 +116,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       weight /= weight.sum();
     }
     context->save_for_backward({logits, target, sums.lse, weight});
-    context->saved_data[kSetup] = c10::IValue::make_capsule(setup);
+    context->saved_data[kLossSetup] = c10::IValue::make_capsule(setup);
     switch (options.reduction) {
       case LossReduction::kNone:
         return loss;
@@ -143,7 +140,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
     const at::Tensor& target = saved[1];
     const at::Tensor& lse = saved[2];
     const auto setup = c10::static_intrusive_pointer_cast<LossSetup>(
-        context->saved_data[kSetup].toCapsule());
+        context->saved_data[kLossSetup].toCapsule());
     const double smooth = setup->options.label_smoothing;
     const double spread = smooth / static_cast<double>(setup->vocab.size());
     const OwnTokens own = own_tokens(target, setup->vocab, setup->group.rank());

@@ -182,7 +182,7 @@ std::vector<size_t> thread_counts(size_t cores) {
 } // namespace
 
 std::vector<NumaNodeBandwidth> measure_host_memory(
-    const HostMemoryOptions& options) {
+    const HostBandwidthOptions& options) {
   const Topology topology = load_topology();
   std::vector<hwloc_obj_t> nodes;
   size_t rounds = 0;

@@ -25,7 +25,7 @@ struct NumaNodeBandwidth {
   std::vector<MemoryBandwidth> by_threads; ///< ascending in threads
 };
 
-struct HostMemoryOptions {
+struct HostBandwidthOptions {
   /// Of each of the four arrays; more than the caches hold.
   size_t array_bytes = size_t{256} << 20;
   double seconds = 4; ///< for all nodes
@@ -34,6 +34,6 @@ struct HostMemoryOptions {
 /// Measures with 1, 2, 4, ... threads, one a core, up to all cores of a node,
 /// bound to the node with their memory. Blocks.
 std::vector<NumaNodeBandwidth> measure_host_memory(
-    const HostMemoryOptions& options);
+    const HostBandwidthOptions& options);
 
 } // namespace tessera

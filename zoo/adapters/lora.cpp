@@ -10,7 +10,7 @@
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_record.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <set>

@@ -8,7 +8,7 @@
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/generation/next_token.h"
 
+#include "tessera/zoo/generation/score_rules.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 
@@ -10,11 +12,9 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
 /// Scores below the row's `limit` [B, 1] become impossible.
 void drop_below(at::Tensor& scores, const at::Tensor& limit) {
-  scores.masked_fill_(scores.lt(limit), kNever);
+  scores.masked_fill_(scores.lt(limit), kImpossible);
 }
 
 } // namespace
@@ -47,12 +47,12 @@ void NextToken::keep_likeliest(at::Tensor& scores) const {
     at::Tensor drops = sorted.softmax(1).cumsum(1).le(1 - options_.top_p);
     drops.select(1, -1).fill_(false);
     scores.masked_fill_(
-        torch::zeros_like(drops).scatter(1, order, drops), kNever);
+        torch::zeros_like(drops).scatter(1, order, drops), kImpossible);
   }
   if (options_.min_p > 0) {
     const at::Tensor chances = scores.softmax(1);
     scores.masked_fill_(
-        chances.lt(chances.amax(1, true) * options_.min_p), kNever);
+        chances.lt(chances.amax(1, true) * options_.min_p), kImpossible);
   }
 }
 

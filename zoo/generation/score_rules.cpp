@@ -6,13 +6,10 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <limits>
 
 namespace tessera::zoo {
 
 namespace {
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 void penalise(
     double penalty,
@@ -47,7 +44,7 @@ void forbid_repeats(
     const int64_t* last = text + length - (size - 1);
     for (const int64_t* at = text; at + size <= text + length; ++at) {
       if (std::equal(last, text + length, at)) {
-        scores[row][at[size - 1]].fill_(kNever);
+        scores[row][at[size - 1]].fill_(kImpossible);
       }
     }
   }
@@ -76,7 +73,7 @@ void apply_score_rules(
         scores.size(1),
         " tokens");
     if (written < options.min_new_tokens) {
-      scores.select(1, end).fill_(kNever);
+      scores.select(1, end).fill_(kImpossible);
     }
   }
 }

@@ -7,8 +7,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace tessera::zoo {
+
+/// The score of a token that must not come next.
+inline constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
 /// Changes scores as transformers' generate() does, in its order: a penalty of
 /// tokens that were there, tokens that would repeat a row of them, and ends

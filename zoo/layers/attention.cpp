@@ -16,7 +16,7 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr int64_t kMostFeatures = int64_t{1} << 30;
+constexpr int64_t kMostAttentionFeatures = int64_t{1} << 30;
 
 /// [B, S, heads * n] to [B, heads, S, n].
 at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
@@ -54,8 +54,8 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
     options.head_features = options.features / options.heads;
   }
   TESSERA_CHECK(
-      options.heads <= kMostFeatures &&
-          options.head_features <= kMostFeatures / options.heads,
+      options.heads <= kMostAttentionFeatures &&
+          options.head_features <= kMostAttentionFeatures / options.heads,
       "attention has ",
       options.heads,
       " heads of ",

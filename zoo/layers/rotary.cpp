@@ -14,7 +14,7 @@ namespace tessera::zoo {
 namespace {
 
 /// Of a head; more is damage, and frequencies are computed for all of them.
-constexpr int64_t kMostFeatures = 1 << 16;
+constexpr int64_t kMostRotaryFeatures = 1 << 16;
 
 /// [features / 2]: 2i / features.
 at::Tensor exponents(const RotaryOptions& options) {
@@ -95,11 +95,11 @@ double yarn_amplitude(const RotaryScaling& scaling) {
 void check(const RotaryOptions& options) {
   TESSERA_CHECK(
       options.features >= 2 && options.features % 2 == 0 &&
-          options.features <= kMostFeatures,
+          options.features <= kMostRotaryFeatures,
       "rotary positions rotate ",
       options.features,
       " features of a head; they must be an even number up to ",
-      kMostFeatures);
+      kMostRotaryFeatures);
   TESSERA_CHECK(
       options.base > 1, "the rotary base is ", options.base, ", not above 1");
   const RotaryScaling& scaling = options.scaling;

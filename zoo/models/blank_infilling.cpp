@@ -9,7 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig blank_infilling_config(const ConfigFields& fields) {
   fields.require_only("relative_encoding", false);
   fields.require_only("block_position_encoding", true);
   const int64_t features = fields.size({"hidden_size"});
@@ -54,7 +54,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable blank_infilling_names() {
   return {
       .prefix = "glm.",
       .base = {
@@ -85,8 +85,8 @@ std::vector<Architecture> blank_infilling_architectures() {
                          .base = "GLMModel",
                          .causal_lm = "GLMForConditionalGeneration",
                          .sequence_classification = "",
-                         .config = config,
-                         .names = names})
+                         .config = blank_infilling_config,
+                         .names = blank_infilling_names})
       .architectures;
 }
 

@@ -8,7 +8,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig chatglm_config(const ConfigFields& fields) {
   fields.require_only("rmsnorm", true);
   fields.require_only("apply_residual_connection_post_layernorm", false);
   fields.require_only("multi_query_attention", true);
@@ -63,7 +63,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable chatglm_names() {
   return {
       .prefix = "transformer.",
       .base =
@@ -94,8 +94,8 @@ ModelFamily chatglm_family() {
        .base = "ChatGLMModel",
        .causal_lm = "ChatGLMForConditionalGeneration",
        .sequence_classification = "",
-       .config = config,
-       .names = names,
+       .config = chatglm_config,
+       .names = chatglm_names,
        .head = "transformer.output_layer"});
   // Published folders name this one, whose head is inside of it.
   family.architectures[1].make = family.architectures[0].make;

@@ -49,14 +49,6 @@ std::string shown(FieldNames names) {
   return text + "'";
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + name;
-  }
-  return text;
-}
-
 RotaryScalingKind scaling_kind(
     const std::string& name,
     const std::string& origin) {
@@ -199,7 +191,7 @@ std::string ConfigFields::activation(
         " is '",
         name,
         "', an activation that is not implemented; ",
-        nearest.empty() ? "there are " + listed(known)
+        nearest.empty() ? "there are " + join_names(known)
                         : "the nearest is '" + nearest + "'");
   }
   return name;

@@ -168,7 +168,7 @@ class Cpm1 : public Model {
   Linear head_;
 };
 
-NameTable names(bool has_head) {
+NameTable cpm1_names(bool has_head) {
   NameTable table{
       .prefix = "cpm1.",
       .base =
@@ -192,7 +192,7 @@ MakeModel make(bool has_head) {
         has_head,
         context,
         std::move(json),
-        names(has_head));
+        cpm1_names(has_head));
   };
 }
 

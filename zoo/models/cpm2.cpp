@@ -10,12 +10,12 @@ namespace tessera::zoo {
 
 namespace {
 
-EncoderDecoderConfig config(const ConfigFields& fields) {
+EncoderDecoderConfig cpm2_config(const ConfigFields& fields) {
   fields.require_only("tie_word_embeddings", false);
   return cpm_like_config(fields);
 }
 
-NameTable names() {
+NameTable cpm2_names() {
   NameTable table{
       .prefix = "cpm2.",
       .base =
@@ -32,7 +32,7 @@ NameTable names() {
 }
 
 NameTable base_names() {
-  NameTable table = names();
+  NameTable table = cpm2_names();
   table.is_base = true;
   return table;
 }
@@ -44,9 +44,9 @@ ModelFamily cpm2_family() {
       "cpm2",
       {{"CPM2ForLM",
         make_encoder_decoder(
-            config, names, EncoderDecoderHead::kLanguageModel)},
+            cpm2_config, cpm2_names, EncoderDecoderHead::kLanguageModel)},
        {"CPM2",
-        make_encoder_decoder(config, base_names, EncoderDecoderHead::kBase)}}};
+        make_encoder_decoder(cpm2_config, base_names, EncoderDecoderHead::kBase)}}};
 }
 
 } // namespace tessera::zoo

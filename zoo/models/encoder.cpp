@@ -6,7 +6,7 @@
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <utility>
 

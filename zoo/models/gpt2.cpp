@@ -9,7 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig gpt2_config(const ConfigFields& fields) {
   fields.require_only("add_cross_attention", false);
   const int64_t features = fields.size({"n_embd", "hidden_size"});
   const int64_t count = fields.count({"n_layer", "num_hidden_layers"});
@@ -62,7 +62,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable gpt2_names() {
   constexpr auto kConv1d = NameRule::kTransposed;
   return {
       .prefix = "transformer.",
@@ -94,8 +94,8 @@ ModelFamily gpt2_family() {
        .sequence_classification = "GPT2ForSequenceClassification",
        .token_classification = "GPT2ForTokenClassification",
        .question_answering = "GPT2ForQuestionAnswering",
-       .config = config,
-       .names = names,
+       .config = gpt2_config,
+       .names = gpt2_names,
        .token_score = "classifier"});
 }
 

@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig gptj_config(const ConfigFields& fields) {
   const int64_t features = fields.size({"n_embd", "hidden_size"});
   const int64_t positions =
       fields.size({"n_positions", "max_position_embeddings"}, 2048);
@@ -66,7 +66,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable gptj_names() {
   return {
       .prefix = "transformer.",
       .base =
@@ -92,8 +92,8 @@ ModelFamily gptj_family() {
        .causal_lm = "GPTJForCausalLM",
        .sequence_classification = "GPTJForSequenceClassification",
        .question_answering = "GPTJForQuestionAnswering",
-       .config = config,
-       .names = names});
+       .config = gptj_config,
+       .names = gptj_names});
 }
 
 } // namespace tessera::zoo

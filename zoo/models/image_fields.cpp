@@ -11,7 +11,7 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr int64_t kMostPixels = 65536;
+constexpr int64_t kMostImagePixels = 65536;
 constexpr int64_t kMostPatchPixels = 1024;
 constexpr int64_t kMostChannels = 1024;
 constexpr size_t kMostNumbers = 16;
@@ -71,7 +71,7 @@ PatchEmbeddingOptions patch_fields(
       "; it can be ",
       kMostChannels,
       " at most");
-  options.image = size_field(fields, "image_size", image_size, kMostPixels);
+  options.image = size_field(fields, "image_size", image_size, kMostImagePixels);
   options.patch =
       size_field(fields, "patch_size", patch_size, kMostPatchPixels);
   options.deviation = fields.deviation({"initializer_range"});

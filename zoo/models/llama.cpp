@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig llama_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
   set_attention_bias(decoder, bias, bias);
@@ -17,7 +17,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable llama_names() {
   return llama_like_names();
 }
 
@@ -31,8 +31,8 @@ ModelFamily llama_family() {
        .sequence_classification = "LlamaForSequenceClassification",
        .token_classification = "LlamaForTokenClassification",
        .question_answering = "LlamaForQuestionAnswering",
-       .config = config,
-       .names = names,
+       .config = llama_config,
+       .names = llama_names,
        .answers_prefix = "transformer."});
 }
 

@@ -36,7 +36,7 @@ struct TypeNames {
 };
 
 /// GPT-2 and GPT-J.
-TypeNames gpt_names(const char* type) {
+TypeNames gpt_keys(const char* type) {
   return {
       .model_type = type,
       .inner = "n_inner",
@@ -46,15 +46,15 @@ TypeNames gpt_names(const char* type) {
       .dropouts = {"attn_pdrop", "resid_pdrop"}};
 }
 
-TypeNames gptj_names() {
-  TypeNames names = gpt_names("gptj");
+TypeNames gptj_keys() {
+  TypeNames names = gpt_keys("gptj");
   names.attention_bias = false;
   names.position_kind = "rotary";
   return names;
 }
 
 /// BERT, RoBERTa and Longformer.
-TypeNames bert_names(const char* type, const std::vector<Renamed>& more = {}) {
+TypeNames bert_keys(const char* type, const std::vector<Renamed>& more = {}) {
   return {
       .model_type = type,
       .inner = "intermediate_size",
@@ -66,7 +66,7 @@ TypeNames bert_names(const char* type, const std::vector<Renamed>& more = {}) {
       .more = more};
 }
 
-TypeNames llama_names() {
+TypeNames llama_keys() {
   return {
       .model_type = "llama",
       .inner = "intermediate_size",
@@ -81,7 +81,7 @@ TypeNames llama_names() {
       .position_kind = "rotary"};
 }
 
-TypeNames opt_names() {
+TypeNames opt_keys() {
   return {
       .model_type = "opt",
       .inner = "ffn_dim",
@@ -93,7 +93,7 @@ TypeNames opt_names() {
 }
 
 /// T5, CPM-1 and CPM-2.
-TypeNames t5_names(const char* type) {
+TypeNames t5_keys(const char* type) {
   return {
       .model_type = type,
       .inner = "d_ff",
@@ -111,20 +111,20 @@ TypeNames t5_names(const char* type) {
 
 const TypeNames& names_of(const ConfigFields& fields) {
   static const std::vector<TypeNames> kTypes = {
-      bert_names("bert"),
-      t5_names("cpm1"),
-      t5_names("cpm2"),
-      gpt_names("gpt2"),
-      gptj_names(),
-      llama_names(),
-      bert_names(
+      bert_keys("bert"),
+      t5_keys("cpm1"),
+      t5_keys("cpm2"),
+      gpt_keys("gpt2"),
+      gptj_keys(),
+      llama_keys(),
+      bert_keys(
           "longformer",
           {{"attention_window", {"attention_window"}},
            {"sep_tok_id", {"sep_token_id"}},
            {"pad_token_id", {"pad_token_id"}}}),
-      opt_names(),
-      bert_names("roberta", {{"pad_token_id", {"pad_token_id"}}}),
-      t5_names("t5")};
+      opt_keys(),
+      bert_keys("roberta", {{"pad_token_id", {"pad_token_id"}}}),
+      t5_keys("t5")};
   const auto type = fields.get<std::string>({"model_type"}, "");
   std::string list;
   for (const TypeNames& one : kTypes) {

@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-DecoderConfig config(const ConfigFields& fields) {
+DecoderConfig opt_config(const ConfigFields& fields) {
   const int64_t features = fields.size({"hidden_size"});
   const bool bias = fields.get<bool>({"enable_bias"}, true);
   const bool pre_norm = fields.get<bool>({"do_layer_norm_before"}, true);
@@ -54,7 +54,7 @@ DecoderConfig config(const ConfigFields& fields) {
   return decoder;
 }
 
-NameTable names() {
+NameTable opt_names() {
   return {
       .prefix = "model.",
       .base = {
@@ -84,8 +84,8 @@ ModelFamily opt_family() {
        .causal_lm = "OPTForCausalLM",
        .sequence_classification = "OPTForSequenceClassification",
        .question_answering = "OPTForQuestionAnswering",
-       .config = config,
-       .names = names});
+       .config = opt_config,
+       .names = opt_names});
 }
 
 } // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

@@ -33,21 +33,13 @@ Families& families() {
   return all;
 }
 
-std::string listed(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) {
-    list += (list.empty() ? "" : ", ") + name;
-  }
-  return list;
-}
-
 const ModelFamily& family_of(const ConfigFields& fields) {
   const auto type = fields.get<std::string>({"model_type"}, "");
   TESSERA_CHECK(
       !type.empty(),
       fields.origin(),
       " lacks 'model_type', which says what model it is; known are ",
-      listed(registered_models()));
+      join_names(registered_models()));
   const auto found = families().find(type);
   TESSERA_CHECK(
       found != families().end(),
@@ -55,7 +47,7 @@ const ModelFamily& family_of(const ConfigFields& fields) {
       ": model_type '",
       type,
       "' is not implemented; known are ",
-      listed(registered_models()),
+      join_names(registered_models()),
       ". Others can be added with zoo::register_model().");
   return found->second;
 }
@@ -95,7 +87,7 @@ const Architecture& architecture_of(
       "implemented; of ",
       family.model_type,
       " there are ",
-      listed(names),
+      join_names(names),
       ": choose one with --architecture, model.architecture or, in a program, "
       "FromConfigOptions::architecture");
 }
@@ -191,7 +183,7 @@ std::string architecture_with_head(
       " there is no ...",
       head,
       ", only ",
-      listed(names),
+      join_names(names),
       "; use another model");
 }
 

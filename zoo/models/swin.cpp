@@ -14,21 +14,21 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr int64_t kMostFeatures = int64_t{1} << 24;
+constexpr int64_t kMostSwinFeatures = int64_t{1} << 24;
 constexpr int64_t kMostLayers = 10000;
-constexpr int64_t kMostPixels = 1024; // of a window or a stride
+constexpr int64_t kMostWindowPixels = 1024; // of a window or a stride
 
 int64_t bounded(const ConfigFields& fields, const char* name, int64_t usual) {
   const int64_t value = fields.size({name}, usual);
   TESSERA_CHECK(
-      value <= kMostPixels,
+      value <= kMostWindowPixels,
       fields.origin(),
       ": '",
       name,
       "' is ",
       value,
       "; it can be ",
-      kMostPixels,
+      kMostWindowPixels,
       " at most");
   return value;
 }
@@ -57,7 +57,7 @@ std::vector<int64_t> depths_of(const ConfigFields& fields) {
 std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
   const std::vector<int64_t> depths = depths_of(fields);
   const std::vector<int64_t> heads =
-      number_list(fields, "num_heads", {3, 6, 12, 24}, kMostFeatures);
+      number_list(fields, "num_heads", {3, 6, 12, 24}, kMostSwinFeatures);
   const int64_t count =
       std::accumulate(depths.begin(), depths.end(), int64_t{0});
   TESSERA_CHECK(
@@ -78,8 +78,8 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
   for (size_t s = 0; s < depths.size(); ++s, features *= 2) {
     const double inner = ratio * static_cast<double>(features);
     TESSERA_CHECK(
-        features <= kMostFeatures && inner >= 1 &&
-            inner <= static_cast<double>(kMostFeatures),
+        features <= kMostSwinFeatures && inner >= 1 &&
+            inner <= static_cast<double>(kMostSwinFeatures),
         fields.origin(),
         ": stage ",
         s,
@@ -88,7 +88,7 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
         " features, and ",
         inner,
         " inside of its feed-forward; there can be ",
-        kMostFeatures,
+        kMostSwinFeatures,
         " at most: see embed_dim, depths and mlp_ratio");
     WindowLayerOptions layer = common_layer(fields);
     layer.norm.features = features;

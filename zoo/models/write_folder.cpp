@@ -9,7 +9,7 @@
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/zoo/models/weight_writer.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <exception>
 #include <optional>

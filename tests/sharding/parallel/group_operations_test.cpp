@@ -171,7 +171,7 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
   for (const int ranks : {1, 2, 3}) {
     testing::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("expert");
-      RowExchange exchange;
+      RowCounts exchange;
       std::vector<at::Tensor> expected;
       int64_t rows = 0;
       for (int r = 0; r < ranks; ++r) {

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Text as the bytes of a c10d::Store, and back.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+inline std::vector<uint8_t> to_bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+inline std::string to_text(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+} // namespace tessera
