@@ -12,11 +12,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::activation_offload_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -192,4 +192,4 @@ TEST_F(CudaActivations, AWrappedModelTrainsTheSame) {
       kLimits);
 }
 
-} // namespace tessera
+} // namespace tessera::activation_offload_gpu_test

@@ -10,11 +10,11 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::activation_offload_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 OffloadOptions everything_moves(OffloadActivations activations) {
   OffloadOptions options;
@@ -302,15 +302,15 @@ TEST(ActivationOffload, TwoEnginesTakeTurns) {
     options.offload = everything_moves(OffloadActivations::kAuto);
     options.memory.activation_bytes = 100;
     torch::manual_seed(1);
-    auto first = kShared.make();
-    auto second = kShared.make();
+    auto first = kSharedSubject.make();
+    auto second = kSharedSubject.make();
     auto a = std::make_unique<Engine>(wrap(first, options));
     auto b = std::make_unique<Engine>(wrap(second, options));
-    a->backward(kShared.loss(first, 0, 1));
+    a->backward(kSharedSubject.loss(first, 0, 1));
     EXPECT_EQ(a->activation_statistics().tensors_saved, 0);
     EXPECT_GT(b->activation_statistics().bytes_to_host, 0);
     b.reset();
-    a->backward(kShared.loss(first, 0, 1));
+    a->backward(kSharedSubject.loss(first, 0, 1));
     EXPECT_GT(a->activation_statistics().bytes_to_host, 0);
     a.reset();
     EXPECT_FALSE(saved_tensors_have_sink());
@@ -322,10 +322,10 @@ TEST(ActivationOffload, BackwardThroughAnOlderGraphIsStillFound) {
     EngineOptions options = parity_options(world, 0).engine;
     options.offload = everything_moves(OffloadActivations::kAuto);
     options.memory.activation_bytes = 100;
-    auto model = kShared.make();
+    auto model = kSharedSubject.make();
     auto engine = wrap(model, options);
-    auto old = kShared.loss(model, 0, 1);
-    engine.backward(kShared.loss(model, 0, 1));
+    auto old = kSharedSubject.loss(model, 0, 1);
+    engine.backward(kSharedSubject.loss(model, 0, 1));
     engine.step();
     EXPECT_THROW(engine.backward(old), std::exception);
   });
@@ -335,7 +335,7 @@ TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
   run_ranks(2, [](World& world) {
     auto options = with_offload(world, OffloadActivations::kAuto, 1000);
     const Subject<strangers::SharedBlock> penalty{
-        kShared.make, [](strangers::SharedBlock& model, int64_t, int64_t) {
+        kSharedSubject.make, [](strangers::SharedBlock& model, int64_t, int64_t) {
           const auto x = torch::randn({12, 9}).requires_grad_();
           const auto y = model->forward(x);
           const auto slope = torch::autograd::grad(
@@ -352,7 +352,7 @@ TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
     options.offload = everything_moves(OffloadActivations::kAuto);
     options.memory.activation_bytes = 1000;
     torch::manual_seed(1);
-    auto model = kShared.make();
+    auto model = kSharedSubject.make();
     auto engine = wrap(model, options);
     const auto expect_nothing_left = [&] {
       const auto statistics = engine.activation_statistics();
@@ -366,14 +366,14 @@ TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
         c10::Error);
     expect_nothing_left();
     {
-      auto loss = kShared.loss(model, 0, 1);
+      auto loss = kSharedSubject.loss(model, 0, 1);
       loss.register_hook([](const at::Tensor&) -> at::Tensor {
         TESSERA_FAIL("in mid-backward");
       });
       EXPECT_THROW(engine.backward(loss * 2), std::exception);
     }
     expect_nothing_left();
-    engine.backward(kShared.loss(model, 0, 1));
+    engine.backward(kSharedSubject.loss(model, 0, 1));
     engine.step();
     expect_nothing_left();
   });
@@ -399,4 +399,4 @@ TEST(ActivationOffload, OptionsAreReadAndChecked) {
       {"memory.activation_bytes"});
 }
 
-} // namespace tessera
+} // namespace tessera::activation_offload_test

@@ -8,11 +8,11 @@
 
 #include <cmath>
 
-namespace tessera {
+namespace tessera::checkpoint_block_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kVocabulary = 23;
 constexpr int64_t kDim = 12;
@@ -340,4 +340,4 @@ TEST(CheckpointBlock, AFailedRecomputationDoesNotSpoilTheNextBackward) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::checkpoint_block_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::testing {
+namespace tessera::tests::clipping_test {
 
 class Clipping : public ::testing::TestWithParam<int> {};
 
@@ -113,4 +113,4 @@ TEST_P(Clipping, ANormThatIsNotFiniteIsReported) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Clipping, ::testing::Values(1, 2, 3));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::clipping_test

@@ -4,7 +4,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::control_flow_test {
 
 namespace {
 
@@ -166,4 +166,4 @@ TEST_P(ControlFlow, StaticFlowIsFoundAgainAfterADisturbance) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ControlFlow, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::control_flow_test

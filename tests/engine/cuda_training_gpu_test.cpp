@@ -12,11 +12,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::cuda_training_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class CudaTraining : public CudaRanksTest {};
 
@@ -206,4 +206,4 @@ TEST_F(CudaTraining, RunningOutOfDeviceMemoryIsReportedByPurpose) {
       kLimits);
 }
 
-} // namespace tessera
+} // namespace tessera::cuda_training_gpu_test

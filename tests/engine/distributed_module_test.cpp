@@ -7,11 +7,11 @@
 #include "tessera/sharding/distributed_parameter.h"
 #include "tessera/sharding/transformer_block_list.h"
 
-namespace tessera {
+namespace tessera::distributed_module_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kDim = 10;
 
@@ -110,4 +110,4 @@ TEST_P(DistributedModuleTest, BlocksKeepTheirZeroStages) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DistributedModuleTest, ::testing::Range(1, 4));
 
-} // namespace tessera
+} // namespace tessera::distributed_module_test

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <csignal>
 
-namespace tessera::testing {
+namespace tessera::tests::divergence_test {
 
 namespace {
 
@@ -335,4 +335,4 @@ TEST_P(Divergence, ARankThatIsKilled) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Divergence, ::testing::Values(2, 3));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::divergence_test

@@ -9,7 +9,7 @@
 #include <exception>
 #include <thread>
 
-namespace tessera::testing {
+namespace tessera::tests::execution_traps_test {
 
 namespace {
 
@@ -141,4 +141,4 @@ TEST_P(ExecutionTraps, AHugeVocabularyDoesNotMultiplyTheSlots) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ExecutionTraps, ::testing::Values(1, 2));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::execution_traps_test

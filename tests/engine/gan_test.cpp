@@ -7,11 +7,11 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::gan_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// One network and how its owner trains it.
 struct Player {
@@ -238,4 +238,4 @@ TEST_P(GanTest, FrozenWhileUnwrappedIsOutOfTheEnginesHands) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GanTest, ::testing::Range(1, 5));
 
-} // namespace tessera
+} // namespace tessera::gan_test

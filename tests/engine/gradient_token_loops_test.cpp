@@ -3,7 +3,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::gradient_token_loops_test {
 
 namespace {
 
@@ -271,4 +271,4 @@ TEST_P(GradientTokenLoops, RegisteredParameterThatNeverGetsAGradient) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GradientTokenLoops, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::gradient_token_loops_test

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace tessera::testing {
+namespace tessera::tests::gradient_traps_test {
 
 namespace {
 
@@ -436,4 +436,4 @@ TEST_P(GradientTraps, ParameterWithGapsInItsStorage) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GradientTraps, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::gradient_traps_test

@@ -4,11 +4,11 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::group_policy_parity_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 template <typename Model>
 void expect_parity_with(
@@ -73,4 +73,4 @@ TEST(GroupPolicyParity, IgnoredParametersStayTheCallers) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::group_policy_parity_test

@@ -9,11 +9,11 @@
 #include <limits>
 #include <sstream>
 
-namespace tessera {
+namespace tessera::inspect_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Float64 arithmetic in another order.
 constexpr double kTolerance = 1e-12;
@@ -224,4 +224,4 @@ TEST(FormatSummary, IsAligned) {
   EXPECT_NE(all[2].find("0.7071"), std::string::npos);
 }
 
-} // namespace tessera
+} // namespace tessera::inspect_test

@@ -12,11 +12,11 @@
 #include <filesystem>
 #include <thread>
 
-namespace tessera {
+namespace tessera::lazy_training_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// A lazy copy of the subject, from the same numbers each time.
 template <typename Model>
@@ -163,7 +163,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
       strangers::SharedBlock model;
       auto engine = wrap(model, options.engine);
       const auto train = [&] {
-        engine.backward(kShared.loss(model, 0, 1));
+        engine.backward(kSharedSubject.loss(model, 0, 1));
         engine.step();
       };
       train();
@@ -205,4 +205,4 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::lazy_training_test

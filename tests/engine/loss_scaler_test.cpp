@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::loss_scaler_test {
 
 TEST(LossScaler, OnlyFloat16NeedsOne) {
   const LossScaler none({}, /*low_range=*/false);
@@ -79,4 +79,4 @@ TEST(LossScaler, OptionsOutsideTheirRangeAreNamed) {
       [] { check({.growth_interval = 0}); }, {"loss_scale.growth_interval"});
 }
 
-} // namespace tessera
+} // namespace tessera::loss_scaler_test

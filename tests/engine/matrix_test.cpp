@@ -16,7 +16,7 @@
 
 #include <cstdlib>
 
-namespace tessera::testing {
+namespace tessera::tests::matrix_test {
 
 namespace {
 
@@ -258,4 +258,4 @@ TEST_P(Matrix, TrainsAsPlainLibTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Options, Matrix, ::testing::ValuesIn(chosen_cases()));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::matrix_test

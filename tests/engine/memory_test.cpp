@@ -10,11 +10,11 @@
 #include <cmath>
 #include <thread>
 
-namespace tessera {
+namespace tessera::memory_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 int64_t bytes_of(const MemoryBytes& bytes, MemoryPurpose purpose) {
   return bytes[static_cast<size_t>(purpose)];
@@ -167,4 +167,4 @@ TEST_P(MemoryTest, GradientAccumulation) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));
 
-} // namespace tessera
+} // namespace tessera::memory_test

@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::out_of_memory_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// The identity, until its backward runs out of memory on one rank.
 struct Exhausted : torch::autograd::Function<Exhausted> {
@@ -107,4 +107,4 @@ TEST(OutOfMemory, OfOneRankEndsTheOthers) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::out_of_memory_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// [Note: parity tolerances] Every rank gets the same batch, so the average of
 /// the gradients is an average of equal values. In a world of one nothing is
@@ -237,4 +237,4 @@ void expect_parity(
   expect_same_after_unwrap(engine, *wrapped, *plain, options.tolerance, what);
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

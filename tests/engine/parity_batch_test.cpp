@@ -3,11 +3,11 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::parity_batch_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 std::vector<ParityCase> cases() {
   return {
@@ -15,7 +15,7 @@ std::vector<ParityCase> cases() {
       parity_case("Gpt", kGpt),
       parity_case("Cells", kCells),
       parity_case("UNet", kUNet),
-      parity_case("SharedBlock", kShared),
+      parity_case("SharedBlock", kSharedSubject),
       parity_case("OddSizes", kOddSizes),
       parity_case("MixedPrecision", kMixed),
       parity_case("Frozen", kFrozen),
@@ -75,4 +75,4 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(1, 2, 3)),
     name_of_case);
 
-} // namespace tessera
+} // namespace tessera::parity_batch_test

@@ -3,11 +3,11 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::parity_sequence_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 std::vector<ParityCase> cases() {
   return {
@@ -43,4 +43,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
-} // namespace tessera
+} // namespace tessera::parity_sequence_test

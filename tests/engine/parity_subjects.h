@@ -7,7 +7,7 @@
 #include "../../examples/wrap_existing_module/text_model.h"
 #include "zoo/small_bert.h"
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 namespace F = torch::nn::functional;
 
@@ -91,7 +91,7 @@ inline const Subject<strangers::Vae> kVae{
       return model->loss(rows(torch::rand({12, 20}), part, parts));
     }};
 
-inline const Subject<strangers::SharedBlock> kShared{
+inline const Subject<strangers::SharedBlock> kSharedSubject{
     [] { return strangers::SharedBlock(); },
     [](strangers::SharedBlock& model, int64_t part, int64_t parts) {
       const auto x = rows(torch::randn({12, 9}), part, parts);
@@ -112,7 +112,7 @@ inline const Subject<strangers::MixedPrecision> kMixed{
       return model->forward(x).square().mean();
     }};
 
-inline const Subject<strangers::SharedBlock> kDouble{
+inline const Subject<strangers::SharedBlock> kDoubleSubject{
     [] {
       strangers::SharedBlock model;
       model->to(torch::kDouble);
@@ -177,4 +177,4 @@ inline std::string name_of_case(
          std::to_string(std::get<1>(info.param));
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -4,21 +4,21 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::parity_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 std::vector<ParityCase> cases() {
   return {
       parity_case("ResNet", kResNet),
       parity_case("UNet", kUNet),
       parity_case("Vae", kVae),
-      parity_case("SharedBlock", kShared),
+      parity_case("SharedBlock", kSharedSubject),
       parity_case("OddSizes", kOddSizes),
       parity_case("MixedPrecision", kMixed),
-      parity_case("Double", kDouble),
+      parity_case("Double", kDoubleSubject),
   };
 }
 
@@ -44,4 +44,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
-} // namespace tessera
+} // namespace tessera::parity_test

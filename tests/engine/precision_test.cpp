@@ -4,7 +4,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::precision_test {
 
 namespace {
 
@@ -142,4 +142,4 @@ TEST(MemoryBudget, TooLittleIsAnErrorThatSaysHowMuchIsMissing) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Precision, ::testing::Values(1, 2, 3));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::precision_test

@@ -5,11 +5,11 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::residency_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 struct ResidencyCase {
   std::string name;
@@ -148,4 +148,4 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<1>(info.param));
     });
 
-} // namespace tessera
+} // namespace tessera::residency_test

@@ -3,7 +3,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::storage_layout_test {
 
 namespace {
 
@@ -166,4 +166,4 @@ TEST_P(StorageLayout, AWrappedModuleIsNotWrappedAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StorageLayout, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::storage_layout_test

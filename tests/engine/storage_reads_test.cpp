@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-namespace tessera::testing {
+namespace tessera::tests::storage_reads_test {
 
 class StorageReads : public ::testing::TestWithParam<int> {};
 
@@ -152,4 +152,4 @@ TEST_P(StorageReads, EvaluationBetweenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StorageReads, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::storage_reads_test

@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-namespace tessera::testing {
+namespace tessera::tests::storage_replaced_test {
 
 class StorageReplaced : public ::testing::TestWithParam<int> {};
 
@@ -235,4 +235,4 @@ TEST_P(StorageReplaced, RanksThatWriteDifferentValuesStillAgreeAfterwards) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StorageReplaced, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::storage_replaced_test

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 inline constexpr int64_t kWidth = 6;
 
@@ -219,4 +219,4 @@ void expect_trains_like_plain(Twin<Net>& twin, int steps = 4) {
   }
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -5,11 +5,11 @@
 #include "engine/stranger_models.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::unused_parameters_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 torch::Tensor loss_with(
     strangers::Experts& model,
@@ -77,4 +77,4 @@ TEST(UnusedParametersTest, MayDependOnTheRankWithinAGroup) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::unused_parameters_test

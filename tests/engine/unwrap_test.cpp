@@ -3,7 +3,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::unwrap_test {
 
 class Unwrap : public ::testing::TestWithParam<int> {};
 
@@ -151,4 +151,4 @@ TEST(UnwrapOnce, KeyThatAnotherLibraryHolds) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Unwrap, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::unwrap_test

@@ -8,7 +8,7 @@
 
 #include <functional>
 
-namespace tessera::testing {
+namespace tessera::tests::update_in_backward_test {
 
 namespace {
 
@@ -278,4 +278,4 @@ TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
   });
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests::update_in_backward_test

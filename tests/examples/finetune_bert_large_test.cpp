@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example as a user runs it, with a tiny BERT of random weights.
 #include "support/launched_job.h"
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -15,12 +16,12 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::finetune_bert_large_test {
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 constexpr int kLayers = 3;
 
@@ -43,7 +44,7 @@ void write_model(const fs::path& folder) {
   }
   vocabulary.close();
   torch::manual_seed(1);
-  const auto model = testing::small_bert(
+  const auto model = tests::small_bert(
       {{"vocab_size", 11},
        {"hidden_size", 32},
        {"num_hidden_layers", kLayers},
@@ -68,7 +69,7 @@ class FinetuneBertLarge : public ::testing::Test {
   LaunchedJob::Result run(const std::vector<std::string>& overrides) const {
     const fs::path data = folder_.path() / "data.jsonl";
     std::vector<std::string> arguments{
-        TESSERA_EXAMPLE,
+        tests::program("finetune_bert_large"),
         "device=cpu",
         "model.folder=" + (folder_.path() / "bert").string(),
         "model.max_length=16",
@@ -80,13 +81,13 @@ class FinetuneBertLarge : public ::testing::Test {
         "output.folder=" + out().string()};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     LaunchedJob job([&arguments] {
-      fs::current_path(TESSERA_SOURCE_DIR);
+      fs::current_path(tests::source_dir());
       std::vector<char*> argv;
       for (std::string& argument : arguments) {
         argv.push_back(argument.data());
       }
       argv.push_back(nullptr);
-      ::execv(TESSERA_EXAMPLE, argv.data());
+      ::execv(argv.front(), argv.data());
       return 127;
     });
     return job.wait();
@@ -159,4 +160,4 @@ TEST_F(FinetuneBertLarge, SaysHowToGetAModel) {
   expect_in(result.output, "hf download google-bert/bert-large-uncased");
 }
 
-} // namespace tessera
+} // namespace tessera::finetune_bert_large_test

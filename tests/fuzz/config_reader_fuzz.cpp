@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::fuzz_config_reader {
 namespace {
 
 /// Every getter asks for every key, and refuses what it does not take.
@@ -41,11 +41,9 @@ void read_all(const ConfigReader& reader, const nlohmann::json& object) {
 }
 
 } // namespace
-} // namespace tessera
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
-  std::string_view text = text_of(data, size);
+TESSERA_FUZZ_TARGET(config_reader) {
+  std::string_view text = input;
   std::vector<std::string> overrides;
   const size_t end = text.find("\n====\n");
   if (end != std::string_view::npos) {
@@ -68,5 +66,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     reader.resolved().dump();
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_config_reader

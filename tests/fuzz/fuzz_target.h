@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the parsers that are fed with anything share. Each file of this folder
-// that ends in _fuzz.cpp defines LLVMFuzzerTestOneInput(), which libFuzzer and
-// replay_main.cpp call: it may refuse what it gets with a tessera::Error, and
-// nothing else.
+// What the fuzzed parsers share. Each file of this folder that ends in
+// _fuzz.cpp defines a target with TESSERA_FUZZ_TARGET(name) { ... }, which gets
+// an `input` of any bytes. It may refuse it with a tessera::Error; any other
+// end is a bug. libfuzzer_entry.cpp and replay_main.cpp call the targets.
 
 #include "tessera/runtime/core/error.h"
 
@@ -11,17 +11,19 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-
 namespace tessera {
 
-inline std::string_view text_of(const uint8_t* data, size_t size) {
-  return {reinterpret_cast<const char*>(data), size};
+using FuzzTarget = void (*)(std::string_view input);
+
+/// The targets of this program by name.
+inline std::map<std::string, FuzzTarget>& fuzz_targets() {
+  static std::map<std::string, FuzzTarget> targets;
+  return targets;
 }
 
 /// A file that lies in memory only.
@@ -51,3 +53,9 @@ class MemoryFile {
 };
 
 } // namespace tessera
+
+#define TESSERA_FUZZ_TARGET(name)                        \
+  static void fuzz_##name(std::string_view input);       \
+  static const bool name##_is_known =                    \
+      fuzz_targets().emplace(#name, fuzz_##name).second; \
+  static void fuzz_##name([[maybe_unused]] std::string_view input)

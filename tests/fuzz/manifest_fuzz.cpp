@@ -7,12 +7,13 @@
 
 #include <fstream>
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
+namespace tessera::fuzz_manifest {
+
+TESSERA_FUZZ_TARGET(manifest) {
   static const TemporaryFolder folder;
   const std::filesystem::path file = folder / "manifest.json";
   std::filesystem::remove(file); // truncating one waits for the disk
-  std::ofstream(file, std::ios::binary) << text_of(data, size);
+  std::ofstream(file, std::ios::binary) << input;
   try {
     to_text(read_manifest(folder.path()));
   } catch (const Error&) {
@@ -21,5 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     to_text(read_report(file));
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_manifest

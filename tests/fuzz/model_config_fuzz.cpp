@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::fuzz_model_config {
 namespace {
 
 /// What may be thousands of layers becomes a few: making them takes long.
@@ -26,15 +26,14 @@ void make_small(nlohmann::json& value) {
 }
 
 } // namespace
-} // namespace tessera
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
+TESSERA_FUZZ_TARGET(model_config) {
   try {
-    nlohmann::json config = parse_json(text_of(data, size), "config.json");
+    nlohmann::json config = parse_json(input, "config.json");
     make_small(config);
     lazy([&] { return zoo::from_config(config); });
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_model_config

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feeds a parser with its seeds and fixed changes of them:
-// NAME_fuzz MUTATIONS LIST_OF_FILES, or NAME_fuzz 0 FILE... for single inputs.
+// fuzz_replay TARGET MUTATIONS LIST_OF_FILES, or fuzz_replay TARGET 0 FILE...
+// for single inputs.
 
 #include "fuzz/fuzz_target.h"
 #include "support/mutations.h"
@@ -19,13 +20,8 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void feed(const std::string& text) {
-  LLVMFuzzerTestOneInput(
-      reinterpret_cast<const uint8_t*>(text.data()), text.size());
-}
-
 /// The mutation in which something was wrong is left as a file.
-void feed_changed(const std::string& seed, int mutations) {
+void feed_changed(FuzzTarget feed, const std::string& seed, int mutations) {
   const std::string original = content_of(seed);
   feed(original);
   Numbers numbers(original.size());
@@ -45,21 +41,26 @@ void feed_changed(const std::string& seed, int mutations) {
 }
 
 int replay(const std::vector<std::string>& arguments) {
-  TESSERA_CHECK(arguments.size() >= 2, "give MUTATIONS LIST, or 0 FILE...");
-  const int mutations = std::stoi(arguments[0]);
+  TESSERA_CHECK(
+      arguments.size() >= 3, "give TARGET MUTATIONS LIST, or TARGET 0 FILE...");
+  const auto found = fuzz_targets().find(arguments[0]);
+  TESSERA_CHECK(
+      found != fuzz_targets().end(), "there is no target ", arguments[0]);
+  const FuzzTarget feed = found->second;
+  const int mutations = std::stoi(arguments[1]);
   if (mutations == 0) {
-    for (size_t i = 1; i < arguments.size(); ++i) {
+    for (size_t i = 2; i < arguments.size(); ++i) {
       feed(content_of(arguments[i]));
     }
     return 0;
   }
-  std::ifstream list(arguments[1]);
+  std::ifstream list(arguments[2]);
   int seeds = 0;
   for (std::string seed; std::getline(list, seed);) {
-    feed_changed(seed, mutations);
+    feed_changed(feed, seed, mutations);
     ++seeds;
   }
-  TESSERA_CHECK(seeds > 0, arguments[1], " names no seeds");
+  TESSERA_CHECK(seeds > 0, arguments[2], " names no seeds");
   return 0;
 }
 

@@ -4,9 +4,10 @@
 #include "fuzz/fuzz_target.h"
 #include "tessera/runtime/io/safetensors.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
-  const MemoryFile content(text_of(data, size));
+namespace tessera::fuzz_safetensors {
+
+TESSERA_FUZZ_TARGET(safetensors) {
+  const MemoryFile content(input);
   try {
     const auto file = SafetensorsFile::open(content.path());
     for (const SafetensorsEntry& entry : file.entries()) {
@@ -20,5 +21,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_safetensors

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 
-namespace tessera {
+namespace tessera::fuzz_tokenizer {
 namespace {
 
 constexpr std::string_view kBetween = "\n====\n";
@@ -42,12 +42,10 @@ void read_and_encode(
 }
 
 } // namespace
-} // namespace tessera
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
+TESSERA_FUZZ_TARGET(tokenizer) {
   static const TemporaryFolder folder;
-  std::string_view rest = text_of(data, size);
+  std::string_view rest = input;
   for (const char* const file : kFiles) {
     const std::string_view part = next_part(rest);
     std::filesystem::remove(folder / file);
@@ -59,5 +57,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read_and_encode(folder.path(), rest);
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_tokenizer

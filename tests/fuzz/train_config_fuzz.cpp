@@ -8,9 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tessera;
-  const MemoryFile file(text_of(data, size));
+namespace tessera::fuzz_train_config {
+
+TESSERA_FUZZ_TARGET(train_config) {
+  const MemoryFile file(input);
   nlohmann::ordered_json resolved;
   try {
     read_finetune_config(file.path(), {}, &resolved);
@@ -24,5 +25,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read_language_model_config(file.path(), {}, &resolved);
   } catch (const Error&) {
   }
-  return 0;
 }
+
+} // namespace tessera::fuzz_train_config

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-namespace tessera {
+namespace tessera::host_activation_sink_test {
 
 TEST(HostActivationSink, EqualGradientsWithinEveryBudget) {
   for (const Subject& subject : subjects()) {
@@ -200,4 +200,4 @@ TEST(HostActivationSink, WrongOptionsAreAnError) {
   expect_error([] { make_sink(options(5, -1)); }, {"prefetch_bytes -1"});
 }
 
-} // namespace tessera
+} // namespace tessera::host_activation_sink_test

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-namespace tessera {
+namespace tessera::saved_on_host_graphs_test {
 
 TEST(SavedOnHost, AStorageThatIsSavedOftenIsCopiedOnce) {
   const auto sink = make_sink(options(0));
@@ -265,4 +265,4 @@ TEST(SavedOnHost, AGraphOutlivesSinkAndScope) {
   EXPECT_TRUE(x.grad().defined());
 }
 
-} // namespace tessera
+} // namespace tessera::saved_on_host_graphs_test

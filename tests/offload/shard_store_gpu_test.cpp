@@ -6,11 +6,11 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/memory/stream_lane.h"
 
-namespace tessera {
+namespace tessera::shard_store_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kNumel = (int64_t{9} << 20) + 77;
 
@@ -70,4 +70,4 @@ TEST_F(ShardStoreGpu, Nvme) {
   expect_stream_order(store);
 }
 
-} // namespace tessera
+} // namespace tessera::shard_store_gpu_test

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera {
+namespace tessera::shard_store_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kBlock = BlockPipeline::kBlockBytes;
 
@@ -155,4 +155,4 @@ TEST(ShardStore, RefusesTensorsThatDoNotFit) {
       {"moment", "contiguous"});
 }
 
-} // namespace tessera
+} // namespace tessera::shard_store_test

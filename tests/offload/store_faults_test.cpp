@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera {
+namespace tessera::store_faults_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kBlock = BlockPipeline::kBlockBytes;
 constexpr int64_t kNumel = 3 * kBlock / 4 + 100; // floats; 3 blocks and a bit
@@ -322,4 +322,4 @@ TEST(StoreFaults, PinnedMemoryIsUnpinned) {
   register_host_pinning(before);
 }
 
-} // namespace tessera
+} // namespace tessera::store_faults_test

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// System calls that fail when they are told to.
 class FaultyCalls : public IoCalls {
@@ -99,4 +99,4 @@ inline void expect_parts(
   }
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline_executor_test {
 
 namespace {
 
@@ -129,7 +129,7 @@ std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
 TEST_P(PipelineParity, IsThatOfOneRank) {
   const auto& [kind, stages, batches, chunks] = GetParam();
   const PipelineShape shape{stages, batches, chunks};
-  testing::run_ranks(stages, [kind = kind, shape](World& world) {
+  tests::run_ranks(stages, [kind = kind, shape](World& world) {
     const double loss_scale = 3;
     const Reference reference = run_alone(shape, loss_scale);
     const auto channels = ring_of_all(world);
@@ -215,7 +215,7 @@ TEST(PipelineExecutor, Evaluates) {
        {PipelineShape{1, 2, 2},
         PipelineShape{2, 2, 1},
         PipelineShape{3, 3, 2}}) {
-    testing::run_ranks(shape.stages, [shape](World& world) {
+    tests::run_ranks(shape.stages, [shape](World& world) {
       const std::vector<Piece> pieces = all_pieces(shape.pieces());
       const auto channels = ring_of_all(world);
       PipelineExecutor executor(
@@ -296,7 +296,7 @@ at::Tensor small_weight() {
 } // namespace
 
 TEST(PipelineExecutor, ShapesMayVaryWhenTheyAreSaidTo) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const auto channels = ring_of_all(world);
     PipelineExecutor executor(
         two_stages(), channels.get(), {.shapes_vary = true});
@@ -313,7 +313,7 @@ TEST(PipelineExecutor, ShapesMayVaryWhenTheyAreSaidTo) {
 }
 
 TEST(PipelineExecutor, AnotherShapeIsAnErrorOnBothStages) {
-  const auto results = testing::run_ranks_expecting(2, [](World& world) {
+  const auto results = tests::run_ranks_expecting(2, [](World& world) {
     const auto channels = ring_of_all(world);
     PipelineExecutor executor(two_stages(), channels.get());
     executor.run(shrinking(world.rank(), small_weight()));
@@ -332,7 +332,7 @@ TEST(PipelineExecutor, AnotherShapeIsAnErrorOnBothStages) {
 }
 
 TEST(PipelineExecutor, ADeadStageIsAnErrorOnTheOthers) {
-  const auto results = testing::run_ranks_expecting(3, [](World& world) {
+  const auto results = tests::run_ranks_expecting(3, [](World& world) {
     const auto channels = ring_of_all(world);
     PipelineExecutor executor(
         make_schedule(Kind::kOneForwardOneBackward, {3, 4}), channels.get());
@@ -380,4 +380,4 @@ TEST(PipelineExecutor, NamesWhatDoesNotFit) {
       [&] { executor.run(callbacks); }, {"return a loss", "[2] Float"});
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline_executor_test

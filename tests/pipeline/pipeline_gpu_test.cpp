@@ -8,11 +8,11 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class PipelineCuda : public CudaRanksTest {};
 
@@ -71,4 +71,4 @@ TEST_F(PipelineCuda, HasTheGradientsOfOneRank) {
       kLimits);
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline_gpu_test

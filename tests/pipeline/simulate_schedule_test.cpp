@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera {
+namespace tessera::simulate_schedule_test {
 
 namespace {
 
@@ -59,7 +59,7 @@ TEST(SimulateSchedule, BubblesAreThoseOfThePublishedFormulas) {
 TEST(SimulateSchedule, ZeroBubbleIsAThirdOfOneForwardOneBackward) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 1; m <= 16; ++m) {
-      SCOPED_TRACE(testing::Message() << "stages " << p << ", batches " << m);
+      SCOPED_TRACE(::testing::Message() << "stages " << p << ", batches " << m);
       const PipelineShape shape{p, m, 1};
       const PieceCost cost{1, 1, 1};
       const auto zero = simulate(Kind::kZeroBubble, shape, cost);
@@ -143,4 +143,4 @@ TEST(SimulateSchedule, WrongCostsAreRefused) {
       {"piece 0"});
 }
 
-} // namespace tessera
+} // namespace tessera::simulate_schedule_test

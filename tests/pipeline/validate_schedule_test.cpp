@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <random>
 
-namespace tessera {
+namespace tessera::validate_schedule_test {
 
 namespace {
 
@@ -213,4 +213,4 @@ TEST(ValidateSchedule, NothingIsSuperfluous) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::validate_schedule_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::deferred_init_test {
 
 namespace {
 
@@ -105,7 +105,7 @@ TEST(DeferredInit, MaterializedWhole) {
 
 TEST(DeferredInit, EachRankFillsItsSliceOnly) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       std::vector<int64_t> filled;
       Net net(&filled);
       MemoryLedger ledger;
@@ -128,4 +128,4 @@ TEST(DeferredInit, EachRankFillsItsSliceOnly) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::deferred_init_test

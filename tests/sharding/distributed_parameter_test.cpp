@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::distributed_parameter_test {
 
 namespace {
 
@@ -143,7 +143,7 @@ TEST(DistributedParameter, NumbersDependOnSeedAndNameAlone) {
 
 TEST(DistributedParameter, SameNumbersAtAnyWorldSize) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       NetImpl net;
       init_parameters(net, 7);
       MemoryLedger ledger;
@@ -160,7 +160,7 @@ TEST(DistributedParameter, SameNumbersAtAnyWorldSize) {
 
 TEST(DistributedParameter, GatherIsWholeAndItsGradientArrives) {
   for (const int ranks : {1, 2}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const auto net = std::make_shared<NetImpl>();
       init_parameters(*net, 7);
       MemoryLedger ledger;
@@ -206,7 +206,7 @@ TEST(DistributedParameter, Errors) {
   NetImpl net;
   expect_error([&] { materialize(net); }, {"[33, 40]", "init_parameters"});
   expect_error([] { DistributedParameter({3}, nullptr); }, {"no init method"});
-  testing::run_ranks(1, [](World& world) {
+  tests::run_ranks(1, [](World& world) {
     NetImpl wrapped;
     init_parameters(wrapped);
     MemoryLedger ledger;
@@ -216,4 +216,4 @@ TEST(DistributedParameter, Errors) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::distributed_parameter_test

@@ -12,7 +12,7 @@
 #include <map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::group_policy_test {
 
 namespace {
 
@@ -323,4 +323,4 @@ TEST(GroupPolicy, BadValuesAreRefused) {
   refused(policy, {"reshard_after_forward", "'['"});
 }
 
-} // namespace tessera
+} // namespace tessera::group_policy_test

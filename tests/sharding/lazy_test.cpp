@@ -15,7 +15,7 @@
 #include <map>
 #include <string>
 
-namespace tessera {
+namespace tessera::lazy_test {
 
 namespace {
 
@@ -103,7 +103,7 @@ Mixture lazy_mixture() {
 
 TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const Mixture whole = lazy_mixture();
       materialize(*whole);
       Mixture sharded = lazy_mixture();
@@ -122,7 +122,7 @@ TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
 }
 
 TEST(Lazy, RanksStartFromTheSeedOfRank0) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     LazyOptions options;
     options.seed = 20;
     const Mixture expected = lazy([] { return Mixture(); }, options);
@@ -142,7 +142,7 @@ TEST(Lazy, RanksStartFromTheSeedOfRank0) {
 }
 
 TEST(Lazy, OnAllRanksOrOnNone) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const Mixture net = world.rank() == 0 ? Mixture() : lazy_mixture();
     MemoryLedger ledger;
     expect_error(
@@ -152,7 +152,7 @@ TEST(Lazy, OnAllRanksOrOnNone) {
 }
 
 TEST(Lazy, IgnoredParametersGetTheirMemoryInWrap) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const Mixture whole = lazy_mixture();
     materialize(*whole);
     Mixture net = lazy_mixture();
@@ -484,4 +484,4 @@ TEST(Lazy, NotInsideOfItself) {
       {"inside of tessera::lazy"});
 }
 
-} // namespace tessera
+} // namespace tessera::lazy_test

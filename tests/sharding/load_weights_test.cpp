@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::load_weights_test {
 
 namespace {
 
@@ -121,7 +121,7 @@ Net lazy_net() {
 TEST(LoadWeights, EachRankReadsItsPartInWrap) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [&](World& world) {
+    tests::run_ranks(ranks, [&](World& world) {
       const Weights weights = weights_for(Net());
       if (world.rank() == 0) {
         write_weights(folder / "model.safetensors", weights);
@@ -146,7 +146,7 @@ TEST(LoadWeights, EachRankReadsItsPartInWrap) {
 TEST(LoadWeights, StraightIntoShards) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [&](World& world) {
+    tests::run_ranks(ranks, [&](World& world) {
       const fs::path file =
           folder / ("of_rank_" + std::to_string(world.rank()) + ".safetensors");
       const Weights weights = weights_for(Net());
@@ -361,7 +361,7 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
         torch::cat({parameters["a"], parameters["b"]}).detach();
     EXPECT_TRUE(all.equal(fused.t().to(torch::kFloat)));
   };
-  testing::run_ranks(2, [&](World& world) {
+  tests::run_ranks(2, [&](World& world) {
     const auto sharded = make(60);
     MemoryLedger ledger;
     PagerOptions pager_options;
@@ -404,4 +404,4 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
       {"unexpected: 'fused'", "missing: 'a'"});
 }
 
-} // namespace tessera
+} // namespace tessera::load_weights_test

@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::move_module_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class MoveModuleCuda : public CudaRanksTest {};
 
@@ -101,4 +101,4 @@ TEST_F(MoveModuleCuda, ALazyModuleIsDividedThere) {
       kLimits);
 }
 
-} // namespace tessera
+} // namespace tessera::move_module_gpu_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::pager_test {
 
 namespace {
 
@@ -31,7 +31,7 @@ PagerOptions one_group_per_layer() {
 class PagerTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
-  testing::run_ranks(GetParam(), [](World& world) {
+  tests::run_ranks(GetParam(), [](World& world) {
     auto plain = make_mlp();
     auto model = make_mlp();
     MemoryLedger ledger;
@@ -87,4 +87,4 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PagerTest, ::testing::Range(1, 5));
 
-} // namespace tessera
+} // namespace tessera::pager_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace tessera {
+namespace tessera::rank_agreement_test {
 
 namespace {
 
@@ -32,7 +32,7 @@ std::string gathers() {
 } // namespace
 
 TEST(RankAgreement, WaitingForARankThatAsksForAnAgreementIsAnError) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto agreement = make_agreement(world);
     const auto issued = agreement.count_collective();
     if (world.rank() == 1) {
@@ -57,7 +57,7 @@ TEST(RankAgreement, WaitingForARankThatAsksForAnAgreementIsAnError) {
 }
 
 TEST(RankAgreement, AnAgreementThatCameAboutLateIsForgotten) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto agreement = make_agreement(world);
     if (world.rank() == 0) {
       std::this_thread::sleep_for(kLong);
@@ -69,7 +69,7 @@ TEST(RankAgreement, AnAgreementThatCameAboutLateIsForgotten) {
 }
 
 TEST(RankAgreement, AgreementsOfOneJobAreApart) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto first = make_agreement(world);
     auto second = make_agreement(world);
     if (world.rank() == 1) {
@@ -82,4 +82,4 @@ TEST(RankAgreement, AgreementsOfOneJobAreApart) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::rank_agreement_test

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace tessera {
+namespace tessera::residency_plan_test {
 
 namespace {
 
@@ -271,4 +271,4 @@ TEST(ResidencyPlan, HashTellsStepsApart) {
   EXPECT_NE(hash_of(events), hash_of(other));
 }
 
-} // namespace tessera
+} // namespace tessera::residency_plan_test

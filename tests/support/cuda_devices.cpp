@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 int count_cuda_devices() {
   const pid_t pid = ::fork();
@@ -18,4 +18,4 @@ int count_cuda_devices() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -2,11 +2,11 @@
 #pragma once
 // The CUDA devices of the machine, for tests that fork.
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// CUDA devices that the CUDA back end can use; 0 where it does not load. Asks
 /// in a child process: a process that has asked itself can no longer fork
 /// ranks that use CUDA.
 int count_cuda_devices();
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -9,7 +9,7 @@
 
 #include <chrono>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// Skips where there is no CUDA device.
 class CudaRanksTest : public ::testing::Test {
@@ -25,4 +25,4 @@ class CudaRanksTest : public ::testing::Test {
       std::chrono::milliseconds(60000)};
 };
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 inline const c10::Device kFakeDevice(c10::DeviceType::PrivateUse1, 0);
 
@@ -113,4 +113,4 @@ class FakeDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
-} // namespace tessera::testing
+} // namespace tessera::tests

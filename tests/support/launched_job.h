@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 class LaunchedJob {
  public:
@@ -159,4 +159,4 @@ inline bool is_gone_soon(pid_t pid) {
   return false;
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 namespace {
 
@@ -143,4 +143,4 @@ void run_ranks(
   }
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// How one rank ended.
 struct RankResult {
@@ -38,4 +38,4 @@ std::vector<RankResult> run_ranks_expecting(
     const std::function<void(World&)>& body,
     const RankOptions& options = {});
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -2,6 +2,7 @@
 // `tessera bench`: what it prints, and what it makes of it.
 #include "bench/prediction.h"
 #include "support/launched_job.h"
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 
 #include <gtest/gtest.h>
@@ -11,21 +12,21 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::bench_test {
 
 namespace {
 
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 LaunchedJob::Result run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {TESSERA_PROGRAM, "bench"});
+  arguments.insert(arguments.begin(), {tests::program("tessera"), "bench"});
   LaunchedJob job([&arguments] {
     std::vector<char*> argv;
     for (std::string& argument : arguments) {
       argv.push_back(argument.data());
     }
     argv.push_back(nullptr);
-    ::execv(TESSERA_PROGRAM, argv.data());
+    ::execv(argv.front(), argv.data());
     return 127;
   });
   return job.wait();
@@ -156,4 +157,4 @@ TEST(Bench, NamesAFolderThatIsNotThere) {
       << result.output;
 }
 
-} // namespace tessera
+} // namespace tessera::bench_test

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/launched_job.h"
+#include "support/paths.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::cli_test {
 
 namespace {
 
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 /// Runs the tessera program with arguments in the shell's spelling.
 LaunchedJob::Result run_tessera(const std::string& arguments) {
-  const std::string line = "exec " TESSERA_PROGRAM " " + arguments;
+  const std::string line =
+      "exec " + tests::program("tessera") + " " + arguments;
   LaunchedJob job([&] {
     ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
     return 1;
@@ -27,7 +29,7 @@ LaunchedJob::Result run_tessera(const std::string& arguments) {
 TEST(Cli, PrintsItsVersion) {
   const auto result = run_tessera("--version");
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.output, "tessera " TESSERA_VERSION "\n");
+  EXPECT_EQ(result.output, "tessera " + tests::version() + "\n");
 }
 
 TEST(Cli, EndsWithTwoOnAUsageError) {
@@ -118,4 +120,4 @@ TEST(Cli, ReportsAnErrorInOneLine) {
       "tessera: error: there is no program to launch; name one\n");
 }
 
-} // namespace tessera
+} // namespace tessera::cli_test

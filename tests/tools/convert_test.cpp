@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera convert` as a user runs it.
 #include "support/launched_job.h"
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
@@ -12,25 +13,25 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::convert_test {
 
 namespace {
 
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 std::filesystem::path fixtures() {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/zoo/fixtures";
+  return std::filesystem::path(tests::source_dir()) / "tests/zoo/fixtures";
 }
 
 LaunchedJob::Result convert(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {TESSERA_PROGRAM, "convert"});
+  arguments.insert(arguments.begin(), {tests::program("tessera"), "convert"});
   LaunchedJob job([&arguments] {
     std::vector<char*> argv;
     for (const std::string& argument : arguments) {
       argv.push_back(const_cast<char*>(argument.c_str()));
     }
     argv.push_back(nullptr);
-    ::execv(TESSERA_PROGRAM, argv.data());
+    ::execv(argv.front(), argv.data());
     return 127;
   });
   return job.wait();
@@ -173,4 +174,4 @@ TEST(Convert, SaysWhatIsWrong) {
       "adapter_config.json");
 }
 
-} // namespace tessera
+} // namespace tessera::convert_test

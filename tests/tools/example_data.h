@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// A tensor whose numbers follow from their place.
 struct ExampleTensor {
@@ -120,4 +120,4 @@ inline ExampleTensor images(int64_t rows, int64_t height, int64_t width) {
       }};
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera generate` as a user runs it, on one rank and on several.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/run_program.h"
 
@@ -12,14 +13,14 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::generate_test {
 
 namespace {
 
-using testing::read_json;
+using tests::read_json;
 
 std::filesystem::path fixtures() {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/zoo/fixtures";
+  return std::filesystem::path(tests::source_dir()) / "tests/zoo/fixtures";
 }
 
 /// A case of LLaMA of the fixture.
@@ -52,7 +53,7 @@ std::vector<std::string> command(
     const std::filesystem::path& output,
     const std::filesystem::path& model = fixtures() / "models/llama") {
   return {
-      TESSERA_PROGRAM,
+      tests::program("tessera"),
       "generate",
       "--model",
       model.string(),
@@ -78,7 +79,7 @@ TEST(Generate, GoesOnAsTransformersDoes) {
         arguments.end(),
         {"--max-new-tokens", "9", "--repetition-penalty", "1.7"});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = testing::run_program(arguments);
+    const auto result = tests::run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     // The fixture ends and pads with other tokens than the folder says.
     const nlohmann::json found = read_json(folder / "out.json").at("sequences");
@@ -99,9 +100,11 @@ TEST(Generate, GoesOnAsTransformersDoes) {
     std::filesystem::remove(folder / "out.json");
   };
   check({}, {});
-  check({TESSERA_PROGRAM, "launch", "--nproc", "2", "--"}, {"--pipeline", "2"});
   check(
-      {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
+      {tests::program("tessera"), "launch", "--nproc", "2", "--"},
+      {"--pipeline", "2"});
+  check(
+      {tests::program("tessera"), "launch", "--nproc", "4", "--"},
       {"--tensor", "2", "--pipeline", "2"});
 }
 
@@ -111,7 +114,7 @@ TEST(Generate, GoesOnWithoutPadding) {
   const auto sequences = [&](const char* input) {
     std::ofstream(folder / "texts.json") << input;
     auto arguments = command(folder / "texts.json", folder / "out.json");
-    const auto result = testing::run_program(arguments);
+    const auto result = tests::run_program(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return read_json(folder / "out.json").at("sequences");
   };
@@ -141,7 +144,7 @@ TEST(Generate, FollowsBeams) {
       arguments.insert(
           arguments.end(), {"--num-beams", "2", "--early-stopping", "never"});
     }
-    const auto result = testing::run_program(arguments);
+    const auto result = tests::run_program(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     const nlohmann::json found = read_json(folder / "out.json").at("sequences");
     const size_t each = expected["options"].value("num_return_sequences", 1);
@@ -165,7 +168,7 @@ TEST(Generate, SaysWhatIsWrong) {
     std::ofstream(folder / "texts.json") << input;
     auto arguments = command(folder / "texts.json", folder / "out.json");
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = testing::run_program(arguments);
+    const auto result = tests::run_program(arguments);
     EXPECT_NE(result.exit_code, 0);
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"
@@ -192,4 +195,4 @@ TEST(Generate, SaysWhatIsWrong) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::generate_test

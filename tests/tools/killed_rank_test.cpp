@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank is killed while the ranks train: the job ends soon and says which.
 #include "support/launched_job.h"
+#include "support/paths.h"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +10,12 @@
 #include <cstdlib>
 #include <string>
 
-namespace tessera {
+namespace tessera::killed_rank_test {
 
 namespace {
 
-using testing::is_gone_soon;
-using testing::LaunchedJob;
+using tests::is_gone_soon;
+using tests::LaunchedJob;
 
 pid_t process_of(const std::string& rank, const std::string& output) {
   const std::string label = "[rank " + rank + "] process ";
@@ -31,13 +32,13 @@ TEST_P(KilledRank, EndsTheJobWithinTenSeconds) {
   const std::string rank = GetParam();
   LaunchedJob job([] {
     ::execl(
-        TESSERA_PROGRAM,
-        TESSERA_PROGRAM,
+        tests::program("tessera").c_str(),
+        tests::program("tessera").c_str(),
         "launch",
         "--nproc",
         "2",
         "--",
-        TESSERA_RANK_PROGRAM,
+        tests::program("all_reduce_loop").c_str(),
         nullptr);
     return 1;
   });
@@ -64,13 +65,13 @@ TEST_P(KilledRank, GivesTheJobTheCodeOfTheRankThatFailedByItself) {
   const std::string rank = GetParam();
   LaunchedJob job([&] {
     ::execl(
-        TESSERA_PROGRAM,
-        TESSERA_PROGRAM,
+        tests::program("tessera").c_str(),
+        tests::program("tessera").c_str(),
         "launch",
         "--nproc",
         "2",
         "--",
-        TESSERA_RANK_PROGRAM,
+        tests::program("all_reduce_loop").c_str(),
         rank.c_str(),
         nullptr);
     return 1;
@@ -85,4 +86,4 @@ TEST_P(KilledRank, GivesTheJobTheCodeOfTheRankThatFailedByItself) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank, ::testing::Values("0", "1"));
 
-} // namespace tessera
+} // namespace tessera::killed_rank_test

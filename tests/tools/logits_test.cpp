@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera logits` as a user runs it, on one rank and on two.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tools/run_program.h"
@@ -16,18 +17,18 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::logits_test {
 
 namespace {
 
-using testing::run_program;
+using tests::run_program;
 
 /// Rows of the fixture that are compared: without padding on the left, where
 /// results mean nothing.
 constexpr int64_t kRows = 2;
 
 std::filesystem::path fixture_folder(const char* name) {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) /
+  return std::filesystem::path(tests::source_dir()) /
          "tests/zoo/fixtures/models" / name;
 }
 
@@ -107,7 +108,7 @@ TEST(Logits, WritesWhatTransformersComputes) {
     std::vector<std::string> arguments = std::move(launch);
     arguments.insert(
         arguments.end(),
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "logits",
          "--model",
          model.string(),
@@ -123,14 +124,14 @@ TEST(Logits, WritesWhatTransformersComputes) {
   };
   check({}, {});
   const std::vector<std::string> two = {
-      TESSERA_PROGRAM, "launch", "--nproc", "2", "--"};
+      tests::program("tessera"), "launch", "--nproc", "2", "--"};
   check(two, {});
   check(two, {"--tensor", "2", "--sequence"});
   check(two, {"--pipeline", "2"});
   check(two, {"--context", "2"});
   check(two, {"--expert", "2"}, "qwen3_moe");
   check(
-      {TESSERA_PROGRAM, "launch", "--nproc", "4", "--"},
+      {tests::program("tessera"), "launch", "--nproc", "4", "--"},
       {"--tensor", "2", "--pipeline", "2"});
 }
 
@@ -162,7 +163,7 @@ TEST(Logits, TakesPixels) {
     SCOPED_TRACE(input);
     const auto output = folder / "out.safetensors";
     const auto result = run_program(
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "logits",
          "--model",
          model.string(),
@@ -183,7 +184,7 @@ TEST(Logits, SaysWhatIsWrong) {
   const auto fails = [&](const std::string& input, const char* expected) {
     std::ofstream(folder / "ids.json") << input;
     const auto result = run_program(
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "logits",
          "--model",
          model_folder().string(),
@@ -204,4 +205,4 @@ TEST(Logits, SaysWhatIsWrong) {
   fails(R"({"input_ids": [[1.5]]})", "int64 or int32");
 }
 
-} // namespace tessera
+} // namespace tessera::logits_test

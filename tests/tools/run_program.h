@@ -3,6 +3,7 @@
 // A program as a user runs it.
 
 #include "support/launched_job.h"
+#include "support/paths.h"
 
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// Runs a program to its end.
 /// @param arguments the program's path first.
@@ -40,11 +41,15 @@ inline LaunchedJob::Result run_program(
 inline LaunchedJob::Result run_tessera(
     int ranks,
     const std::vector<std::string>& words) {
-  std::vector<std::string> arguments{TESSERA_PROGRAM};
+  std::vector<std::string> arguments{tests::program("tessera")};
   if (ranks > 1) {
     arguments.insert(
         arguments.end(),
-        {"launch", "--nproc", std::to_string(ranks), "--", TESSERA_PROGRAM});
+        {"launch",
+         "--nproc",
+         std::to_string(ranks),
+         "--",
+         tests::program("tessera")});
   }
   arguments.insert(arguments.end(), words.begin(), words.end());
   return run_program(arguments);
@@ -65,4 +70,4 @@ inline std::vector<double> losses_of(const std::filesystem::path& run_folder) {
   return losses;
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

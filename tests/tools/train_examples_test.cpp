@@ -2,6 +2,7 @@
 // `tessera train` and `eval` of any head of the zoo on examples in files: it
 // learns, has the same losses under any layout of ranks, and goes on where it
 // was.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/example_data.h"
 #include "tools/run_program.h"
@@ -18,19 +19,19 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::train_examples_test {
 
 namespace {
 
-using testing::ExampleTensors;
-using testing::images;
-using testing::losses_of;
-using testing::of_rows;
-using testing::padded_texts;
-using testing::read_json;
-using testing::run_program;
-using testing::run_tessera;
-using testing::token_of;
+using tests::ExampleTensors;
+using tests::images;
+using tests::losses_of;
+using tests::of_rows;
+using tests::padded_texts;
+using tests::read_json;
+using tests::run_program;
+using tests::run_tessera;
+using tests::token_of;
 
 constexpr int64_t kRows = 32;
 
@@ -45,7 +46,7 @@ class TrainExamples : public ::testing::Test {
   }
 
   void write(const ExampleTensors& tensors) const {
-    testing::write_examples(file(), tensors);
+    tests::write_examples(file(), tensors);
   }
 
   std::filesystem::path file() const {
@@ -53,11 +54,11 @@ class TrainExamples : public ::testing::Test {
   }
 
   static std::string fresh(const std::string& fixture) {
-    return "model.config=" TESSERA_SOURCE_DIR "/tests/zoo/fixtures/models/" +
-           fixture + "/config.json";
+    return "model.config=" + tests::source_dir() +
+           "/tests/zoo/fixtures/models/" + fixture + "/config.json";
   }
 
-  testing::LaunchedJob::Result train(
+  tests::LaunchedJob::Result train(
       const std::string& name,
       int ranks,
       const std::vector<std::string>& overrides) const {
@@ -91,7 +92,7 @@ void PrintTo(const Case& one, std::ostream* out) {
 ExampleTensors with(
     ExampleTensors tensors,
     const std::string& name,
-    testing::ExampleTensor tensor) {
+    tests::ExampleTensor tensor) {
   tensors.insert_or_assign(name, std::move(tensor));
   return tensors;
 }
@@ -104,8 +105,7 @@ std::vector<Case> cases() {
   const ExampleTensors texts = padded_texts(kRows);
   const auto labels = [](int64_t length,
                          const std::function<double(int64_t, int64_t)>& value) {
-    return testing::ExampleTensor{
-        SafetensorsDtype::kI32, {kRows, length}, value};
+    return tests::ExampleTensor{SafetensorsDtype::kI32, {kRows, length}, value};
   };
   return {
       {"vit_classifier",
@@ -322,7 +322,7 @@ TEST_F(TrainExamples, DividesExperts) {
 TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
   write(with(padded_texts(kRows), "labels", of_rows(kRows, class_of)));
   const std::string folder =
-      TESSERA_SOURCE_DIR "/tests/zoo/fixtures/models/bert";
+      tests::source_dir() + "/tests/zoo/fixtures/models/bert";
   const std::vector<std::string> overrides{
       "model.folder=" + folder,
       "model.architecture=BertForSequenceClassification",
@@ -470,4 +470,4 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
       << score.output;
 }
 
-} // namespace tessera
+} // namespace tessera::train_examples_test

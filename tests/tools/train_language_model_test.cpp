@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train` of a language model as a user runs it: from fresh weights, on
 // with them, and under any layout of ranks.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/run_program.h"
 
@@ -14,14 +15,14 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::train_language_model_test {
 
 namespace {
 
-using testing::losses_of;
-using testing::read_json;
-using testing::run_program;
-using testing::run_tessera;
+using tests::losses_of;
+using tests::read_json;
+using tests::run_program;
+using tests::run_tessera;
 
 class TrainLanguageModel : public ::testing::Test {
  protected:
@@ -44,7 +45,7 @@ class TrainLanguageModel : public ::testing::Test {
           "max_steps": 4}, "data": {}, "output": {}})";
   }
 
-  testing::LaunchedJob::Result run(
+  tests::LaunchedJob::Result run(
       const std::string& name,
       int ranks,
       const std::vector<std::string>& overrides) const {
@@ -81,8 +82,8 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
   // Guessing is log(23) = 3.1.
   EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
-  const auto score =
-      run_program({TESSERA_PROGRAM, "eval", (folder_ / "first").string()});
+  const auto score = run_program(
+      {tests::program("tessera"), "eval", (folder_ / "first").string()});
   ASSERT_EQ(score.exit_code, 0) << score.output;
   char expected[60];
   std::snprintf(
@@ -295,4 +296,4 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
       << damaged.output;
 }
 
-} // namespace tessera
+} // namespace tessera::train_language_model_test

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train` of an adapter, as a user runs it.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tools/trained_run.h"
 
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::train_lora_test {
 
 namespace {
 
@@ -21,17 +22,17 @@ class Runs {
     return folder_ / name;
   }
 
-  testing::LaunchedJob::Result train(
+  tests::LaunchedJob::Result train(
       const std::string& name,
       int ranks,
       const std::vector<std::string>& overrides) const {
     std::vector<std::string> arguments{
-        TESSERA_PROGRAM,
+        tests::program("tessera"),
         "launch",
         "--nproc",
         std::to_string(ranks),
         "--",
-        TESSERA_PROGRAM,
+        tests::program("tessera"),
         "train",
         "configs/finetune_minilm_lora.json",
         "schedule.decay=constant",
@@ -87,7 +88,7 @@ TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
   EXPECT_LT(runs.adapter("run").size(), size_t{3} << 20);
   std::ifstream result(folder / "result.json");
   const double accuracy = nlohmann::json::parse(result).at("heldout_accuracy");
-  const auto score = run({TESSERA_PROGRAM, "eval", folder.string()});
+  const auto score = run({tests::program("tessera"), "eval", folder.string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[64];
   std::snprintf(
@@ -136,7 +137,7 @@ TEST(TrainLora, SaysWhatIsWrong) {
   const auto fails = [](const std::string& override_text,
                         const std::string& expected) {
     const auto result = run(
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "train",
          "configs/finetune_minilm_lora.json",
          override_text,
@@ -152,4 +153,4 @@ TEST(TrainLora, SaysWhatIsWrong) {
   fails("model.lora.lora_alpha=3", "model.lora.alpha");
 }
 
-} // namespace tessera
+} // namespace tessera::train_lora_test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera train` and `tessera eval` as a user runs them.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/trained_run.h"
 
@@ -12,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::train_test {
 
 namespace {
 
@@ -26,12 +27,12 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
   write_examples(data);
   const auto out = folder.path() / "run";
   const auto trained = run(
-      {TESSERA_PROGRAM,
+      {tests::program("tessera"),
        "launch",
        "--nproc",
        "2",
        "--",
-       TESSERA_PROGRAM,
+       tests::program("tessera"),
        "train",
        kConfig,
        "training.batch_size=4",
@@ -59,7 +60,7 @@ TEST(Train, LeavesARunFolderThatEvalScores) {
         "model/vocab.txt"}) {
     EXPECT_TRUE(std::filesystem::exists(out / file)) << file;
   }
-  const auto score = run({TESSERA_PROGRAM, "eval", out.string()});
+  const auto score = run({tests::program("tessera"), "eval", out.string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   EXPECT_NE(score.output.find("of 24 texts"), std::string::npos)
       << score.output;
@@ -77,12 +78,12 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
   const auto train =
       [&](const std::string& name, int ranks, std::vector<std::string> layout) {
         std::vector<std::string> arguments{
-            TESSERA_PROGRAM,
+            tests::program("tessera"),
             "launch",
             "--nproc",
             std::to_string(ranks),
             "--",
-            TESSERA_PROGRAM,
+            tests::program("tessera"),
             "train",
             kConfig,
             "training.max_steps=3",
@@ -124,19 +125,19 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
        "parallel.shard=2",
        "parallel.tensor=2"});
   const auto refused = run(
-      {TESSERA_PROGRAM,
+      {tests::program("tessera"),
        "train",
        kConfig,
        "parallel.tensor=2",
        "output.folder=" + (folder.path() / "refused").string()});
   const auto on_two = [&](const std::string& override_text) {
     return run(
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "launch",
          "--nproc",
          "2",
          "--",
-         TESSERA_PROGRAM,
+         tests::program("tessera"),
          "train",
          kConfig,
          override_text,
@@ -167,7 +168,8 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
        "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "
        "expected a number"}};
   for (const auto& [override_text, message] : cases) {
-    const auto result = run({TESSERA_PROGRAM, "train", kConfig, override_text});
+    const auto result =
+        run({tests::program("tessera"), "train", kConfig, override_text});
     EXPECT_EQ(result.exit_code, 1) << override_text;
     EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
   }
@@ -181,7 +183,7 @@ TEST(Train, ChecksItsTiersBeforeItLoadsTheModel) {
       {"offload.ratio=2", "offload.ratio is 2"}};
   for (const auto& [override_text, message] : cases) {
     const auto result = run(
-        {TESSERA_PROGRAM,
+        {tests::program("tessera"),
          "train",
          kConfig,
          "model.folder=/nowhere",
@@ -192,8 +194,8 @@ TEST(Train, ChecksItsTiersBeforeItLoadsTheModel) {
 }
 
 TEST(Train, NamesAMissingModelAndABrokenLine) {
-  const auto missing =
-      run({TESSERA_PROGRAM, "train", kConfig, "model.folder=/nowhere"});
+  const auto missing = run(
+      {tests::program("tessera"), "train", kConfig, "model.folder=/nowhere"});
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_NE(missing.output.find("/nowhere"), std::string::npos)
       << missing.output;
@@ -203,7 +205,7 @@ TEST(Train, NamesAMissingModelAndABrokenLine) {
   std::ofstream(data) << "{\"text\": \"a\", \"label\": \"games\"}\n"
                       << "{\"text\": \"b\"}\n";
   const auto broken = run(
-      {TESSERA_PROGRAM,
+      {tests::program("tessera"),
        "train",
        kConfig,
        "data.train=" + data.string(),
@@ -214,4 +216,4 @@ TEST(Train, NamesAMissingModelAndABrokenLine) {
   EXPECT_NE(broken.output.find("label"), std::string::npos) << broken.output;
 }
 
-} // namespace tessera
+} // namespace tessera::train_test

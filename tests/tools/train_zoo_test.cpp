@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every model of the zoo that has a loss is trained from a configuration, alone
 // and on ranks that divide it.
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tools/run_program.h"
@@ -16,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::train_zoo_test {
 
 namespace {
 
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kRows = 8;
 
 fs::path fixtures() {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/zoo/fixtures/models";
+  return fs::path(tests::source_dir()) / "tests/zoo/fixtures/models";
 }
 
 /// Of all fixtures whose inputs are examples. Without a head there is no loss;
@@ -94,9 +95,9 @@ class TrainZoo : public ::testing::TestWithParam<std::string> {
         "data.train=" + (folder_ / "data.safetensors").string(),
         "output.folder=" + (folder_ / name).string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
-    const auto result = testing::run_tessera(ranks, words);
+    const auto result = tests::run_tessera(ranks, words);
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    return testing::losses_of(folder_ / name);
+    return tests::losses_of(folder_ / name);
   }
 
   const TemporaryFolder folder_;
@@ -131,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(trainable()),
     [](const auto& one) { return one.param; });
 
-} // namespace tessera
+} // namespace tessera::train_zoo_test

@@ -2,6 +2,7 @@
 #pragma once
 // Runs of `tessera train` and what they leave.
 
+#include "support/paths.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -13,13 +14,13 @@
 
 namespace tessera {
 
-using testing::losses_of;
+using tests::losses_of;
 
 /// From the root of the source tree.
 /// @param arguments the program's path first.
-inline testing::LaunchedJob::Result run(
+inline tests::LaunchedJob::Result run(
     const std::vector<std::string>& arguments) {
-  return testing::run_program(arguments, TESSERA_SOURCE_DIR);
+  return tests::run_program(arguments, tests::source_dir());
 }
 
 /// A few texts, so that a whole run takes seconds.

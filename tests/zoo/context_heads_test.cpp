@@ -9,10 +9,10 @@
 
 #include <array>
 
-namespace tessera::zoo {
+namespace tessera::zoo::context_heads_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 constexpr std::array<ContextLayout, 2> kLayouts = {
     ContextLayout::kContiguous,
@@ -121,4 +121,4 @@ TEST(ContextHeads, EqualOneRankWithARing) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::context_heads_test

@@ -7,10 +7,10 @@
 #include "zoo/context_ranks.h"
 #include "zoo/divided_models.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::context_models_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 constexpr int64_t kRows = 2;
 constexpr int64_t kLength = 16; // 4 ranks in zigzag want 8 parts
@@ -182,4 +182,4 @@ TEST(ContextModels, RefuseWhatIsNotThere) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::context_models_test

@@ -12,7 +12,7 @@
 
 #include <limits>
 
-namespace tessera::zoo {
+namespace tessera::zoo::decoders_test {
 namespace {
 
 class Decoders : public ::testing::TestWithParam<const char*> {};
@@ -502,4 +502,4 @@ TEST(Registry, SurvivesHostileConfigurations) {
   EXPECT_GT(refused, 500);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::decoders_test

@@ -7,7 +7,7 @@
 #include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::encoder_decoders_test {
 namespace {
 
 class EncoderDecoders : public ::testing::TestWithParam<const char*> {};
@@ -213,4 +213,4 @@ TEST(EncoderDecoder, NamesWhatIsWrong) {
   expect_error([&] { from_config(config); }, {"'gated-gleu'", "gated-gelu"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::encoder_decoders_test

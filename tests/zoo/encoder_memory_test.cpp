@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::encoder_memory_test {
 
 namespace {
 
@@ -18,7 +18,7 @@ constexpr std::int64_t kRows = 3;
 constexpr std::int64_t kLength = 64;
 
 std::shared_ptr<zoo::Model> model_of_four_layers() {
-  return testing::small_bert(
+  return tests::small_bert(
       {{"vocab_size", 100},
        {"hidden_size", 64},
        {"num_hidden_layers", 4},
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(
     EncoderMemory,
     ::testing::Values(at::kFloat, at::kBFloat16));
 
-} // namespace tessera
+} // namespace tessera::encoder_memory_test

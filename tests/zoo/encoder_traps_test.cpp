@@ -8,10 +8,10 @@
 
 #include <cmath>
 
-namespace tessera::zoo {
+namespace tessera::zoo::encoder_traps_test {
 namespace {
 
-using testing::small_bert;
+using tests::small_bert;
 
 ModelInput padded_batch() {
   torch::manual_seed(4);
@@ -100,4 +100,4 @@ TEST(EncoderTraps, StartsFromTheInitializerRange) {
   EXPECT_TRUE(parameters["embeddings.norm.weight"].eq(1).all().item<bool>());
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::encoder_traps_test

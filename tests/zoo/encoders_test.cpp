@@ -7,7 +7,7 @@
 #include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::encoders_test {
 namespace {
 
 class Encoders : public ::testing::TestWithParam<const char*> {};
@@ -289,4 +289,4 @@ TEST(Encoder, HasNoPoolerThatTheFilesLack) {
       read_text_file(without.path() / "again" / "model.safetensors"));
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::encoders_test

@@ -11,14 +11,14 @@
 
 #include <numeric>
 
-namespace tessera {
+namespace tessera::example_batches_test {
 
 namespace {
 
-using testing::ExampleTensor;
-using testing::ExampleTensors;
-using testing::padded_texts;
-using testing::write_examples;
+using tests::ExampleTensor;
+using tests::ExampleTensors;
+using tests::padded_texts;
+using tests::write_examples;
 
 constexpr int64_t kVocab = 61;
 
@@ -91,7 +91,7 @@ TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
   expect_error([&] { ExampleFiles{folder.path()}; }, "without a .safetensors");
   write_examples(first, padded_texts(2));
   auto more = padded_texts(2);
-  more["labels"] = testing::of_rows(2, [](int64_t row) { return row; });
+  more["labels"] = tests::of_rows(2, [](int64_t row) { return row; });
   write_examples(second, more);
   expect_error(
       [&] { ExampleFiles{folder.path()}; },
@@ -214,7 +214,7 @@ TEST(ExampleBatches, LabelsOfLanguageModelsAreTheirTokens) {
 TEST(ExampleBatches, ScaleBytesOfImages) {
   const TemporaryFolder folder;
   const auto path = folder / "a.safetensors";
-  write_examples(path, {{"pixel_values", testing::images(2, 8, 8)}});
+  write_examples(path, {{"pixel_values", tests::images(2, 8, 8)}});
   const ExampleFiles files(path);
   TrainedHead head;
   head.kind = HeadKind::kAutoencoder;
@@ -236,4 +236,4 @@ TEST(ExampleBatches, ScaleBytesOfImages) {
   EXPECT_EQ(batch.others.at("noise").sizes(), at::IntArrayRef({1, 4}));
 }
 
-} // namespace tessera
+} // namespace tessera::example_batches_test

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::expert_models_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 bool is_of_expert(const std::string& name) {
   return name.find(".experts.") != std::string::npos;
@@ -190,4 +190,4 @@ TEST(ExpertModels, RefuseToLoseGradientsOfRouters) {
       {"recomputed", "output_router_logits"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::expert_models_test

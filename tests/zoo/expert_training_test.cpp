@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::expert_training_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
@@ -265,4 +265,4 @@ TEST(ExpertTraining, SaysWhatEnginesRefuse) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::expert_training_test

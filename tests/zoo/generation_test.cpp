@@ -2,6 +2,7 @@
 // Texts that models go on with, against transformers; and against themselves
 // where ranks divide them.
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/zoo/generation/generate.h"
@@ -17,11 +18,11 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::generation_test {
 namespace {
 
 std::filesystem::path fixtures() {
-  return std::filesystem::path(TESSERA_FIXTURES_DIR);
+  return std::filesystem::path(tests::source_dir()) / "tests/zoo/fixtures";
 }
 
 at::Tensor tensor_of(const nlohmann::json& rows) {
@@ -141,7 +142,7 @@ TEST(Generation, DividedByRanksIsTheSame) {
       {"pipeline 2 x shard 2", 4, {.shard = 2, .pipeline = 2}},
       {"shard 3", 3, {}}};
   for (const Layout& layout : layouts) {
-    testing::run_ranks(layout.ranks, [&](World& world) {
+    tests::run_ranks(layout.ranks, [&](World& world) {
       ParallelOptions options;
       options.sizes = layout.sizes;
       options.schedule = layout.schedule;
@@ -302,4 +303,4 @@ TEST(GenerateOptions, AreReadFromAFolder) {
   std::filesystem::remove_all(folder);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::generation_test

@@ -15,7 +15,7 @@
 #include <fstream>
 #include <set>
 
-namespace tessera::zoo {
+namespace tessera::zoo::gguf_test {
 namespace {
 
 class Gguf : public ::testing::TestWithParam<const char*> {};
@@ -388,4 +388,4 @@ TEST(GgufWriter, LeavesNothingUntilItIsWhole) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::gguf_test

@@ -12,7 +12,7 @@
 
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::image_layers_test {
 
 TEST(DropPath, DropsWholeRowsAndKeepsTheMean) {
   torch::manual_seed(2);
@@ -97,4 +97,4 @@ TEST(PatchEmbedding, RefusesMorePatchesThanAnyoneHas) {
   expect_error([&] { PatchEmbedding{options}; }, {"4294967296 patches"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::image_layers_test

@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-namespace tessera::zoo {
+namespace tessera::zoo::images_test {
 namespace {
 
 class Images : public ::testing::TestWithParam<const char*> {};
@@ -241,4 +241,4 @@ TEST(Image, DrawsWhichPatchesAreSeen) {
   EXPECT_NEAR(positions[0][6][12].item<double>(), std::sin(1.0), 1e-6);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::images_test

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace tessera::zoo {
+namespace tessera::zoo::layer_costs_test {
 namespace {
 
 /// Numbers in the matrices of a module.
@@ -77,4 +77,4 @@ TEST(LayerCosts, CutAModelWithALargeVocabularyBeforeItsHead) {
   EXPECT_EQ(last_stage(PipelineCut::kCost), 1U);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::layer_costs_test

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::layer_dropout_test {
 
 namespace {
 
@@ -70,7 +70,7 @@ at::Tensor train(
 // in another order by some hundreds of roundings.
 void check_dropout(bool banded) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [banded](World& world) {
+    tests::run_ranks(ranks, [banded](World& world) {
       auto group = world.new_communicator("tensor");
       torch::manual_seed(1);
       const LayerContext plain_context;
@@ -132,4 +132,4 @@ TEST(LayerDropout, IsThatOfPlainLayersWithWindows) {
   check_dropout(/*banded=*/true);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::layer_dropout_test

@@ -15,7 +15,7 @@
 
 #include <limits>
 
-namespace tessera::zoo {
+namespace tessera::zoo::layers_test {
 namespace {
 
 SafetensorsFile reference() {
@@ -423,4 +423,4 @@ TEST(Losses, EqualTheirFormulas) {
       [&] { distillation_loss(logits, teacher[0]); }, {"[2, 3, 5]", "[3, 5]"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::layers_test

@@ -14,7 +14,7 @@
 
 #include <numeric>
 
-namespace tessera::zoo {
+namespace tessera::zoo::layout_bytes_test {
 namespace {
 
 constexpr int64_t kFeatures = 64; // h
@@ -66,7 +66,7 @@ double layer_activations(double t, bool sequence) {
 } // namespace
 
 TEST(LayoutBytes, OfWeightsAreTheFormulas) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     const nlohmann::json config{
         {"model_type", "gpt2"},
         {"vocab_size", kVocab},
@@ -107,7 +107,7 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
 
 TEST(LayoutBytes, OfActivationsAreTheFormulas) {
   install_cpu_memory_counter();
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     for (const int tensor : {1, 2, 4}) {
       for (const bool sequence : {false, true}) {
         if (tensor == 1 && sequence) {
@@ -154,4 +154,4 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::layout_bytes_test

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::layout_matrix_test {
 namespace {
 
 constexpr int kSteps = 2;
@@ -236,7 +236,7 @@ TEST_P(LayoutMatrix, IsThatOfOneRank) {
     const auto model =
         from_config(config, {.architecture = subject.architecture});
     save_pretrained(*model, folder.path() / "model");
-    testing::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
+    tests::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
       const auto path = folder.path() / "model";
       subject.has_experts
           ? check_layout<ExpertEngines>(world, path, subject, layout)
@@ -251,4 +251,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(layouts()),
     [](const auto& info) { return info.param.name; });
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::layout_matrix_test

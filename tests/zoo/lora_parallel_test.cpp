@@ -8,10 +8,10 @@
 #include "zoo/divided_models.h"
 #include "zoo/lora_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::lora_parallel_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 /// @param saved a folder that all ranks know.
 void check_tensor_parallel(
@@ -153,4 +153,4 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::lora_parallel_test

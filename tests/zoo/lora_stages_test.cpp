@@ -10,10 +10,10 @@
 #include "zoo/divided_models.h"
 #include "zoo/lora_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::lora_stages_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 /// The gradients of what is trained here; engines have them.
 void expect_own_gradients(
@@ -195,4 +195,4 @@ TEST(LoraStages, SayThatTheyNeedAnEngine) {
   expect_error([&] { save_merged(*stage, saved / "m"); }, {"stage", "engine"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::lora_stages_test

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 
-namespace tessera::zoo {
+namespace tessera::zoo::lora_test {
 namespace {
 
 class Lora : public ::testing::TestWithParam<const char*> {};
@@ -363,4 +363,4 @@ TEST(LoraFolder, SaysWhatIsWrong) {
   expect_error(load, {"lacks", "c_fc"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::lora_test

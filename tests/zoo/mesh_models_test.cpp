@@ -7,10 +7,10 @@
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "zoo/model_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::mesh_models_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 /// Tied and untied, fused and transposed weights, uneven heads.
 constexpr const char* kModels[] = {"gpt2", "llama3", "opt_350m", "qwen2"};
@@ -109,4 +109,4 @@ TEST(MeshModels, NameWhatNoStageHas) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::mesh_models_test

@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <set>
 
-namespace tessera::zoo {
+namespace tessera::zoo::minilm_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,4 +132,4 @@ TEST(MiniLm, RoundTripKeepsEveryByte) {
       {{"logits", again->forward(input_of(reference)).logits}});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::minilm_test

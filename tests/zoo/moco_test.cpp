@@ -10,10 +10,10 @@
 #include "tessera/zoo/models/moco_model.h"
 #include "zoo/model_fixture.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::moco_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 std::shared_ptr<MocoModel> load(const ModelFixture& reference, bool lazy) {
   return std::dynamic_pointer_cast<MocoModel>(
@@ -161,4 +161,4 @@ TEST(Moco, NamesWhatIsWrong) {
   expect_error([&] { from_config(config); }, {"temperature"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::moco_test

@@ -11,10 +11,10 @@
 #include "zoo/divided_models.h"
 #include "zoo/model_layouts.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::parallel_models_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 /// @param saved a folder that both ranks know.
 void check_tensor_parallel(
@@ -117,4 +117,4 @@ TEST(ParallelModels, SayOnEveryRankThatTheDiskFailed) {
   });
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::parallel_models_test

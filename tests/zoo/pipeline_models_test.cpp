@@ -12,10 +12,10 @@
 #include "zoo/divided_models.h"
 #include "zoo/model_layouts.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::pipeline_models_test {
 namespace {
 
-using testing::run_ranks;
+using tests::run_ranks;
 
 /// The first and the last stage may both have a part of an embedding.
 constexpr const char* kTied = "embeddings.tokens.weight";
@@ -287,4 +287,4 @@ TEST(PipelineModels, SayWhatIsNotHere) {
       Error);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::pipeline_models_test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recipes in configs/ are read without an error, and are what they say.
+#include "support/paths.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy.h"
@@ -13,12 +14,12 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::recipes_test {
 
 namespace {
 
 std::filesystem::path configs() {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "configs";
+  return std::filesystem::path(tests::source_dir()) / "configs";
 }
 
 } // namespace
@@ -56,4 +57,4 @@ TEST(Recipes, TheGptOf13BillionHasAsMany) {
   EXPECT_EQ(count, (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
 }
 
-} // namespace tessera
+} // namespace tessera::recipes_test

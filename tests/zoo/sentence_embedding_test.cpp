@@ -9,7 +9,7 @@
 #include <fstream>
 #include <utility>
 
-namespace tessera::zoo {
+namespace tessera::zoo::sentence_embedding_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -149,4 +149,4 @@ TEST(SentenceEmbedding, NamesWhatIsWrong) {
   expect_error(read, {"modules.json", "not a list"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::sentence_embedding_test

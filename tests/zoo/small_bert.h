@@ -8,7 +8,7 @@
 
 #include <memory>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// config.json of a BERT; dropout is 0.1 where `changes` do not say otherwise.
 inline nlohmann::json small_bert_config(
@@ -35,4 +35,4 @@ inline std::shared_ptr<zoo::Model> small_bert(
       {.architecture = "BertForSequenceClassification"});
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

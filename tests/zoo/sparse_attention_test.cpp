@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
+namespace tessera::zoo::sparse_attention_test {
 namespace {
 
 constexpr int64_t kRows = 2;
@@ -256,4 +256,4 @@ TEST(BlockSparseAttention, NamesWhatIsWrong) {
       {"3 heads", "4"});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::sparse_attention_test

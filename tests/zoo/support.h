@@ -2,6 +2,7 @@
 #pragma once
 // What the zoo's tests share: the real model's folder and the fixtures.
 
+#include "support/paths.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -18,7 +19,7 @@ namespace tessera {
 inline std::filesystem::path minilm_folder() {
   const char* set = std::getenv("TESSERA_MINILM");
   std::filesystem::path folder =
-      set != nullptr ? set : TESSERA_SOURCE_DIR "/models/minilm";
+      set != nullptr ? set : tests::source_dir() + "/models/minilm";
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),
       "no model at ",
@@ -29,7 +30,8 @@ inline std::filesystem::path minilm_folder() {
 }
 
 inline std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(TESSERA_FIXTURES_DIR) / name;
+  return std::filesystem::path(tests::source_dir()) / "tests/zoo/fixtures" /
+         name;
 }
 
 inline nlohmann::json read_json(const std::filesystem::path& path) {

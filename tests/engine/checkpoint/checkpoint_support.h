@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// Odd sizes; dropout, batch statistics, a frozen layer.
 struct RestlessImpl : torch::nn::Module {
@@ -74,4 +74,4 @@ inline void expect_equal(
   }
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

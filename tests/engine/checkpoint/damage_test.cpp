@@ -10,11 +10,11 @@
 #include <csignal>
 #include <fstream>
 
-namespace tessera {
+namespace tessera::damage_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Ends the process without a word when it is saved.
 class Killer : public Checkpointable {
@@ -170,4 +170,4 @@ TEST(Damage, AnotherOptimizerOrModelIsNamed) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::damage_test

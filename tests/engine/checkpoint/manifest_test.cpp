@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/manifest.h"
+#include "support/paths.h"
 
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
@@ -7,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::manifest_test {
 
 TEST(Manifest, ReadsWhatItWrites) {
   const TemporaryFolder folder;
@@ -43,7 +44,7 @@ TEST(Manifest, ReadsWhatItWrites) {
 TEST(Manifest, NamesThePlaceThatIsDamaged) {
   const TemporaryFolder folder;
   const std::string file =
-      std::string(TESSERA_SOURCE_DIR) + "/tests/fuzz/seeds/manifest/checkpoint";
+      tests::source_dir() + "/tests/fuzz/seeds/manifest/checkpoint";
   const std::string right = read_text_file(file);
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = right;
@@ -90,4 +91,4 @@ TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
       [&] { find_checkpoint(folder / "step-000011"); }, {"step-000010"});
 }
 
-} // namespace tessera
+} // namespace tessera::manifest_test

@@ -7,11 +7,11 @@
 
 #include <torch/serialize.h>
 
-namespace tessera {
+namespace tessera::reshard_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Four ranks hold two copies of two parts.
 EngineOptions options_of(const World& world, int64_t min_group_numel) {
@@ -92,4 +92,4 @@ TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 5));
 
-} // namespace tessera
+} // namespace tessera::reshard_test

@@ -6,11 +6,11 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
 
-namespace tessera {
+namespace tessera::resume_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Optimizer steps; those that an overflow skipped do not count.
 int64_t steps_of(const std::filesystem::path& checkpoint) {
@@ -161,4 +161,4 @@ TEST_P(Resume, KeepsTheLastOnesAndReplacesTheSameStep) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Resume, ::testing::Range(1, 4));
 
-} // namespace tessera
+} // namespace tessera::resume_test

@@ -11,11 +11,11 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/load_weights.h"
 
-namespace tessera {
+namespace tessera::save_weights_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 namespace fs = std::filesystem;
 
 /// Tied, transposed, frozen, ignored; buffers of two types.
@@ -149,4 +149,4 @@ TEST(SaveWeights, TellsAllRanksWhenTheDiskRefuses) {
   EXPECT_TRUE(fs::exists(folder / "after/model.safetensors"));
 }
 
-} // namespace tessera
+} // namespace tessera::save_weights_test

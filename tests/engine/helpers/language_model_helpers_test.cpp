@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::language_model_helpers_test {
 
 namespace {
 
@@ -227,7 +227,7 @@ TEST(TiedEmbedding, WorksWithOneOfTheTwoUsesAndWithPadding) {
 // Sharded over two ranks, with the gradient clipped, against the plain model
 // that sees both batches.
 TEST(LanguageModelHelpers, WorkOnShardedWeights) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     TinyLm ours(true);
     TinyLm plain(false);
     EngineOptions options;
@@ -256,4 +256,4 @@ TEST(LanguageModelHelpers, WorkOnShardedWeights) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::language_model_helpers_test

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// Options of one run, as positions in the lists below.
 struct Case {
@@ -146,4 +146,4 @@ inline std::vector<Case> pairwise_cases() {
   return chosen;
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 struct MatrixOptions {
   std::string variant = "all trained";
@@ -123,4 +123,4 @@ struct MatrixNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(MatrixNet);
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 class Reference {
  public:
@@ -123,4 +123,4 @@ class Reference {
   std::unique_ptr<torch::optim::AdamW> optimizer_;
 };
 
-} // namespace tessera::testing
+} // namespace tessera::tests

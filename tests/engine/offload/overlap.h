@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 inline constexpr UpdateOverlap kOverlaps[] = {
     UpdateOverlap::kWait,
@@ -51,4 +51,4 @@ inline at::Tensor resting_loss(
   return net->forward(torch::randn({5, 7}), all).square().mean();
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

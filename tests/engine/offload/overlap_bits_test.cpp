@@ -5,7 +5,7 @@
 #include "engine/offload/overlap.h"
 #include "support/ranks.h"
 
-namespace tessera::testing {
+namespace tessera::tests::overlap_bits_test {
 
 namespace {
 
@@ -20,7 +20,7 @@ struct Setting {
 
 std::string text_of(const Setting& setting) {
   const char* placements[] = {"auto", "device", "host", "nvme"};
-  return std::string(testing::text_of(setting.overlap)) + ", " +
+  return std::string(tests::text_of(setting.overlap)) + ", " +
          placements[static_cast<size_t>(setting.placement)] + ", " +
          name_of(setting.shards);
 }
@@ -245,7 +245,7 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
         expect_same(
             train_odd(net, options, 2, 0.1, world.rank()),
             clipped,
-            text_of(overlap));
+            tests::text_of(overlap));
       }
       // In backward there is no clipping.
       options.optimizer.overlap = UpdateOverlap::kOff;
@@ -264,4 +264,4 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Overlap, ::testing::Range(1, 4));
 
-} // namespace tessera::testing
+} // namespace tessera::tests::overlap_bits_test

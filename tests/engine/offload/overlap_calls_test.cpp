@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-namespace tessera::testing {
+namespace tessera::tests::overlap_calls_test {
 
 namespace {
 
@@ -316,4 +316,4 @@ TEST(OverlapOptions, ThatDoNotFitAreRefused) {
   });
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests::overlap_calls_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// Layers of one size with something odd at both ends; a norm, a layer that is
 /// frozen, and one that gets a gradient in every other step only.
@@ -199,4 +199,4 @@ inline std::string text_of(std::optional<at::ScalarType> precision) {
   return precision ? c10::toString(*precision) : "float32";
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -9,11 +9,11 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::placement_faults_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// The descriptor of this process's file of the NVMe tier.
 int nvme_file() {
@@ -241,4 +241,4 @@ TEST(PlacementFaults, ACheckpointOfDamagedStateIsNotWritten) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::placement_faults_test

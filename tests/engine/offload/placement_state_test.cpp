@@ -8,11 +8,11 @@
 #include "tessera/engine/inspect_engine.h"
 #include "tessera/runtime/io/safetensors.h"
 
-namespace tessera {
+namespace tessera::placement_state_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 EngineOptions options_for(
     StatePlacement placement,
@@ -123,4 +123,4 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PlacementState, ::testing::Range(1, 4));
 
-} // namespace tessera
+} // namespace tessera::placement_state_test

@@ -9,11 +9,11 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::placement_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     std::nullopt,
@@ -214,4 +214,4 @@ TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::placement_test

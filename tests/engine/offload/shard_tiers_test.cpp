@@ -9,11 +9,11 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::shard_tiers_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr MemoryTier kTiers[] = {
     MemoryTier::kDevice,
@@ -108,7 +108,7 @@ TEST_P(ShardTiersOf, ParametersAndGradientsChangeNoBit) {
       for (const int depth : {0, 2}) {
         options.sharding.prefetch_depth = depth;
         for (const Tiers& tiers : every_pair()) {
-          const std::string what = testing::text_of(precision) + ", " +
+          const std::string what = tests::text_of(precision) + ", " +
                                    text_of(tiers) + ", prefetching " +
                                    std::to_string(depth);
           expect_same_run(
@@ -292,4 +292,4 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::shard_tiers_test

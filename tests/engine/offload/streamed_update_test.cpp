@@ -14,11 +14,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::streamed_update_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// State on `placement`, of which the device updates all but `ratio`, with
 /// buffers so small that every layer's state passes in pieces.
@@ -64,7 +64,7 @@ TEST_P(StreamedState, OfAdamWChangesNoBit) {
       for (const StatePlacement placement : kPlacements) {
         for (const double ratio : kRatios) {
           const std::string what =
-              text_of(precision) + ", " + text_of(placement, ratio);
+              tests::text_of(precision) + ", " + text_of(placement, ratio);
           const Outcome got = train(
               world,
               streaming(base, placement, ratio, folder),
@@ -98,7 +98,7 @@ TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
         const EngineOptions base = resting_options(precision, rule);
         const std::string name =
-            std::string(name_of(rule)) + ", " + text_of(precision);
+            std::string(name_of(rule)) + ", " + tests::text_of(precision);
         const Outcome expected = train(world, base, name);
         for (const StatePlacement placement : kPlacements) {
           for (const double ratio : {0.0, 0.5}) {
@@ -385,4 +385,4 @@ TEST(UpdateRates, AreMeasuredForEveryRule) {
   EXPECT_EQ(total_bytes(ledger.live_bytes(MemoryTier::kHost)), 0);
 }
 
-} // namespace tessera
+} // namespace tessera::streamed_update_test

@@ -9,11 +9,11 @@
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
-namespace tessera {
+namespace tessera::placement_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 std::map<std::string, at::Tensor> train_on_cuda(
     const OptimizerOptions& optimizer,
@@ -208,4 +208,4 @@ TEST(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::placement_gpu_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 /// What a reference keeps for one parameter.
 struct ReferenceState {
@@ -141,4 +141,4 @@ inline ReferenceUpdate reference_muon(double wd) {
   };
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -6,11 +6,11 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::reference_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Odd sizes, tensors of one to four dimensions, one transposed in memory, one
 /// frozen, one used by even steps only, one never.
@@ -245,4 +245,4 @@ TEST(OptimizerRules, NameTheNearestParameterAndLeaveTheModuleWhole) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::reference_test

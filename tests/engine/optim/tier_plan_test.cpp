@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::tier_plan_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class TierPlanOf : public ::testing::TestWithParam<int> {
  protected:
@@ -144,4 +144,4 @@ TEST_P(TierPlanOf, WhatIsSaidIsDone) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TierPlanOf, ::testing::Values(1, 2, 5));
 
-} // namespace tessera
+} // namespace tessera::tier_plan_test

@@ -4,11 +4,11 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera {
+namespace tessera::torch_parity_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Odd sizes; a frozen layer; a layer that only even steps use.
 struct OddNetImpl : torch::nn::Module {
@@ -147,4 +147,4 @@ TEST_P(TorchParity, AdamW) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TorchParity, ::testing::Range(1, 3));
 
-} // namespace tessera
+} // namespace tessera::torch_parity_test

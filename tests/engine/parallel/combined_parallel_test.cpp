@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::combined_parallel_test {
 
 namespace {
 
@@ -149,7 +149,7 @@ class CombinedParallel : public ::testing::TestWithParam<Layout> {};
 TEST_P(CombinedParallel, IsThatOfOneRank) {
   const Layout& layout = GetParam();
   const int ranks = layout.data * layout.tensor * layout.shape.stages;
-  testing::run_ranks(ranks, [&](World& world) {
+  tests::run_ranks(ranks, [&](World& world) {
     Communicator alone("alone");
     const Reference reference = run_alone(layout, alone);
 
@@ -251,4 +251,4 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"gpipe_2x3x1", Kind::kGPipe, 2, 3, {1, 2}}),
     [](const auto& info) { return info.param.name; });
 
-} // namespace tessera
+} // namespace tessera::combined_parallel_test

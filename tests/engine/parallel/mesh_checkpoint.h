@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 inline const MeshLayout kMeshLayouts[] = {
     {"one", {.shard = 1}},
@@ -115,4 +115,4 @@ inline int64_t saved_numel(
   return numel;
 }
 
-} // namespace tessera::testing
+} // namespace tessera::tests

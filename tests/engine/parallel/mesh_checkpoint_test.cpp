@@ -8,11 +8,11 @@
 
 #include <cstring>
 
-namespace tessera {
+namespace tessera::mesh_checkpoint_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int kSavedAt = 2;
 constexpr int kSteps = 4;
@@ -210,4 +210,4 @@ INSTANTIATE_TEST_SUITE_P(
              (info.param.low_precision ? "_bfloat16" : "");
     });
 
-} // namespace tessera
+} // namespace tessera::mesh_checkpoint_test

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::tests {
 
 inline constexpr int kMeshBlocks = 3; // uneven over two stages
 inline constexpr int kMeshBatches = 4; // of a step, over all ranks
@@ -215,4 +215,4 @@ class MeshJob {
   std::unique_ptr<PipelineExecutor> executor_;
 };
 
-} // namespace tessera::testing
+} // namespace tessera::tests

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::mesh_training_test {
 
 namespace {
 
@@ -197,7 +197,7 @@ std::vector<int> own_batches(const ParallelMesh& mesh, int rank) {
 // depend on each other, through AdamW's division by small second moments.
 TEST_P(MeshTraining, IsThatOfOneRank) {
   const Setting& setting = GetParam();
-  testing::run_ranks(world_of(setting.sizes), [&](World& world) {
+  tests::run_ranks(world_of(setting.sizes), [&](World& world) {
     EngineOptions options = small_groups(setting.zero_stage);
     const Seen alone = train_alone(options, setting.tied);
     options.optimizer.overlap = setting.overlap;
@@ -330,7 +330,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .tensor = 2}, 2, 2);
     ParallelGroups groups(world, mesh, at::kCPU);
     Stage model =
@@ -339,11 +339,11 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
     options.parallel = &mesh;
     options.optimizer.rule = LambOptions{};
     const std::string message =
-        testing::message_of([&] { wrap(model, options); });
+        tests::message_of([&] { wrap(model, options); });
     EXPECT_NE(message.find("divided over tensor-parallel"), std::string::npos)
         << message;
     EXPECT_NE(message.find("LAMB"), std::string::npos) << message;
   });
 }
 
-} // namespace tessera
+} // namespace tessera::mesh_training_test

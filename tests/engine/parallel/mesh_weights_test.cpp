@@ -10,11 +10,11 @@
 #include <csignal>
 #include <fstream>
 
-namespace tessera {
+namespace tessera::mesh_weights_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 namespace fs = std::filesystem;
 
 /// The model of another seed, and a copy of its file with one more tensor.
@@ -309,4 +309,4 @@ TEST(MeshCheckpointDamage, ManifestsOfTheFirstFormatAreRead) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::mesh_weights_test

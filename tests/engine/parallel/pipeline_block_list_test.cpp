@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline_block_list_test {
 
 namespace {
 
@@ -100,7 +100,7 @@ class PipelineBlockList : public ::testing::TestWithParam<bool> {};
 // Float64 in another order over three steps of AdamW.
 TEST_P(PipelineBlockList, IsThatOfOneRank) {
   const bool checkpointed = GetParam();
-  testing::run_ranks(4, [&](World& world) {
+  tests::run_ranks(4, [&](World& world) {
     World one(0, 1, 0, nullptr, {});
     const auto alone = make_alone();
     Engine reference(one, alone, options());
@@ -163,7 +163,7 @@ TEST_P(PipelineBlockList, IsThatOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Checkpointed, PipelineBlockList, ::testing::Bool());
 
 TEST(PipelineBlockListErrors, NameBatchesThatDiffer) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .pipeline = 2}, 2, 2);
     const auto model =
         std::make_shared<Piped>(PipelineTransformerBlockList<Block>(
@@ -176,4 +176,4 @@ TEST(PipelineBlockListErrors, NameBatchesThatDiffer) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline_block_list_test

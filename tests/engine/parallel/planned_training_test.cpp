@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::planned_training_test {
 
 namespace {
 
@@ -78,7 +78,7 @@ std::map<std::string, at::Tensor> values_of(Engine& engine) {
 // Float64 in another order, through AdamW's division by small second moments.
 TEST(PlannedTraining, IsThatOfOneRank) {
   for (const int zero_stage : {1, 3}) {
-    testing::run_ranks(4, [zero_stage](World& world) {
+    tests::run_ranks(4, [zero_stage](World& world) {
       EngineOptions options = options_of(zero_stage);
       World one(0, 1, 0, nullptr, {});
       PlainModel whole = model_of();
@@ -124,4 +124,4 @@ TEST(PlannedTraining, IsThatOfOneRank) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::planned_training_test

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <map>
 
-namespace tessera {
+namespace tessera::event_file_test {
 
 namespace {
 
@@ -153,4 +153,4 @@ TEST(EventFile, NamesAFolderThatIsNotThere) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::event_file_test

@@ -10,7 +10,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera {
+namespace tessera::json_lines_test {
 
 using nlohmann::ordered_json;
 using Mode = JsonLinesWriter::Mode;
@@ -57,4 +57,4 @@ TEST(JsonLines, RefusesWhatIsNoObjectAndNamesAFileItCannotOpen) {
       {"no/m'", "No such file", "check the path"});
 }
 
-} // namespace tessera
+} // namespace tessera::json_lines_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-namespace tessera {
+namespace tessera::plot_ticks_test {
 
 namespace {
 
@@ -47,7 +47,8 @@ TEST(MakeTicks, HoldsItsPromisesOverManyRanges) {
         const double scale = std::pow(10.0, exponent);
         const double high = low + span;
         const Ticks ticks = make_ticks(low * scale, high * scale, 7);
-        SCOPED_TRACE(testing::Message() << low << " " << high << " " << scale);
+        SCOPED_TRACE(
+            ::testing::Message() << low << " " << high << " " << scale);
         // A step of 1, 2 or 5 leaves at least a third of what was asked for.
         EXPECT_GE(ticks.values.size(), 2u);
         EXPECT_LE(ticks.values.size(), 8u);
@@ -82,4 +83,4 @@ TEST(Fixed, HasNoNegativeZero) {
   EXPECT_EQ(fixed(2.5, 3), "2.500");
 }
 
-} // namespace tessera
+} // namespace tessera::plot_ticks_test

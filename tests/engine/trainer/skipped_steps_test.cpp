@@ -7,11 +7,11 @@
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera {
+namespace tessera::skipped_steps_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class RandomTask : public TrainingTask {
  public:
@@ -85,4 +85,4 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
       count(read_text_file(folder / "metrics.jsonl"), "\"grad_norm\":null"), 6);
 }
 
-} // namespace tessera
+} // namespace tessera::skipped_steps_test

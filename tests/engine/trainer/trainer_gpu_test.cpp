@@ -17,11 +17,11 @@
 
 #include <sstream>
 
-namespace tessera {
+namespace tessera::trainer_gpu_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 class TrainerCuda : public CudaRanksTest {};
 
@@ -177,4 +177,4 @@ TEST_F(TrainerCuda, BatchesTravelThroughPinnedMemory) {
       kLimits);
 }
 
-} // namespace tessera
+} // namespace tessera::trainer_gpu_test

@@ -15,11 +15,11 @@
 #include <limits>
 #include <sstream>
 
-namespace tessera {
+namespace tessera::trainer_log_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 constexpr int64_t kWidth = 16;
 
@@ -188,4 +188,4 @@ TEST(TrainerLog, ALossThatIsNoNumberNamesItsSteps) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::trainer_log_test

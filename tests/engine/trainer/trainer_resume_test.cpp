@@ -10,11 +10,11 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::trainer_resume_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Batches in an order that each epoch draws; may die at one.
 class RandomTask : public TrainingTask {
@@ -192,4 +192,4 @@ TEST(LrRangeTest, FindsWhereTheLossFalls) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::trainer_resume_test

@@ -15,7 +15,7 @@
 #include <numeric>
 #include <thread>
 
-namespace tessera {
+namespace tessera::all_to_all_test {
 
 namespace {
 
@@ -79,7 +79,7 @@ class AllToAllTest : public ::testing::TestWithParam<AllToAllCase> {
  protected:
   static void run(const std::function<void(World&, Communicator&)>& body) {
     const Transport transport = GetParam().transport;
-    testing::run_ranks(GetParam().ranks, [&](World& world) {
+    tests::run_ranks(GetParam().ranks, [&](World& world) {
       const auto comm = communicator_over(world, transport);
       body(world, *comm);
     });
@@ -165,23 +165,20 @@ TEST_P(AllToAllTest, AKilledRankIsAnError) {
   if (how.ranks == 1) {
     return; // nobody else to lose
   }
-  const auto results =
-      testing::run_ranks_expecting(how.ranks, [&](World& world) {
-        const auto comm = communicator_over(world, how.transport);
-        comm->barrier(); // connected
-        if (world.rank() == 1) {
-          // Not before the others have seen the barrier's end.
-          std::this_thread::sleep_for(std::chrono::seconds(1));
-          ::kill(::getpid(), SIGKILL);
-        }
-        const int64_t numel = 300000 * world.size();
-        const at::Tensor out = at::empty({numel});
-        expect_error(
-            [&] {
-              comm->all_to_all(out, at::ones({numel}), "exchange").wait();
-            },
-            {"exchange failed"});
-      });
+  const auto results = tests::run_ranks_expecting(how.ranks, [&](World& world) {
+    const auto comm = communicator_over(world, how.transport);
+    comm->barrier(); // connected
+    if (world.rank() == 1) {
+      // Not before the others have seen the barrier's end.
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      ::kill(::getpid(), SIGKILL);
+    }
+    const int64_t numel = 300000 * world.size();
+    const at::Tensor out = at::empty({numel});
+    expect_error(
+        [&] { comm->all_to_all(out, at::ones({numel}), "exchange").wait(); },
+        {"exchange failed"});
+  });
   for (size_t r = 0; r < results.size(); ++r) {
     EXPECT_EQ(results[r].exit_code, r == 1 ? 128 + SIGKILL : 0)
         << results[r].output;
@@ -234,7 +231,7 @@ TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
   for (const auto transport :
        {Transport::kShmDirect, Transport::kShmInPieces}) {
     const auto results =
-        testing::run_ranks_expecting(2, [transport](World& world) {
+        tests::run_ranks_expecting(2, [transport](World& world) {
           const auto comm = communicator_over(world, transport);
           const at::Tensor four = at::zeros({4});
           const AllToAllBlocks mine = world.rank() == 0
@@ -251,4 +248,4 @@ TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::all_to_all_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace tessera {
+namespace tessera::communicator_gpu_test {
 
 namespace {
 
@@ -53,10 +53,10 @@ void check_collectives(Communicator& comm, at::Device device) {
 } // namespace
 
 TEST(NcclCommunicator, WorksForAGroupOfOne) {
-  if (testing::count_cuda_devices() < 1) {
+  if (tests::count_cuda_devices() < 1) {
     GTEST_SKIP() << "no CUDA device";
   }
-  testing::run_ranks(1, [](World&) {
+  tests::run_ranks(1, [](World&) {
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const std::chrono::milliseconds timeout = std::chrono::minutes(1);
     // A world of one has no back end, so NCCL is asked for directly.
@@ -70,14 +70,14 @@ TEST(NcclCommunicator, WorksForAGroupOfOne) {
 }
 
 TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
-  const int devices = testing::count_cuda_devices();
+  const int devices = tests::count_cuda_devices();
   if (devices < 1) {
     GTEST_SKIP() << "no CUDA device";
   }
   if (devices < 2) {
     GTEST_SKIP() << "one CUDA device only; this test wants two";
   }
-  testing::run_ranks(devices, [](World& world) {
+  tests::run_ranks(devices, [](World& world) {
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(
         at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank()));
@@ -87,14 +87,14 @@ TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
 
 // NCCL refuses them; a test of several ranks needs no more than one GPU.
 TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHost) {
-  if (testing::count_cuda_devices() < 1) {
+  if (tests::count_cuda_devices() < 1) {
     GTEST_SKIP() << "no CUDA device";
   }
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(at::kCUDA, 0);
     check_collectives(*world.new_communicator("test", device), device);
   });
 }
 
-} // namespace tessera
+} // namespace tessera::communicator_gpu_test

@@ -7,12 +7,12 @@
 
 #include <thread>
 
-namespace tessera {
+namespace tessera::communicator_test {
 
 class CommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
-  testing::run_ranks(GetParam(), [](World& world) {
+  tests::run_ranks(GetParam(), [](World& world) {
     const auto comm = world.new_communicator("test");
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const auto mine = at::full({3}, world.rank() + 1.0, dtype);
@@ -36,7 +36,7 @@ TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorTest, ::testing::Range(1, 5));
 
 TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
-  const auto results = testing::run_ranks_expecting(2, [](World& world) {
+  const auto results = tests::run_ranks_expecting(2, [](World& world) {
     const auto comm = world.new_communicator("test");
     comm->barrier(); // connected
     if (world.rank() == 1) {
@@ -54,10 +54,10 @@ TEST(Communicator, SaysWhatFailedWhenAPeerIsGone) {
 }
 
 TEST(Communicator, ReductionEndsWhenAPeerIsGone) {
-  testing::RankOptions options;
+  tests::RankOptions options;
   options.collective_timeout = std::chrono::seconds(50);
   const auto start = std::chrono::steady_clock::now();
-  const auto results = testing::run_ranks_expecting(
+  const auto results = tests::run_ranks_expecting(
       2,
       [](World& world) {
         const auto comm = world.new_communicator("test");
@@ -77,9 +77,9 @@ TEST(Communicator, ReductionEndsWhenAPeerIsGone) {
 }
 
 TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
-  testing::RankOptions options;
+  tests::RankOptions options;
   options.collective_timeout = std::chrono::seconds(50);
-  testing::run_ranks(
+  tests::run_ranks(
       2,
       [](World& world) {
         const auto start = std::chrono::steady_clock::now();
@@ -103,4 +103,4 @@ TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
       options);
 }
 
-} // namespace tessera
+} // namespace tessera::communicator_test

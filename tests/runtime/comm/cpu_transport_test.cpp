@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace tessera {
+namespace tessera::cpu_transport_test {
 
 namespace {
 
@@ -21,7 +21,7 @@ std::string backend_name(World& world) {
 } // namespace
 
 TEST(CpuTransport, RanksOfOneHostShareMemory) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     ::unsetenv("TESSERA_TRANSPORT");
     EXPECT_EQ(backend_name(world), "shm");
   });
@@ -29,7 +29,7 @@ TEST(CpuTransport, RanksOfOneHostShareMemory) {
 
 TEST(CpuTransport, IsForcedByTheEnvironment) {
   for (const std::string name : {"shm", "gloo"}) {
-    testing::run_ranks(2, [&](World& world) {
+    tests::run_ranks(2, [&](World& world) {
       ::setenv("TESSERA_TRANSPORT", name.c_str(), 1);
       EXPECT_EQ(backend_name(world), name);
     });
@@ -37,7 +37,7 @@ TEST(CpuTransport, IsForcedByTheEnvironment) {
 }
 
 TEST(CpuTransport, RefusesAnUnknownName) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     ::setenv("TESSERA_TRANSPORT", "smoke signals", 1);
     expect_error(
         [&] { backend_name(world); },
@@ -46,7 +46,7 @@ TEST(CpuTransport, RefusesAnUnknownName) {
 }
 
 TEST(CpuTransport, RefusesRanksThatWantDifferentThings) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     ::setenv("TESSERA_TRANSPORT", world.rank() == 2 ? "gloo" : "shm", 1);
     expect_error(
         [&] { backend_name(world); },
@@ -54,4 +54,4 @@ TEST(CpuTransport, RefusesRanksThatWantDifferentThings) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::cpu_transport_test

@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace tessera {
+namespace tessera::parallel_groups_test {
 
 namespace {
 
@@ -28,7 +28,7 @@ double sum_over(Communicator& group, double value) {
 } // namespace
 
 TEST(ParallelGroups, EachGroupAddsUpItsOwnRanks) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     ParallelGroups groups(
         world, ParallelMesh(four_ranks(), 4, world.local_size()), at::kCPU);
     const double rank = world.rank();
@@ -48,7 +48,7 @@ TEST(ParallelGroups, EachGroupAddsUpItsOwnRanks) {
 // A stage that asks for groups of its own does not wait for the other stage,
 // and two meshes of one job are apart.
 TEST(ParallelGroups, StagesAskInTheirOwnOrder) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     const ParallelMesh mesh(four_ranks(), 4, 4);
     ParallelGroups groups(world, mesh, at::kCPU);
     ParallelGroups others(world, mesh, at::kCPU);
@@ -83,4 +83,4 @@ TEST(World, KnowsTheRanksOfItsHost) {
   ::unsetenv("LOCAL_WORLD_SIZE");
 }
 
-} // namespace tessera
+} // namespace tessera::parallel_groups_test

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
-namespace tessera {
+namespace tessera::ring_channels_test {
 
 namespace {
 
@@ -25,7 +25,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
   for (const char* transport : {"shm", "gloo"}) {
     ::setenv("TESSERA_TRANSPORT", transport, 1);
     for (const int ranks : {2, 3, 4}) {
-      testing::run_ranks(ranks, [ranks](World& world) {
+      tests::run_ranks(ranks, [ranks](World& world) {
         // A ring that does not follow the ranks' numbers.
         std::vector<int> ring;
         for (int r = ranks; r-- > 0;) {
@@ -61,7 +61,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
 }
 
 TEST(RingChannels, CarriesAnyType) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     RingChannels channels(world, "ring", {0, 1});
     for (const auto dtype : {at::kBool, at::kBFloat16, at::kInt, at::kLong}) {
       if (world.rank() == 0) {
@@ -76,7 +76,7 @@ TEST(RingChannels, CarriesAnyType) {
 }
 
 TEST(RingChannels, OnlyNeighboursHaveOne) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     RingChannels channels(world, "ring", {0, 1, 2, 3});
     const int opposite = (world.rank() + 2) % 4;
     expect_error(
@@ -91,7 +91,7 @@ TEST(RingChannels, OnlyNeighboursHaveOne) {
 
 // Several rings of one job, as of several data-parallel copies.
 TEST(RingChannels, RingsAreApart) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     const int first = world.rank() % 2;
     RingChannels channels(world, "ring", {first, first + 2});
     if (channels.index() == 0) {
@@ -105,7 +105,7 @@ TEST(RingChannels, RingsAreApart) {
 }
 
 TEST(RingChannels, ALostNeighbourIsAnError) {
-  const auto results = testing::run_ranks_expecting(2, [](World& world) {
+  const auto results = tests::run_ranks_expecting(2, [](World& world) {
     RingChannels channels(world, "ring", {0, 1});
     TESSERA_CHECK(world.rank() == 0, "this rank leaves");
     const at::Tensor got = number(-1);
@@ -118,4 +118,4 @@ TEST(RingChannels, ALostNeighbourIsAnError) {
       << results[0].output;
 }
 
-} // namespace tessera
+} // namespace tessera::ring_channels_test

@@ -18,7 +18,7 @@
 #include <random>
 #include <thread>
 
-namespace tessera {
+namespace tessera::shm_backend_test {
 
 namespace {
 
@@ -71,9 +71,9 @@ class ShmBackendTest : public ::testing::TestWithParam<ShmCase> {
  protected:
   static void run(
       const std::function<void(World&, Communicator&)>& body,
-      const testing::RankOptions& options = {}) {
+      const tests::RankOptions& options = {}) {
     const bool direct = GetParam().direct;
-    testing::run_ranks(
+    tests::run_ranks(
         GetParam().ranks,
         [&](World& world) {
           const auto comm = communicator_over_shm(world, direct);
@@ -273,7 +273,7 @@ TEST_P(ShmBackendTest, WaitingCostsNoProcessorTime) {
 TEST_P(ShmBackendTest, RanksInDifferentCollectivesAreTold) {
   const bool direct = GetParam().direct;
   const auto results =
-      testing::run_ranks_expecting(GetParam().ranks, [direct](World& world) {
+      tests::run_ranks_expecting(GetParam().ranks, [direct](World& world) {
         const auto comm = communicator_over_shm(world, direct);
         const auto small = at::zeros({4});
         if (world.rank() == 0) {
@@ -294,7 +294,7 @@ TEST_P(ShmBackendTest, RanksInDifferentCollectivesAreTold) {
 TEST_P(ShmBackendTest, AKilledRankIsNoticedWithinTwoSeconds) {
   const bool direct = GetParam().direct;
   const auto results =
-      testing::run_ranks_expecting(GetParam().ranks, [direct](World& world) {
+      tests::run_ranks_expecting(GetParam().ranks, [direct](World& world) {
         const auto comm = communicator_over_shm(world, direct);
         comm->barrier();
         if (world.rank() == 1) {
@@ -379,4 +379,4 @@ INSTANTIATE_TEST_SUITE_P(
              (info.param.direct ? "RanksDirect" : "RanksInPieces");
     });
 
-} // namespace tessera
+} // namespace tessera::shm_backend_test

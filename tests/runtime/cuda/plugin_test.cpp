@@ -2,6 +2,7 @@
 // The CUDA plugin loads and registers what it holds. Needs the CUDA libraries,
 // but neither a driver nor a device.
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 
 #include <ATen/Context.h>
@@ -11,13 +12,13 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::plugin_test {
 
 namespace {
 
 /// Loads the plugin and returns its answer.
 std::string start_plugin() {
-  void* plugin = ::dlopen(TESSERA_CUDA_PLUGIN, RTLD_NOW | RTLD_GLOBAL);
+  void* plugin = ::dlopen(tests::cuda_plugin().c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (plugin == nullptr) {
     return ::dlerror();
   }
@@ -57,4 +58,4 @@ TEST(CudaPlugin, SaysThatLibTorchWasAskedTooEarly) {
   EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
 }
 
-} // namespace tessera
+} // namespace tessera::plugin_test

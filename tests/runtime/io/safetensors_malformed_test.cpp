@@ -14,7 +14,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
 
-namespace tessera {
+namespace tessera::safetensors_malformed_test {
 
 namespace {
 
@@ -304,4 +304,4 @@ TEST_F(SafetensorsMalformed, SurvivesThousandsOfMutations) {
   EXPECT_GT(refused, 1000);
 }
 
-} // namespace tessera
+} // namespace tessera::safetensors_malformed_test

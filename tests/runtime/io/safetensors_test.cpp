@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/io/safetensors.h"
+#include "support/paths.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::safetensors_test {
 
 namespace {
 
@@ -129,7 +130,8 @@ TEST(Safetensors, WritesAndReadsAFileWithoutTensors) {
 TEST(Safetensors, ReadsWhatTheReferencePackageWrote) {
   // Made by make_safetensors.py beside it.
   const auto file = SafetensorsFile::open(
-      std::filesystem::path(TESSERA_FIXTURES_DIR) / "reference.safetensors");
+      std::filesystem::path(tests::source_dir()) / "tests/runtime/fixtures" /
+      "reference.safetensors");
   EXPECT_EQ(file.metadata().at("format"), "np");
   EXPECT_EQ(
       values_of<float>(file.at("matrix")),
@@ -232,4 +234,4 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-} // namespace tessera
+} // namespace tessera::safetensors_test

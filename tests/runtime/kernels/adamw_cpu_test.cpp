@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-namespace tessera {
+namespace tessera::adamw_cpu_test {
 
 namespace {
 
@@ -154,8 +154,8 @@ TEST(AdamWCpu, CorrectRootsDifferFromLibTorchsByRoundingOnly) {
 }
 
 template <typename T>
-class LibTorchSqrtOf : public testing::Test {};
-using Scalars = testing::Types<float, double>;
+class LibTorchSqrtOf : public ::testing::Test {};
+using Scalars = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(LibTorchSqrtOf, Scalars);
 
 TYPED_TEST(LibTorchSqrtOf, HasTheBitsOfAtSqrtAtEveryPosition) {
@@ -184,4 +184,4 @@ TYPED_TEST(LibTorchSqrtOf, HasTheBitsOfAtSqrtAtEveryPosition) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::adamw_cpu_test

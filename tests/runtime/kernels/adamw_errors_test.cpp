@@ -9,13 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::adamw_errors_test {
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class AdamWErrors : public testing::Test {
+class AdamWErrors : public ::testing::Test {
  protected:
   AdamWState state_{8, 0, at::kFloat};
   AdamWStep step_;
@@ -118,4 +118,4 @@ TEST_F(AdamWErrors, CudaBackendIsNotLoaded) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::adamw_errors_test

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
-namespace tessera {
+namespace tessera::adamw_gpu_test {
 
 namespace {
 
-class AdamWGpu : public testing::TestWithParam<at::ScalarType> {
+class AdamWGpu : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) {
@@ -22,7 +22,7 @@ class AdamWGpu : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(
     Dtypes,
     AdamWGpu,
-    testing::Values(at::kFloat, at::kDouble),
+    ::testing::Values(at::kFloat, at::kDouble),
     [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 /// A copy on the device, `offset` elements into an allocation.
@@ -70,4 +70,4 @@ TEST_P(AdamWGpu, HasTheBitsOfTheCpu) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::adamw_gpu_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::adamw_test {
 
 namespace {
 
@@ -51,7 +51,7 @@ void expect_equal_to_libtorch(
   }
 }
 
-class AdamW : public testing::TestWithParam<at::ScalarType> {
+class AdamW : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (at::get_cpu_capability() == "DEFAULT") {
@@ -64,7 +64,7 @@ class AdamW : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(
     Dtypes,
     AdamW,
-    testing::Values(at::kFloat, at::kDouble),
+    ::testing::Values(at::kFloat, at::kDouble),
     [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 } // namespace
@@ -209,4 +209,4 @@ TEST(AdamWAccuracy, DriftsNoMoreThanLibTorchOverAThousandSteps) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::adamw_test

@@ -9,11 +9,11 @@
 
 #include <cmath>
 
-namespace tessera {
+namespace tessera::pack_gpu_test {
 
 namespace {
 
-class PackGpu : public testing::Test {
+class PackGpu : public ::testing::Test {
  protected:
   void SetUp() override {
     if (load_cuda_backend().device_count == 0) {
@@ -57,4 +57,4 @@ TEST_F(PackGpu, PowerSumsAreThoseOfTheCpu) {
   EXPECT_TRUE(std::isnan(power_sums(on_gpu, HUGE_VAL)[2]));
 }
 
-} // namespace tessera
+} // namespace tessera::pack_gpu_test

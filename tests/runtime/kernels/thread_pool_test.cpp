@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::thread_pool_test {
 
 namespace {
 
@@ -299,4 +299,4 @@ TEST(CpuUpdates, CoverEveryElementOnceAndTellWhetherAllWereFinite) {
   configure_update_pool(place_update_threads({}));
 }
 
-} // namespace tessera
+} // namespace tessera::thread_pool_test

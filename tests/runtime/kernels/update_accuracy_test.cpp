@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera {
+namespace tessera::update_accuracy_test {
 
 namespace {
 
@@ -110,4 +110,4 @@ TEST(AdamWStepAccuracy, IsWithinOneUnitOfTheCorrectlyRounded) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::update_accuracy_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::update_formats_test {
 
 namespace {
 
@@ -254,7 +254,7 @@ TEST(StochasticRounding, IsNotForFloat16) {
   EXPECT_THROW(adamw_runs_({&run, 1}), Error);
 }
 
-class FiniteGradients : public testing::TestWithParam<at::ScalarType> {
+class FiniteGradients : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   static void expect_seen(const UpdateTensors& t, bool finite) {
     const AdamWRun adam{t, {}};
@@ -298,7 +298,7 @@ TEST_P(FiniteGradients, AreToldFromOthersAtEveryPosition) {
 INSTANTIATE_TEST_SUITE_P(
     Formats,
     FiniteGradients,
-    testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+    ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 /// Clones of the master and the moments; the rest is shared.
 UpdateTensors with_own_state(const UpdateTensors& tensors) {
@@ -338,4 +338,4 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
   EXPECT_THROW(lion_runs_({&lion, 1}, {&large, 1}), Error);
 }
 
-} // namespace tessera
+} // namespace tessera::update_formats_test

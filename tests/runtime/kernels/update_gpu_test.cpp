@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
-namespace tessera {
+namespace tessera::update_gpu_test {
 
 namespace {
 
-class UpdateGpu : public testing::TestWithParam<at::ScalarType> {
+class UpdateGpu : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (!torch::cuda::is_available()) {
@@ -23,7 +23,7 @@ class UpdateGpu : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(
     Dtypes,
     UpdateGpu,
-    testing::Values(at::kFloat, at::kDouble),
+    ::testing::Values(at::kFloat, at::kDouble),
     [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 } // namespace
@@ -111,4 +111,4 @@ TEST_P(UpdateGpu, LambsSumsAgree) {
   EXPECT_NEAR(sums[1][1], sums[0][1], 1e-6 * sums[0][1]);
 }
 
-} // namespace tessera
+} // namespace tessera::update_gpu_test

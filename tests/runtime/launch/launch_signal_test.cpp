@@ -9,11 +9,11 @@
 #include <csignal>
 #include <string>
 
-namespace tessera {
+namespace tessera::launch_signal_test {
 
 namespace {
 
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 // Not sh: dash loses a signal that comes while it starts a process.
 LaunchOptions shell(const std::string& script) {
@@ -110,4 +110,4 @@ TEST(LaunchSignal, MaskAndHandlersAreAsBeforeInRankAndCaller) {
   EXPECT_EQ(job.count("SigBlk:\t0000000000000000"), 2) << job.output();
 }
 
-} // namespace tessera
+} // namespace tessera::launch_signal_test

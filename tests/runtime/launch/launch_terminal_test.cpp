@@ -9,11 +9,11 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::launch_terminal_test {
 
 namespace {
 
-using testing::LaunchedJob;
+using tests::LaunchedJob;
 
 /// What a terminal of 72 columns receives from two ranks.
 std::string shown_on_terminal(const std::string& script) {
@@ -68,4 +68,4 @@ TEST(LaunchTerminal, TellsRank0TheWidth) {
   EXPECT_NE(shown.find("[rank 1] columns unknown"), std::string::npos) << shown;
 }
 
-} // namespace tessera
+} // namespace tessera::launch_terminal_test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/launch.h"
+#include "support/paths.h"
 
 #include "support/launched_job.h"
 #include "tessera/runtime/core/error.h"
@@ -12,12 +13,12 @@
 #include <sstream>
 #include <string>
 
-namespace tessera {
+namespace tessera::launch_test {
 
 namespace {
 
-using testing::is_gone_soon;
-using testing::LaunchedJob;
+using tests::is_gone_soon;
+using tests::LaunchedJob;
 
 using std::chrono::milliseconds;
 
@@ -97,7 +98,8 @@ TEST(Launch, ReturnsTheCodeOfTheRankThatFailedByItself) {
   // Rank 1 notices first, and ends first.
   const auto result = run(shell(
       2,
-      "test $RANK = 1 && { " TESSERA_BLAME "; exit 1; }; sleep 0.5; exit 7"));
+      "test $RANK = 1 && { " + tests::program("blame_peer_program") +
+          "; exit 1; }; sleep 0.5; exit 7"));
   EXPECT_EQ(result.exit_code, 7);
   expect_contains(
       result.output,
@@ -107,7 +109,9 @@ TEST(Launch, ReturnsTheCodeOfTheRankThatFailedByItself) {
 
 TEST(Launch, ReturnsTheFirstCodeWhenNoRankFailedByItself) {
   const auto result = run(shell(
-      2, "test $RANK = 1 && { " TESSERA_BLAME "; exit 3; }; exec sleep 1000"));
+      2,
+      "test $RANK = 1 && { " + tests::program("blame_peer_program") +
+          "; exit 3; }; exec sleep 1000"));
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_LT(result.seconds, 8); // three seconds of waiting for the other one
   expect_contains(result.output, "no other rank has failed; ending them\n");
@@ -239,4 +243,4 @@ TEST(Launch, RefusesWrongOptions) {
   EXPECT_THROW(launch(options), Error);
 }
 
-} // namespace tessera
+} // namespace tessera::launch_test

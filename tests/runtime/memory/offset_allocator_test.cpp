@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offset_allocator_test {
 
 using End = OffsetAllocator::End;
 
@@ -79,4 +79,4 @@ TEST(OffsetAllocator, NeverOverlapsAndNeverLeavesTheBuffer) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::offset_allocator_test

@@ -12,11 +12,11 @@
 #include <random>
 #include <set>
 
-namespace tessera {
+namespace tessera::stream_lane_test {
 
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 const c10::impl::DeviceGuardImplRegistrar kRegistered(
     c10::DeviceType::PrivateUse1,
@@ -220,4 +220,4 @@ TEST_F(RangeMarksTest, NobodyTouchesARangeBeforeItsLastUserIsDone) {
   EXPECT_GT(count_races(/*leave_marks=*/false), 1000) << "the test is blind";
 }
 
-} // namespace tessera
+} // namespace tessera::stream_lane_test

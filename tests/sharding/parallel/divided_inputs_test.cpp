@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::divided_inputs_test {
 
 namespace {
 
@@ -64,7 +64,7 @@ Step step(Communicator* divide_over) {
 
 TEST(DividedInputs, TakeAPartOfTheMemoryForTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       install_cpu_memory_counter();
       auto group = world.new_communicator("tensor");
       const Step whole = step(nullptr);
@@ -85,4 +85,4 @@ TEST(DividedInputs, TakeAPartOfTheMemoryForTheSameBits) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::divided_inputs_test

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::expert_exchange_test {
 
 namespace {
 
@@ -122,7 +122,7 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
 
 TEST(ExpertExchange, IsAsOnOneRank) {
   for (const int ranks : {1, 2, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("expert");
       for (const int64_t k : {1, 2, 4}) {
         for (const bool normalise : {false, true}) {
@@ -156,7 +156,7 @@ TEST(ExpertExchange, WithoutAGroupAllExpertsAreHere) {
 
 // All tokens choose the same expert: the others, and their ranks, get none.
 TEST(ExpertExchange, ExpertsWithoutTokensTakePart) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const auto group = world.new_communicator("expert");
     const at::Tensor tokens = numbers({5, kFeatures}, 3).requires_grad_();
     const at::Tensor logits =
@@ -180,7 +180,7 @@ TEST(ExpertExchange, ExpertsWithoutTokensTakePart) {
 }
 
 TEST(ExpertExchange, ALostRankIsAnError) {
-  const auto results = testing::run_ranks_expecting(2, [](World& world) {
+  const auto results = tests::run_ranks_expecting(2, [](World& world) {
     const auto group = world.new_communicator("expert");
     group->barrier();
     if (world.rank() == 1) {
@@ -215,4 +215,4 @@ TEST(ExpertExchange, SaysWhichSizesWouldDo) {
       {"[3, 2]", "[4, 1]"});
 }
 
-} // namespace tessera
+} // namespace tessera::expert_exchange_test

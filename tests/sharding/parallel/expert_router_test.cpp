@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera {
+namespace tessera::expert_router_test {
 
 namespace {
 
@@ -130,7 +130,7 @@ TEST(RouterLosses, OfManyLayersAreThoseOfAllTheirTokens) {
 // Ranks with different numbers of tokens: the losses are those of all tokens,
 // and gradients that are averaged over the ranks are theirs.
 TEST(RouterLosses, OverRanksAreThoseOfOne) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     const auto group = world.new_communicator("gradients");
     const RouterOptions options{.experts_per_token = 2};
     const at::Tensor router = numbers({6, 4}, 1).requires_grad_();
@@ -157,4 +157,4 @@ TEST(RouterLosses, OverRanksAreThoseOfOne) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::expert_router_test

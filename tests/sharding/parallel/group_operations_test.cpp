@@ -10,7 +10,7 @@
 
 #include <functional>
 
-namespace tessera {
+namespace tessera::group_operations_test {
 
 namespace {
 
@@ -63,7 +63,7 @@ constexpr int64_t kUneven = 7;
 
 TEST(GroupOperations, ForwardsAreTheCollectives) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("tensor");
       const DimSplit split(kUneven, ranks);
       const at::Tensor whole = numbers({3, kUneven, 2}, 1);
@@ -91,7 +91,7 @@ TEST(GroupOperations, ForwardsAreTheCollectives) {
 
 TEST(GroupOperations, BackwardsAreTheTransposes) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("tensor");
       const DimSplit split(kUneven, ranks);
       const at::Tensor whole = numbers({6, kUneven}, 3);
@@ -139,7 +139,7 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
 // Uneven in both dimensions, and back.
 TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("context");
       const DimSplit tokens(kUneven, ranks);
       const DimSplit heads(5, ranks);
@@ -169,7 +169,7 @@ TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
 // Rank r sends 2 r + destination rows, the first rank nothing to itself.
 TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("expert");
       RowCounts exchange;
       std::vector<at::Tensor> expected;
@@ -212,7 +212,7 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
 }
 
 TEST(GroupOperations, AMeanLeavesGradientsAsTheyAre) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("context");
     const at::Tensor own =
         torch::full({2}, world.rank() + 1.0, at::kDouble).requires_grad_();
@@ -224,7 +224,7 @@ TEST(GroupOperations, AMeanLeavesGradientsAsTheyAre) {
 }
 
 TEST(GroupOperations, CanBeDifferentiatedTwice) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const at::Tensor x = numbers({4}, 1).requires_grad_();
     // Whole in, whole out: sum over the two ranks of rank-weighted squares.
@@ -239,7 +239,7 @@ TEST(GroupOperations, CanBeDifferentiatedTwice) {
 }
 
 TEST(GroupOperations, WrongSizesAreNamed) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const at::Tensor five = torch::zeros({2, 5});
     expect_error(
@@ -269,7 +269,7 @@ TEST(DimSplit, GivesTheFirstPartsMore) {
 }
 
 TEST(TensorRandomScope, DiffersInsideAndAgreesOutside) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("tensor");
     torch::manual_seed(5);
     const at::Tensor before = torch::rand({8});
@@ -312,4 +312,4 @@ TEST(TensorRandomScope, DoesNothingAlone) {
   EXPECT_TRUE(torch::rand({8}).equal(expected));
 }
 
-} // namespace tessera
+} // namespace tessera::group_operations_test

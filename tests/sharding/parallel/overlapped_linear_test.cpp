@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::overlapped_linear_test {
 
 namespace {
 
@@ -140,7 +140,7 @@ class NotingBackend : public c10d::Backend {
 
 TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("tensor");
       for (const Case& one : cases()) {
         const TensorParallel how = one.how(*group);
@@ -195,7 +195,7 @@ TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
 
 TEST(OverlappedLinear, LeavesAsTheLayerDoes) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("tensor");
       for (const Case& one : cases()) {
         const TensorParallel how = one.how(*group);
@@ -230,7 +230,7 @@ TEST(OverlappedLinear, LeavesAsTheLayerDoes) {
 }
 
 TEST(OverlappedLinear, SequencesThatAreNotDividedAreAnError) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const auto group = world.new_communicator("tensor");
     expect_error(
         [&] {
@@ -308,4 +308,4 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::overlapped_linear_test

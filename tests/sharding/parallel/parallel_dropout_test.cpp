@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera {
+namespace tessera::parallel_dropout_test {
 
 namespace {
 
@@ -102,7 +102,7 @@ TEST(RandomKey, IsThatOfTheMicroBatchWhenALayerIsComputedAgain) {
 
 TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       auto group = world.new_communicator("tensor");
       TensorParallel how{group.get(), true};
       const at::Tensor whole = torch::ones({3, 12, 7, 5}, at::kDouble);
@@ -154,4 +154,4 @@ TEST(ParallelDropout, SaysWhichPartItExpects) {
       {"dropout_part", "[2, 6]", "7 elements", "'alone'"});
 }
 
-} // namespace tessera
+} // namespace tessera::parallel_dropout_test

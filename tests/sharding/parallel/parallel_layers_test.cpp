@@ -15,7 +15,7 @@
 #include <limits>
 #include <memory>
 
-namespace tessera {
+namespace tessera::parallel_layers_test {
 
 namespace {
 
@@ -176,7 +176,7 @@ TEST(ParallelLinear, AloneIsLibTorchs) {
 TEST(ParallelLinear, ColumnThenRowIsTheWholeMlp) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool sequence : {false, true}) {
-      testing::run_ranks(ranks, [sequence](World& world) {
+      tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
         const TensorParallel how{group.get(), sequence};
         Communicator alone_group("alone");
@@ -193,7 +193,7 @@ TEST(ParallelLinear, ColumnThenRowIsTheWholeMlp) {
 }
 
 TEST(ParallelLinear, GathersItsOutputAndDividesItsInput) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("tensor");
     Communicator alone_group("alone");
     for (const auto division :
@@ -216,7 +216,7 @@ TEST(ParallelLinear, GathersItsOutputAndDividesItsInput) {
 
 TEST(ParallelLinear, DataIsWholeOnSequenceParts) {
   for (const bool sequence : {false, true}) {
-    testing::run_ranks(2, [sequence](World& world) {
+    tests::run_ranks(2, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
       Communicator alone_group("alone");
       const TensorParallel how{group.get(), sequence};
@@ -238,7 +238,7 @@ TEST(ParallelLinear, DataIsWholeOnSequenceParts) {
 // where each rank's own tokens would pull it elsewhere.
 TEST(ParallelLinear, BiasReplicasDoNotDrift) {
   for (const bool sequence : {false, true}) {
-    testing::run_ranks(3, [sequence](World& world) {
+    tests::run_ranks(3, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
       const TensorParallel how{group.get(), sequence};
       auto mlp = ready(Mlp(how));
@@ -265,7 +265,7 @@ TEST(ParallelLinear, BiasReplicasDoNotDrift) {
 TEST(VocabParallelEmbedding, IsTheWholeTable) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool sequence : {false, true}) {
-      testing::run_ranks(ranks, [sequence](World& world) {
+      tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
         const TensorParallel how{group.get(), sequence};
         Communicator alone_group("alone");
@@ -316,7 +316,7 @@ TEST(VocabParallelEmbedding, NamesTokensThatAreNone) {
 TEST(ParallelAttention, IsTheWholeAttention) {
   for (const int ranks : {1, 2, 3}) {
     for (const bool sequence : {false, true}) {
-      testing::run_ranks(ranks, [sequence](World& world) {
+      tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
         const TensorParallel how{group.get(), sequence};
         Communicator alone_group("alone");
@@ -374,7 +374,7 @@ TEST(ParallelAttention, AloneIsThePublishedFormula) {
 // Each rank drops other weights of its heads; the result, and what is dropped
 // outside, is one on all ranks.
 TEST(ParallelAttention, DropsDifferentlyInsideAndAlikeOutside) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     ParallelAttentionOptions options;
     options.features = 8;
@@ -412,7 +412,7 @@ TEST(ParallelAttention, DropsDifferentlyInsideAndAlikeOutside) {
 }
 
 TEST(ParallelLayers, NameWhatDoesNotDivide) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     auto group = world.new_communicator("tensor");
     const TensorParallel how{group.get()};
     ParallelAttentionOptions options;
@@ -452,7 +452,7 @@ TEST(ParallelLayers, NameWhatDoesNotDivide) {
 TEST(TensorGradientNorm, CountsReplicasOnce) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const int ranks : {1, 2, 3}) {
-    testing::run_ranks(ranks, [infinity](World& world) {
+    tests::run_ranks(ranks, [infinity](World& world) {
       auto group = world.new_communicator("tensor");
       Communicator alone_group("alone");
       auto alone = ready(Mlp(TensorParallel{&alone_group}));
@@ -492,4 +492,4 @@ TEST(TensorGradientNorm, CountsReplicasOnce) {
       {"order 0"});
 }
 
-} // namespace tessera
+} // namespace tessera::parallel_layers_test

@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera {
+namespace tessera::parallel_training_test {
 
 namespace {
 
@@ -138,7 +138,7 @@ std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
 /// factors depend on each other: 1e-10 leaves some hundreds of roundings each.
 void expect_that_of_one_rank(const Setting& setting, double dropout) {
   const auto& [ranks, sequence, tied, checkpointed] = setting;
-  testing::run_ranks(ranks, [=, sequence = sequence](World& world) {
+  tests::run_ranks(ranks, [=, sequence = sequence](World& world) {
     Communicator alone_group("alone");
     const Trained alone =
         train(TensorParallel{&alone_group}, {.dropout = dropout, .tied = tied});
@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
 // whether blocks are computed again; and whole parameters stay equal.
 TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
   for (const bool sequence : {false, true}) {
-    testing::run_ranks(2, [sequence](World& world) {
+    tests::run_ranks(2, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
       TensorParallel how{group.get(), sequence};
       how.masks = DropoutMasks::kOfRank;
@@ -229,4 +229,4 @@ TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::parallel_training_test

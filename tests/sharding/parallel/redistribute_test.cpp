@@ -10,7 +10,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::redistribute_test {
 
 namespace {
 
@@ -131,7 +131,7 @@ const std::vector<Placement> kKinds{
 
 TEST(Redistribute, IsTheSameTensorInEveryPairOfPlacements) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       auto group = world.new_communicator("tensor");
       for (const Placement& from : kKinds) {
         for (const Placement& to : kKinds) {
@@ -145,10 +145,10 @@ TEST(Redistribute, IsTheSameTensorInEveryPairOfPlacements) {
 }
 
 TEST(Redistribute, IsTheSameTensorOnTwoAxes) {
-  testing::RankOptions options;
+  tests::RankOptions options;
   options.limit = std::chrono::seconds(300);
   for (const int tensor : {2, 3}) {
-    testing::run_ranks(
+    tests::run_ranks(
         2 * tensor,
         [tensor](World& world) {
           ParallelGroups all(
@@ -169,7 +169,7 @@ TEST(Redistribute, IsTheSameTensorOnTwoAxes) {
 }
 
 TEST(Redistribute, CanBeDifferentiatedTwice) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const at::Tensor x = numbers({3}, 1).requires_grad_();
     // Each rank squares its part; the sum is x^2.
@@ -185,7 +185,7 @@ TEST(Redistribute, CanBeDifferentiatedTwice) {
 }
 
 TEST(Redistribute, SaysWhatIsWrong) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const at::Tensor x = torch::zeros({2, 5});
     const Groups groups{group.get()};
@@ -221,4 +221,4 @@ TEST(Redistribute, SaysWhatIsWrong) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::redistribute_test

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace tessera {
+namespace tessera::ring_attention_test {
 
 namespace {
 
@@ -83,7 +83,7 @@ void expect_whole_attention(
 // Float64; sums of 24 weighted numbers of size 1, in another order.
 TEST(RingAttention, IsTheAttentionOfWholeSequences) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       RingChannels ring = ring_of_all(world);
       for (const bool causal : {false, true}) {
         for (const auto layout :
@@ -109,7 +109,7 @@ TEST(RingAttention, IsTheAttentionOfWholeSequences) {
 
 // Inputs and results have eight bits; what is between them has 24.
 TEST(RingAttention, TakesLowPrecision) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     RingChannels ring = ring_of_all(world);
     expect_whole_attention(
         world,
@@ -183,4 +183,4 @@ TEST(ContextLayout, NamesLengthsThatDoNotDivide) {
       {"12 tokens", "8 parts", "pad"});
 }
 
-} // namespace tessera
+} // namespace tessera::ring_attention_test

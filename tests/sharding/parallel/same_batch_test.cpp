@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::same_batch_test {
 
 namespace {
 
@@ -20,7 +20,7 @@ std::vector<at::Tensor> batch_of(int64_t value) {
 } // namespace
 
 TEST(SameBatch, NamesTheRanksThatDiffer) {
-  testing::run_ranks(4, [](World& world) {
+  tests::run_ranks(4, [](World& world) {
     auto group = world.new_communicator("one batch");
     check_same_batch(batch_of(5), *group);
     expect_error(
@@ -44,7 +44,7 @@ TEST(SameBatch, NamesTheRanksThatDiffer) {
 }
 
 TEST(SameBatch, IsBroadcast) {
-  testing::run_ranks(3, [](World& world) {
+  tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("one batch");
     const auto batch = batch_of(world.rank() + 7);
     batch[1].fill_(world.rank() == 0);
@@ -62,4 +62,4 @@ TEST(SameBatch, OneRankAlwaysAgrees) {
   broadcast_batch(batch_of(1), alone);
 }
 
-} // namespace tessera
+} // namespace tessera::same_batch_test

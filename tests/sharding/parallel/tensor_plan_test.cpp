@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tensor_plan_test {
 
 namespace {
 
@@ -123,7 +123,7 @@ void check_model(World& world, const PlainModelOptions& options) {
 TEST(TensorPlan, TrainsAModelAsOneRankDoes) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool tied : {false, true}) {
-      testing::run_ranks(ranks, [=](World& world) {
+      tests::run_ranks(ranks, [=](World& world) {
         check_model(world, {.tied = tied, .head_bias = !tied});
       });
     }
@@ -131,7 +131,7 @@ TEST(TensorPlan, TrainsAModelAsOneRankDoes) {
 }
 
 TEST(TensorPlan, WorksInLayersOfLibTorch) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const auto make = [] {
       torch::manual_seed(2);
@@ -180,7 +180,7 @@ TEST(TensorPlan, SeesEveryWayToMultiply) {
       [](auto& linear, const at::Tensor& x) {
         return torch::addmm(linear->bias, x, linear->weight.t(), 0.5, 2);
       }};
-  testing::run_ranks(2, [&](World& world) {
+  tests::run_ranks(2, [&](World& world) {
     auto group = world.new_communicator("tensor");
     for (const TensorDivision division : {kColumnGathered, kRow}) {
       for (size_t i = 0; i < uses.size(); ++i) {
@@ -209,7 +209,7 @@ TEST(TensorPlan, SeesEveryWayToMultiply) {
 }
 
 TEST(TensorPlan, IsComputedAgainInCheckpoints) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const auto gradients = [&](bool checkpointed) {
       torch::manual_seed(3);
@@ -237,7 +237,7 @@ TEST(TensorPlan, IsComputedAgainInCheckpoints) {
 }
 
 TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const auto make = [] {
       return lazy([] { return torch::nn::Linear(100, 70); }, {.seed = 4});
@@ -257,7 +257,7 @@ TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
 }
 
 TEST(TensorPlan, SaysWhatCannotBeDivided) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const TensorParallel how{group.get()};
     PlainModel model = model_of({});
@@ -317,4 +317,4 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::tensor_plan_test

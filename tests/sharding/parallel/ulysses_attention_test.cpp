@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::ulysses_attention_test {
 
 namespace {
 
@@ -95,7 +95,7 @@ void expect_whole_attention(Communicator& group, const AttentionCase& how) {
 // because they do not divide evenly (3 over 2 ranks, 6 over 4).
 TEST(UlyssesAttention, IsTheAttentionOfWholeSequences) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       const auto group = world.new_communicator("context");
       for (const int64_t kv_heads : {12, 6, 3, 2, 1}) {
         for (const bool causal : {false, true}) {
@@ -115,7 +115,7 @@ TEST(UlyssesAttention, IsTheAttentionOfWholeSequences) {
 
 TEST(UlyssesAttention, TakesAnyMask) {
   for (const int ranks : {2, 4}) {
-    testing::run_ranks(ranks, [](World& world) {
+    tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("context");
       // Padding on the left of one sequence and on the right of the other.
       at::Tensor padding = torch::ones({2, 1, 1, kTokens}, at::kBool);
@@ -136,7 +136,7 @@ TEST(UlyssesAttention, SaysWhichContextSizesWouldDo) {
   expect_error(
       [] { ulysses_heads(12, 0, 5); },
       {"12 heads", "5 context-parallel ranks", "1, 2, 3, 4, 6, 12", "ring"});
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     const auto group = world.new_communicator("context");
     const auto first = [](const at::Tensor& query,
                           const at::Tensor&,
@@ -173,4 +173,4 @@ TEST(ContextLayout, OrdersAreInverse) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::ulysses_attention_test

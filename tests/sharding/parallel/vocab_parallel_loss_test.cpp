@@ -8,7 +8,7 @@
 
 #include <limits>
 
-namespace tessera {
+namespace tessera::vocab_parallel_loss_test {
 
 namespace {
 
@@ -62,7 +62,7 @@ at::Tensor reference(
 
 TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
   for (const int ranks : {1, 2, 3, 4}) {
-    testing::run_ranks(ranks, [ranks](World& world) {
+    tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("tensor");
       const DimSplit vocab(kVocab, ranks);
       const int64_t begin = vocab.begin(world.rank());
@@ -103,7 +103,7 @@ TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
 // The loss is computed in float32 and rounded nowhere on the way; the gradient
 // is rounded to bfloat16 once, 2^-9 of its value.
 TEST(VocabParallelCrossEntropy, TakesLowPrecision) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const DimSplit vocab(kVocab, 2);
     const Case test = make_case(at::kBFloat16);
@@ -134,7 +134,7 @@ TEST(VocabParallelCrossEntropy, TakesLowPrecision) {
 
 // Ranks whose logits are huge, and ranks that have nothing to say.
 TEST(VocabParallelCrossEntropy, IsStable) {
-  testing::run_ranks(2, [](World& world) {
+  tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
     const DimSplit vocab(4, 2);
     const double infinity = std::numeric_limits<double>::infinity();
@@ -213,4 +213,4 @@ TEST(VocabParallelCrossEntropy, WrongArgumentsAreNamed) {
       {"label_smoothing is 2"});
 }
 
-} // namespace tessera
+} // namespace tessera::vocab_parallel_loss_test

@@ -6,7 +6,7 @@
 
 #include <map>
 
-namespace tessera::zoo {
+namespace tessera::zoo::config_test {
 namespace {
 
 using nlohmann::json;
@@ -248,4 +248,4 @@ TEST(FreshConfig, NeedsOnlyTheseFields) {
   }
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::config_test

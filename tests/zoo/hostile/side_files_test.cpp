@@ -10,7 +10,7 @@
 #include "zoo/hostile/folder.h"
 #include "zoo/hostile/values.h"
 
-namespace tessera::zoo {
+namespace tessera::zoo::side_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -186,4 +186,4 @@ TEST_F(HostileFolders, HaveTokensThatAreCut) {
       {folder.path().c_str()});
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::side_files_test

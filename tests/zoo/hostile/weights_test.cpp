@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-namespace tessera::zoo {
+namespace tessera::zoo::weights_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -179,4 +179,4 @@ TEST_F(HostileFolders, HaveAnIndexThatLies) {
   fs::remove(outside);
 }
 
-} // namespace tessera::zoo
+} // namespace tessera::zoo::weights_test

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/paths.h"
+
+namespace tessera::tests {
+
+std::string source_dir() {
+  return TESSERA_SOURCE_DIR;
+}
+
+std::string program(const std::string& name) {
+  return TESSERA_BINARY_DIR "/bin/" + name;
+}
+
+std::string cuda_plugin() {
+  return TESSERA_BINARY_DIR "/lib/libtessera_cuda.so";
+}
+
+std::string version() {
+  return TESSERA_VERSION;
+}
+
+} // namespace tessera::tests
