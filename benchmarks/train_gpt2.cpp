@@ -83,9 +83,8 @@ Arguments parse(int argc, char** argv) {
     }
     TESSERA_CHECK(
         equals != std::string::npos && settings.count(key) == 1,
-        "train_gpt2: '",
-        argument,
-        "' is not key=value with a known key");
+        "train_gpt2: '{}' is not key=value with a known key",
+        argument);
     settings[key] = argument.substr(equals + 1);
   }
   return {std::move(settings), std::move(engine)};
@@ -243,7 +242,7 @@ void run(const Arguments& arguments) {
   const bool cuda = settings["device"] == "cuda";
   TESSERA_CHECK(
       !cuda || load_cuda_backend().loaded,
-      "train_gpt2: there is no CUDA device: ",
+      "train_gpt2: there is no CUDA device: {}",
       load_cuda_backend().reason);
   // Plain is LibTorch alone: without init(), which changes the CPU's allocator.
   const int rank = plain ? 0 : init().rank();

@@ -48,13 +48,15 @@ endif()
 message(STATUS "LibTorch ${TESSERA_TORCH_VERSION}: ${TESSERA_TORCH}")
 
 # Imported, so that installed targets name it without bringing it.
-add_library(tessera::torch INTERFACE IMPORTED GLOBAL)
-target_include_directories(tessera::torch SYSTEM INTERFACE
+add_library(tessera::torch_headers INTERFACE IMPORTED GLOBAL) # fmt's among them
+target_include_directories(tessera::torch_headers SYSTEM INTERFACE
   "${TESSERA_TORCH}/include" "${TESSERA_TORCH}/include/torch/csrc/api/include")
+add_library(tessera::torch INTERFACE IMPORTED GLOBAL)
 target_compile_definitions(tessera::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_link_options(tessera::torch INTERFACE
   "-Wl,-rpath,${TESSERA_TORCH}/lib" "-Wl,-rpath-link,${TESSERA_TORCH}/lib")
 target_link_libraries(tessera::torch INTERFACE
+  tessera::torch_headers
   "${TESSERA_TORCH}/lib/libtorch_cpu.so" "${TESSERA_TORCH}/lib/libc10.so")
 
 if(TESSERA_WITH_CUDA)

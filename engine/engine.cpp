@@ -34,9 +34,8 @@ bool trains(const Pager& pager) {
 void Engine::check_usable(const char* function) const {
   TESSERA_CHECK(
       !pager_->unwrapped(),
-      "Engine::",
-      function,
-      ": the module was unwrapped; wrap it again to train it.");
+      "Engine::{}: the module was unwrapped; wrap it again to train it.",
+      function);
   optimizer_->check_whole();
 }
 
@@ -44,13 +43,11 @@ void Engine::backward(const at::Tensor& loss) {
   check_usable("backward");
   TESSERA_CHECK(
       loss.defined() && loss.numel() == 1,
-      "Engine::backward: the loss has shape ",
-      loss.defined() ? loss.sizes() : c10::IntArrayRef{},
-      "; it must be one number. Reduce it, e.g. with .mean().");
+      "Engine::backward: the loss has shape {}; it must be one number. Reduce it, e.g. with .mean().",
+      loss.defined() ? loss.sizes() : c10::IntArrayRef{});
   TESSERA_CHECK(
       loss.requires_grad(),
-      "Engine::backward: the loss does not depend on a parameter that requires "
-      "a gradient. Was it computed under NoGradGuard?");
+      "Engine::backward: the loss does not depend on a parameter that requires a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
@@ -84,14 +81,11 @@ void Engine::reporting_memory(
     const std::function<void()>& work) {
   const auto fail = [&](const c10::Error& error) {
     const std::string message = memory_table(
-        detail::concat(
-            "Engine::",
+        formatted(
+            "Engine::{} ran out of memory: {}\nOf the device's memory, rank {} holds (activations not included)",
             function,
-            " ran out of memory: ",
             error.what_without_backtrace(),
-            "\nOf the device's memory, rank ",
-            pager_->rank(),
-            " holds (activations not included)"),
+            pager_->rank()),
         measured_memory());
     pager_->abandon(message);
     throw Error(message);
@@ -113,19 +107,15 @@ void Engine::check_keeps_gradients(const char* function) const {
   check_usable(function);
   TESSERA_CHECK(
       !pager_->options().update_in_backward,
-      "Engine::",
-      function,
-      ": with update_in_backward the gradients are applied and gone when "
-      "backward ends. Do without this call, or set update_in_backward to "
-      "false.");
+      "Engine::{}: with update_in_backward the gradients are applied and gone when backward ends. Do without this call, or set update_in_backward to false.",
+      function);
 }
 
 double Engine::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       max_norm > 0,
-      "Engine::clip_grad_norm: max_norm is ",
-      max_norm,
-      "; it must be above 0.");
+      "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
+      max_norm);
   const double norm = grad_norm(p);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
@@ -136,7 +126,7 @@ double Engine::clip_grad_norm(double max_norm, double p) {
 
 double Engine::grad_norm(double p) {
   check_keeps_gradients("grad_norm");
-  TESSERA_CHECK(p > 0, "Engine::grad_norm: p is ", p, "; it must be above 0.");
+  TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
   const c10::NoGradGuard no_grad;
   settle_gradients({RankIntent::Kind::kClip, -1, -1});
   return gradient_norm(
@@ -154,9 +144,8 @@ void Engine::clip_grad_value(double limit) {
   check_keeps_gradients("clip_grad_value");
   TESSERA_CHECK(
       limit > 0,
-      "Engine::clip_grad_value: the limit is ",
-      limit,
-      "; it must be above 0.");
+      "Engine::clip_grad_value: the limit is {}; it must be above 0.",
+      limit);
   settle_gradients({RankIntent::Kind::kClip, -1, -1});
   clamp_gradients(*pager_, limit * scaler_.scale());
 }
@@ -166,13 +155,10 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
   const size_t index = pager_->find_parameter(parameter);
   TESSERA_CHECK(
       gradient.defined() && gradient.sizes() == parameter.sizes(),
-      "Engine::reduce: the gradient of '",
+      "Engine::reduce: the gradient of '{}' has shape {}; the parameter's is {}.",
       pager_->parameter(index).record.name(),
-      "' has shape ",
       gradient.defined() ? gradient.sizes() : c10::IntArrayRef{},
-      "; the parameter's is ",
-      parameter.sizes(),
-      ".");
+      parameter.sizes());
   pager_->add_gradient(
       index, scaler_.is_active() ? gradient * scaler_.scale() : gradient);
 }
@@ -183,8 +169,7 @@ bool Engine::step() {
   settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient() || !trains(*pager_),
-      "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
-      "first, with a loss computed from the wrapped module.");
+      "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
@@ -199,7 +184,7 @@ bool Engine::step() {
   });
   scaler_.update(overflow);
   if (std::exchange(logs_activations_, false)) {
-    log_info(first_step_text(activation_statistics()));
+    log_info("{}", first_step_text(activation_statistics()));
   }
   return !overflow;
 }
@@ -328,8 +313,7 @@ CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
-      "Engine::save: backward has updated some groups already "
-      "(update_in_backward). Call step() first.");
+      "Engine::save: backward has updated some groups already (update_in_backward). Call step() first.");
   return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
@@ -351,15 +335,12 @@ double Engine::learning_rate() const {
 void Engine::set_learning_rate(double lr) {
   TESSERA_CHECK(
       lr >= 0 && std::isfinite(lr),
-      "Engine::set_learning_rate: ",
-      lr,
-      " is not a learning rate; it must be finite and at least 0.");
+      "Engine::set_learning_rate: {} is not a learning rate; it must be finite and at least 0.",
+      lr);
   TESSERA_CHECK(
       lr == optimizer_->learning_rate() || pager_->unwrapped() ||
           !pager_->updated_in_backward(),
-      "Engine::set_learning_rate: backward has updated some groups already "
-      "(update_in_backward). Set the rate before the first backward of a "
-      "step.");
+      "Engine::set_learning_rate: backward has updated some groups already (update_in_backward). Set the rate before the first backward of a step.");
   optimizer_->set_learning_rate(lr);
 }
 

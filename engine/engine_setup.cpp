@@ -66,11 +66,9 @@ void check_update_in_backward(
   const auto check = [](bool holds, const char* what, const char* remedy) {
     TESSERA_CHECK(
         holds,
-        "update_in_backward does not go with ",
+        "update_in_backward does not go with {}: {}, or set update_in_backward to false.",
         what,
-        ": ",
-        remedy,
-        ", or set update_in_backward to false.");
+        remedy);
   };
   check(
       !scaler.is_active(),
@@ -103,11 +101,9 @@ void check_updates_of_parts(
     TESSERA_CHECK(
         divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
             updates_elements_alone(rule),
-        "wrap: parameter '",
+        "wrap: parameter '{}' is divided over tensor-parallel ranks, and its optimizer ({}) looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.",
         item.key(),
-        "' is divided over tensor-parallel ranks, and its optimizer (",
-        name_of(rule),
-        ") looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.");
+        name_of(rule));
   }
 }
 
@@ -119,17 +115,14 @@ void check(const EngineOptions& options) {
   TESSERA_CHECK(
       options.optimizer.placement != StatePlacement::kNvme ||
           !options.memory.nvme_path.empty(),
-      "optimizer.placement is nvme, and memory.nvme_path is not set; name a "
-      "folder on a local disk.");
+      "optimizer.placement is nvme, and memory.nvme_path is not set; name a folder on a local disk.");
   const int64_t activations = options.offload.activation_host_bytes.value_or(0);
   TESSERA_CHECK(
       !options.memory.host_bytes || !offloads_activations(options) ||
           activations <= *options.memory.host_bytes,
-      "offload.activation_host_bytes is ",
+      "offload.activation_host_bytes is {}, and memory.host_bytes, all that may be taken of the host, is {}; raise that one or lower the other.",
       activations,
-      ", and memory.host_bytes, all that may be taken of the host, is ",
-      options.memory.host_bytes.value_or(0),
-      "; raise that one or lower the other.");
+      options.memory.host_bytes.value_or(0));
 }
 
 Engine::Engine(
@@ -143,8 +136,7 @@ Engine::Engine(
   check_experts_apart(*module_, options.sharding.groups.ignored);
   TESSERA_CHECK(
       !uses_float16(options) || !has_divided_experts(*module_),
-      "wrap: experts that are divided over ranks do not go with float16, whose "
-      "loss scaling their engine does not share; use bfloat16.");
+      "wrap: experts that are divided over ranks do not go with float16, whose loss scaling their engine does not share; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
@@ -195,6 +187,7 @@ Engine::Engine(
         total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *budget,
+        "{}",
         device_budget_error(
             options.memory,
             options.optimizer,
@@ -202,14 +195,16 @@ Engine::Engine(
             planned_memory_));
   }
   if (options.log_memory && world.rank() == 0) {
-    log_info(memory_table(
-        "memory of rank 0 of " + std::to_string(world.size()) + ", " +
-            std::to_string(pager_->groups().size()) +
-            " groups (activations on the device not included)",
-        planned_memory_));
+    log_info(
+        "{}",
+        memory_table(
+            "memory of rank 0 of " + std::to_string(world.size()) + ", " +
+                std::to_string(pager_->groups().size()) +
+                " groups (activations on the device not included)",
+            planned_memory_));
     if (const std::string updates = optimizer_->update_table();
         !updates.empty()) {
-      log_info(updates);
+      log_info("{}", updates);
     }
   }
   // Autocast would keep a cast of every weight: a second model, and after a
@@ -232,11 +227,9 @@ void Engine::join_model_ranks(
     const OptimizerOptions& optimizer) {
   TESSERA_CHECK(
       mesh.world_size() == world.size(),
-      "wrap: the parallel mesh is for ",
+      "wrap: the parallel mesh is for {} ranks, and the job has {}.",
       mesh.world_size(),
-      " ranks, and the job has ",
-      world.size(),
-      ".");
+      world.size());
   const std::string key = world.unique_name("model");
   const auto ranks_of = [&](ParallelGroup group) {
     return mesh.ranks(group, world.rank());

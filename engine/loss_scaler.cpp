@@ -12,30 +12,25 @@ void check(const LossScaleOptions& options) {
   const auto positive = [](const char* name, double value) {
     TESSERA_CHECK(
         value > 0 && std::isfinite(value),
-        "loss_scale.",
+        "loss_scale.{} is {}; it must be above 0.",
         name,
-        " is ",
-        value,
-        "; it must be above 0.");
+        value);
   };
   positive("fixed", options.fixed.value_or(1));
   positive("initial", options.initial);
   positive("minimum", options.minimum);
   TESSERA_CHECK(
       options.growth_factor >= 1,
-      "loss_scale.growth_factor is ",
-      options.growth_factor,
-      "; it must be at least 1.");
+      "loss_scale.growth_factor is {}; it must be at least 1.",
+      options.growth_factor);
   TESSERA_CHECK(
       options.backoff_factor > 0 && options.backoff_factor < 1,
-      "loss_scale.backoff_factor is ",
-      options.backoff_factor,
-      "; it must be above 0 and below 1.");
+      "loss_scale.backoff_factor is {}; it must be above 0 and below 1.",
+      options.backoff_factor);
   TESSERA_CHECK(
       options.growth_interval >= 1,
-      "loss_scale.growth_interval is ",
-      options.growth_interval,
-      "; it must be at least 1.");
+      "loss_scale.growth_interval is {}; it must be at least 1.",
+      options.growth_interval);
 }
 
 LossScaler::LossScaler(const LossScaleOptions& options, bool low_range)
@@ -52,11 +47,8 @@ void LossScaler::update(bool overflow) {
     }
     TESSERA_CHECK(
         scale_ > options_.minimum,
-        "the gradients overflow even at the smallest loss scale, ",
-        options_.minimum,
-        ": the loss or the gradients are not finite. Lower the learning rate, "
-        "keep more modules in float32 (precision.float32_modules), or train in "
-        "bfloat16.");
+        "the gradients overflow even at the smallest loss scale, {}: the loss or the gradients are not finite. Lower the learning rate, keep more modules in float32 (precision.float32_modules), or train in bfloat16.",
+        options_.minimum);
     scale_ = std::max(scale_ * options_.backoff_factor, options_.minimum);
     return;
   }

@@ -10,11 +10,9 @@ namespace {
 void check_at_least_0(const char* name, std::optional<int64_t> bytes) {
   TESSERA_CHECK(
       bytes.value_or(0) >= 0,
-      "memory.",
+      "memory.{} is {}; it must be at least 0.",
       name,
-      " is ",
-      bytes.value_or(0),
-      "; it must be at least 0.");
+      bytes.value_or(0));
 }
 
 void check_has_path(
@@ -23,10 +21,8 @@ void check_has_path(
     const MemoryBudget& memory) {
   TESSERA_CHECK(
       tier != MemoryTier::kNvme || !memory.nvme_path.empty(),
-      "memory.",
-      name,
-      " is nvme, and memory.nvme_path is not set; name a folder on a local "
-      "disk.");
+      "memory.{} is nvme, and memory.nvme_path is not set; name a folder on a local disk.",
+      name);
 }
 
 } // namespace
@@ -37,15 +33,13 @@ void check(const MemoryBudget& memory) {
   check_at_least_0("nvme_bytes", memory.nvme_bytes);
   TESSERA_CHECK(
       !memory.nvme_bytes || !memory.nvme_path.empty(),
-      "memory.nvme_bytes is ",
-      memory.nvme_bytes.value_or(0),
-      ", and memory.nvme_path is not set; name the folder of the disk.");
+      "memory.nvme_bytes is {}, and memory.nvme_path is not set; name the folder of the disk.",
+      memory.nvme_bytes.value_or(0));
   TESSERA_CHECK(
       memory.nvme_path.empty() ||
           std::filesystem::is_directory(memory.nvme_path),
-      "memory.nvme_path: '",
-      memory.nvme_path.string(),
-      "' is not a folder; make it, or name another one.");
+      "memory.nvme_path: '{}' is not a folder; make it, or name another one.",
+      memory.nvme_path.string());
   check_has_path("parameters", memory.parameters, memory);
   check_has_path("gradients", memory.gradients, memory);
 }

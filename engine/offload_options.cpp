@@ -9,23 +9,18 @@ namespace tessera {
 void check(const OffloadOptions& options, int64_t activation_bytes) {
   TESSERA_CHECK(
       options.activations != OffloadActivations::kAuto || activation_bytes > 0,
-      "offload.activations is 'auto', and memory.activation_bytes, the budget "
-      "it keeps, is 0. Set memory.activation_bytes, or offload.activations to "
-      "'all' or 'off'.");
+      "offload.activations is 'auto', and memory.activation_bytes, the budget it keeps, is 0. Set memory.activation_bytes, or offload.activations to 'all' or 'off'.");
   const double ratio = options.ratio.value_or(1);
+  // Not a number is neither.
   TESSERA_CHECK(
-      ratio >= 0 && ratio <= 1, // not a number is neither
-      "offload.ratio is ",
-      ratio,
-      "; it is the fraction of the offloaded optimizer state that the CPU "
-      "updates, from 0 to 1, or nothing (auto) to have it measured.");
+      ratio >= 0 && ratio <= 1,
+      "offload.ratio is {}; it is the fraction of the offloaded optimizer state that the CPU updates, from 0 to 1, or nothing (auto) to have it measured.",
+      ratio);
   TESSERA_CHECK(
       options.stage_bytes >= StreamedUpdate::kMinBytes,
-      "offload.stage_bytes is ",
+      "offload.stage_bytes is {}; it must be at least {}.",
       options.stage_bytes,
-      "; it must be at least ",
-      StreamedUpdate::kMinBytes,
-      ".");
+      StreamedUpdate::kMinBytes);
 }
 
 } // namespace tessera

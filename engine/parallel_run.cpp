@@ -20,10 +20,9 @@ void warn_of_idle_options(
   const ParallelOptions usual;
   const auto warn = [](const std::string& keys, const char* size) {
     log_warning(
+        "{} has no effect, as parallel.{} is 1; raise that one or leave it out.",
         keys,
-        " has no effect, as parallel.",
-        size,
-        " is 1; raise that one or leave it out.");
+        size);
   };
   if (mesh.size(ParallelGroup::kTensor) == 1) {
     if (options.sequence) {
@@ -112,17 +111,13 @@ ParallelRun::ParallelRun(
   if (stages == 1) {
     TESSERA_CHECK(
         options.chunks == 1 && options.piece_of_layer.empty(),
-        "parallel.chunks and parallel.piece_of_layer cut a model for pipeline "
-        "stages, and parallel.pipeline is 1; raise that one or leave them "
-        "out.");
+        "parallel.chunks and parallel.piece_of_layer cut a model for pipeline stages, and parallel.pipeline is 1; raise that one or leave them out.");
     return;
   }
   TESSERA_CHECK(
       options.schedule != PipelineScheduleKind::kInterleaved ||
           options.chunks > 1,
-      "parallel.schedule is interleaved, which gives each stage several pieces "
-      "of the model, and parallel.chunks is 1; raise that to 2 or more, or use "
-      "the schedule 1f1b.");
+      "parallel.schedule is interleaved, which gives each stage several pieces of the model, and parallel.chunks is 1; raise that to 2 or more, or use the schedule 1f1b.");
   const PipelineShape shape{stages, micro_batches, options.chunks};
   PipelineSchedule schedule = make_schedule(options.schedule, shape);
   stages_ = std::make_unique<RingChannels>(

@@ -93,8 +93,7 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
     const auto row = static_cast<int64_t>(i);
     TESSERA_CHECK(
         forms[i].sizes.size() <= 8,
-        "a pipelined list of blocks takes tensors of 8 dimensions at most, and "
-        "got ",
+        "a pipelined list of blocks takes tensors of 8 dimensions at most, and got {}",
         describe({forms[i]}));
     words[row][0] = static_cast<int64_t>(forms[i].dtype);
     words[row][1] = forms[i].requires_grad ? 1 : 0;
@@ -107,13 +106,10 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
   for (size_t stage = 0; stage < all.size(); ++stage) {
     TESSERA_CHECK(
         all[stage].equal(own),
-        "a pipelined list of blocks got ",
+        "a pipelined list of blocks got {} on stage {} and another form, or other gradients, on stage {}. Give all ranks batches of one shape.",
         describe(forms),
-        " on stage ",
         ranks_.index(),
-        " and another form, or other gradients, on stage ",
-        stage,
-        ". Give all ranks batches of one shape.");
+        stage);
   }
 }
 
@@ -177,11 +173,9 @@ at::Tensor PipelinedBatches::own_result(
     TESSERA_CHECK(
         result.sizes() == like.sizes() &&
             result.scalar_type() == like.scalar_type(),
-        "pipelined blocks returned ",
+        "pipelined blocks returned {} for {}; they have to keep the form of the hidden states.",
         describe(forms_of({result})),
-        " for ",
-        describe(forms_of({like})),
-        "; they have to keep the form of the hidden states.");
+        describe(forms_of({like})));
     all[static_cast<int64_t>(i)].copy_(result);
   }
   group_->broadcast(all, ranks_.size() - 1, "results of pipelined batches")

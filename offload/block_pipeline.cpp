@@ -96,9 +96,8 @@ BlockPipeline::BlockPipeline(
   queue_ = make_uring_queue(kDepth, calls, why);
   if (queue_ == nullptr) {
     log_info(
-        "memory.nvme_path: io_uring cannot be used (",
-        why,
-        "); threads that call pread and pwrite take its place.");
+        "memory.nvme_path: io_uring cannot be used ({}); threads that call pread and pwrite take its place.",
+        why);
     queue_ = make_thread_queue(kThreads);
   }
   const at::Tensor buffer = memory.allocate(
@@ -173,7 +172,7 @@ std::shared_ptr<BlockPipeline::Transfer> BlockPipeline::next_transfer() {
     if (next->is_write) {
       next->extent->failure.clear(); // all of it is written anew
     }
-    TESSERA_CHECK(next->extent->failure.empty(), next->extent->failure);
+    TESSERA_CHECK(next->extent->failure.empty(), "{}", next->extent->failure);
   } catch (const std::exception& error) {
     next->fail(error.what());
   }
@@ -268,18 +267,13 @@ void BlockPipeline::submit(const Place& place) {
 
 std::string BlockPipeline::describe(const Place& place, const std::string& what)
     const {
-  return detail::concat(
-      "memory.nvme_path: ",
+  return formatted(
+      "memory.nvme_path: {}{}' at offset {} of '{}': {} The state in memory is no longer complete: go on from the last checkpoint.",
       place.operation.is_write ? "writing '" : "reading '",
       place.transfer->extent->name,
-      "' at offset ",
       place.operation.offset,
-      " of '",
       file_.path(),
-      "': ",
-      what,
-      " The state in memory is no longer complete: go on from the last "
-      "checkpoint.");
+      what);
 }
 
 void BlockPipeline::finish_block(Place& place, int64_t result) {
@@ -323,11 +317,10 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
     }
     transfer.fail(describe(
         place,
-        detail::concat(
+        formatted(
+            "{} bytes came of {}; was the file truncated?",
             result,
-            " bytes came of ",
-            operation.bytes + kept,
-            "; was the file truncated?")));
+            operation.bytes + kept)));
   } else if (
       !transfer.is_write &&
       hash_of(place.data, place.payload) !=

@@ -45,12 +45,9 @@ bool HostActivationSink::copy_out(SavedStorage& saved) {
   if (!saved.on_host.defined()) {
     if (statistics_.bytes_refused == 0) {
       log_warning(
-          "offload: the host has no room for ",
+          "offload: the host has no room for {} bytes of activations beside {}; what does not fit stays on the device, beyond its budget. Give the host more memory or use a smaller batch.",
           saved.bytes,
-          " bytes of activations beside ",
-          statistics_.live_host_bytes,
-          "; what does not fit stays on the device, beyond its budget. Give "
-          "the host more memory or use a smaller batch.");
+          statistics_.live_host_bytes);
     }
     statistics_.bytes_refused += saved.bytes;
     return false;

@@ -50,16 +50,13 @@ class Passed final : public SavedActivation {
 void check(const HostActivationSinkOptions& options) {
   TESSERA_CHECK(
       options.device_bytes.value_or(0) >= 0,
-      "HostActivationSink: device_bytes is ",
-      options.device_bytes.value_or(0),
-      "; it must be at least 0.");
+      "HostActivationSink: device_bytes is {}; it must be at least 0.",
+      options.device_bytes.value_or(0));
   TESSERA_CHECK(
       options.min_tensor_bytes >= 0 && options.prefetch_bytes >= 0,
-      "HostActivationSink: min_tensor_bytes is ",
+      "HostActivationSink: min_tensor_bytes is {} and prefetch_bytes {}; both must be at least 0.",
       options.min_tensor_bytes,
-      " and prefetch_bytes ",
-      options.prefetch_bytes,
-      "; both must be at least 0.");
+      options.prefetch_bytes);
 }
 
 } // namespace
@@ -79,7 +76,7 @@ class HostActivationSink::Saved final : public SavedActivation {
     try {
       sink_->release(saved_, number_);
     } catch (const std::exception& error) {
-      log_error("offload: releasing a saved tensor failed: ", error.what());
+      log_error("offload: releasing a saved tensor failed: {}", error.what());
     }
   }
   Saved(const Saved&) = delete;

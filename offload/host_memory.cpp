@@ -37,10 +37,8 @@ bool HostMemory::pin(void* data, int64_t bytes) {
                              : pinning.pin(data, static_cast<size_t>(bytes));
   if (!refusal.empty()) {
     log_warning(
-        "host memory cannot be pinned (",
-        refusal,
-        "); copies between it and the device will be slower. Raise the limit "
-        "of locked memory (ulimit -l) or take less with memory.host_bytes.");
+        "host memory cannot be pinned ({}); copies between it and the device will be slower. Raise the limit of locked memory (ulimit -l) or take less with memory.host_bytes.",
+        refusal);
     pins_ = false;
   }
   return refusal.empty();
@@ -53,16 +51,11 @@ at::Tensor HostMemory::allocate(
   const int64_t size = rounded(bytes);
   TESSERA_CHECK(
       size <= free_bytes(),
-      "host memory for ",
+      "host memory for {}: {} bytes are needed, and of memory.host_bytes ({}) {} are left. Raise memory.host_bytes, give memory.nvme_path, or use more ranks.",
       name,
-      ": ",
       size,
-      " bytes are needed, and of memory.host_bytes (",
       options_.limit_bytes.value_or(0),
-      ") ",
-      free_bytes(),
-      " are left. Raise memory.host_bytes, give memory.nvme_path, or use more "
-      "ranks.");
+      free_bytes());
   const auto options = at::TensorOptions().dtype(at::kByte);
   if (size == 0) {
     return at::from_blob(nullptr, {0}, options);
@@ -76,14 +69,10 @@ at::Tensor HostMemory::allocate(
       0);
   TESSERA_CHECK(
       data != MAP_FAILED,
-      "host memory for ",
+      "host memory for {}: the system refused {} bytes: {}. Set memory.host_bytes to what the machine has free, and memory.nvme_path for the rest.",
       name,
-      ": the system refused ",
       size,
-      " bytes: ",
-      detail::errno_text(errno),
-      ". Set memory.host_bytes to what the machine has free, and "
-      "memory.nvme_path for the rest.");
+      detail::errno_text(errno));
   prefer_huge_pages(data, static_cast<size_t>(size));
   prefer_near_memory(data, static_cast<size_t>(size), options_.device);
   const bool is_pinned = pin(data, size);

@@ -81,15 +81,11 @@ std::unique_ptr<StoredShard> NvmeStore::reserve(
   const int64_t needed = bytes_for(numel, dtype);
   TESSERA_CHECK(
       !options_.limit_bytes || file_.bytes() + needed <= *options_.limit_bytes,
-      "memory.nvme_bytes: '",
+      "memory.nvme_bytes: '{}' needs {} bytes, and of the limit ({}) {} are left. Raise memory.nvme_bytes or use more ranks.",
       name,
-      "' needs ",
       needed,
-      " bytes, and of the limit (",
       options_.limit_bytes.value_or(0),
-      ") ",
-      options_.limit_bytes.value_or(0) - file_.bytes(),
-      " are left. Raise memory.nvme_bytes or use more ranks.");
+      options_.limit_bytes.value_or(0) - file_.bytes());
   auto extent = std::make_shared<FileExtent>();
   extent->name = name;
   extent->bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));

@@ -35,13 +35,10 @@ ScratchFile::ScratchFile(const fs::path& folder, const IoCalls& calls)
   }
   TESSERA_CHECK(
       fd >= 0,
-      "memory.nvme_path: cannot make the file '",
+      "memory.nvme_path: cannot make the file '{}': {}; {}, or set memory.nvme_path to another folder.",
       path_,
-      "': ",
       detail::errno_text(-fd),
-      "; ",
-      detail::errno_remedy(-fd),
-      ", or set memory.nvme_path to another folder.");
+      detail::errno_remedy(-fd));
   fd_.reset(fd);
   std::error_code ignored; // it may have been removed already
   fs::remove(path_, ignored);
@@ -56,11 +53,9 @@ void ScratchFile::use_buffers(int why) {
   }
   direct_ = false;
   log_info(
-      "memory.nvme_path: the file system of '",
+      "memory.nvme_path: the file system of '{}' refuses O_DIRECT ({}); its data passes through the system's page cache.",
       path_,
-      "' refuses O_DIRECT (",
-      detail::errno_text(why),
-      "); its data passes through the system's page cache.");
+      detail::errno_text(why));
   (void)calls_.set_direct(fd(), false);
 }
 
@@ -74,21 +69,15 @@ int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
     std::error_code unknown;
     const auto space = fs::space(fs::path(path_).parent_path(), unknown);
     TESSERA_FAIL(
-        "memory.nvme_path: '",
+        "memory.nvme_path: '{}' cannot take {} bytes for '{}' behind {} bytes: {}{}; {}.",
         path_,
-        "' cannot take ",
         end - begin,
-        " bytes for '",
         name,
-        "' behind ",
         begin,
-        " bytes: ",
         detail::errno_text(code),
         unknown ? std::string()
                 : ", " + std::to_string(space.available) + " bytes are free",
-        "; ",
-        detail::errno_remedy(code),
-        ".");
+        detail::errno_remedy(code));
   }
   bytes_ = end;
   return begin;
@@ -98,14 +87,12 @@ void ScratchFile::check_size() const {
   const int64_t size = calls_.size_of(fd());
   TESSERA_CHECK(
       size >= bytes_,
-      "memory.nvme_path: '",
+      "memory.nvme_path: '{}{}. What was in it is lost: go on from the last checkpoint, in a folder that nothing else works on.",
       path_,
       size < 0 ? "' cannot be looked at: " +
                      detail::errno_text(static_cast<int>(-size))
                : "' has been truncated to " + std::to_string(size) +
-                     " of its " + std::to_string(bytes_) + " bytes",
-      ". What was in it is lost: go on from the last checkpoint, in a folder "
-      "that nothing else works on.");
+                     " of its " + std::to_string(bytes_) + " bytes");
 }
 
 } // namespace tessera

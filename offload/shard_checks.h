@@ -19,17 +19,12 @@ inline void check_shard_transfer(
       tensor.defined() && tensor.is_contiguous() &&
           tensor.numel() == shard.numel() &&
           tensor.scalar_type() == shard.dtype(),
-      "'",
+      "'{}' rests as {} contiguous elements of {}; it cannot be copied from or to a tensor of shape {} and type {}.",
       name,
-      "' rests as ",
       shard.numel(),
-      " contiguous elements of ",
       shard.dtype(),
-      "; it cannot be copied from or to a tensor of shape ",
       tensor.defined() ? tensor.sizes() : c10::IntArrayRef{},
-      " and type ",
-      tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined,
-      ".");
+      tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
 }
 
 } // namespace tessera

@@ -43,9 +43,8 @@ class UringQueue : public IoQueue {
     } while (result == -EINTR || result == -EAGAIN || result == -EBUSY);
     TESSERA_CHECK(
         result >= 0,
-        "io_uring: an operation was not accepted: ",
-        detail::errno_text(-result),
-        "; check the system's log");
+        "io_uring: an operation was not accepted: {}; check the system's log",
+        detail::errno_text(-result));
   }
 
   Completion wait() override {
@@ -56,9 +55,8 @@ class UringQueue : public IoQueue {
     } while (result == -EINTR);
     TESSERA_CHECK(
         result == 0,
-        "io_uring: waiting failed: ",
-        detail::errno_text(-result),
-        "; check the system's log");
+        "io_uring: waiting failed: {}; check the system's log",
+        detail::errno_text(-result));
     const Completion completion{entry->user_data, entry->res};
     ::io_uring_cqe_seen(&ring_, entry);
     return completion;

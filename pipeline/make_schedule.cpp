@@ -110,7 +110,8 @@ List make_list(
     case PipelineScheduleKind::kZeroBubble:
       return zero_bubble_list(shape, stage);
   }
-  TESSERA_FAIL("make_schedule: there is no schedule ", static_cast<int>(kind));
+  TESSERA_FAIL(
+      "make_schedule: there is no schedule {}", static_cast<int>(kind));
 }
 
 const std::string& name_of(PipelineScheduleKind kind) {
@@ -124,12 +125,7 @@ const std::string& name_of(PipelineScheduleKind kind) {
 
 void check_size(const char* what, int value) {
   TESSERA_CHECK(
-      value >= 1,
-      "a pipeline needs 1 or more ",
-      what,
-      ", and got ",
-      value,
-      ".");
+      value >= 1, "a pipeline needs 1 or more {}, and got {}.", what, value);
 }
 
 void check_sizes(const PipelineShape& shape) {
@@ -143,22 +139,17 @@ void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
   const bool interleaved = kind == PipelineScheduleKind::kInterleaved;
   TESSERA_CHECK(
       interleaved || shape.chunks == 1,
-      "the schedule ",
+      "the schedule {} has one chunk in each stage, and got {}; only interleaved divides a stage.",
       name_of(kind),
-      " has one chunk in each stage, and got ",
-      shape.chunks,
-      "; only interleaved divides a stage.");
+      shape.chunks);
   const int below = shape.micro_batches / shape.stages * shape.stages;
   TESSERA_CHECK(
       shape.chunks == 1 || shape.micro_batches % shape.stages == 0,
-      "interleaved passes micro-batches through its chunks in runs of ",
+      "interleaved passes micro-batches through its chunks in runs of {}, the number of stages, which does not divide the {} micro-batches; take {}{}, or the schedule 1f1b.",
       shape.stages,
-      ", the number of stages, which does not divide the ",
       shape.micro_batches,
-      " micro-batches; take ",
       below > 0 ? std::to_string(below) + " or " : "",
-      below + shape.stages,
-      ", or the schedule 1f1b.");
+      below + shape.stages);
 }
 
 } // namespace

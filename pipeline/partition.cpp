@@ -16,13 +16,12 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 void check_numbers(std::size_t layers, int pieces) {
   TESSERA_CHECK(
-      pieces >= 1, "a pipeline has 1 or more pieces, and got ", pieces, ".");
+      pieces >= 1, "a pipeline has 1 or more pieces, and got {}.", pieces);
   TESSERA_CHECK(
       layers >= static_cast<std::size_t>(pieces),
+      "{} layers cannot be cut into {} pieces of one layer or more; use fewer stages or fewer chunks.",
       layers,
-      " layers cannot be cut into ",
-      pieces,
-      " pieces of one layer or more; use fewer stages or fewer chunks.");
+      pieces);
 }
 
 /// Of layers [begin, end) as piece `piece`; kNever where that is not allowed.
@@ -77,9 +76,8 @@ class CostSums {
       TESSERA_CHECK(
           cost.time >= 0 && std::isfinite(cost.time) && cost.state_bytes >= 0 &&
               cost.activation_bytes >= 0,
-          "layer ",
-          sums_.size() - 1,
-          " has a cost below 0 or one that is not a number.");
+          "layer {} has a cost below 0 or one that is not a number.",
+          sums_.size() - 1);
       const LayerCost& sum = sums_.back();
       sums_.push_back(
           {sum.time + cost.time,
@@ -112,21 +110,16 @@ class CostSums {
 void check_limits(const std::vector<PieceLimit>& limits, int pieces) {
   TESSERA_CHECK(
       limits.empty() || limits.size() == static_cast<std::size_t>(pieces),
+      "{} memory limits for {} pieces; give one for each, or none.",
       limits.size(),
-      " memory limits for ",
-      pieces,
-      " pieces; give one for each, or none.");
+      pieces);
   for (const PieceLimit& limit : limits) {
     TESSERA_CHECK(
         limit.bytes > 0 && limit.stored_micro_batches >= 0,
-        "the memory limit of piece ",
+        "the memory limit of piece {} is {} bytes with {} micro-batches stored; it takes more than 0 bytes, and 0 or more micro-batches.",
         &limit - limits.data(),
-        " is ",
         limit.bytes,
-        " bytes with ",
-        limit.stored_micro_batches,
-        " micro-batches stored; it takes more than 0 bytes, and 0 or more "
-        "micro-batches.");
+        limit.stored_micro_batches);
   }
 }
 
@@ -135,11 +128,9 @@ void check_limits(const std::vector<PieceLimit>& limits, int pieces) {
 int LayerPartition::piece_of(int layer) const {
   TESSERA_CHECK(
       layer >= 0 && layer < bounds.back(),
-      "the pipeline has no layer ",
+      "the pipeline has no layer {}; its layers are 0 to {}.",
       layer,
-      "; its layers are 0 to ",
-      bounds.back() - 1,
-      ".");
+      bounds.back() - 1);
   return static_cast<int>(
       std::upper_bound(bounds.begin(), bounds.end(), layer) - bounds.begin() -
       1);
@@ -175,15 +166,10 @@ LayerPartition partition_by_cost(
   if (cut.heaviest == kNever) {
     const double needed = lightest_cut(layers, pieces, use).heaviest;
     TESSERA_FAIL(
-        "the ",
+        "the {} layers do not fit into {} pieces within their memory limits: the best cut for memory needs {} times the limit of its fullest piece. Use more stages, smaller micro-batches, a schedule that stores fewer of them, or checkpointing of activations.",
         layers,
-        " layers do not fit into ",
         pieces,
-        " pieces within their memory limits: the best cut for memory needs ",
-        needed,
-        " times the limit of its fullest piece. Use more stages, smaller "
-        "micro-batches, a schedule that stores fewer of them, or checkpointing "
-        "of activations.");
+        needed);
   }
   return cut.partition;
 }
@@ -197,45 +183,33 @@ LayerPartition partition_by_map(
     const int piece = piece_of_layer[layer];
     TESSERA_CHECK(
         piece >= 0 && piece < pieces,
-        "piece_of_layer puts layer ",
+        "piece_of_layer puts layer {} on piece {}; the pipeline's are 0 to {}.",
         layer,
-        " on piece ",
         piece,
-        "; the pipeline's are 0 to ",
-        pieces - 1,
-        ".");
+        pieces - 1);
     const int last = partition.pieces();
     TESSERA_CHECK(
         piece >= last,
-        "piece_of_layer puts layer ",
+        "piece_of_layer puts layer {} on piece {}, behind a layer on piece {}; pieces are consecutive layers, so the numbers never go down.",
         layer,
-        " on piece ",
         piece,
-        ", behind a layer on piece ",
-        last,
-        "; pieces are consecutive layers, so the numbers never go down.");
+        last);
     TESSERA_CHECK(
         piece <= last + 1 && (layer > 0 || piece == 0),
-        "piece_of_layer leaves piece ",
+        "piece_of_layer leaves piece {} without layers: layer {} is on piece {}.",
         layer > 0 ? last + 1 : 0,
-        " without layers: layer ",
         layer,
-        " is on piece ",
-        piece,
-        ".");
+        piece);
     if (piece > last) {
       partition.bounds.push_back(static_cast<int>(layer));
     }
   }
   TESSERA_CHECK(
       partition.pieces() == pieces - 1,
-      "piece_of_layer leaves piece ",
+      "piece_of_layer leaves piece {} without layers: its last number is {}, of {} pieces.",
       partition.pieces() + 1,
-      " without layers: its last number is ",
       partition.pieces(),
-      ", of ",
-      pieces,
-      " pieces.");
+      pieces);
   partition.bounds.push_back(static_cast<int>(piece_of_layer.size()));
   return partition;
 }

@@ -39,8 +39,7 @@ Instructions::const_iterator first_of_backward(const Instructions& list) {
   const auto first = std::find_if_not(list.begin(), list.end(), is_forward);
   TESSERA_CHECK(
       std::none_of(first, list.end(), is_forward),
-      "PipelineExecutor: forward() and backward() apart need a schedule that "
-      "has all forwards first; use gpipe.");
+      "PipelineExecutor: forward() and backward() apart need a schedule that has all forwards first; use gpipe.");
   return first;
 }
 
@@ -66,16 +65,13 @@ PipelineExecutor::PipelineExecutor(
   validate_schedule(schedule_);
   TESSERA_CHECK(
       schedule_.trains,
-      "PipelineExecutor: the schedule has forwards only; evaluate() makes its "
-      "own.");
+      "PipelineExecutor: the schedule has forwards only; evaluate() makes its own.");
   const int stages = channels != nullptr ? channels->size() : 1;
   TESSERA_CHECK(
       shape_.stages == stages,
-      "a pipeline schedule for ",
+      "a pipeline schedule for {} stages cannot run on {}.",
       shape_.stages,
-      " stages cannot run on ",
-      stages,
-      ".");
+      stages);
   if (channels != nullptr) {
     stage_ = channels->index();
     training_transfers_.emplace(*channels, options.shapes_vary);
@@ -188,10 +184,9 @@ void PipelineExecutor::follow(
 
 void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
   const TransferEnd end = other_end(shape_, stage_, instruction);
-  const std::string what = detail::concat(
-      "stage ",
+  const std::string what = formatted(
+      "stage {}, {}{}{}",
       stage_,
-      ", ",
       describe(instruction),
       is_send(instruction.op) ? " to stage " : " from stage ",
       end.stage);
@@ -275,12 +270,9 @@ void PipelineExecutor::check_loss(const Work& work) const {
   TESSERA_CHECK(
       forms.size() == 1 && forms[0].requires_grad &&
           results_.at(micro_batch)[0].numel() == 1,
-      "the last piece of the pipeline has to return a loss that requires a "
-      "gradient, one number, and returned ",
+      "the last piece of the pipeline has to return a loss that requires a gradient, one number, and returned {} for micro-batch {}.",
       describe(forms),
-      " for micro-batch ",
-      micro_batch,
-      ".");
+      micro_batch);
 }
 
 PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(

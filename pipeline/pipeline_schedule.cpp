@@ -95,20 +95,16 @@ TransferEnd other_end(
       step = 1;
       break;
     default:
-      TESSERA_FAIL("other_end: a ", describe(transfer), " is not a transfer.");
+      TESSERA_FAIL("other_end: a {} is not a transfer.", describe(transfer));
   }
   const int piece = shape.piece(stage, transfer.chunk) + step;
   TESSERA_CHECK(
       shape.has_transfers() && piece >= 0 && piece < shape.pieces(),
-      "stage ",
+      "stage {} has a {}, and nobody at the other end of it: the model's {} pieces lie on {} stages. Remove the transfer.",
       stage,
-      " has a ",
       describe(transfer),
-      ", and nobody at the other end of it: the model's ",
       shape.pieces(),
-      " pieces lie on ",
-      shape.stages,
-      " stages. Remove the transfer.");
+      shape.stages);
   return {
       shape.stage_of(piece), {op, transfer.micro_batch, shape.chunk_of(piece)}};
 }

@@ -25,12 +25,10 @@ constexpr size_t kHeaderWords = 1 + kMaxTensors * kFormWords;
 at::Tensor header_of(const TensorForms& forms, const std::string& what) {
   TESSERA_CHECK(
       forms.size() <= kMaxTensors,
+      "{}: a piece of the pipeline passes {} tensors on; it may be {} at most.",
       what,
-      ": a piece of the pipeline passes ",
       forms.size(),
-      " tensors on; it may be ",
-      kMaxTensors,
-      " at most.");
+      kMaxTensors);
   const at::Tensor header =
       at::zeros({static_cast<int64_t>(kHeaderWords)}, at::kLong);
   auto* words = header.mutable_data_ptr<int64_t>();
@@ -38,12 +36,10 @@ at::Tensor header_of(const TensorForms& forms, const std::string& what) {
   for (const TensorForm& form : forms) {
     TESSERA_CHECK(
         form.sizes.size() <= kMaxDims,
+        "{}: a piece of the pipeline passes a tensor of {} dimensions on; it may have {} at most.",
         what,
-        ": a piece of the pipeline passes a tensor of ",
         form.sizes.size(),
-        " dimensions on; it may have ",
-        kMaxDims,
-        " at most.");
+        kMaxDims);
     words[0] = static_cast<int64_t>(form.dtype);
     words[1] = (form.requires_grad ? 1 : 0) + (form.on_cpu ? 2 : 0);
     words[2] = static_cast<int64_t>(form.sizes.size());
@@ -156,13 +152,10 @@ void PipelineTransfers::send_activations(
   } else {
     TESSERA_CHECK(
         known->second == forms,
+        "{}: a piece of the pipeline passed on {} before, and now {} (or gradients for others of them). Give all micro-batches one shape, or set PipelineOptions::shapes_vary.",
         what,
-        ": a piece of the pipeline passed on ",
         describe(known->second),
-        " before, and now ",
-        describe(forms),
-        " (or gradients for others of them). Give all micro-batches one shape, "
-        "or set PipelineOptions::shapes_vary.");
+        describe(forms));
   }
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {

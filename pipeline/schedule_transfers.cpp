@@ -47,12 +47,9 @@ class TransferPlacement {
     for (std::size_t stage = 0; stage < given_.stages.size(); ++stage) {
       TESSERA_CHECK(
           cursors_[stage] == given_.stages[stage].size(),
-          "the ",
+          "the {} of stage {} never starts: what it needs comes later in the schedule, or not at all.",
           describe(given_.stages[stage][cursors_[stage]]),
-          " of stage ",
-          stage,
-          " never starts: what it needs comes later in the schedule, or not "
-          "at all.");
+          stage);
     }
     send_until(time_of_end());
     return std::move(result_);

@@ -161,18 +161,15 @@ SimulatedPipeline simulate_schedule(
   const ScheduleFacts facts = validate_schedule(schedule);
   TESSERA_CHECK(
       costs.size() == static_cast<std::size_t>(schedule.shape.pieces()),
-      "simulate_schedule: ",
+      "simulate_schedule: {} costs for the {} pieces of the model; give one for each.",
       costs.size(),
-      " costs for the ",
-      schedule.shape.pieces(),
-      " pieces of the model; give one for each.");
+      schedule.shape.pieces());
   for (const PieceCost& cost : costs) {
     TESSERA_CHECK(
         cost.forward >= 0 && cost.backward_input >= 0 &&
             cost.backward_weight >= 0 && cost.transfer >= 0,
-        "simulate_schedule: piece ",
-        &cost - costs.data(),
-        " has a time below 0 or one that is not a number.");
+        "simulate_schedule: piece {} has a time below 0 or one that is not a number.",
+        &cost - costs.data());
   }
   SimulatedPipeline result = Simulation(schedule, costs).run();
   result.peak_stored = facts.peak_stored;

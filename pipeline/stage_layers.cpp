@@ -20,11 +20,9 @@ LayerPartition partition_of(
   }
   TESSERA_CHECK(
       static_cast<int>(place.piece_of_layer.size()) == layers,
-      "the pipeline's map has a piece for ",
+      "the pipeline's map has a piece for {} layers; the model has {}.",
       place.piece_of_layer.size(),
-      " layers; the model has ",
-      layers,
-      ".");
+      layers);
   return partition_by_map(place.piece_of_layer, pieces);
 }
 

@@ -54,15 +54,11 @@ class StageCheck {
   void require(bool condition, const char* problem) const {
     TESSERA_CHECK(
         condition,
-        "the pipeline schedule is wrong: stage ",
+        "the pipeline schedule is wrong: stage {}, instruction {} ({}): {}.",
         stage_,
-        ", instruction ",
         place_,
-        " (",
         describe(list_[place_]),
-        "): ",
-        problem,
-        ".");
+        problem);
   }
 
   void follow(const PipelineInstruction& now) {
@@ -170,11 +166,9 @@ class StageCheck {
   void expect(bool found, const PipelineInstruction& what) const {
     TESSERA_CHECK(
         found,
-        "the pipeline schedule is wrong: stage ",
+        "the pipeline schedule is wrong: stage {} has no {}.",
         stage_,
-        " has no ",
-        describe(what),
-        ".");
+        describe(what));
   }
 
   const PipelineShape shape_;
@@ -231,17 +225,12 @@ std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
           other_end(schedule.shape, ends.first, at(schedule, sent[k]));
       TESSERA_CHECK(
           at(schedule, received[k]) == expected.instruction,
-          "the pipeline schedule is wrong: transfer ",
+          "the pipeline schedule is wrong: transfer {} from stage {} to stage {} is a {}, and the other side has a {}. What is sent first has to be received first.",
           k,
-          " from stage ",
           ends.first,
-          " to stage ",
           ends.second,
-          " is a ",
           describe(at(schedule, sent[k])),
-          ", and the other side has a ",
-          describe(at(schedule, received[k])),
-          ". What is sent first has to be received first.");
+          describe(at(schedule, received[k])));
       partners[sent[k]] = received[k];
       partners[received[k]] = sent[k];
     }
@@ -270,13 +259,13 @@ class Rendezvous {
     std::string stuck;
     for (int stage = 0; stage < schedule_.shape.stages; ++stage) {
       if (done(stage) < list(stage).size()) {
-        stuck += detail::concat(
-            " Stage ", stage, ": ", describe(first_unmatched(stage)), ".");
+        stuck += formatted(
+            " Stage {}: {}.", stage, describe(first_unmatched(stage)));
       }
     }
     TESSERA_CHECK(
         stuck.empty(),
-        "the pipeline schedule deadlocks. What each stage waits for:",
+        "the pipeline schedule deadlocks. What each stage waits for:{}",
         stuck);
   }
 
@@ -336,11 +325,9 @@ ScheduleFacts validate_schedule(const PipelineSchedule& schedule) {
       schedule.shape.stages >= 1 &&
           schedule.stages.size() ==
               static_cast<std::size_t>(schedule.shape.stages),
-      "the pipeline schedule is wrong: it has ",
+      "the pipeline schedule is wrong: it has {} lists of instructions for {} stages.",
       schedule.stages.size(),
-      " lists of instructions for ",
-      schedule.shape.stages,
-      " stages.");
+      schedule.shape.stages);
   ScheduleFacts facts;
   for (int stage = 0; stage < schedule.shape.stages; ++stage) {
     facts.peak_stored.push_back(StageCheck(schedule, stage).run());

@@ -21,10 +21,8 @@ struct DistributedFill {
   void operator()(const at::Tensor& slice, int64_t first_element) const {
     TESSERA_CHECK(
         random.has_value(),
-        "a distributed parameter of sizes ",
-        at::IntArrayRef(sizes),
-        " has no initial value yet: call tessera::init_parameters(module, "
-        "seed) before the module is wrapped or materialized.");
+        "a distributed parameter of sizes {} has no initial value yet: call tessera::init_parameters(module, seed) before the module is wrapped or materialized.",
+        at::IntArrayRef(sizes));
     method(slice, {sizes, first_element, *random});
   }
 };
@@ -65,10 +63,8 @@ void init_parameters(const torch::nn::Module& module, uint64_t seed) {
     const at::Tensor& tensor = item.value();
     TESSERA_CHECK(
         !has_page_key(tensor),
-        "init_parameters: parameter '",
-        item.key(),
-        "' is wrapped already, so that its slices have their values. Call it "
-        "before tessera::wrap.");
+        "init_parameters: parameter '{}' is wrapped already, so that its slices have their values. Call it before tessera::wrap.",
+        item.key());
     if (!is_deferred(tensor)) {
       continue;
     }

@@ -35,10 +35,8 @@ std::vector<FlatSpan> gaps_between(
 void check_dense(const at::Tensor& gradient, const std::string& name) {
   TESSERA_CHECK(
       gradient.layout() == at::kStrided,
-      "parameter '",
-      name,
-      "' got a sparse gradient; shards are dense. Use sparse=false in its "
-      "Embedding, or leave the module out of the engine.");
+      "parameter '{}' got a sparse gradient; shards are dense. Use sparse=false in its Embedding, or leave the module out of the engine.",
+      name);
 }
 
 } // namespace

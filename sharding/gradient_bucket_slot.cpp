@@ -31,11 +31,8 @@ void GradientBucket::open(Slot slot) {
     refresh();
     TESSERA_CHECK(
         !has_copies_,
-        "group '",
-        group_.name(),
-        "' gets a gradient after those of the other stages were added to it. "
-        "Call Engine::step() or zero_grad() after clipping and before the next "
-        "backward.");
+        "group '{}' gets a gradient after those of the other stages were added to it. Call Engine::step() or zero_grad() after clipping and before the next backward.",
+        group_.name());
   }
   apply_factor();
   slot_ = std::move(slot);

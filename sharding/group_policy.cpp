@@ -9,17 +9,14 @@ namespace tessera {
 void check_group_policy(const GroupPolicy& policy) {
   TESSERA_CHECK(
       policy.min_group_numel >= 0,
-      "GroupPolicy::min_group_numel is ",
-      policy.min_group_numel,
-      "; it must be at least 0.");
+      "GroupPolicy::min_group_numel is {}; it must be at least 0.",
+      policy.min_group_numel);
   TESSERA_CHECK(
       policy.max_group_numel == 0 ||
           policy.max_group_numel >= policy.min_group_numel,
-      "GroupPolicy::max_group_numel is ",
+      "GroupPolicy::max_group_numel is {}; it must be 0 (no merging) or at least min_group_numel, which is {}.",
       policy.max_group_numel,
-      "; it must be 0 (no merging) or at least min_group_numel, which is ",
-      policy.min_group_numel,
-      ".");
+      policy.min_group_numel);
   NamePatterns::of_types("GroupPolicy::block_types", policy.block_types);
   NamePatterns::of_paths("GroupPolicy::block_paths", policy.block_paths);
   NamePatterns::of_paths("GroupPolicy::ignored.paths", policy.ignored.paths);

@@ -17,10 +17,8 @@ struct Fans {
 Fans fans_of(at::IntArrayRef sizes) {
   TESSERA_CHECK(
       sizes.size() >= 2,
-      "a Xavier or Kaiming init method needs a parameter of at least two "
-      "dimensions, [out, in, ...]; this one has sizes ",
-      sizes,
-      ". Use normal_init() or uniform_init().");
+      "a Xavier or Kaiming init method needs a parameter of at least two dimensions, [out, in, ...]; this one has sizes {}. Use normal_init() or uniform_init().",
+      sizes);
   double field = 1; // what a convolution's kernel covers
   for (const int64_t size : sizes.slice(2)) {
     field *= static_cast<double>(size);

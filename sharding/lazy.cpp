@@ -63,11 +63,9 @@ LazyScope::LazyScope(const LazyOptions& options) {
       "tessera::lazy inside of tessera::lazy: the inner one is not needed.");
   TESSERA_CHECK(
       options.min_numel >= 0 && options.max_read_numel >= 0,
-      "LazyOptions: min_numel is ",
+      "LazyOptions: min_numel is {} and max_read_numel is {}; they must be at least 0.",
       options.min_numel,
-      " and max_read_numel is ",
-      options.max_read_numel,
-      "; they must be at least 0.");
+      options.max_read_numel);
   state_ = std::make_unique<State>();
   state_->recording.options = options;
   state_->recording.seed =

@@ -77,13 +77,9 @@ class Recorder {
 
   [[noreturn]] void fail(const std::string& why) const {
     TESSERA_FAIL(
-        "tessera::lazy: ",
+        "tessera::lazy: {} {}. Initialise this tensor after tessera::wrap, in a writable gather scope, or raise LazyOptions::min_numel above its size so that it is made at once.",
         op_.schema().name(),
-        " ",
-        why,
-        ". Initialise this tensor after tessera::wrap, in a writable gather "
-        "scope, or raise LazyOptions::min_numel above its size so that it is "
-        "made at once.");
+        why);
   }
 
   void look_at_arguments() {
@@ -378,8 +374,7 @@ void register_mode() {
         torch::CppFunction::makeFromBoxedFunction<&on_operator>());
   } catch (const c10::Error& error) {
     TESSERA_FAIL(
-        "lazy: another library in this process has taken the dispatch key "
-        "TESTING_ONLY_GenericMode (two copies of Tessera?): ",
+        "lazy: another library in this process has taken the dispatch key TESTING_ONLY_GenericMode (two copies of Tessera?): {}",
         error.what_without_backtrace());
   }
 }

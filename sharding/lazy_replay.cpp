@@ -100,9 +100,8 @@ std::vector<c10::IValue> run(
     call.op.callBoxed(stack);
   } catch (const c10::Error& error) {
     TESSERA_FAIL(
-        "a tensor made under tessera::lazy: ",
+        "a tensor made under tessera::lazy: {} failed when its values were made: {}",
         call.op.schema().name(),
-        " failed when its values were made: ",
         error.what_without_backtrace());
   }
   return stack;
@@ -144,7 +143,7 @@ at::Tensor call_for_part(
   }
   const auto results = run(call, std::move(stack));
   return step.kind == ValueKind::kResult ? results[step.output].toTensor()
-                                    : at::Tensor();
+                                         : at::Tensor();
 }
 
 at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {

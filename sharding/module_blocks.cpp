@@ -60,11 +60,9 @@ std::optional<int> zero_stage_of(
   }
   TESSERA_CHECK(
       *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
-      "module '",
+      "module '{}' asks for zero_stage {}; it must be 1, 2 or 3.",
       path,
-      "' asks for zero_stage ",
-      *hints->zero_stage,
-      "; it must be 1, 2 or 3.");
+      *hints->zero_stage);
   return hints->zero_stage;
 }
 

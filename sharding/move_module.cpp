@@ -75,9 +75,8 @@ void move_module(torch::nn::Module& module, c10::Device device) {
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !has_page_key(item.value()),
-        "move_module: parameter '",
-        item.key(),
-        "' is sharded by an engine. Move the module before tessera::wrap.");
+        "move_module: parameter '{}' is sharded by an engine. Move the module before tessera::wrap.",
+        item.key());
   }
   // All storages are known before the first one goes: the addresses of those
   // that are freed would be given to new ones.

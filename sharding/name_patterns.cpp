@@ -87,8 +87,8 @@ NamePatterns NamePatterns::of_paths(
   for (const std::string& text : patterns) {
     TESSERA_CHECK(
         !text.empty(),
-        result.option_,
-        ": an expression is empty; leave it out.");
+        "{}: an expression is empty; leave it out.",
+        result.option_);
     try {
       result.patterns_.push_back(
           {text,
@@ -98,13 +98,10 @@ NamePatterns NamePatterns::of_paths(
            }});
     } catch (const std::regex_error& error) {
       TESSERA_FAIL(
+          "{}: '{}' is not a regular expression ({}). Paths are matched as a whole; write a dot as \\. and any number as \\d+.",
           result.option_,
-          ": '",
           text,
-          "' is not a regular expression (",
-          error.what(),
-          "). Paths are matched as a whole; write a dot as \\. and any "
-          "number as \\d+.");
+          error.what());
     }
   }
   return result;
@@ -116,7 +113,9 @@ NamePatterns NamePatterns::of_types(
   NamePatterns result(std::move(option));
   for (const std::string& text : names) {
     TESSERA_CHECK(
-        !text.empty(), result.option_, ": a type name is empty; leave it out.");
+        !text.empty(),
+        "{}: a type name is empty; leave it out.",
+        result.option_);
     result.patterns_.push_back({text, text, [text](const std::string& type) {
                                   return is_type(
                                       without_impl(type), without_impl(text));
@@ -144,12 +143,10 @@ void NamePatterns::check_all_used() const {
   for (const Pattern& pattern : patterns_) {
     TESSERA_CHECK(
         pattern.used,
+        "{}: nothing in the module is matched by '{}'{}.",
         option_,
-        ": nothing in the module is matched by '",
         pattern.text,
-        "'",
-        nearest_names_hint(pattern.plain, seen_),
-        ".");
+        nearest_names_hint(pattern.plain, seen_));
   }
 }
 

@@ -115,12 +115,9 @@ bool serve_token(
     return true; // its only argument is its result
   }
   TESSERA_FAIL(
-      "the gradient of '",
+      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use Engine::step() in place of a torch::optim optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.",
       info.parameter_name,
-      "' is divided over the ranks and ",
-      op.schema().name(),
-      " cannot use it. Use Engine::step() in place of a torch::optim "
-      "optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.");
+      op.schema().name());
 }
 
 /// Every handler gets all its pages at once, so that none of them makes room
@@ -208,8 +205,7 @@ void register_and_test() {
         torch::CppFunction::makeFromBoxedFunction<&page_fallback>());
   } catch (const c10::Error& error) {
     TESSERA_FAIL(
-        "wrap: another library in this process has taken the dispatch key "
-        "TESTING_ONLY_GenericWrapper (two copies of Tessera?): ",
+        "wrap: another library in this process has taken the dispatch key TESTING_ONLY_GenericWrapper (two copies of Tessera?): {}",
         error.what_without_backtrace());
   }
   const at::Tensor probe = at::ones({2});
@@ -218,10 +214,8 @@ void register_and_test() {
   const at::Tensor sum = probe + probe.view({2});
   TESSERA_CHECK(
       self_test_calls > before && sum.sum().item<float>() == 4.0F,
-      "wrap: operators on a keyed tensor do not reach Tessera with this "
-      "LibTorch (",
-      TORCH_VERSION,
-      "). Use the version in scripts/requirements.txt.");
+      "wrap: operators on a keyed tensor do not reach Tessera with this LibTorch ({}). Use the version in scripts/requirements.txt.",
+      TORCH_VERSION);
 }
 
 } // namespace

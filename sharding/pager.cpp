@@ -160,7 +160,7 @@ Pager::~Pager() {
     gather_lane_.mark().block_current(gather_lane_.device());
     wait_for_reduce_lane();
   } catch (const std::exception& failure) {
-    log_warning("the device failed: ", failure.what());
+    log_warning("the device failed: {}", failure.what());
   }
 }
 
@@ -181,9 +181,8 @@ size_t Pager::find_parameter(const std::string& name) const {
   }
   const std::string nearest = nearest_name(name, all_names);
   TESSERA_FAIL(
-      "there is no parameter '",
+      "there is no parameter '{}' in this engine{}",
       name,
-      "' in this engine",
       nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
 }
 
@@ -194,10 +193,8 @@ size_t Pager::find_parameter(const at::Tensor& tensor) const {
     }
   }
   TESSERA_FAIL(
-      "the given tensor of shape ",
-      tensor.sizes(),
-      " is not a parameter of this engine. Pass the tensor that the module "
-      "registered, not a view or copy of it.");
+      "the given tensor of shape {} is not a parameter of this engine. Pass the tensor that the module registered, not a view or copy of it.",
+      tensor.sizes());
 }
 
 std::string Pager::describe(const RankIntent& intent) const {

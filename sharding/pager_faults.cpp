@@ -29,13 +29,9 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
     TESSERA_CHECK(
         !access.is_write ||
             writable_pins_[static_cast<size_t>(group.number)] > 0,
-        "parameter '",
+        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; in place of a torch::optim optimizer use Engine::step().",
         access.page->parameter_name(),
-        "' is sharded and ",
-        op_name,
-        " writes to it in place: the write would be lost. Do it inside "
-        "engine.gather(..., writable), or before tessera::wrap; in place of a "
-        "torch::optim optimizer use Engine::step().");
+        op_name);
     // What a gather scope holds may be read by one rank alone: it is no event
     // of the plan that all ranks share.
     current = current && (group.touched_epoch == epoch_ || group.pins > 0);
@@ -293,11 +289,9 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
     if (victim == nullptr) {
       if (!std::exchange(warned_outside_, true)) {
         log_warning(
-            "group '",
+            "group '{}' did not fit beside the groups in use; it gets {} bytes outside the planned gather slots",
             wanted.name(),
-            "' did not fit beside the groups in use; it gets ",
-            wanted.padded_bytes(),
-            " bytes outside the planned gather slots");
+            wanted.padded_bytes());
       }
       return gather_arena_.allocate_outside(numel, wanted.dtype());
     }

@@ -86,11 +86,9 @@ Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {
       log_warning(
-          "the gradients of group '",
+          "the gradients of group '{}' did not fit beside those being collected; they get {} bytes outside the planned reduce slots",
           group.name(),
-          "' did not fit beside those being collected; they get ",
-          buckets_[static_cast<size_t>(group.number)]->padded_bytes(),
-          " bytes outside the planned reduce slots");
+          buckets_[static_cast<size_t>(group.number)]->padded_bytes());
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }
@@ -246,13 +244,9 @@ bool Pager::updated_in_backward() const {
 void Pager::check_not_updated(size_t g, const char* what) const {
   TESSERA_CHECK(
       !options_.update_in_backward || !buckets_[g] || !buckets_[g]->applied(),
-      "group '",
+      "group '{}' {} after it was updated in backward. Call Engine::step() before the next forward or backward; where a step has a changing number of them, or their gradients are to be dropped, do without update_in_backward.",
       groups_[g]->name(),
-      "' ",
-      what,
-      " after it was updated in backward. Call Engine::step() before the next "
-      "forward or backward; where a step has a changing number of them, or "
-      "their gradients are to be dropped, do without update_in_backward.");
+      what);
 }
 
 void Pager::on_backward_end() {
@@ -312,10 +306,8 @@ void Pager::settle_gradients(const RankIntent& intent) {
       for (const auto& frozen : groups_[g]->parameters()) {
         TESSERA_CHECK(
             !frozen.record.tensor.grad().defined(),
-            "parameter '",
-            frozen.record.name(),
-            "' was frozen when the module was wrapped and has a gradient now. "
-            "Set requires_grad before tessera::wrap.");
+            "parameter '{}' was frozen when the module was wrapped and has a gradient now. Set requires_grad before tessera::wrap.",
+            frozen.record.name());
       }
       continue;
     }
@@ -356,9 +348,8 @@ void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[index];
   TESSERA_CHECK(
       buckets_[place.group] != nullptr,
-      "parameter '",
-      parameter(index).record.name(),
-      "' is frozen and takes no gradient.");
+      "parameter '{}' is frozen and takes no gradient.",
+      parameter(index).record.name());
   agree_joining_reductions(
       {RankIntent::Kind::kAddGradient,
        static_cast<int64_t>(place.group),

@@ -9,15 +9,12 @@ void check(const PagerOptions& options) {
   check(options.precision);
   TESSERA_CHECK(
       options.zero_stage >= 1 && options.zero_stage <= 3,
-      "zero_stage is ",
-      options.zero_stage,
-      "; it may be 1 (optimizer state divided over the ranks), 2 (gradients "
-      "too) or 3 (parameters too).");
+      "zero_stage is {}; it may be 1 (optimizer state divided over the ranks), 2 (gradients too) or 3 (parameters too).",
+      options.zero_stage);
   TESSERA_CHECK(
       options.prefetch_depth >= 0,
-      "prefetch_depth is ",
-      options.prefetch_depth,
-      "; it must be at least 0.");
+      "prefetch_depth is {}; it must be at least 0.",
+      options.prefetch_depth);
 }
 
 bool keeps_whole_gradients(

@@ -67,7 +67,7 @@ void Pager::write_back(ParamGroup& group) noexcept {
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + group.name() +
                                 "' are lost: " + error.what();
-    log_error(message);
+    log_error("{}", message);
     group.lose_values(message);
     abandon(message);
   }
@@ -103,9 +103,8 @@ void Pager::unwrap() {
     ParamGroup& group = *groups_[g];
     TESSERA_CHECK(
         group.pins == 0,
-        "unwrap: group '",
-        group.name(),
-        "' is held by a gather scope; end it first.");
+        "unwrap: group '{}' is held by a gather scope; end it first.",
+        group.name());
   }
   leave_phase();
   remove_hooks();

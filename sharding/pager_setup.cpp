@@ -77,11 +77,8 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
   for (int r = 1; r < world_size(); ++r) {
     TESSERA_CHECK(
         all[r].item<int64_t>() == all[0].item<int64_t>(),
-        "wrap: the module on rank ",
-        r,
-        " differs from rank 0's in the names, shapes, dtypes or requires_grad "
-        "of its parameters, or in that they are lazy. Build the same module "
-        "on every rank.");
+        "wrap: the module on rank {} differs from rank 0's in the names, shapes, dtypes or requires_grad of its parameters, or in that they are lazy. Build the same module on every rank.",
+        r);
   }
 }
 

@@ -80,14 +80,9 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   const int64_t wanted = capacity_without_exposed_unshards(events, limits);
   TESSERA_CHECK(
       !gather_bytes || *gather_bytes >= wanted,
-      "the memory budget is ",
+      "the memory budget is {} bytes too small: besides shards, gradients and optimizer state it must hold {} bytes of unsharded parameters (the largest neighbouring groups at once). Raise memory.device_bytes, use more ranks, or divide the largest module.",
       wanted - gather_bytes.value_or(0),
-      " bytes too small: besides shards, gradients and optimizer state it must "
-      "hold ",
-      wanted,
-      " bytes of unsharded parameters (the largest neighbouring groups at "
-      "once). Raise memory.device_bytes, use more ranks, or divide the largest "
-      "module.");
+      wanted);
   int64_t everything = 0;
   for (const int64_t bytes : limits.group_bytes) {
     everything += bytes + OffsetAllocator::kAlignment;
@@ -129,12 +124,9 @@ std::optional<ResidencyPlan> Pager::make_plan(
     if (needed > limits.capacity_bytes) {
       if (rank() == 0) {
         log_info(
-            "gather slots grow from ",
+            "gather slots grow from {} to {} bytes: the model uses its parameters in another order than it registers them",
             limits.capacity_bytes,
-            " to ",
-            needed,
-            " bytes: the model uses its parameters in another order than "
-            "it registers them");
+            needed);
       }
       gather_arena_.resize(needed);
       limits.capacity_bytes = needed;

@@ -16,12 +16,10 @@ void Pager::drop_values(const char* why) {
   for (const auto& group : groups_) {
     TESSERA_CHECK(
         group->pins == 0,
+        "{}: group '{}' is held by a gather scope; end it before the {}.",
         why,
-        ": group '",
         group->name(),
-        "' is held by a gather scope; end it before the ",
-        why,
-        ".");
+        why);
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {

@@ -150,7 +150,7 @@ RestingTensor ParamGroup::make_shard(
     return RestingTensor(ledger.allocate_zeros(purpose, numel, dtype, device_));
   }
   return RestingTensor(store->reserve(
-      detail::concat(what, " of '", name_, "'"), purpose, numel, dtype));
+      formatted("{} of '{}'", what, name_), purpose, numel, dtype));
 }
 
 void ParamGroup::take_slice(
@@ -236,9 +236,8 @@ void ParamGroup::begin_unshard(
     const StreamLane& lane) {
   TESSERA_CHECK(
       residency_ == Residency::kSharded,
-      "unshard of '",
-      name_,
-      "': it is already unsharded");
+      "unshard of '{}': it is already unsharded",
+      name_);
   check_values();
   slot_ = std::move(slot);
   lane_ = &lane;
@@ -370,7 +369,7 @@ void ParamGroup::write_back() {
 }
 
 void ParamGroup::check_values() const {
-  TESSERA_CHECK(loss_.empty(), loss_);
+  TESSERA_CHECK(loss_.empty(), "{}", loss_);
 }
 
 at::Tensor ParamGroup::read_master() const {
@@ -404,11 +403,8 @@ void ParamGroup::check_identity() const {
             : nullptr;
     TESSERA_CHECK(
         has_page_key(tensor) && page != nullptr && &page->group() == this,
-        "the storage of parameter '",
-        parameter.record.name(),
-        "' was replaced behind the engine's back (Module::to, set_data, "
-        "flatten_parameters or torch::load after wrap?). Do this before "
-        "tessera::wrap, or call Engine::unwrap() first and wrap again.");
+        "the storage of parameter '{}' was replaced behind the engine's back (Module::to, set_data, flatten_parameters or torch::load after wrap?). Do this before tessera::wrap, or call Engine::unwrap() first and wrap again.",
+        parameter.record.name());
   }
 }
 

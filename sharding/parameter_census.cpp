@@ -19,38 +19,27 @@ void check_shardable(const ParameterRecord& record, c10::Device device) {
   const at::Tensor& tensor = record.tensor;
   TESSERA_CHECK(
       tensor.layout() == at::kStrided && tensor.has_storage(),
-      "wrap: parameter '",
+      "wrap: parameter '{}' has layout {}; only dense strided parameters can be sharded. Keep it as a buffer, or make it dense.",
       record.name(),
-      "' has layout ",
-      tensor.layout(),
-      "; only dense strided parameters can be sharded. Keep it as a buffer, or "
-      "make it dense.");
+      tensor.layout());
   TESSERA_CHECK(
       tensor.device() == device,
-      "wrap: parameter '",
+      "wrap: parameter '{}' is on {}, others are on {}. Move the whole module to one device first.",
       record.name(),
-      "' is on ",
       tensor.device(),
-      ", others are on ",
-      device,
-      ". Move the whole module to one device first.");
+      device);
   TESSERA_CHECK(
       !has_page_key(tensor),
-      "wrap: parameter '",
-      record.name(),
-      "' is already held by another engine. Wrap a module once, or unwrap() "
-      "the other engine first.");
+      "wrap: parameter '{}' is already held by another engine. Wrap a module once, or unwrap() the other engine first.",
+      record.name());
   TESSERA_CHECK(
       tensor.is_leaf(),
-      "wrap: parameter '",
-      record.name(),
-      "' is not a leaf of the autograd graph; register a leaf tensor.");
+      "wrap: parameter '{}' is not a leaf of the autograd graph; register a leaf tensor.",
+      record.name());
   TESSERA_CHECK(
       at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-      "wrap: parameter '",
-      record.name(),
-      "' addresses some of its elements twice (an expanded tensor?). Register "
-      "tensor.contiguous() instead.");
+      "wrap: parameter '{}' addresses some of its elements twice (an expanded tensor?). Register tensor.contiguous() instead.",
+      record.name());
 }
 
 void check_disjoint(const std::vector<ParameterRecord>& records) {
@@ -69,12 +58,9 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
       TESSERA_CHECK(
           low.tensor.storage_offset() + storage_extent(low.tensor) <=
               high.tensor.storage_offset(),
-          "wrap: parameters '",
+          "wrap: parameters '{}' and '{}' are different tensors over the same memory. To tie them, register one tensor in both places.",
           low.name(),
-          "' and '",
-          high.name(),
-          "' are different tensors over the same memory. To tie them, register "
-          "one tensor in both places.");
+          high.name());
     }
   }
 }
@@ -144,11 +130,9 @@ void check_not_ignored_elsewhere(
         left.find(record.tensor.storage().unsafeGetStorageImpl());
     TESSERA_CHECK(
         found == left.end(),
-        "wrap: parameter '",
+        "wrap: parameter '{}' is ignored, but '{}' uses the same memory (tied weights?). Ignore both or none.",
         found == left.end() ? "" : found->second->name(),
-        "' is ignored, but '",
-        record.name(),
-        "' uses the same memory (tied weights?). Ignore both or none.");
+        record.name());
   }
 }
 
@@ -188,7 +172,7 @@ std::vector<ParameterRecord> take_parameter_census(
   }
   TESSERA_CHECK(
       !records.empty(),
-      "wrap: the module has no parameters to shard",
+      "wrap: the module has no parameters to shard{}",
       left_alone.empty() ? "." : "; all of them are ignored.");
   check_not_ignored_elsewhere(records, left_alone);
   for (const ParameterRecord& record : records) {

@@ -44,9 +44,8 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     const std::string nearest = nearest_name(text, paths);
     TESSERA_CHECK(
         found,
-        "precision.float32_modules: '",
+        "precision.float32_modules: '{}' matches no module{}",
         text,
-        "' matches no module",
         nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
   }
   return kept;
@@ -57,29 +56,24 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
 void check(const PrecisionPolicy& policy) {
   TESSERA_CHECK(
       !policy.parameters || is_low_precision(*policy.parameters),
-      "precision.parameters is ",
-      policy.parameters.value_or(at::kFloat),
-      "; it may be bfloat16 or float16. For other types convert the module "
-      "before wrap.");
+      "precision.parameters is {}; it may be bfloat16 or float16. For other types convert the module before wrap.",
+      policy.parameters.value_or(at::kFloat));
   TESSERA_CHECK(
       !policy.gradients || is_low_precision(*policy.gradients) ||
           *policy.gradients == at::kFloat,
-      "precision.gradients is ",
-      policy.gradients.value_or(at::kFloat),
-      "; it may be float32, bfloat16 or float16.");
+      "precision.gradients is {}; it may be float32, bfloat16 or float16.",
+      policy.gradients.value_or(at::kFloat));
   TESSERA_CHECK(
       !policy.buffers || at::isFloatingType(*policy.buffers),
-      "precision.buffers is ",
-      policy.buffers.value_or(at::kFloat),
-      "; it may be a floating-point type.");
+      "precision.buffers is {}; it may be a floating-point type.",
+      policy.buffers.value_or(at::kFloat));
   for (const std::string& text : policy.float32_modules) {
     try {
       const std::regex expression(text);
     } catch (const std::regex_error& error) {
       TESSERA_FAIL(
-          "precision.float32_modules: '",
+          "precision.float32_modules: '{}' is not a regular expression: {}",
           text,
-          "' is not a regular expression: ",
           error.what());
     }
   }

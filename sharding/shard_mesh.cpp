@@ -26,13 +26,10 @@ ShardMesh::ShardMesh(int rank, int world_size, int shard_ranks) {
   const int size = shard_ranks == 0 ? world_size : shard_ranks;
   TESSERA_CHECK(
       size >= 1 && world_size % size == 0,
-      "shard_ranks is ",
+      "shard_ranks is {}, which does not divide the {} ranks of the job; it may be {}, or 0 for all.",
       shard_ranks,
-      ", which does not divide the ",
       world_size,
-      " ranks of the job; it may be ",
-      divisors_of(world_size),
-      ", or 0 for all.");
+      divisors_of(world_size));
   const DeviceMesh mesh(
       {{"replicate", world_size / size}, {"shard", size}}, world_size);
   shard_rank = mesh.coordinate(rank, "shard");

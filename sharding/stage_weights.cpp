@@ -96,9 +96,8 @@ void check_unexpected(
   }
   TESSERA_CHECK(
       unexpected.empty(),
-      "the weights in ",
+      "the weights in {} do not fit the model, in none of its pipeline stages:{}",
       files.path(),
-      " do not fit the model, in none of its pipeline stages:",
       text.str());
 }
 
@@ -138,9 +137,8 @@ LoadWeightsReport match_weights_of_stage(
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     TESSERA_CHECK(
         stages[stage].error.empty(),
-        "in pipeline stage ",
+        "in pipeline stage {}: {}",
         stage,
-        ": ",
         stages[stage].error);
   }
   LoadWeightsReport report = joined(stages);

@@ -40,7 +40,7 @@ void record_tensor(const at::Tensor& tensor, const std::string& name) {
   if (recorder == nullptr) {
     return;
   }
-  TESSERA_CHECK(tensor.defined(), "record_tensor: '", name, "' is undefined.");
+  TESSERA_CHECK(tensor.defined(), "record_tensor: '{}' is undefined.", name);
   if (tensor.requires_grad() && !tensor.is_leaf()) {
     tensor.retain_grad();
   }

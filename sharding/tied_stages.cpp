@@ -66,17 +66,11 @@ TiedStages::TiedStages(
       const auto [known, is_new] = forms.emplace(name, form);
       TESSERA_CHECK(
           known->second == form,
-          "wrap: the pipeline's stages have different parameters of the name "
-          "'",
+          "wrap: the pipeline's stages have different parameters of the name '{}': {} and, on rank {}, {}. Parameters of one name are one parameter; name them differently where they are not.",
           name,
-          "': ",
           known->second,
-          " and, on rank ",
           rank,
-          ", ",
-          form,
-          ". Parameters of one name are one parameter; name them differently "
-          "where they are not.");
+          form);
       owners[name].push_back(rank);
     }
   }

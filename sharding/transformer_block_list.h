@@ -62,8 +62,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     TESSERA_CHECK(!blocks.empty(), "TransformerBlockList: there is no block.");
     TESSERA_CHECK(
         blocks_per_checkpoint > 0,
-        "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least "
-        "1.");
+        "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least 1.");
     if (numbers_.empty()) {
       for (size_t i = 0; i < blocks.size(); ++i) {
         numbers_.push_back(static_cast<int>(i));
@@ -72,11 +71,9 @@ class TransformerBlockListImpl : public torch::nn::Module,
     TESSERA_CHECK(
         numbers_.size() == blocks.size() &&
             std::is_sorted(numbers_.begin(), numbers_.end()),
-        "TransformerBlockList: ",
+        "TransformerBlockList: {} blocks have {} numbers; each needs one, ascending.",
         blocks.size(),
-        " blocks have ",
-        numbers_.size(),
-        " numbers; each needs one, ascending.");
+        numbers_.size());
     for (size_t i = 0; i < blocks.size(); ++i) {
       blocks_.push_back(
           register_module(std::to_string(numbers_[i]), blocks[i].ptr()));
@@ -154,17 +151,12 @@ class TransformerBlockListImpl : public torch::nn::Module,
     const auto last = std::lower_bound(first, numbers_.end(), end);
     TESSERA_CHECK(
         begin < end && last - first == end - begin,
-        "TransformerBlockList: blocks ",
+        "TransformerBlockList: blocks {} to {} are not all here; there are {}, from {} to {}.",
         begin,
-        " to ",
         end - 1,
-        " are not all here; there are ",
         numbers_.size(),
-        ", from ",
         numbers_.front(),
-        " to ",
-        numbers_.back(),
-        ".");
+        numbers_.back());
     return {
         static_cast<size_t>(first - numbers_.begin()),
         static_cast<size_t>(last - numbers_.begin())};
@@ -215,11 +207,9 @@ class TransformerBlockListImpl : public torch::nn::Module,
     } else if constexpr (std::is_same_v<Result, std::vector<at::Tensor>>) {
       TESSERA_CHECK(
           result.size() == NumHidden,
-          "TransformerBlockList: a block returned ",
+          "TransformerBlockList: a block returned {} tensors; it must return its {} hidden states.",
           result.size(),
-          " tensors; it must return its ",
-          NumHidden,
-          " hidden states.");
+          NumHidden);
       States states;
       std::copy(result.begin(), result.end(), states.begin());
       return states;

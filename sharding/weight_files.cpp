@@ -31,22 +31,19 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
                               : nlohmann::json();
   TESSERA_CHECK(
       weight_map.is_object() && !weight_map.empty(),
+      "{} names no tensors: its 'weight_map' is {}; fetch the model's folder again",
       path,
-      " names no tensors: its 'weight_map' is ",
-      show_json(weight_map),
-      "; fetch the model's folder again");
+      show_json(weight_map));
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : weight_map.items()) {
     const std::string text = file.is_string() ? file.get<std::string>() : "";
     TESSERA_CHECK(
         !text.empty() && fs::path(text).filename() == text &&
             text.find('\0') == std::string::npos,
+        "{}: tensor '{}' is said to be in {}, which is not the name of a file in the folder",
         path,
-        ": tensor '",
         name,
-        "' is said to be in ",
-        show_json(file),
-        ", which is not the name of a file in the folder");
+        show_json(file));
     files.emplace(name, text);
   }
   return files;
@@ -168,10 +165,8 @@ WeightFiles WeightFiles::open(const fs::path& path) {
   } else {
     TESSERA_CHECK(
         fs::exists(index),
-        path,
-        " holds neither model.safetensors nor model.safetensors.index.json; "
-        "pytorch_model.bin is not read: save the model with transformers once "
-        "more, which writes safetensors");
+        "{} holds neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not read: save the model with transformers once more, which writes safetensors",
+        path);
     weights.add_index(index);
   }
   return weights;
@@ -221,11 +216,9 @@ at::ScalarType scalar_type_of(const SafetensorsEntry& entry) {
       return at::kDouble;
     default:
       TESSERA_FAIL(
-          "tensor '",
+          "tensor '{}' is {}, which cannot be computed with; convert the checkpoint",
           entry.name,
-          "' is ",
-          name_of(entry.dtype),
-          ", which cannot be computed with; convert the checkpoint");
+          name_of(entry.dtype));
   }
 }
 

@@ -21,7 +21,7 @@ class Findings {
   void add(const Parts&... parts) {
     constexpr int kShown = 20;
     if (++count_ <= kShown) {
-      text_ << "\n  " << detail::concat(parts...);
+      text_ << "\n  " << formatted("{}", parts...);
     } else if (count_ == kShown + 1) {
       text_ << "\n  and more";
     }
@@ -99,10 +99,8 @@ class Matching {
     }
     TESSERA_CHECK(
         wrong_.empty(),
-        "the weights in ",
+        "the weights in {} do not fit the model; do config.json and the weights belong together?{}",
         files_.path(),
-        " do not fit the model; do config.json and the weights belong "
-        "together?",
         wrong_.text());
     return std::move(report_);
   }
@@ -148,11 +146,9 @@ class Matching {
       const auto found = index_.find(piece.name);
       TESSERA_CHECK(
           found != index_.end(),
-          "LoadWeightsOptions::pieces: '",
+          "LoadWeightsOptions::pieces: '{}', for '{}', is no parameter of the model{}",
           piece.name,
-          "', for '",
           name,
-          "', is no parameter of the model",
           hint({piece.name}, all_names_));
       assign(
           targets_[found->second],
@@ -192,15 +188,11 @@ class Matching {
         source.numel() != target.tensor.numel() ||
         !source.lies_within_entry()) {
       TESSERA_FAIL(
-          "LoadWeightsOptions::pieces: the piece of '",
+          "LoadWeightsOptions::pieces: the piece of '{}' for '{}' has sizes {}, which are not those of {} or lie outside of it",
           name,
-          "' for '",
           wanted,
-          "' has sizes ",
           at::IntArrayRef(source.sizes),
-          ", which are not those of ",
-          target.tensor.sizes(),
-          " or lie outside of it");
+          target.tensor.sizes());
     } else if (!is_convertible(entry, target.tensor.scalar_type())) {
       wrong_.add(
           "dtype of '",

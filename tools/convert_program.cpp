@@ -56,32 +56,26 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
       fs::is_directory(arguments.from),
-      "--from is '",
-      arguments.from,
-      "', which is no folder; give that of a Hugging Face model, with "
-      "config.json and model.safetensors");
+      "--from is '{}', which is no folder; give that of a Hugging Face model, with config.json and model.safetensors",
+      arguments.from);
   TESSERA_CHECK(
       !is_same_place(arguments.from, arguments.to),
-      "--to is '",
-      arguments.to,
-      "', which is the folder that is read; choose another one");
+      "--to is '{}', which is the folder that is read; choose another one",
+      arguments.to);
   TESSERA_CHECK(
       !is_same_place(arguments.from, fs::path(arguments.to).parent_path()) ||
           !fs::exists(arguments.to),
-      "--to is '",
-      arguments.to,
-      "', a file of the folder that is read; choose another name");
+      "--to is '{}', a file of the folder that is read; choose another name",
+      arguments.to);
   const char* const ranks = std::getenv("WORLD_SIZE");
   TESSERA_CHECK(
       ranks == nullptr || std::string(ranks) == "1",
-      "`tessera convert` is one process, and there are ",
-      ranks == nullptr ? "" : ranks,
-      "; run it without `tessera launch`");
+      "`tessera convert` is one process, and there are {}; run it without `tessera launch`",
+      ranks == nullptr ? "" : ranks);
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
-      "--to is '",
+      "--to is '{}', a folder; a GGUF model is one file: give its name, e.g. {}",
       arguments.to,
-      "', a folder; a GGUF model is one file: give its name, e.g. ",
       (fs::path(arguments.to) / "model.gguf").string());
 }
 
@@ -110,11 +104,8 @@ void convert(const ConvertArguments& arguments) {
   } else {
     if (!arguments.no_tokenizer && !fs::exists(from / "tokenizer.json")) {
       log_warning(
-          "--from '",
-          arguments.from,
-          "' has no tokenizer.json, so that the file has no tokenizer: "
-          "programs that read it take and give tokens only. --no-tokenizer "
-          "says that this is meant.");
+          "--from '{}' has no tokenizer.json, so that the file has no tokenizer: programs that read it take and give tokens only. --no-tokenizer says that this is meant.",
+          arguments.from);
     }
     const fs::path name =
         from.has_filename() ? from.filename() : from.parent_path().filename();
@@ -124,7 +115,7 @@ void convert(const ConvertArguments& arguments) {
         {arguments.gguf_type, tokenizer, name.string()},
         change);
   }
-  log_info("wrote ", arguments.to);
+  log_info("wrote {}", arguments.to);
 }
 
 /// One of a table's keys; usage errors list them.

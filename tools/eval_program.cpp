@@ -38,11 +38,8 @@ constexpr const char* kOneRank = "parallel={}";
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
-      run,
-      " has no result.json: it is no run of `tessera train`, or one that has "
-      "not "
-      "finished; go on with that by training.resume=true, if it has saved "
-      "checkpoints");
+      "{} has no result.json: it is no run of `tessera train`, or one that has not finished; go on with that by training.resume=true, if it has saved checkpoints",
+      run);
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
     trained.adapter = run / "adapter"; // of LoRA that was not merged
@@ -77,15 +74,13 @@ void score(const Trained& trained) {
   check(config.engine);
   TESSERA_CHECK(
       !config.model_folder.empty(),
-      trained.config.string(),
-      ": model.config makes a model with fresh weights, which there is no use "
-      "in scoring; give the run folder, or model.config= and model.folder");
+      "{}: model.config makes a model with fresh weights, which there is no use in scoring; give the run folder, or model.config= and model.folder",
+      trained.config.string());
   TESSERA_CHECK(
       !config.lora || !trained.adapter.empty() ||
           config.model_folder.filename() == "model",
-      trained.config.string(),
-      ": model.lora is an adapter that is not in model.folder; give the run "
-      "folder");
+      "{}: model.lora is an adapter that is not in model.folder; give the run folder",
+      trained.config.string());
   config.engine.log_memory = false; // it is that of training
   World& world = init_on(config.device);
   ParallelRun parallel(
@@ -102,8 +97,7 @@ void score(const Trained& trained) {
   const auto result = program->score(parallel, engine, *model);
   TESSERA_CHECK(
       result.has_value(),
-      "data.heldout: there is nothing to score; name a file with "
-      "data.heldout=FILE");
+      "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
   if (world.rank() == 0) {
     std::printf("%s\n", result->text.c_str());
   }

@@ -114,8 +114,8 @@ class ExamplesProgram : public TaskProgram {
   }
 
   std::string data_text() const override {
-    return detail::concat(
-        train_->files.size(), " examples of ", train_->files.names());
+    return formatted(
+        "{} examples of {}", train_->files.size(), train_->files.names());
   }
 
   std::optional<TaskScore> score(

@@ -59,11 +59,9 @@ void drop_masked(
   for (size_t row = 0; row < texts.size(); ++row) {
     TESSERA_CHECK(
         kept.size() == texts.size() && kept[row].size() == texts[row].size(),
+        "{}: 'attention_mask' is {}; it must have a 0 or 1 for each token of 'input_ids', or be left out",
         file,
-        ": 'attention_mask' is ",
-        show_json(mask),
-        "; it must have a 0 or 1 for each token of 'input_ids', or be left "
-        "out");
+        show_json(mask));
     std::vector<int64_t> text;
     for (size_t i = 0; i < kept[row].size(); ++i) {
       if (kept[row][i] != 0) {
@@ -83,11 +81,9 @@ zoo::ModelInput read_prompt(
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
+        "{}: '{}' is not taken; give 'input_ids', texts of any lengths, and nothing else",
         file,
-        ": '",
-        item.key(),
-        "' is not taken; give 'input_ids', texts of any lengths, and nothing "
-        "else");
+        item.key());
   }
   std::vector<std::vector<int64_t>> texts =
       texts_of(fields.object().value("input_ids", nlohmann::json()));
@@ -101,12 +97,11 @@ zoo::ModelInput read_prompt(
   }
   TESSERA_CHECK(
       longest > 0 && longest != SIZE_MAX,
+      "{}: 'input_ids' is {}; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]",
       file,
-      ": 'input_ids' is ",
       fields.object().contains("input_ids")
           ? show_json(fields.object().at("input_ids"))
-          : "missing",
-      "; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]");
+          : "missing");
   const auto rows = static_cast<int64_t>(texts.size());
   const auto length = static_cast<int64_t>(longest);
   zoo::ModelInput prompt;
@@ -179,9 +174,8 @@ class GivenOptions {
          {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
       TESSERA_CHECK(
           options.do_sample || app_.count(name) == 0,
-          name,
-          " is for tokens that are drawn, and these are the likeliest ones; "
-          "give --sample too, or leave it out");
+          "{} is for tokens that are drawn, and these are the likeliest ones; give --sample too, or leave it out",
+          name);
     }
   }
 

@@ -51,8 +51,8 @@ class LanguageModelProgram : public TaskProgram {
   }
 
   std::string data_text() const override {
-    return detail::concat(
-        train_->size(), " tokens in texts of ", config_.max_length);
+    return formatted(
+        "{} tokens in texts of {}", train_->size(), config_.max_length);
   }
 
   std::optional<TaskScore> score(

@@ -51,9 +51,8 @@ void write_logits(const LogitsArguments& arguments) {
       !exists(output) ||
           (!std::filesystem::equivalent(output, arguments.input) &&
            !exists(output.parent_path() / "config.json")),
-      "--output is '",
-      arguments.output,
-      "', which is the input or lies in a model's folder; choose another one");
+      "--output is '{}', which is the input or lies in a model's folder; choose another one",
+      arguments.output);
   DividedModel divided(arguments.model);
   const zoo::ModelInput input = read_input(arguments.input, divided.device());
   const at::NoGradGuard no_grad;

@@ -30,11 +30,9 @@ namespace {
   pointers.push_back(nullptr);
   ::execv(program.c_str(), pointers.data());
   TESSERA_FAIL(
-      "cannot start '",
+      "cannot start '{}': {}. It belongs beside the tessera program; build or install it again.",
       program.string(),
-      "': ",
-      std::strerror(errno),
-      ". It belongs beside the tessera program; build or install it again.");
+      std::strerror(errno));
 }
 
 } // namespace

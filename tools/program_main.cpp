@@ -35,8 +35,7 @@ int run_command(int argc, char** argv) {
       return command.run(argc - 1, argv + 1);
     }
   }
-  log_error(
-      "tessera-run has no command '", name, "'; use it through `tessera`.");
+  log_error("tessera-run has no command '{}'; use it through `tessera`.", name);
   return 2;
 }
 

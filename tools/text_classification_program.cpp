@@ -54,8 +54,7 @@ class TextClassificationProgram : public TaskProgram {
   }
 
   std::string data_text() const override {
-    return detail::concat(
-        train_.size(), " texts of ", labels_.size(), " labels");
+    return formatted("{} texts of {} labels", train_.size(), labels_.size());
   }
 
   std::optional<TaskScore> score(

@@ -31,10 +31,8 @@ void check_run_folder(const TrainingConfig& config) {
     TESSERA_CHECK(
         json.is_object() && json.contains("output") &&
             json.contains("training"),
-        "output.folder is '",
-        folder.string(),
-        "', whose config.json is not of a run of `tessera train` and would be "
-        "lost; choose another folder");
+        "output.folder is '{}', whose config.json is not of a run of `tessera train` and would be lost; choose another folder",
+        folder.string());
   }
   // Now, and not when all has been trained.
   if (!config.lora || config.lora->merge) {
@@ -56,11 +54,9 @@ void prepare_run_folder(
   std::filesystem::create_directories(folder, code);
   TESSERA_CHECK(
       !code,
-      "output.folder: cannot create '",
+      "output.folder: cannot create '{}': {}. Choose another one with output.folder=PATH.",
       folder.string(),
-      "': ",
-      code.message(),
-      ". Choose another one with output.folder=PATH.");
+      code.message());
   if (!config.trainer.resume) {
     // Of an earlier run: what is scored is what a finished one has made.
     for (const char* result : {"result.json", "loss.svg", "report.html"}) {
@@ -73,7 +69,7 @@ void prepare_run_folder(
 /// Says who works with whom, where ranks divide the model.
 void tell_layout(const World& world, const ParallelRun& parallel) {
   if (world.rank() == 0 && parallel.batches().count < world.size()) {
-    log_info(parallel.mesh().table());
+    log_info("{}", parallel.mesh().table());
   }
 }
 
@@ -97,15 +93,11 @@ void add_lora(
     trained += parameter.requires_grad() ? parameter.numel() : 0;
   }
   log_info(
-      "LoRA of rank ",
+      "LoRA of rank {} in {} layers: {} of {} parameters are trained on this rank",
       config.lora->adapter.r,
-      " in ",
       layers.size(),
-      " layers: ",
       trained,
-      " of ",
-      all,
-      " parameters are trained on this rank");
+      all);
 }
 
 /// Writes to the run's folder what was trained: the model for transformers, or
@@ -142,13 +134,11 @@ std::string steps_text(
     const ParallelRun& parallel,
     const TrainingConfig& config,
     const TrainingTask& task) {
-  return detail::concat(
+  return formatted(
+      "{} steps of {} examples over {} rank(s)",
       total_steps_of(config.trainer, task),
-      " steps of ",
       config.batch_size * config.trainer.accumulate * parallel.batches().count,
-      " examples over ",
-      world.size(),
-      " rank(s)");
+      world.size());
 }
 
 void tell_result(
@@ -225,9 +215,8 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
        parallel.one_batch()});
   if (world.rank() == 0) {
     log_info(
-        "training on ",
+        "training on {}, {}",
         program.data_text(),
-        ", ",
         steps_text(world, parallel, config, *task));
   }
   // Now that all of it fits: a run that is refused leaves no folder.

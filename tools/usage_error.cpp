@@ -100,7 +100,7 @@ int report_usage(
   // First, since the help of what does not exist would be that of the whole.
   const std::string wrong = unknown_name(app, arguments);
   if (!wrong.empty()) {
-    log_error(wrong, "\nRun with --help for more information.");
+    log_error("{}\nRun with --help for more information.", wrong);
     return kUsageError;
   }
   return app.exit(error) == 0 ? 0 : kUsageError;

@@ -17,13 +17,10 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const char* what, const fs::path& path, int code) {
   TESSERA_FAIL(
-      "cannot ",
+      "cannot {} the folder {}: {}; {}",
       what,
-      " the folder ",
       path,
-      ": ",
       detail::errno_text(code),
-      "; ",
       detail::errno_remedy(code));
 }
 
@@ -60,11 +57,9 @@ AtomicFolder::AtomicFolder(
   }
   TESSERA_CHECK(
       !error && path_.has_filename(),
-      "the folder ",
+      "the folder {} can not be written: {}; choose another one",
       path,
-      " can not be written: ",
-      error ? error.message() : "it has no name",
-      "; choose another one");
+      error ? error.message() : "it has no name");
   check_replaceable(path_, is_own_);
   temporary_ = path_;
   temporary_ += ".tmp-" + std::to_string(::getpid());
@@ -99,16 +94,15 @@ void check_replaceable(
   }
   TESSERA_CHECK(
       fs::is_directory(status),
-      path,
-      " exists and is not a folder; choose another name");
+      "{} exists and is not a folder; choose another name",
+      path);
   for (fs::directory_iterator entry(path, error), end; entry != end;
        entry.increment(error)) {
     TESSERA_CHECK(
         is_own(entry->path().filename().string()),
+        "{} exists and holds {}, which would be lost; choose another folder, or move it away",
         path,
-        " exists and holds ",
-        entry->path().filename(),
-        ", which would be lost; choose another folder, or move it away");
+        entry->path().filename());
   }
   if (error) {
     fail("read", path, error.value());
@@ -116,7 +110,7 @@ void check_replaceable(
 }
 
 void AtomicFolder::commit() {
-  TESSERA_CHECK(!committed_, path_, " was committed before");
+  TESSERA_CHECK(!committed_, "{} was committed before", path_);
   check_replaceable(path_, is_own_); // it may have come into being meanwhile
   make_durable(temporary_);
   fs::path old = temporary_;

@@ -107,9 +107,8 @@ void HfFolderWriter::commit() {
   TESSERA_CHECK(
       fs::exists(weights_path()) ||
           fs::exists(weights_path().string() + ".index.json"),
-      folder_.path(),
-      ": model.safetensors has not been written; write the weights before "
-      "commit()");
+      "{}: model.safetensors has not been written; write the weights before commit()",
+      folder_.path());
   folder_.commit();
 }
 

@@ -26,10 +26,9 @@ class JsonFields {
       : object_(std::move(object)), origin_(std::move(origin)) {
     TESSERA_CHECK(
         object_.is_object(),
+        "{} is {}, not a JSON object; fetch the model's folder again",
         origin_,
-        " is ",
-        show_json(object_),
-        ", not a JSON object; fetch the model's folder again");
+        show_json(object_));
   }
 
   /// Reads a file; an absent one reads as an empty object.
@@ -52,12 +51,10 @@ class JsonFields {
     }
     TESSERA_CHECK(
         is<Value>(*found),
+        "{}: '{}' is {}, but must be {}",
         origin_,
-        ": '",
         key,
-        "' is ",
         show_json(*found),
-        ", but must be ",
         type_name<Value>());
     return found->template get<Value>();
   }
@@ -73,10 +70,9 @@ class JsonFields {
     const std::optional<Value> value = get<Value>(key);
     TESSERA_CHECK(
         value.has_value(),
+        "{} lacks '{}'; is it the file of a BERT model?",
         origin_,
-        " lacks '",
-        key,
-        "'; is it the file of a BERT model?");
+        key);
     return *value;
   }
 

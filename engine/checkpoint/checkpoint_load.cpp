@@ -94,11 +94,9 @@ class Loading {
         names.insert(names.end(), own.begin(), own.end());
       }
       TESSERA_FAIL(
-          "load: the checkpoint has a parameter '",
+          "load: the checkpoint has a parameter '{}' that the model has not; the nearest is '{}'. Build the model as it was saved.",
           name,
-          "' that the model has not; the nearest is '",
-          nearest_name(name, names),
-          "'. Build the model as it was saved.");
+          nearest_name(name, names));
     }
   }
 
@@ -112,9 +110,8 @@ class Loading {
     const auto found = states.find(state.name());
     TESSERA_CHECK(
         found != states.end(),
-        "load: the checkpoint has no state '",
-        state.name(),
-        "'; it was not given to save().");
+        "load: the checkpoint has no state '{}'; it was not given to save().",
+        state.name());
     return CheckpointState{
         found->second, reader_.tensors(*rank, "state/" + state.name() + "/")};
   }
@@ -136,13 +133,10 @@ void check_same_step(JobRanks& job, int64_t step) {
   const auto* values = ends.const_data_ptr<int64_t>();
   TESSERA_CHECK(
       values[0] == -values[1],
-      "load: this rank finds the checkpoint of step ",
+      "load: this rank finds the checkpoint of step {}, others those of {} to {}. All ranks must see the same folder.",
       step,
-      ", others those of ",
       -values[1],
-      " to ",
-      values[0],
-      ". All ranks must see the same folder.");
+      values[0]);
 }
 
 } // namespace

@@ -100,12 +100,10 @@ void CheckpointReader::check_pieces(
     const std::vector<Piece>& pieces) const {
   const auto fail = [&](const SavedTensor& tensor, const char* what) {
     TESSERA_FAIL(
+        "{}: '{}' of parameter '{}' {}{}",
         path_.string(),
-        ": '",
         tensor.name,
-        "' of parameter '",
         parameter,
-        "' ",
         what,
         kDamaged);
   };
@@ -134,13 +132,16 @@ SafetensorsFile& CheckpointReader::file(int r) {
     std::error_code code;
     const auto bytes = fs::file_size(path, code);
     TESSERA_CHECK(
-        !code, path.string(), ": cannot be read: ", code.message(), kDamaged);
+        !code,
+        "{}: cannot be read: {}{}",
+        path.string(),
+        code.message(),
+        kDamaged);
     TESSERA_CHECK(
         bytes == rank.bytes,
+        "{}: has {} bytes; the manifest says {}{}",
         path.string(),
-        ": has ",
         bytes,
-        " bytes; the manifest says ",
         rank.bytes,
         kDamaged);
     opened = SafetensorsFile::open(path);
@@ -157,26 +158,21 @@ const SafetensorsEntry& CheckpointReader::checked_entry(
     const std::string found = checksum_of(entry.data);
     TESSERA_CHECK(
         found == tensor.checksum,
+        "{}: tensor '{}' has the checksum {}; the manifest says {}{}",
         opened.path().string(),
-        ": tensor '",
         tensor.name,
-        "' has the checksum ",
         found,
-        "; the manifest says ",
         tensor.checksum,
         kDamaged);
     const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
     TESSERA_CHECK(
         !tensor.offset ||
             static_cast<int64_t>(entry.data.size()) == tensor.numel * bytes,
+        "{}: tensor '{}' has {} bytes, not the {} elements of the manifest{}",
         opened.path().string(),
-        ": tensor '",
         tensor.name,
-        "' has ",
         entry.data.size(),
-        " bytes, not the ",
         tensor.numel,
-        " elements of the manifest",
         kDamaged);
   }
   return entry;
@@ -191,10 +187,9 @@ void CheckpointReader::for_each_overlap(
   const auto found = pieces_.find({parameter, state});
   TESSERA_CHECK(
       found != pieces_.end(),
+      "{}: has no '{}' of parameter '{}{}",
       path_.string(),
-      ": has no '",
       state,
-      "' of parameter '",
       parameter,
       state == kMasterState
           ? "'; it is a checkpoint of another model."
@@ -211,16 +206,12 @@ void CheckpointReader::for_each_overlap(
   }
   TESSERA_CHECK(
       numel == stretch.numel,
+      "{}: {} of {} elements of '{}' of parameter '{}' that this rank needs are in no file{}",
       path_.string(),
-      ": ",
       stretch.numel - numel,
-      " of ",
       stretch.numel,
-      " elements of '",
       state,
-      "' of parameter '",
       parameter,
-      "' that this rank needs are in no file",
       kDamaged);
 }
 
@@ -282,12 +273,10 @@ at::Tensor CheckpointReader::tensor(int r, const std::string& name) {
   const SavedTensor* saved = find(r, name);
   TESSERA_CHECK(
       saved != nullptr,
+      "{}: has no '{}' of rank {}; it was saved with another model or optimizer.",
       path_.string(),
-      ": has no '",
       name,
-      "' of rank ",
-      r,
-      "; it was saved with another model or optimizer.");
+      r);
   return loaded_tensor(checked_entry(r, *saved));
 }
 

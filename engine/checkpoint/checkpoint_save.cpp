@@ -84,9 +84,8 @@ void check_names(const std::vector<Checkpointable*>& states) {
   for (const Checkpointable* state : states) {
     TESSERA_CHECK(
         names.insert(state->name()).second,
-        "save: two states are named '",
-        state->name(),
-        "'; give each a name of its own.");
+        "save: two states are named '{}'; give each a name of its own.",
+        state->name());
   }
 }
 
@@ -270,7 +269,7 @@ fs::path save_checkpoint(
     try {
       prune_checkpoints(path.parent_path(), keep_last);
     } catch (const std::exception& error) {
-      log_warning("old checkpoints could not be removed: ", error.what());
+      log_warning("old checkpoints could not be removed: {}", error.what());
     }
   }
   return path;

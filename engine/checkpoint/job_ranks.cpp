@@ -140,10 +140,9 @@ void JobRanks::on_all_ranks(
   if (failed.item<double>() != 0) {
     blame_peer();
     TESSERA_FAIL(
+        "{} failed on {} other rank(s), whose errors say why.",
         what,
-        " failed on ",
-        failed.item<double>(),
-        " other rank(s), whose errors say why.");
+        failed.item<double>());
   }
 }
 

@@ -191,14 +191,11 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const int64_t format = root.at("format").integer();
   TESSERA_CHECK(
       format >= kOldestFormat && format <= kFormat,
+      "{}: the checkpoint's format is {}; this version reads formats {} to {}.",
       file.string(),
-      ": the checkpoint's format is ",
       format,
-      "; this version reads formats ",
       kOldestFormat,
-      " to ",
-      kFormat,
-      ".");
+      kFormat);
   CheckpointManifest manifest;
   manifest.step = root.at("step").integer();
   manifest.engine = engine_state(root.at("engine"));
@@ -252,10 +249,8 @@ fs::path find_checkpoint(const fs::path& path) {
     others += (others.empty() ? "" : ", ") + beside.filename().string();
   }
   TESSERA_FAIL(
-      "load: '",
+      "load: '{}' is no checkpoint and has none in it (folders step-N with a manifest.json). {}",
       path.string(),
-      "' is no checkpoint and has none in it (folders step-N with a "
-      "manifest.json). ",
       others.empty() ? "Check the path." : "Beside it there are: " + others);
 }
 

@@ -8,12 +8,10 @@ namespace tessera {
 
 void ManifestField::fail(const std::string& expected) const {
   TESSERA_FAIL(
+      "{} is {}, but must be {}; the checkpoint is damaged or of another version: load another one",
       place_,
-      " is ",
       show_json(value_),
-      ", but must be ",
-      expected,
-      "; the checkpoint is damaged or of another version: load another one");
+      expected);
 }
 
 std::optional<ManifestField> ManifestField::find(const std::string& key) const {

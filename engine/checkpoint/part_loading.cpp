@@ -16,19 +16,13 @@ void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
       reader.world_size() == job.size() &&
           saved.tensor_ranks == job.tensor_size() &&
           saved.stages == job.stages(),
-      "load: the state of a user's optimizer was saved by ",
+      "load: the state of a user's optimizer was saved by {} ranks (tensor {}, pipeline {}) and cannot be divided over {} (tensor {}, pipeline {}); load with as many ranks.",
       reader.world_size(),
-      " ranks (tensor ",
       saved.tensor_ranks,
-      ", pipeline ",
       saved.stages,
-      ") and cannot be divided over ",
       job.size(),
-      " (tensor ",
       job.tensor_size(),
-      ", pipeline ",
-      job.stages(),
-      "); load with as many ranks.");
+      job.stages());
 }
 
 at::Tensor same_shape(
@@ -37,13 +31,10 @@ at::Tensor same_shape(
     const std::string& name) {
   TESSERA_CHECK(
       loaded.sizes() == own.sizes(),
-      "load: '",
+      "load: '{}' has shape {}; in the checkpoint it is {}. Build the model as it was saved.",
       name,
-      "' has shape ",
       own.sizes(),
-      "; in the checkpoint it is ",
-      loaded.sizes(),
-      ". Build the model as it was saved.");
+      loaded.sizes());
   return loaded;
 }
 
@@ -141,11 +132,9 @@ void PartLoading::check_parameter(
       names.push_back(known);
     }
     TESSERA_FAIL(
-        "load: the checkpoint has no parameter '",
+        "load: the checkpoint has no parameter '{}'; the nearest is '{}'. Build the model as it was saved.",
         record.name(),
-        "'; the nearest is '",
-        nearest_name(record.name(), names),
-        "'. Build the model as it was saved.");
+        nearest_name(record.name(), names));
   }
   const std::string& key = saved_by.at(*name);
   saved_names_[whole.name()] = key;
@@ -155,17 +144,12 @@ void PartLoading::check_parameter(
                                            : record.tensor.strides().vec();
   TESSERA_CHECK(
       whole.sizes == saved.sizes && strides == saved.strides,
-      "load: parameter '",
+      "load: parameter '{}' has shape {} and strides {}; in the checkpoint they are {} and {}. Build the model as it was saved.",
       record.name(),
-      "' has shape ",
       c10::IntArrayRef(whole.sizes),
-      " and strides ",
       c10::IntArrayRef(strides),
-      "; in the checkpoint they are ",
       c10::IntArrayRef(saved.sizes),
-      " and ",
-      c10::IntArrayRef(saved.strides),
-      ". Build the model as it was saved.");
+      c10::IntArrayRef(saved.strides));
 }
 
 void PartLoading::load_pieces() {

@@ -28,11 +28,9 @@ SafetensorsWriter open_file(
   }
   TESSERA_CHECK(
       !code,
-      "save_weights: cannot create the folder ",
+      "save_weights: cannot create the folder {}: {}. Give another path.",
       file.parent_path(),
-      ": ",
-      code.message(),
-      ". Give another path.");
+      code.message());
   // transformers refuses files that do not say "pt".
   return {file, std::move(specs), {{"format", "pt"}}};
 }
@@ -58,9 +56,8 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !has_page_key(item.value()),
-        "save_weights: '",
-        item.key(),
-        "' is sharded; call Engine::save_weights() on every rank.");
+        "save_weights: '{}' is sharded; call Engine::save_weights() on every rank.",
+        item.key());
   }
   const auto tensors = unpaged_tensors_of(module);
   std::vector<SafetensorsSpec> specs;

@@ -24,13 +24,10 @@ class Naming {
     auto part = model_.job().part_of(tensor);
     TESSERA_CHECK(
         !part || tensor.is_contiguous(),
-        "checkpoint: this rank's part of '",
+        "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters have to be contiguous.",
         own,
-        "' has sizes ",
         tensor.sizes(),
-        " and strides ",
-        tensor.strides(),
-        "; parts of parameters have to be contiguous.");
+        tensor.strides());
     return part;
   }
 

@@ -33,9 +33,8 @@ SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
     }
   }
   TESSERA_FAIL(
-      "checkpoint: tensors of type ",
-      dtype,
-      " cannot be saved; convert them to a real or integer type.");
+      "checkpoint: tensors of type {} cannot be saved; convert them to a real or integer type.",
+      dtype);
 }
 
 at::ScalarType loaded_dtype_of(SafetensorsDtype dtype) {
@@ -44,8 +43,7 @@ at::ScalarType loaded_dtype_of(SafetensorsDtype dtype) {
       return torch_type;
     }
   }
-  TESSERA_FAIL(
-      "checkpoint: tensors of ", name_of(dtype), " are not used here.");
+  TESSERA_FAIL("checkpoint: tensors of {} are not used here.", name_of(dtype));
 }
 
 std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {

@@ -118,22 +118,14 @@ void WholeModel::join_stages() {
       }
       TESSERA_CHECK(
           known.sizes == tensor.sizes && known.dtype == tensor.dtype,
-          "'",
+          "'{}' has shape {} and type {} in pipeline stage {}, and {} and {} in stage {}. Give tensors of different stages different names, those of the whole model.",
           tensor.name(),
-          "' has shape ",
           c10::IntArrayRef(known.sizes),
-          " and type ",
           known.dtype,
-          " in pipeline stage ",
           known.stage,
-          ", and ",
           c10::IntArrayRef(tensor.sizes),
-          " and ",
           tensor.dtype,
-          " in stage ",
-          stage,
-          ". Give tensors of different stages different names, those of the "
-          "whole model.");
+          stage);
     }
     ++stage;
   }

@@ -160,42 +160,32 @@ at::Tensor chunked_cross_entropy(
       hidden.dim() >= 1 && weight.dim() == 2 &&
           hidden.size(-1) == weight.size(1) &&
           targets.sizes() == hidden.sizes().slice(0, hidden.dim() - 1),
-      "chunked_cross_entropy: hidden of shape ",
+      "chunked_cross_entropy: hidden of shape {}, weight of {} and targets of {} do not fit; they are [..., width], [classes, width] and [...]",
       hidden.sizes(),
-      ", weight of ",
       weight.sizes(),
-      " and targets of ",
-      targets.sizes(),
-      " do not fit; they are [..., width], [classes, width] and [...]");
+      targets.sizes());
   TESSERA_CHECK(
       hidden.is_floating_point() &&
           hidden.scalar_type() == weight.scalar_type() &&
           targets.scalar_type() == at::kLong,
-      "chunked_cross_entropy: hidden is ",
+      "chunked_cross_entropy: hidden is {}, weight {} and targets {}; the first two must be one floating-point type, and targets int64",
       hidden.scalar_type(),
-      ", weight ",
       weight.scalar_type(),
-      " and targets ",
-      targets.scalar_type(),
-      "; the first two must be one floating-point type, and targets int64");
+      targets.scalar_type());
   TESSERA_CHECK(
       !bias.defined() || (bias.sizes() == weight.sizes().slice(0, 1) &&
                           bias.scalar_type() == weight.scalar_type()),
-      "chunked_cross_entropy: bias is ",
+      "chunked_cross_entropy: bias is {} and weight {}; a bias has a number for each class, of weight's type",
       bias.defined() ? bias.sizes() : at::IntArrayRef(),
-      " and weight ",
-      weight.sizes(),
-      "; a bias has a number for each class, of weight's type");
+      weight.sizes());
   TESSERA_CHECK(
       options.label_smoothing >= 0 && options.label_smoothing < 1,
-      "chunked_cross_entropy: label_smoothing is ",
-      options.label_smoothing,
-      "; it must be from 0 to below 1");
+      "chunked_cross_entropy: label_smoothing is {}; it must be from 0 to below 1",
+      options.label_smoothing);
   TESSERA_CHECK(
       options.chunk_rows > 0,
-      "chunked_cross_entropy: chunk_rows is ",
-      options.chunk_rows,
-      "; it must be above 0");
+      "chunked_cross_entropy: chunk_rows is {}; it must be above 0",
+      options.chunk_rows);
   const bool training = at::GradMode::is_enabled();
   const Wanted wanted{
       training && hidden.requires_grad(),

@@ -69,13 +69,10 @@ TiedEmbedding tied_embedding(
   TESSERA_CHECK(
       weight.dim() == 2 && weight.is_floating_point() &&
           ids.scalar_type() == at::kLong,
-      "tied_embedding: weight is ",
+      "tied_embedding: weight is {} of shape {} and ids {}; they must be a floating-point matrix and int64",
       weight.scalar_type(),
-      " of shape ",
       weight.sizes(),
-      " and ids ",
-      ids.scalar_type(),
-      "; they must be a floating-point matrix and int64");
+      ids.scalar_type());
   const auto both = Tied::apply(weight, ids, padding_idx);
   return {both[0], both[1]};
 }

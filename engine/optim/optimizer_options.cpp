@@ -15,23 +15,19 @@ namespace {
 void check_at_least_0(const char* where, const char* name, double value) {
   TESSERA_CHECK(
       value >= 0 && std::isfinite(value),
+      "{}: {} is {}; it must be finite and at least 0.",
       where,
-      ": ",
       name,
-      " is ",
-      value,
-      "; it must be finite and at least 0.");
+      value);
 }
 
 void check_above_0(const char* where, const char* name, double value) {
   TESSERA_CHECK(
       value > 0 && std::isfinite(value),
+      "{}: {} is {}; it must be finite and above 0.",
       where,
-      ": ",
       name,
-      " is ",
-      value,
-      "; it must be finite and above 0.");
+      value);
 }
 
 template <typename Options>
@@ -39,12 +35,10 @@ void check_betas(const char* where, const Options& options) {
   TESSERA_CHECK(
       options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 &&
           options.beta2 < 1,
+      "{}: betas are ({}, {}); each must be at least 0 and below 1.",
       where,
-      ": betas are (",
       options.beta1,
-      ", ",
-      options.beta2,
-      "); each must be at least 0 and below 1.");
+      options.beta2);
 }
 
 void check_pattern(const char* where, const std::string& pattern) {
@@ -52,12 +46,10 @@ void check_pattern(const char* where, const std::string& pattern) {
     std::regex compiled(pattern);
   } catch (const std::regex_error& error) {
     TESSERA_FAIL(
+        "{}: '{}' is not a regular expression: {}. Mend it; a dot in a name is written \\.",
         where,
-        ": '",
         pattern,
-        "' is not a regular expression: ",
-        error.what(),
-        ". Mend it; a dot in a name is written \\.");
+        error.what());
   }
 }
 
@@ -74,11 +66,9 @@ struct RuleChecks {
     check_at_least_0("SGD", "momentum", options.momentum);
     TESSERA_CHECK(
         !options.nesterov || (options.momentum > 0 && options.dampening == 0),
-        "SGD: nesterov needs a momentum above 0 and no dampening; they are ",
+        "SGD: nesterov needs a momentum above 0 and no dampening; they are {} and {}.",
         options.momentum,
-        " and ",
-        options.dampening,
-        ".");
+        options.dampening);
   }
   void operator()(const LionOptions& options) const {
     check_betas("Lion", options);
@@ -98,9 +88,8 @@ struct RuleChecks {
     check_at_least_0("Muon", "momentum", options.momentum);
     TESSERA_CHECK(
         options.newton_schulz_steps >= 1,
-        "Muon: newton_schulz_steps is ",
-        options.newton_schulz_steps,
-        "; it must be at least 1.");
+        "Muon: newton_schulz_steps is {}; it must be at least 1.",
+        options.newton_schulz_steps);
     for (const std::string& pattern : options.not_hidden) {
       check_pattern("Muon: not_hidden", pattern);
     }
@@ -109,8 +98,7 @@ struct RuleChecks {
   void operator()(const UserOptimizerOptions& options) const {
     TESSERA_CHECK(
         options.make != nullptr,
-        "UserOptimizerOptions: make is empty; give a function that returns "
-        "your optimizer.");
+        "UserOptimizerOptions: make is empty; give a function that returns your optimizer.");
   }
 };
 
@@ -127,10 +115,8 @@ void check_user_decay(
     const std::optional<double>& weight_decay) {
   TESSERA_CHECK(
       !weight_decay || !std::holds_alternative<UserOptimizerOptions>(rule),
-      "optimizer: weight_decay is ",
-      weight_decay.value_or(0),
-      " for a user's optimizer; set it where that is made, in "
-      "UserOptimizerOptions::make.");
+      "optimizer: weight_decay is {} for a user's optimizer; set it where that is made, in UserOptimizerOptions::make.",
+      weight_decay.value_or(0));
 }
 
 void check(const ParameterRule& rule) {
@@ -140,9 +126,8 @@ void check(const ParameterRule& rule) {
       "optimizer.parameters", "weight_decay", rule.weight_decay.value_or(0));
   TESSERA_CHECK(
       rule.hold_steps.value_or(0) >= 0,
-      "optimizer.parameters: hold_steps is ",
-      *rule.hold_steps,
-      "; it must be at least 0.");
+      "optimizer.parameters: hold_steps is {}; it must be at least 0.",
+      *rule.hold_steps);
   if (rule.rule) {
     std::visit(RuleChecks{}, *rule.rule);
     check_user_decay(*rule.rule, rule.weight_decay);
@@ -155,17 +140,15 @@ void check_moment_dtype(const OptimizerOptions& options) {
   }
   TESSERA_CHECK(
       *options.moment_dtype == at::kBFloat16,
-      "optimizer: moment_dtype is ",
-      *options.moment_dtype,
-      "; it must be BFloat16, or nothing for the type of the master weights.");
+      "optimizer: moment_dtype is {}; it must be BFloat16, or nothing for the type of the master weights.",
+      *options.moment_dtype);
   const auto check_rule = [](const UpdateRule& rule) {
     TESSERA_CHECK(
         !std::holds_alternative<AdafactorOptions>(rule) &&
             !std::holds_alternative<MuonOptions>(rule) &&
             !std::holds_alternative<UserOptimizerOptions>(rule),
-        "optimizer: moment_dtype is BFloat16, which ",
-        name_of(rule),
-        " does not have; leave it out, or use AdamW, Adam, SGD, Lion or LAMB.");
+        "optimizer: moment_dtype is BFloat16, which {} does not have; leave it out, or use AdamW, Adam, SGD, Lion or LAMB.",
+        name_of(rule));
   };
   check_rule(options.rule);
   for (const ParameterRule& rule : options.parameters) {
@@ -181,9 +164,8 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
       "optimizer", "weight_decay", options.weight_decay.value_or(0));
   TESSERA_CHECK(
       options.hold_steps >= 0,
-      "optimizer: hold_steps is ",
-      options.hold_steps,
-      "; it must be at least 0.");
+      "optimizer: hold_steps is {}; it must be at least 0.",
+      options.hold_steps);
   std::visit(RuleChecks{}, options.rule);
   check_user_decay(options.rule, options.weight_decay);
   check_moment_dtype(options);

@@ -36,11 +36,9 @@ ShardAccess::ShardAccess(
       device_(on_device ? group.device() : at::Device(at::kCPU)) {
   TESSERA_CHECK(
       at::isFloatingType(group.dtype()),
-      "optimizer: weights of type ",
+      "optimizer: weights of type {} in group '{}' cannot be trained; freeze them (requires_grad_(false)) before wrap.",
       group.dtype(),
-      " in group '",
-      group.name(),
-      "' cannot be trained; freeze them (requires_grad_(false)) before wrap.");
+      group.name());
 }
 
 at::ScalarType ShardAccess::dtype() const {

@@ -207,9 +207,8 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
 void ShardedOptimizer::check_whole() const {
   TESSERA_CHECK(
       damage_.empty(),
-      "the optimizer's state is no longer whole: an update failed (",
-      damage_,
-      "). Make a new engine and load the last checkpoint.");
+      "the optimizer's state is no longer whole: an update failed ({}). Make a new engine and load the last checkpoint.",
+      damage_);
 }
 
 void ShardedOptimizer::guarded(const std::function<void()>& work) {

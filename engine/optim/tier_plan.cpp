@@ -175,10 +175,8 @@ class Planner {
         for (size_t g = 0; g < groups_.size(); ++g) {
           TESSERA_CHECK(
               needs_of(g).may_rest_in_files,
-              "optimizer.placement is nvme, and a user's optimizer keeps the "
-              "state of group '",
-              groups_[g].name,
-              "' itself; use placement host.");
+              "optimizer.placement is nvme, and a user's optimizer keeps the state of group '{}' itself; use placement host.",
+              groups_[g].name);
         }
         reserve_device_stage(device_room());
         break;

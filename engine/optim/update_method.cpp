@@ -321,10 +321,8 @@ std::optional<PartUpdate> UpdateMethod::prepare(
     size_t g,
     const StepInput& /*input*/) {
   TESSERA_FAIL(
-      "group '",
-      context_.pager.groups()[g]->name(),
-      "' cannot be updated by itself: its optimizer looks at more than one "
-      "element at a time.");
+      "group '{}' cannot be updated by itself: its optimizer looks at more than one element at a time.",
+      context_.pager.groups()[g]->name());
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {

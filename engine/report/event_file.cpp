@@ -23,11 +23,9 @@ constexpr std::string_view kSuffix = ".tessera";
 [[noreturn]] void fail_event(const std::filesystem::path& path) {
   const int code = errno;
   TESSERA_FAIL(
-      "cannot write the event file '",
+      "cannot write the event file '{}': {}; {}",
       path.string(),
-      "': ",
       detail::errno_text(code),
-      "; ",
       detail::errno_remedy(code));
 }
 

@@ -21,11 +21,9 @@ namespace {
 [[noreturn]] void fail_metrics(const std::filesystem::path& path) {
   const int code = errno;
   TESSERA_FAIL(
-      "cannot write the metrics file '",
+      "cannot write the metrics file '{}': {}; {}",
       path.string(),
-      "': ",
       detail::errno_text(code),
-      "; ",
       detail::errno_remedy(code));
 }
 
@@ -55,8 +53,8 @@ JsonLinesWriter::~JsonLinesWriter() {
 void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   TESSERA_CHECK(
       object.is_object(),
+      "{}: a line must be a JSON object, not {}",
       path_.string(),
-      ": a line must be a JSON object, not ",
       object.type_name());
   const std::string line =
       object.dump(

@@ -68,15 +68,14 @@ std::string format_duration(double seconds) {
   }
   const auto total = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
   const auto padded = [](int64_t value) {
-    return detail::concat(value < 10 ? "0" : "", value);
+    return formatted("{}{}", value < 10 ? "0" : "", value);
   };
   const int64_t minutes = total / 60;
-  return minutes < 60 ? detail::concat(minutes, ":", padded(total % 60))
-                      : detail::concat(
+  return minutes < 60 ? formatted("{}:{}", minutes, padded(total % 60))
+                      : formatted(
+                            "{}:{}:{}",
                             minutes / 60,
-                            ":",
                             padded(minutes % 60),
-                            ":",
                             padded(total % 60));
 }
 
@@ -107,7 +106,7 @@ std::string format_progress(const Progress& progress, int columns) {
     fields[kSteps] = std::to_string(progress.step) + "/" +
                      std::to_string(progress.total_steps);
   } else {
-    fields[kSteps] = detail::concat("step ", progress.step);
+    fields[kSteps] = formatted("step {}", progress.step);
   }
   if (progress.loss) {
     fields[kLoss] = "loss " + fixed(*progress.loss, 4);

@@ -14,15 +14,11 @@ namespace {
 void check_range(const char* name, double value, double min, double max) {
   TESSERA_CHECK(
       value >= min && value <= max,
-      "learning-rate schedule: ",
+      "learning-rate schedule: {} is {}; it must be from {} to {}.",
       name,
-      " is ",
       value,
-      "; it must be from ",
       min,
-      " to ",
-      max,
-      ".");
+      max);
 }
 
 /// From `from` to `to` along half a cosine, at 0 <= part <= 1.

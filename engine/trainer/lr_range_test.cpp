@@ -18,16 +18,13 @@ namespace {
 void check(const LrRangeTestOptions& options) {
   TESSERA_CHECK(
       options.min_lr > 0 && options.max_lr > options.min_lr,
-      "learning-rate range test: the rates go from ",
+      "learning-rate range test: the rates go from {} to {}; the first must be above 0 and below the second.",
       options.min_lr,
-      " to ",
-      options.max_lr,
-      "; the first must be above 0 and below the second.");
+      options.max_lr);
   TESSERA_CHECK(
       options.steps >= 2,
-      "learning-rate range test: ",
-      options.steps,
-      " steps draw no curve; give at least 2.");
+      "learning-rate range test: {} steps draw no curve; give at least 2.",
+      options.steps);
 }
 
 double steepest_descent(const std::vector<LrRangeTestResult::Point>& points) {

@@ -24,12 +24,9 @@ void check_finite(double loss, int64_t first_step, int64_t last_step) {
                                       " to " + std::to_string(last_step);
   TESSERA_CHECK(
       std::isfinite(loss),
-      "training: the loss ",
+      "training: the loss {} is {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or look at the data of these steps.",
       steps,
-      " is ",
-      loss,
-      ". Lower the learning rate, clip the gradients "
-      "(training.clip_grad_norm), or look at the data of these steps.");
+      loss);
 }
 
 } // namespace
@@ -52,9 +49,8 @@ RunMonitor::RunMonitor(
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,
-      "training: log_every is ",
-      options.log_every,
-      "; give the number of steps between lines of the log, at least 1.");
+      "training: log_every is {}; give the number of steps between lines of the log, at least 1.",
+      options.log_every);
   if (options.step_timing) {
     timing_.emplace(device_, engine_.main().transfer_waits());
   }

@@ -31,10 +31,9 @@ std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
   }
   told_s_ = now_s;
   const int64_t untold = std::exchange(untold_, 0);
-  return detail::concat(
-      "step ",
+  return formatted(
+      "step {} skipped: gradients overflowed, loss scale now {}{}",
       step,
-      " skipped: gradients overflowed, loss scale now ",
       loss_scale,
       untold == 0 ? ""
                   : " (and " + std::to_string(untold) + " steps before it)");

@@ -40,13 +40,10 @@ void warn_of_bubbles(const World& world, const TrainerOptions& options) {
           : 1;
   if (stages > 1 && options.accumulate == 1 && world.rank() == 0) {
     log_warning(
-        "training.accumulate is 1, so that each of the ",
+        "training.accumulate is 1, so that each of the {} pipeline stages waits for {} % of a step; raise it to {} or so, and lower training.batch_size for it.",
         stages,
-        " pipeline stages waits for ",
         100 * (stages - 1) / stages,
-        " % of a step; raise it to ",
-        4 * stages,
-        " or so, and lower training.batch_size for it.");
+        4 * stages);
   }
 }
 
@@ -73,13 +70,10 @@ TrainingSummary train(
   int64_t total_steps = total_steps_of(options, task);
   TESSERA_CHECK(
       total_steps > 0,
-      "training: ",
+      "training: {} epochs of {} batches a rank make no optimizer step of {} micro-batches. Give more data or epochs, or smaller batches.",
       options.epochs,
-      " epochs of ",
       batches,
-      " batches a rank make no optimizer step of ",
-      options.accumulate,
-      " micro-batches. Give more data or epochs, or smaller batches.");
+      options.accumulate);
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
@@ -90,15 +84,12 @@ TrainingSummary train(
       !list_checkpoints(checkpoints_of(options)).empty();
   TESSERA_CHECK(
       options.resume || !has_checkpoints,
-      "training: ",
-      options.run_folder.string(),
-      " holds checkpoints of an earlier run. Go on from them with "
-      "training.resume=true, give another output.folder, or remove that one.");
+      "training: {} holds checkpoints of an earlier run. Go on from them with training.resume=true, give another output.folder, or remove that one.",
+      options.run_folder.string());
   if (options.resume && !has_checkpoints && world.rank() == 0) {
     log_warning(
-        "training.resume is true, but there is no checkpoint in ",
-        checkpoints_of(options).string(),
-        " (training.save_every writes them): starting from the beginning");
+        "training.resume is true, but there is no checkpoint in {} (training.save_every writes them): starting from the beginning",
+        checkpoints_of(options).string());
   }
   if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
@@ -106,12 +97,11 @@ TrainingSummary train(
     total_steps = total_steps_from(progress, options, batches);
     scheduler.set_total_steps(total_steps);
     if (world.rank() == 0) {
-      log_info("going on from step ", progress.steps, " of ", total_steps);
+      log_info("going on from step {} of {}", progress.steps, total_steps);
       if (progress.repeated_samples() > 0) {
         log_info(
-            progress.repeated_samples(),
-            " samples are seen again: the checkpoint lies within a batch of "
-            "the present size");
+            "{} samples are seen again: the checkpoint lies within a batch of the present size",
+            progress.repeated_samples());
       }
     }
     if (progress.batch % batches != 0) {

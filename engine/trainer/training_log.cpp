@@ -88,7 +88,7 @@ void TrainingLog::add(const StepMetrics& metrics) {
 
 void TrainingLog::say(const std::string& text) {
   progress_.clear();
-  log_warning(text);
+  log_warning("{}", text);
 }
 
 void TrainingLog::finish() {

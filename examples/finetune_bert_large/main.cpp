@@ -34,14 +34,9 @@ using namespace tessera;
 void check_model_folder(const std::filesystem::path& folder) {
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),
-      "model.folder: '",
+      "model.folder: '{}' has no config.json. Get the model once, where there is a network:\n  pip install huggingface_hub\n  hf download google-bert/bert-large-uncased config.json model.safetensors vocab.txt tokenizer_config.json --local-dir {}\nor name another Hugging Face folder of a BERT: model.folder=PATH",
       folder.string(),
-      "' has no config.json. Get the model once, where there is a network:\n"
-      "  pip install huggingface_hub\n"
-      "  hf download google-bert/bert-large-uncased config.json "
-      "model.safetensors vocab.txt tokenizer_config.json --local-dir ",
-      folder.string(),
-      "\nor name another Hugging Face folder of a BERT: model.folder=PATH");
+      folder.string());
 }
 
 int run(
@@ -73,10 +68,8 @@ int run(
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
       encoder != nullptr && encoder->stage().is_whole(),
-      "model.folder: '",
-      config.model_folder.string(),
-      "' is to hold a BERT, with parallel.pipeline 1; `tessera train` takes "
-      "other models and layouts");
+      "model.folder: '{}' is to hold a BERT, with parallel.pipeline 1; `tessera train` takes other models and layouts",
+      config.model_folder.string());
   const MemoryPlan plan(config, encoder->encoder_config(), world.device());
   config.engine.parallel = parallel.mesh_if_given();
   config.trainer.parallel = &parallel;
@@ -85,7 +78,7 @@ int run(
   const int64_t layers = plan.checkpointed_layers(engine);
   model->set_recomputed_layers(layers);
   if (world.rank() == 0) {
-    log_info(plan.summary(engine, layers));
+    log_info("{}", plan.summary(engine, layers));
   }
 
   config.trainer.random_seed = config.seed;

@@ -60,14 +60,11 @@ void check_parts(
     const std::string& what) {
   TESSERA_CHECK(
       whole.numel() == part.numel() * ranks,
+      "{}: {} between the whole, {} elements, and a part for each of {} ranks, {}",
       what,
-      ": ",
       collective,
-      " between the whole, ",
       whole.numel(),
-      " elements, and a part for each of ",
       ranks,
-      " ranks, ",
       part.numel());
 }
 
@@ -82,16 +79,12 @@ void check_blocks(
   TESSERA_CHECK(
       static_cast<int>(lengths.size()) == ranks && total == tensor.numel() &&
           *std::min_element(lengths.begin(), lengths.end()) >= 0,
+      "{}: all_to_all of a tensor of {} elements in {} blocks of together {}; there must be one for each of {} ranks, of 0 elements or more, that make up the tensor",
       what,
-      ": all_to_all of a tensor of ",
       tensor.numel(),
-      " elements in ",
       lengths.size(),
-      " blocks of together ",
       total,
-      "; there must be one for each of ",
-      ranks,
-      " ranks, of 0 elements or more, that make up the tensor");
+      ranks);
 }
 
 /// What a collective is where there is one rank.
@@ -162,23 +155,18 @@ void PendingCollective::wait(const WaitCheck& check) {
         look_around(check);
         blame_peer();
         TESSERA_FAIL(
+            "{} failed: {}. A peer has left the job or the network broke; the first error of the job tells why.",
             what_,
-            " failed: ",
-            first_line(failure.what()),
-            ". A peer has left the job or the network broke; the first error "
-            "of the job tells why.");
+            first_line(failure.what()));
       }
     }
     look_around(check);
     const auto waited = std::chrono::steady_clock::now() - start;
     TESSERA_CHECK(
         waited < timeout_,
+        "{} is still incomplete after {} s: at least one rank has not joined it. Either a rank is stuck or slower than InitOptions::timeout allows, or the ranks have taken different paths through the model.",
         what_,
-        " is still incomplete after ",
-        std::chrono::duration_cast<std::chrono::seconds>(waited).count(),
-        " s: at least one rank has not joined it. Either a rank is stuck or "
-        "slower than InitOptions::timeout allows, or the ranks have taken "
-        "different paths through the model.");
+        std::chrono::duration_cast<std::chrono::seconds>(waited).count());
   }
 }
 
@@ -311,14 +299,11 @@ PendingCollective Communicator::all_to_all(
     std::string what) {
   TESSERA_CHECK(
       output.numel() == input.numel() && input.numel() % size_ == 0,
+      "{}: all_to_all from {} elements to {}; both must be as many, in an equal block for each of {} ranks",
       what,
-      ": all_to_all from ",
       input.numel(),
-      " elements to ",
       output.numel(),
-      "; both must be as many, in an equal block for each of ",
-      size_,
-      " ranks");
+      size_);
   return exchange(output, input, {}, std::move(what));
 }
 
@@ -428,7 +413,7 @@ void Communicator::abort() noexcept {
     backend_->abort();
   } catch (const std::exception& failure) {
     log_warning(
-        "the communicator '", name_, "' did not abort: ", failure.what());
+        "the communicator '{}' did not abort: {}", name_, failure.what());
   }
 }
 

@@ -27,11 +27,9 @@ std::string wanted_transport() {
   const std::string wanted = value ? value : "auto";
   TESSERA_CHECK(
       wanted == "auto" || wanted == "shm" || wanted == "gloo",
-      "the environment variable ",
+      "the environment variable {} is '{}'; it may be 'auto', 'shm' or 'gloo'",
       kVariable,
-      " is '",
-      wanted,
-      "'; it may be 'auto', 'shm' or 'gloo'");
+      wanted);
   return wanted;
 }
 
@@ -80,28 +78,20 @@ std::string judge(const std::vector<Statement>& all) {
   const std::string& wanted = all[0].transport;
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r].transport != wanted) {
-      return detail::concat(
-          "error ",
+      return formatted(
+          "error {} is '{}' on rank 0 and '{}' on rank {}; set the same on all ranks",
           kVariable,
-          " is '",
           wanted,
-          "' on rank 0 and '",
           all[r].transport,
-          "' on rank ",
-          r,
-          "; set the same on all ranks");
+          r);
     }
     if (wanted == "shm" && all[r].host != all[0].host) {
-      return detail::concat(
-          "error ",
+      return formatted(
+          "error {} is 'shm', but rank 0 runs on {} and rank {} on {}; unset it, or run all ranks on one host as one user",
           kVariable,
-          " is 'shm', but rank 0 runs on ",
           all[0].host,
-          " and rank ",
           r,
-          " on ",
-          all[r].host,
-          "; unset it, or run all ranks on one host as one user");
+          all[r].host);
     }
     if (all[r].host != all[0].host) {
       return "gloo";
@@ -125,7 +115,8 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
   }
   const std::string chosen = to_text(store->get("transport"));
   const std::string error = "error ";
-  TESSERA_CHECK(chosen.rfind(error, 0) != 0, chosen.substr(error.size()), ".");
+  TESSERA_CHECK(
+      chosen.rfind(error, 0) != 0, "{}.", chosen.substr(error.size()));
   if (chosen == "shm") {
     const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("shm", store);
     try {
@@ -135,12 +126,12 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
       // The same on all ranks.
       TESSERA_CHECK(
           wanted == "auto",
+          "{} is 'shm', but the ranks cannot share memory: {}",
           kVariable,
-          " is 'shm', but the ranks cannot share memory: ",
           reason.what());
       if (rank == 0) {
         log_warning(
-            "ranks of this host talk over TCP, which is slower: ",
+            "ranks of this host talk over TCP, which is slower: {}",
             reason.what());
       }
     }

@@ -59,10 +59,8 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
   }
   if (rank == 0) {
     log_warning(
-        shared,
-        " use one CUDA device, which NCCL cannot serve: tensors travel through "
-        "the host, which is slow. Start as many local ranks as there are "
-        "devices.");
+        "{} use one CUDA device, which NCCL cannot serve: tensors travel through the host, which is slow. Start as many local ranks as there are devices.",
+        shared);
   }
   return make_cpu_backend(store, rank, size, timeout);
 }

@@ -83,16 +83,13 @@ void check_axes(const std::vector<MeshAxis>& axes) {
         "an axis of the mesh has no name; name each, such as data or tensor");
     TESSERA_CHECK(
         names.insert(axis.name).second,
-        "the mesh has two axes named '",
-        axis.name,
-        "'; give each its own name");
+        "the mesh has two axes named '{}'; give each its own name",
+        axis.name);
     TESSERA_CHECK(
         axis.size >= 1,
-        "mesh axis '",
+        "mesh axis '{}' has size {}; a size is 1 or more",
         axis.name,
-        "' has size ",
-        axis.size,
-        "; a size is 1 or more");
+        axis.size);
   }
 }
 
@@ -113,17 +110,13 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
     fits += (fits.empty() ? "" : ", or ") + describe_axes(candidate);
   }
   TESSERA_FAIL(
-      "the mesh ",
+      "the mesh {} does not have exactly {} ranks, the size of the world{}",
       describe_axes(axes),
-      " does not have exactly ",
       world_size,
-      " ranks, the size of the world",
       world_size == 1
-          ? detail::concat(
-                ". This process is the only rank: start more with `tessera "
-                "launch --nproc ",
-                product,
-                " -- ...`, or leave the sizes out")
+          ? formatted(
+                ". This process is the only rank: start more with `tessera launch --nproc {} -- ...`, or leave the sizes out",
+                product)
           : "; what would fit: " + fits +
                 " (if the model has as many heads and layers)");
 }
@@ -133,7 +126,7 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
 DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size)
     : axes_(std::move(axes)), strides_(axes_.size()), world_size_(world_size) {
   TESSERA_CHECK(
-      world_size >= 1, "the world has ", world_size, " ranks; 1 or more");
+      world_size >= 1, "the world has {} ranks; 1 or more", world_size);
   check_axes(axes_);
   check_product(axes_, world_size);
   int stride = 1;
@@ -211,9 +204,8 @@ int DeviceMesh::index_of(std::string_view axis) const {
       });
   TESSERA_CHECK(
       found != axes_.end(),
-      "the mesh has no axis '",
+      "the mesh has no axis '{}'; it is {}",
       axis,
-      "'; it is ",
       describe());
   return static_cast<int>(found - axes_.begin());
 }
@@ -225,9 +217,8 @@ int DeviceMesh::coordinate(int rank, int axis_index) const {
 void DeviceMesh::check_rank(int rank) const {
   TESSERA_CHECK(
       rank >= 0 && rank < world_size_,
-      "rank ",
+      "rank {} is not in the mesh; its ranks are 0 to {}",
       rank,
-      " is not in the mesh; its ranks are 0 to ",
       world_size_ - 1);
 }
 

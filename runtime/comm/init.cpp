@@ -35,24 +35,18 @@ int env_int(const char* name, int low, int high) {
   const char* text = std::getenv(name);
   TESSERA_CHECK(
       text != nullptr,
-      "the environment variable ",
-      name,
-      " is not set although RANK or WORLD_SIZE is. Start the program with "
-      "`tessera launch` or torchrun, or unset both to run as one process.");
+      "the environment variable {} is not set although RANK or WORLD_SIZE is. Start the program with `tessera launch` or torchrun, or unset both to run as one process.",
+      name);
   int value = 0;
   const char* end = text + std::strlen(text);
   const auto [stop, code] = std::from_chars(text, end, value);
   TESSERA_CHECK(
       code == std::errc{} && stop == end && value >= low && value <= high,
-      "the environment variable ",
+      "the environment variable {} is '{}'; expected an integer from {} to {}.",
       name,
-      " is '",
       text,
-      "'; expected an integer from ",
       low,
-      " to ",
-      high,
-      ".");
+      high);
   return value;
 }
 
@@ -63,8 +57,7 @@ c10::intrusive_ptr<c10d::Store> join_store(
   const char* address = std::getenv("MASTER_ADDR");
   TESSERA_CHECK(
       address != nullptr,
-      "the environment variable MASTER_ADDR is not set although RANK is. Set "
-      "it to the host name of rank 0, or start with `tessera launch`.");
+      "the environment variable MASTER_ADDR is not set although RANK is. Set it to the host name of rank 0, or start with `tessera launch`.");
   // Under torchrun's elastic agent the agent holds the store, and rank 0 joins
   // it like any other rank.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -167,11 +160,9 @@ std::unique_ptr<Communicator> World::join_group(
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(
       place != ranks.end(),
-      "rank ",
+      "rank {} is not among the ranks of its own group '{}'.",
       rank_,
-      " is not among the ranks of its own group '",
-      name,
-      "'.");
+      name);
   if (ranks.size() == 1) {
     return std::make_unique<Communicator>(name);
   }
@@ -200,11 +191,9 @@ std::unique_ptr<World> World::part(
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(
       place != ranks.end(),
-      "rank ",
+      "rank {} is not among the ranks of its own part of the job, '{}'.",
       rank_,
-      " is not among the ranks of its own part of the job, '",
-      key,
-      "'.");
+      key);
   auto made = std::make_unique<World>(
       static_cast<int>(place - ranks.begin()),
       static_cast<int>(ranks.size()),
@@ -253,16 +242,14 @@ World& init_with_store(
     const InitOptions& options) {
   TESSERA_CHECK(
       !world_slot(),
-      "init_with_store: this process has already joined a job; call it first "
-      "and once.");
+      "init_with_store: this process has already joined a job; call it first and once.");
   return set_world(std::make_unique<World>(rank, size, rank, store, options));
 }
 
 World& world() {
   TESSERA_CHECK(
       world_slot() != nullptr,
-      "tessera::init() has not been called in this process; call it before "
-      "anything is wrapped.");
+      "tessera::init() has not been called in this process; call it before anything is wrapped.");
   return *world_slot();
 }
 

@@ -44,9 +44,8 @@ std::string device_identity(int device_index) {
   const cudaError_t error = cudaGetDeviceProperties(&properties, device_index);
   TESSERA_CHECK(
       error == cudaSuccess,
-      "CUDA device ",
+      "CUDA device {} cannot be asked for its properties: {}",
       device_index,
-      " cannot be asked for its properties: ",
       cudaGetErrorString(error));
   std::ostringstream text;
   text << "GPU-" << std::hex << std::setfill('0');

@@ -15,17 +15,13 @@ const NcclFunctions& functions_for_device(int device_index) {
   const CudaBackend& cuda = load_cuda_backend();
   TESSERA_CHECK(
       cuda.loaded && nccl_functions.make_backend != nullptr,
-      "a communicator for CUDA tensors needs a CUDA device: ",
-      cuda.reason,
-      ". Keep the model on the CPU, or mend what is named here.");
+      "a communicator for CUDA tensors needs a CUDA device: {}. Keep the model on the CPU, or mend what is named here.",
+      cuda.reason);
   TESSERA_CHECK(
       device_index >= 0 && device_index < cuda.device_count,
-      "a communicator is wanted for CUDA device ",
+      "a communicator is wanted for CUDA device {}, and there are {} on this machine; move the module to one of them, e.g. with module.to(tessera::world().device())",
       device_index,
-      ", and there are ",
-      cuda.device_count,
-      " on this machine; move the module to one of them, e.g. with "
-      "module.to(tessera::world().device())");
+      cuda.device_count);
   return nccl_functions;
 }
 

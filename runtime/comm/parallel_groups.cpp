@@ -17,11 +17,9 @@ ParallelGroups::ParallelGroups(
       name_(world.unique_name("mesh")) {
   TESSERA_CHECK(
       mesh_.world_size() == world.size(),
-      "the parallel mesh is for ",
+      "the parallel mesh is for {} ranks, and the job has {}.",
       mesh_.world_size(),
-      " ranks, and the job has ",
-      world.size(),
-      ".");
+      world.size());
 }
 
 Communicator& ParallelGroups::operator[](ParallelGroup group) {

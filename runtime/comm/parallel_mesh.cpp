@@ -89,11 +89,9 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     const int size = sizes.*axis.size;
     TESSERA_CHECK(
         size >= 0,
-        "parallel.",
+        "parallel.{} is {}; a size is 1 or more, or 0 for all ranks that are left.",
         axis.name,
-        " is ",
-        size,
-        "; a size is 1 or more, or 0 for all ranks that are left.");
+        size);
     if (size > 0) {
       product = std::min<std::int64_t>(
           product * size, std::numeric_limits<int>::max());
@@ -101,12 +99,9 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     }
     TESSERA_CHECK(
         open == nullptr,
-        "parallel.",
+        "parallel.{} is 0, all ranks that are left, and parallel.{} is so already (its default, where it is not given); only one can be. State one of them.",
         axis.name,
-        " is 0, all ranks that are left, and parallel.",
-        name_of_size(open),
-        " is so already (its default, where it is not given); only one can "
-        "be. State one of them.");
+        name_of_size(open));
     open = axis.size;
   }
   if (open != nullptr) {
@@ -128,19 +123,13 @@ DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
   const int batches = sizes.data * sizes.shard * sizes.context;
   TESSERA_CHECK(
       sizes.expert >= 1 && batches % sizes.expert == 0,
-      "parallel.expert is ",
+      "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; it may be {}.",
       sizes.expert,
-      ", which does not divide the ",
       batches,
-      " ranks of data ",
       sizes.data,
-      " x shard ",
       sizes.shard,
-      " x context ",
       sizes.context,
-      "; it may be ",
-      divisors_of(batches),
-      ".");
+      divisors_of(batches));
   return {
       {{"pipeline", sizes.pipeline},
        {"same_experts", batches / sizes.expert},
@@ -170,7 +159,7 @@ std::string first_ones(
     text += item(i);
   }
   if (count > kGroupsInTable) {
-    text += detail::concat(separator, "... ", count, " in all");
+    text += formatted("{}... {} in all", separator, count);
   }
   return text;
 }
@@ -204,21 +193,15 @@ ParallelMesh::ParallelMesh(
       expert_mesh_(expert_mesh_for(sizes_, world_size)) {
   TESSERA_CHECK(
       local_world_size >= 1 && local_world_size <= world_size,
-      "a node has ",
+      "a node has {} of the job's {} ranks; it can have 1 to all of them.",
       local_world_size,
-      " of the job's ",
-      world_size,
-      " ranks; it can have 1 to all of them.");
+      world_size);
   TESSERA_CHECK(
       local_world_size % sizes_.tensor == 0,
-      "parallel.tensor is ",
+      "parallel.tensor is {}, so that some tensor groups would reach across nodes, of {} ranks each. Every layer waits for its tensor group several times; inside a node it may have {} ranks.",
       sizes_.tensor,
-      ", so that some tensor groups would reach across nodes, of ",
       local_world_size,
-      " ranks each. Every layer waits for its tensor group several times; "
-      "inside a node it may have ",
-      divisors_of(std::gcd(local_world_size, world_size)),
-      " ranks.");
+      divisors_of(std::gcd(local_world_size, world_size)));
 }
 
 ParallelMesh::ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh)
@@ -298,8 +281,8 @@ std::string ParallelMesh::table() const {
       text += first_ones(
           static_cast<std::size_t>(ranks_in_group), ", ", [&](std::size_t s) {
             const int first = static_cast<int>(s) * stage_ranks;
-            return detail::concat(
-                "stage ", s, " is ranks ", first, "-", first + stage_ranks - 1);
+            return formatted(
+                "stage {} is ranks {}-{}", s, first, first + stage_ranks - 1);
           });
     } else {
       const auto all = groups(group);

@@ -18,11 +18,9 @@ RingChannels::RingChannels(
   const auto own = std::find(ranks_.begin(), ranks_.end(), world.rank());
   TESSERA_CHECK(
       own != ranks_.end(),
-      "rank ",
+      "rank {} is not among the ranks of its own ring '{}'.",
       world.rank(),
-      " is not among the ranks of its own ring '",
-      name,
-      "'.");
+      name);
   index_ = static_cast<int>(own - ranks_.begin());
   channels_ = connect(world, name, key, device);
   if (!device.is_cpu()) {
@@ -89,29 +87,21 @@ LaneCollective RingChannels::transfer(
   const auto channel = channels.find({from, to});
   TESSERA_CHECK(
       channel != channels.end() || (!on_device && !tensor.is_cpu()),
+      "{}: there is no channel from {} to {} in a ring of {} at place {}; only neighbours have one.",
       what,
-      ": there is no channel from ",
       from,
-      " to ",
       to,
-      " in a ring of ",
       size(),
-      " at place ",
-      index_,
-      "; only neighbours have one.");
+      index_);
   TESSERA_CHECK(
       (on_device || (tensor.is_cpu() && !device_.is_cpu())) &&
           tensor.is_contiguous(),
+      "{}: a channel takes contiguous tensors of {} or the CPU, and got one of sizes {} and strides {} on {}.",
       what,
-      ": a channel takes contiguous tensors of ",
       device_,
-      " or the CPU, and got one of sizes ",
       tensor.sizes(),
-      " and strides ",
       tensor.strides(),
-      " on ",
-      tensor.device(),
-      ".");
+      tensor.device());
   const bool sends = from == index_;
   Communicator& group = *channel->second.group;
   const int own = group.rank();

@@ -41,9 +41,8 @@ class ShmWork : public c10d::Work {
                               : std::chrono::steady_clock::now() + timeout;
     TESSERA_CHECK(
         queue_->wait(ticket_, deadline),
-        "the collective is incomplete after ",
-        timeout.count(),
-        " ms");
+        "the collective is incomplete after {} ms",
+        timeout.count());
     if (const auto failure = queue_->failure_of(ticket_)) {
       std::rethrow_exception(failure);
     }
@@ -111,19 +110,17 @@ ShmRegion meet(c10d::Store& store, int rank, int size) {
     }
   }
   const std::string all = verdict(store, mine, rank, size);
-  TESSERA_CHECK(all == kGood, all);
+  TESSERA_CHECK(all == kGood, "{}", all);
   return std::move(*region);
 }
 
 void check_tensor(const at::Tensor& tensor, const char* function) {
   TESSERA_CHECK(
       tensor.device().is_cpu() && tensor.is_contiguous(),
+      "{} over shared memory takes contiguous CPU tensors, and got one of shape {} and strides {} on {}",
       function,
-      " over shared memory takes contiguous CPU tensors, and got one of shape ",
       tensor.sizes(),
-      " and strides ",
       tensor.strides(),
-      " on ",
       tensor.device());
 }
 
@@ -132,8 +129,8 @@ const at::Tensor& only(
     const char* function) {
   TESSERA_CHECK(
       tensors.size() == 1,
+      "{} over shared memory takes one tensor, and got {}",
       function,
-      " over shared memory takes one tensor, and got ",
       tensors.size());
   check_tensor(tensors[0], function);
   return tensors[0];
@@ -145,8 +142,7 @@ ReduceKind kind_of(const c10d::ReduceOp& op) {
   }
   TESSERA_CHECK(
       op == c10d::ReduceOp::MAX,
-      "shared memory reduces by sum and maximum only; set "
-      "TESSERA_TRANSPORT=gloo for others");
+      "shared memory reduces by sum and maximum only; set TESSERA_TRANSPORT=gloo for others");
   return ReduceKind::kMax;
 }
 
@@ -161,16 +157,12 @@ void check_parts(
   TESSERA_CHECK(
       whole.numel() == part.numel() * ranks &&
           whole.scalar_type() == part.scalar_type(),
+      "{} between the whole, {} elements of {}, and a part for each of {} ranks, {} of {}",
       collective,
-      " between the whole, ",
       whole.numel(),
-      " elements of ",
       whole.scalar_type(),
-      ", and a part for each of ",
       ranks,
-      " ranks, ",
       part.numel(),
-      " of ",
       part.scalar_type());
 }
 
@@ -194,28 +186,23 @@ std::vector<ByteSpan> row_spans(
   if (rows.empty()) {
     TESSERA_CHECK(
         tensor.numel() % ranks == 0,
-        "all_to_all: a tensor of sizes ",
+        "all_to_all: a tensor of sizes {} is not divided by {} ranks",
         tensor.sizes(),
-        " is not divided by ",
-        ranks,
-        " ranks");
+        ranks);
     return equal_spans(bytes_in(tensor) / ranks, ranks);
   }
   int64_t total = 0;
   for (const int64_t count : rows) {
-    TESSERA_CHECK(count >= 0, "all_to_all: a block has ", count, " rows");
+    TESSERA_CHECK(count >= 0, "all_to_all: a block has {} rows", count);
     total += count;
   }
   TESSERA_CHECK(
       static_cast<int>(rows.size()) == ranks && tensor.dim() > 0 &&
           total == tensor.size(0),
-      "all_to_all: ",
+      "all_to_all: {} blocks of together {} rows, for {} ranks and a tensor of sizes {}",
       rows.size(),
-      " blocks of together ",
       total,
-      " rows, for ",
       ranks,
-      " ranks and a tensor of sizes ",
       tensor.sizes());
   const int64_t row = total == 0 ? 0 : bytes_in(tensor) / total;
   std::vector<ByteSpan> spans;
@@ -339,15 +326,11 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
   TESSERA_CHECK(
       output.scalar_type() == input.scalar_type() &&
           output_splits.empty() == input_splits.empty(),
-      "all_to_all from ",
+      "all_to_all from {} to {}, with {} and {} split sizes; both sides take the same type, and split sizes or none",
       input.scalar_type(),
-      " to ",
       output.scalar_type(),
-      ", with ",
       input_splits.size(),
-      " and ",
-      output_splits.size(),
-      " split sizes; both sides take the same type, and split sizes or none");
+      output_splits.size());
   const ShmPort& port = queue_->port();
   ShmExchange::Blocks blocks{
       row_spans(output, output_splits, getSize()),

@@ -36,9 +36,8 @@ ShmExchange::ShmExchange(
   static_assert(sizeof(Header) <= kShmLine);
   TESSERA_CHECK(
       row_bytes_ > kShmLine,
-      "all-to-all over shared memory has no room for ",
-      port.ranks,
-      " ranks; set TESSERA_TRANSPORT=gloo");
+      "all-to-all over shared memory has no room for {} ranks; set TESSERA_TRANSPORT=gloo",
+      port.ranks);
 }
 
 int64_t ShmExchange::always_direct(const ShmPort& port) {
@@ -90,13 +89,10 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     std::memcpy(&header, from, sizeof(header));
     TESSERA_CHECK(
         header.bytes == block.bytes(),
-        "the ranks disagree about an all-to-all: rank ",
+        "the ranks disagree about an all-to-all: rank {} sends {} bytes to rank {}, which takes {}",
         r,
-        " sends ",
         header.bytes,
-        " bytes to rank ",
         port.rank,
-        ", which takes ",
         block.bytes());
     if (direct()) {
       port.peers.read(

@@ -102,13 +102,10 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
     TESSERA_CHECK(
         theirs.operation == mine.operation && theirs.dtype == mine.dtype &&
             theirs.bytes == mine.bytes,
-        "the ranks are in different collectives: rank ",
+        "the ranks are in different collectives: rank {} in a {}, rank {} in a {}",
         port.rank,
-        " in a ",
         describe(mine),
-        ", rank ",
         r,
-        " in a ",
         describe(theirs));
   }
 }

@@ -47,11 +47,9 @@ class Meeting {
       while (region_.rank(r).state < state) {
         TESSERA_CHECK(
             std::chrono::steady_clock::now() < deadline_,
-            "rank ",
+            "rank {} did not come to the shared memory within {} s; it may have ended",
             r,
-            " did not come to the shared memory within ",
-            std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
-            " s; it may have ended");
+            std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
     }
@@ -106,10 +104,8 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
     const uint32_t theirs = region.rank(r).state;
     TESSERA_CHECK(
         theirs != kCannotWatch,
-        "rank ",
-        r,
-        " cannot watch the other ranks' processes (pidfd_open; Linux has it "
-        "since 5.3)");
+        "rank {} cannot watch the other ranks' processes (pidfd_open; Linux has it since 5.3)",
+        r);
     can_read_ = can_read_ && theirs == kCanRead;
   }
 }
@@ -129,9 +125,8 @@ void ShmPeers::read(int peer, uint64_t address, std::byte* to, int64_t bytes)
         static_cast<size_t>(bytes));
     TESSERA_CHECK(
         count > 0,
-        "rank ",
+        "rank {}'s memory can no longer be read: {}",
         peer,
-        "'s memory can no longer be read: ",
         count < 0 ? std::strerror(errno) : "end of its memory");
     address += static_cast<uint64_t>(count);
     to += count;

@@ -175,9 +175,8 @@ void ShmQueue::consume(Lock& lock) {
       // It may have released what was read in the meantime.
       TESSERA_CHECK(
           region_.rank(r).left == 0 || r == port_.rank,
-          "rank ",
-          r,
-          " has left the group");
+          "rank {} has left the group",
+          r);
     }
   } catch (const std::exception& error) {
     failure = error.what();
@@ -232,8 +231,10 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
     // What a peer has done before it was lost counts.
     if (lost &&
         (peer.published < awaited_turn || peer.consumed < awaited_turn)) {
-      fail_for_all(detail::concat(
-          "rank ", r, left ? " has left the group" : "'s process has ended"));
+      fail_for_all(formatted(
+          "rank {}{}",
+          r,
+          left ? " has left the group" : "'s process has ended"));
       return;
     }
   }

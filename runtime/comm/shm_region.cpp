@@ -82,9 +82,8 @@ ShmRegion::ShmRegion(UniqueFd file, int ranks)
       0);
   TESSERA_CHECK(
       base != MAP_FAILED,
-      "shared memory of ",
+      "shared memory of {} bytes cannot be mapped: {}",
       bytes,
-      " bytes cannot be mapped: ",
       std::strerror(errno));
   base_ = static_cast<std::byte*>(base);
   bytes_ = bytes;
@@ -105,14 +104,14 @@ ShmRegion::~ShmRegion() {
 
 ShmRegion ShmRegion::create(int ranks) {
   UniqueFd file(::memfd_create(kName, MFD_CLOEXEC));
-  TESSERA_CHECK(file.is_open(), "memfd_create failed: ", std::strerror(errno));
+  TESSERA_CHECK(
+      file.is_open(), "memfd_create failed: {}", std::strerror(errno));
   const int64_t bytes = region_bytes(ranks);
   const int full = ::posix_fallocate(file.get(), 0, bytes);
   TESSERA_CHECK(
       full == 0,
-      "there is no room for ",
+      "there is no room for {} bytes of shared memory: {}",
       bytes,
-      " bytes of shared memory: ",
       std::strerror(full));
   ShmRegion region(std::move(file), ranks);
   // Fresh pages are zero, which is what the counters start from.
@@ -130,22 +129,19 @@ ShmRegion ShmRegion::attach(const std::string& address, int ranks) {
       "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   TESSERA_CHECK(
       is_region(path, ranks),
-      path,
-      " is not the shared memory of rank 0; the ranks see different processes, "
-      "or may not look at each other");
+      "{} is not the shared memory of rank 0; the ranks see different processes, or may not look at each other",
+      path);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   TESSERA_CHECK(
       file.is_open(),
-      "the shared memory of another rank, ",
+      "the shared memory of another rank, {}, cannot be opened: {}",
       path,
-      ", cannot be opened: ",
       std::strerror(errno));
   ShmRegion region(std::move(file), ranks);
   TESSERA_CHECK(
       region.nonce() == nonce,
-      path,
-      " is not the shared memory that rank 0 has made; the ranks see different "
-      "processes");
+      "{} is not the shared memory that rank 0 has made; the ranks see different processes",
+      path);
   return region;
 }
 

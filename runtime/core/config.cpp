@@ -53,14 +53,13 @@ std::vector<typename Kind::Value> get_array(
   } else {
     TESSERA_CHECK(
         value->is_array(),
+        "{} is {}; expected {}",
         node.where(key),
-        " is ",
         found(*value),
-        "; expected ",
         expected);
     for (size_t i = 0; i < value->size(); ++i) {
       result.push_back(
-          convert((*value)[i], kind, detail::concat(node.where(key), ".", i)));
+          convert((*value)[i], kind, formatted("{}.{}", node.where(key), i)));
     }
   }
   node.resolved[std::string(key)] = result;
@@ -76,10 +75,9 @@ ConfigReader::ConfigReader(
     : node_(std::make_shared<Node>()) {
   TESSERA_CHECK(
       root.is_object(),
+      "{}: the configuration is {}; expected an object",
       source,
-      ": the configuration is ",
-      found(root),
-      "; expected an object");
+      found(root));
   auto document = std::make_shared<ConfigDocument>();
   document->root = std::move(root);
   document->source = std::move(source);
@@ -191,10 +189,9 @@ ConfigReader ConfigReader::get_object(std::string_view key) const {
   const json* value = node_->find(key);
   TESSERA_CHECK(
       value == nullptr || value->is_object(),
+      "{} is {}; expected an object",
       node_->where(key),
-      " is ",
-      found(*value),
-      "; expected an object");
+      found(*value));
   Node::Child& child = node_->child(key, false);
   if (child.nodes.empty()) {
     child.nodes.push_back(
@@ -208,21 +205,19 @@ std::vector<ConfigReader> ConfigReader::get_objects(
   const json* value = node_->find(key);
   TESSERA_CHECK(
       value == nullptr || value->is_array(),
+      "{} is {}; expected an array of objects",
       node_->where(key),
-      " is ",
-      found(*value),
-      "; expected an array of objects");
+      found(*value));
   Node::Child& child = node_->child(key, true);
   for (size_t i = child.nodes.size(); value != nullptr && i < value->size();
        ++i) {
-    const std::string element = detail::concat(key, ".", i);
+    const std::string element = formatted("{}.{}", key, i);
     const json& object = (*value)[i];
     TESSERA_CHECK(
         object.is_object(),
+        "{} is {}; expected an object",
         node_->where(element),
-        " is ",
-        found(object),
-        "; expected an object");
+        found(object));
     child.nodes.push_back(node_->nested(element, object));
   }
   std::vector<ConfigReader> readers;
@@ -235,10 +230,9 @@ std::vector<ConfigReader> ConfigReader::get_objects(
 void ConfigReader::fail(std::string_view key, std::string_view expected) const {
   const json* value = node_->find(key);
   TESSERA_FAIL(
+      "{} is {}; {}",
       node_->where(key),
-      " is ",
       value == nullptr ? "absent" : found(*value),
-      "; ",
       expected);
 }
 

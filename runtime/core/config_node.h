@@ -106,8 +106,8 @@ struct ConfigReader::Node {
     }
     const std::string nearest = nearest_name(key, unknown);
     TESSERA_FAIL(
+        "{} is missing; expected {}{}",
         where(key),
-        " is missing; expected ",
         expected,
         nearest.empty() ? "" : "; is it what '" + nearest + "' should be?");
   }
@@ -155,8 +155,8 @@ struct ConfigReader::Node {
     for (const auto& [key, value] : object->items()) {
       TESSERA_CHECK(
           is_known(key),
+          "{} is not a known key; {}",
           where(key),
-          " is not a known key; ",
           remedy_for(key, whole, foreign));
     }
     for (const Child& child : children) {

@@ -32,28 +32,24 @@ std::vector<std::string> split_path(
   for (const std::string& key : keys) {
     TESSERA_CHECK(
         !key.empty() && std::all_of(key.begin(), key.end(), is_key_character),
-        "override '",
+        "override '{}': '{}' is not a key; write key.path=value, each key of letters, digits, '_' and '-'",
         override_text,
-        "': '",
-        key,
-        "' is not a key; write key.path=value, each key of letters, digits, "
-        "'_' and '-'");
+        key);
   }
   return keys;
 }
 
 json parse_value(std::string_view text, std::string_view override_text) {
   if (json::accept(text)) {
-    return parse_json(text, detail::concat("override '", override_text, "'"));
+    return parse_json(text, formatted("override '{}'", override_text));
   }
   json value = std::string(text);
   try {
     static_cast<void>(value.dump());
   } catch (const json::exception&) {
     TESSERA_FAIL(
-        "override '",
-        override_text,
-        "': the value is not valid UTF-8; write it in UTF-8");
+        "override '{}': the value is not valid UTF-8; write it in UTF-8",
+        override_text);
   }
   return value;
 }
@@ -70,28 +66,20 @@ json& descend(
     const auto [stop, code] = std::from_chars(key.data(), end, index);
     TESSERA_CHECK(
         code == std::errc() && stop == end && index < value.size(),
-        "override '",
+        "override '{}': '{}' is not an index into {}, which has {} elements; use an index below that, or give the whole array",
         override_text,
-        "': '",
         key,
-        "' is not an index into ",
         so_far,
-        ", which has ",
-        value.size(),
-        " elements; use an index below that, or give the whole array");
+        value.size());
     return value[index];
   }
   TESSERA_CHECK(
       value.is_object() || value.is_null(),
-      "override '",
+      "override '{}': {} is {}, in which there is no '{}'; shorten the path",
       override_text,
-      "': ",
       so_far,
-      " is ",
       show_json(value),
-      ", in which there is no '",
-      key,
-      "'; shorten the path");
+      key);
   return value[key];
 }
 
@@ -101,9 +89,8 @@ std::string apply_override(json& root, std::string_view override_text) {
   const size_t equals = override_text.find('=');
   TESSERA_CHECK(
       equals != std::string_view::npos,
-      "override '",
-      override_text,
-      "' has no '='; write key.path=value");
+      "override '{}' has no '='; write key.path=value",
+      override_text);
   const auto keys = split_path(override_text.substr(0, equals), override_text);
   json value = parse_value(override_text.substr(equals + 1), override_text);
 

@@ -17,7 +17,7 @@ namespace tessera::detail {
 inline std::string found(const nlohmann::json& value) {
   const std::string text = show_json(value);
   if (value.is_string() || value.is_object() || value.is_array()) {
-    return detail::concat("the ", value.type_name(), " ", text);
+    return formatted("the {} {}", value.type_name(), text);
   }
   return text;
 }
@@ -26,10 +26,10 @@ inline std::string in_range(std::string_view what, const IntRange& range) {
   const bool has_min = range.min != IntRange{}.min;
   const bool has_max = range.max != IntRange{}.max;
   if (has_min && has_max) {
-    return detail::concat(what, " from ", range.min, " to ", range.max);
+    return formatted("{} from {} to {}", what, range.min, range.max);
   }
-  return has_min   ? detail::concat(what, " of at least ", range.min)
-         : has_max ? detail::concat(what, " of at most ", range.max)
+  return has_min   ? formatted("{} of at least {}", what, range.min)
+         : has_max ? formatted("{} of at most {}", what, range.max)
                    : std::string(what);
 }
 
@@ -37,11 +37,12 @@ inline std::string in_range(std::string_view what, const DoubleRange& range) {
   std::string text(what);
   const bool has_min = range.min != DoubleRange{}.min;
   if (has_min) {
-    text += detail::concat(
-        range.open_min ? " greater than " : " of at least ", range.min);
+    text += formatted(
+        "{}{}", range.open_min ? " greater than " : " of at least ", range.min);
   }
   if (range.max != DoubleRange{}.max) {
-    text += detail::concat(
+    text += formatted(
+        "{}{}{}",
         has_min ? " and" : "",
         range.open_max ? " less than " : " of at most ",
         range.max);
@@ -103,10 +104,9 @@ typename Kind::Value convert(
     const std::string& where) {
   TESSERA_CHECK(
       kind.accepts(value),
+      "{} is {}; expected {}",
       where,
-      " is ",
       found(value),
-      "; expected ",
       kind.expected);
   return value.get<typename Kind::Value>();
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one exception that Tessera throws for wrong input, wrong use and failed
-// operations, and the macro that throws it.
+// operations, and the macros that throw it.
 
-#include <sstream>
+#include "tessera/runtime/core/format.h"
+
 #include <stdexcept>
-#include <string>
 
 namespace tessera {
 
@@ -16,24 +16,14 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-namespace detail {
-
-template <typename... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
-
-} // namespace detail
-
 } // namespace tessera
 
-/// Throws tessera::Error with the concatenation of the given parts.
+/// Throws tessera::Error with formatted(format, arguments...), e.g.
+/// TESSERA_FAIL("'{}' has {} rows; expected {}", name, rows, expected).
 #define TESSERA_FAIL(...) \
-  throw ::tessera::Error(::tessera::detail::concat(__VA_ARGS__))
+  throw ::tessera::Error(::tessera::formatted(__VA_ARGS__))
 
-/// Throws tessera::Error with the given parts unless `condition` holds.
+/// TESSERA_FAIL(format, arguments...) unless `condition` holds.
 #define TESSERA_CHECK(condition, ...) \
   do {                                \
     if (!(condition)) [[unlikely]] {  \

@@ -25,7 +25,7 @@ std::string line_and_column(std::string_view text, size_t offset) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t line_start = before.rfind('\n') + 1; // npos + 1 is 0.
-  return detail::concat(line, ":", before.size() - line_start + 1);
+  return formatted("{}:{}", line, before.size() - line_start + 1);
 }
 
 // The library's message without its own idea of where the error is.
@@ -83,10 +83,9 @@ class Watcher {
   bool operator()(int depth, json::parse_event_t event, const json& parsed) {
     TESSERA_CHECK(
         depth <= kMaxDepth,
+        "{}values are nested more than {} deep; make the structure flatter",
         place(),
-        "values are nested more than ",
-        kMaxDepth,
-        " deep; make the structure flatter");
+        kMaxDepth);
     if (event == json::parse_event_t::object_start) {
       keys_.emplace_back();
     } else if (event == json::parse_event_t::object_end) {
@@ -94,10 +93,9 @@ class Watcher {
     } else if (event == json::parse_event_t::key) {
       TESSERA_CHECK(
           keys_.back().insert(parsed.get<std::string>()).second,
+          "{}the key {} stands twice in the same object; remove one of the two",
           place(),
-          "the key ",
-          show_json(parsed),
-          " stands twice in the same object; remove one of the two");
+          show_json(parsed));
       last_key_ = show_json(parsed);
     }
     return true;
@@ -111,8 +109,8 @@ class Watcher {
   // Of the last byte read, which ends the token in question.
   std::string place() const {
     const auto read = static_cast<size_t>(furthest_ - text_.data());
-    return detail::concat(
-        source_, ":", line_and_column(text_, read > 0 ? read - 1 : 0), ": ");
+    return formatted(
+        "{}:{}: ", source_, line_and_column(text_, read > 0 ? read - 1 : 0));
   }
 
  private:
@@ -130,10 +128,9 @@ json parse_json(std::string_view text, std::string_view source) {
   const size_t nul = text.find('\0');
   TESSERA_CHECK(
       nul == std::string_view::npos,
+      "{}:{}: this is not valid JSON: it holds a zero byte",
       source,
-      ":",
-      line_and_column(text, nul),
-      ": this is not valid JSON: it holds a zero byte");
+      line_and_column(text, nul));
   Watcher watcher(text, source);
   try {
     return json::parse(
@@ -146,16 +143,15 @@ json parse_json(std::string_view text, std::string_view source) {
     // `byte` counts the bytes read, the offending one included.
     const size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     TESSERA_FAIL(
+        "{}:{}: this is not valid JSON: {}{}",
         source,
-        ":",
         line_and_column(text, offset),
-        ": this is not valid JSON: ",
         reason(error.what()),
         watcher.behind());
   } catch (const json::exception& error) {
     TESSERA_FAIL(
+        "{}this is not usable JSON: {}{}",
         watcher.place(),
-        "this is not usable JSON: ",
         reason(error.what()),
         watcher.behind());
   }

@@ -2,7 +2,7 @@
 #pragma once
 // Rank-aware log lines on standard error.
 
-#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 
 #include <string_view>
 
@@ -17,20 +17,26 @@ void set_log_rank(int rank, int world_size);
 /// Writes one line in a single write, so that ranks do not interleave.
 void log_line(LogLevel level, std::string_view text);
 
-/// Logs on every rank.
-template <typename... Parts>
-void log_info(const Parts&... parts) {
-  log_line(LogLevel::kInfo, detail::concat(parts...));
+/// Log formatted(format, arguments...) on every rank.
+template <typename... Arguments>
+void log_info(
+    fmt::format_string<detail::Printable<Arguments>...> format,
+    const Arguments&... arguments) {
+  log_line(LogLevel::kInfo, formatted<Arguments...>(format, arguments...));
 }
 
-template <typename... Parts>
-void log_warning(const Parts&... parts) {
-  log_line(LogLevel::kWarning, detail::concat(parts...));
+template <typename... Arguments>
+void log_warning(
+    fmt::format_string<detail::Printable<Arguments>...> format,
+    const Arguments&... arguments) {
+  log_line(LogLevel::kWarning, formatted<Arguments...>(format, arguments...));
 }
 
-template <typename... Parts>
-void log_error(const Parts&... parts) {
-  log_line(LogLevel::kError, detail::concat(parts...));
+template <typename... Arguments>
+void log_error(
+    fmt::format_string<detail::Printable<Arguments>...> format,
+    const Arguments&... arguments) {
+  log_line(LogLevel::kError, formatted<Arguments...>(format, arguments...));
 }
 
 /// True on the rank that speaks for the job.

@@ -26,14 +26,13 @@ std::atomic<unsigned> temporary_counter{0};
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   TESSERA_CHECK(
       path_.has_filename(),
-      "cannot write '",
-      path_.string(),
-      "': it names no file; add a file name");
+      "cannot write '{}': it names no file; add a file name",
+      path_.string());
   // A leftover of a dead process with the same id, or a process of another
   // machine on a shared disk, may hold the name already.
   do {
     temporary_ = path_;
-    temporary_ += detail::concat(".tmp-", ::getpid(), "-", temporary_counter++);
+    temporary_ += formatted(".tmp-{}-{}", ::getpid(), temporary_counter++);
     fd_ = ::open(
         temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);
@@ -86,9 +85,8 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> data) {
 void AtomicFile::commit() {
   TESSERA_CHECK(
       fd_ >= 0,
-      "cannot commit '",
-      path_.string(),
-      "' a second time; write a new AtomicFile instead");
+      "cannot commit '{}' a second time; write a new AtomicFile instead",
+      path_.string());
   if (::fsync(fd_) != 0) {
     detail::fail_on("sync", temporary_, errno);
   }
@@ -123,9 +121,8 @@ std::string read_text_file(const fs::path& path) {
   }
   TESSERA_CHECK(
       S_ISREG(status.st_mode),
-      "cannot read '",
-      path.string(),
-      "': it is not a regular file; name a file, not a folder or device");
+      "cannot read '{}': it is not a regular file; name a file, not a folder or device",
+      path.string());
   std::string content(static_cast<size_t>(status.st_size), '\0');
   size_t filled = 0;
   while (filled < content.size()) {

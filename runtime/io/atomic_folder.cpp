@@ -20,7 +20,7 @@ namespace {
 
 fs::path hidden_beside(const fs::path& path, const char* ending) {
   return path.parent_path() /
-         detail::concat(".", path.filename().string(), ending);
+         formatted(".{}{}", path.filename().string(), ending);
 }
 
 void remove_tree(const fs::path& path) {

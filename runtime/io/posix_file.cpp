@@ -15,13 +15,10 @@ namespace fs = std::filesystem;
 
 void fail_on(const char* what, const fs::path& path, int code) {
   TESSERA_FAIL(
-      "cannot ",
+      "cannot {} '{}': {}; {}",
       what,
-      " '",
       path.string(),
-      "': ",
       errno_text(code),
-      "; ",
       errno_remedy(code));
 }
 

@@ -40,9 +40,8 @@ const Row& row_of(SafetensorsDtype dtype) {
     }
   }
   TESSERA_FAIL(
-      "SafetensorsDtype ",
-      static_cast<int>(dtype),
-      " does not exist; use one of its enumerators");
+      "SafetensorsDtype {} does not exist; use one of its enumerators",
+      static_cast<int>(dtype));
 }
 
 } // namespace

@@ -73,10 +73,9 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   }
   const std::string nearest = nearest_name(name, names);
   TESSERA_FAIL(
+      "{}: has no tensor '{}' among its {}{}",
       path_.string(),
-      ": has no tensor '",
       name,
-      "' among its ",
       entries_.size(),
       nearest.empty() ? "; check that this is the right file"
                       : "; the nearest name is '" + nearest + "'");
@@ -105,11 +104,9 @@ void SafetensorsFile::map_file() {
   }
   TESSERA_CHECK(
       code == 0,
-      "cannot open the safetensors file '",
+      "cannot open the safetensors file '{}': {}; {}",
       path_.string(),
-      "': ",
       detail::errno_text(code),
-      "; ",
       detail::errno_remedy(code));
 }
 
@@ -118,30 +115,25 @@ void SafetensorsFile::read_header() {
   const std::string where = path_.string() + ": ";
   TESSERA_CHECK(
       mapping_.size() >= kPrefix,
+      "{}is not a safetensors file: it has {} bytes, and the header's length alone takes {}{}",
       where,
-      "is not a safetensors file: it has ",
       mapping_.size(),
-      " bytes, and the header's length alone takes ",
       kPrefix,
       detail::kSafetensorsRemedy);
   const uint64_t header_bytes = little_endian(mapping_.first(kPrefix));
   TESSERA_CHECK(
       header_bytes <= detail::kSafetensorsMaxHeaderBytes,
+      "{}is not a safetensors file: its header would be {} bytes long, more than the {} that the format allows{}",
       where,
-      "is not a safetensors file: its header would be ",
       header_bytes,
-      " bytes long, more than the ",
       detail::kSafetensorsMaxHeaderBytes,
-      " that the format allows",
       detail::kSafetensorsRemedy);
   TESSERA_CHECK(
       header_bytes <= mapping_.size() - kPrefix,
+      "{}the header would be {} bytes long, but only {} bytes follow{}",
       where,
-      "the header would be ",
       header_bytes,
-      " bytes long, but only ",
       mapping_.size() - kPrefix,
-      " bytes follow",
       detail::kSafetensorsRemedy);
   const auto header = mapping_.subspan(kPrefix, header_bytes);
   const auto data = mapping_.subspan(kPrefix + header_bytes);

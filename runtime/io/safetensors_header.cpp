@@ -24,40 +24,34 @@ class EntryReader {
       const std::string& name,
       const json& fields,
       std::span<const std::byte> data)
-      : where_(concat(path.string(), ": tensor '", name, "': ")),
+      : where_(formatted("{}: tensor '{}': ", path.string(), name)),
         fields_(fields),
         data_(data) {}
 
   SafetensorsEntry read(const std::string& name) const {
     TESSERA_CHECK(
         fields_.is_object(),
+        "{}is described by {}, not by an object{}",
         where_,
-        "is described by ",
         show_json(fields_),
-        ", not by an object",
         kSafetensorsRemedy);
     SafetensorsEntry entry{name, dtype(), shape(), {}};
     const auto [begin, end] = offsets();
     const auto bytes = safetensors_bytes(entry.dtype, entry.shape);
     TESSERA_CHECK(
         bytes.has_value(),
+        "{}shape {} has more bytes than 64 bits can count{}",
         where_,
-        "shape ",
         show_json(fields_.at("shape")),
-        " has more bytes than 64 bits can count",
         kSafetensorsRemedy);
     TESSERA_CHECK(
         *bytes == end - begin,
+        "{}shape {} of {} needs {} bytes, but data_offsets {} hold {}{}",
         where_,
-        "shape ",
         show_json(fields_.at("shape")),
-        " of ",
         name_of(entry.dtype),
-        " needs ",
         *bytes,
-        " bytes, but data_offsets ",
         show_json(fields_.at("data_offsets")),
-        " hold ",
         end - begin,
         kSafetensorsRemedy);
     entry.data = data_.subspan(begin, end - begin);
@@ -69,10 +63,9 @@ class EntryReader {
     const auto found = fields_.find(key);
     TESSERA_CHECK(
         found != fields_.end(),
+        "{}has no '{}'{}",
         where_,
-        "has no '",
         key,
-        "'",
         kSafetensorsRemedy);
     return *found;
   }
@@ -81,19 +74,16 @@ class EntryReader {
     const json& value = field("dtype");
     TESSERA_CHECK(
         value.is_string(),
+        "{}dtype is {}, not a string{}",
         where_,
-        "dtype is ",
         show_json(value),
-        ", not a string",
         kSafetensorsRemedy);
     const auto dtype = safetensors_dtype(value.get_ref<const std::string&>());
     TESSERA_CHECK(
         dtype.has_value(),
+        "{}dtype {} is not supported; convert the tensor to a supported one, such as F32, BF16, F16 or I64",
         where_,
-        "dtype ",
-        show_json(value),
-        " is not supported; convert the tensor to a supported one, such as "
-        "F32, BF16, F16 or I64");
+        show_json(value));
     return *dtype;
   }
 
@@ -101,22 +91,19 @@ class EntryReader {
     const json& value = field("shape");
     TESSERA_CHECK(
         value.is_array(),
+        "{}shape is {}, not an array{}",
         where_,
-        "shape is ",
         show_json(value),
-        ", not an array",
         kSafetensorsRemedy);
     std::vector<int64_t> shape;
     shape.reserve(value.size());
     for (const json& size : value) {
       TESSERA_CHECK(
           size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX,
+          "{}shape {} holds {}, which is not a size{}",
           where_,
-          "shape ",
           show_json(value),
-          " holds ",
           show_json(size),
-          ", which is not a size",
           kSafetensorsRemedy);
       shape.push_back(size.get<int64_t>());
     }
@@ -128,28 +115,24 @@ class EntryReader {
     TESSERA_CHECK(
         value.is_array() && value.size() == 2 &&
             value[0].is_number_unsigned() && value[1].is_number_unsigned(),
+        "{}data_offsets are {}, not a pair of non-negative integers{}",
         where_,
-        "data_offsets are ",
         show_json(value),
-        ", not a pair of non-negative integers",
         kSafetensorsRemedy);
     const auto begin = value[0].get<uint64_t>();
     const auto end = value[1].get<uint64_t>();
     TESSERA_CHECK(
         begin <= end,
+        "{}data_offsets {} run backwards{}",
         where_,
-        "data_offsets ",
         show_json(value),
-        " run backwards",
         kSafetensorsRemedy);
     TESSERA_CHECK(
         end <= data_.size(),
+        "{}data_offsets {} end behind the file's {} bytes of data{}",
         where_,
-        "data_offsets ",
         show_json(value),
-        " end behind the file's ",
         data_.size(),
-        " bytes of data",
         kSafetensorsRemedy);
     return {begin, end};
   }
@@ -168,10 +151,9 @@ SafetensorsHeader parse_safetensors_header(
   const std::string where = path.string() + ": ";
   TESSERA_CHECK(
       text.starts_with('{'),
+      "{}the header starts with {} and not with '{{', so this is not a safetensors file{}",
       where,
-      "the header starts with ",
       show_json(std::string(text.substr(0, 1))),
-      " and not with '{', so this is not a safetensors file",
       kSafetensorsRemedy);
   const json fields = parse_json(text, where + "header");
 
@@ -183,20 +165,17 @@ SafetensorsHeader parse_safetensors_header(
     }
     TESSERA_CHECK(
         value.is_object(),
+        "{}__metadata__ is {}, not an object{}",
         where,
-        "__metadata__ is ",
         show_json(value),
-        ", not an object",
         kSafetensorsRemedy);
     for (const auto& [key, text_value] : value.items()) {
       TESSERA_CHECK(
           text_value.is_string(),
+          "{}__metadata__ '{}' is {}, not a string{}",
           where,
-          "__metadata__ '",
           key,
-          "' is ",
           show_json(text_value),
-          ", not a string",
           kSafetensorsRemedy);
       header.metadata[key] = text_value.get<std::string>();
     }
@@ -215,12 +194,10 @@ SafetensorsHeader parse_safetensors_header(
     const auto begin = static_cast<size_t>(entry.data.data() - data.data());
     TESSERA_CHECK(
         begin == expected,
+        "{}tensor '{}': starts at byte {} of the data, where {}{}{}",
         where,
-        "tensor '",
         entry.name,
-        "': starts at byte ",
         begin,
-        " of the data, where ",
         begin < expected ? "the tensor before it ends at "
                          : "nothing fills the bytes from ",
         expected,
@@ -229,10 +206,9 @@ SafetensorsHeader parse_safetensors_header(
   }
   TESSERA_CHECK(
       expected == data.size(),
+      "{}the tensors end at byte {} of the data, but the file has {}{}",
       where,
-      "the tensors end at byte ",
       expected,
-      " of the data, but the file has ",
       data.size(),
       kSafetensorsRemedy);
   return header;

@@ -47,25 +47,24 @@ SafetensorsWriter::SafetensorsWriter(
   uint64_t end = 0;
   for (const SafetensorsSpec& spec : specs) {
     const std::string where =
-        detail::concat(path.string(), ": tensor '", spec.name, "': ");
+        formatted("{}: tensor '{}': ", path.string(), spec.name);
     TESSERA_CHECK(
         spec.name != detail::kSafetensorsMetadataKey,
-        where,
-        "the format keeps this name for itself; rename the tensor");
+        "{}the format keeps this name for itself; rename the tensor",
+        where);
     for (const int64_t size : spec.shape) {
       TESSERA_CHECK(
-          size >= 0, where, "a size is ", size, "; sizes are not negative");
+          size >= 0, "{}a size is {}; sizes are not negative", where, size);
     }
     const auto bytes = detail::safetensors_bytes(spec.dtype, spec.shape);
     TESSERA_CHECK(
         bytes.has_value() && *bytes <= INT64_MAX - end,
-        where,
-        "the file would have more bytes than 64 bits can count; check the "
-        "shape");
+        "{}the file would have more bytes than 64 bits can count; check the shape",
+        where);
     const bool is_new =
         slots_.emplace(spec.name, Slot{.offset = end, .bytes = *bytes}).second;
     TESSERA_CHECK(
-        is_new, where, "is given twice; give each tensor its own name");
+        is_new, "{}is given twice; give each tensor its own name", where);
     header[spec.name] = {
         {"dtype", name_of(spec.dtype)},
         {"shape", spec.shape},
@@ -78,20 +77,17 @@ SafetensorsWriter::SafetensorsWriter(
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
     TESSERA_FAIL(
-        path.string(),
-        ": a tensor name or metadata text is not valid UTF-8, which JSON "
-        "requires; rename it");
+        "{}: a tensor name or metadata text is not valid UTF-8, which JSON requires; rename it",
+        path.string());
   }
   // Spaces bring the data to a multiple of eight bytes.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   TESSERA_CHECK(
       text.size() <= detail::kSafetensorsMaxHeaderBytes,
+      "{}: the header would be {} bytes long, more than the {} that the format allows; divide the tensors over several files",
       path.string(),
-      ": the header would be ",
       text.size(),
-      " bytes long, more than the ",
-      detail::kSafetensorsMaxHeaderBytes,
-      " that the format allows; divide the tensors over several files");
+      detail::kSafetensorsMaxHeaderBytes);
   const uint64_t data_begin = detail::kSafetensorsPrefixBytes + text.size();
   for (auto& [name, slot] : slots_) {
     slot.offset += data_begin;
@@ -108,26 +104,22 @@ void SafetensorsWriter::write(
   const auto found = slots_.find(name);
   TESSERA_CHECK(
       found != slots_.end(),
+      "{}: tensor '{}' was not announced; name it when creating the writer",
       file_.path().string(),
-      ": tensor '",
-      name,
-      "' was not announced; name it when creating the writer");
+      name);
   Slot& slot = found->second;
   TESSERA_CHECK(
       data.size() == slot.bytes,
+      "{}: tensor '{}' got {} bytes; its dtype and shape need {}",
       file_.path().string(),
-      ": tensor '",
       name,
-      "' got ",
       data.size(),
-      " bytes; its dtype and shape need ",
       slot.bytes);
   TESSERA_CHECK(
       !slot.written,
+      "{}: tensor '{}' is written twice; write each tensor once",
       file_.path().string(),
-      ": tensor '",
-      name,
-      "' is written twice; write each tensor once");
+      name);
   file_.write_at(slot.offset, data);
   slot.written = true;
 }
@@ -136,10 +128,9 @@ void SafetensorsWriter::commit() {
   for (const auto& [name, slot] : slots_) {
     TESSERA_CHECK(
         slot.written || slot.bytes == 0,
+        "{}: tensor '{}' was never written; write it before commit()",
         file_.path().string(),
-        ": tensor '",
-        name,
-        "' was never written; write it before commit()");
+        name);
   }
   file_.commit();
 }

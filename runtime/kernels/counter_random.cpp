@@ -169,17 +169,15 @@ void fill(
     const char* function) {
   TESSERA_CHECK(
       slice.defined() && slice.is_contiguous() && slice.is_floating_point(),
+      "{}: the slice is {}{}; it must be a contiguous floating-point tensor.",
       function,
-      ": the slice is ",
       slice.defined() ? slice.toString() : "undefined",
-      slice.defined() && !slice.is_contiguous() ? ", not contiguous" : "",
-      "; it must be a contiguous floating-point tensor.");
+      slice.defined() && !slice.is_contiguous() ? ", not contiguous" : "");
   TESSERA_CHECK(
       first >= 0,
+      "{}: the first element is {}; it must be at least 0.",
       function,
-      ": the first element is ",
-      first,
-      "; it must be at least 0.");
+      first);
   if (!slice.is_cpu()) {
     constexpr int64_t kPart = int64_t{1} << 22;
     const at::Tensor flat = slice.view({-1});

@@ -63,13 +63,10 @@ int number_in_environment(const char* name, int otherwise, int least) {
   const auto [rest, error] = std::from_chars(text, end, value);
   TESSERA_CHECK(
       error == std::errc() && rest == end && value >= least,
-      "update threads: the environment variable ",
+      "update threads: the environment variable {} is '{}'; it must be a whole number of at least {}.",
       name,
-      " is '",
       text,
-      "'; it must be a whole number of at least ",
-      least,
-      ".");
+      least);
   return value;
 }
 
@@ -156,9 +153,8 @@ int allowed_by_control_group() {
 CpuPlacement::CpuPlacement(int threads) : threads_(threads) {
   TESSERA_CHECK(
       threads >= 1,
-      "update threads: their number is ",
-      threads,
-      "; it must be at least 1.");
+      "update threads: their number is {}; it must be at least 1.",
+      threads);
 }
 
 CpuPlacement::CpuPlacement(std::vector<int> cpus)
@@ -179,11 +175,9 @@ void CpuPlacement::bind_calling_thread(int index) const {
     const int error = errno;
     std::call_once(once, [&] {
       log_warning(
-          "update threads: binding to core ",
+          "update threads: binding to core {} was refused ({}); they run unbound, which may be slower.",
           cpu,
-          " was refused (",
-          std::strerror(error),
-          "); they run unbound, which may be slower.");
+          std::strerror(error));
     });
   }
 }

@@ -20,8 +20,7 @@ void register_update_cuda(const UpdateCudaFunctions& functions) {
 const UpdateCudaFunctions& update_cuda_functions() {
   TESSERA_CHECK(
       std::get<0>(update_functions) != nullptr,
-      "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be "
-      "updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
+      "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
   return update_functions;
 }
 
@@ -35,9 +34,7 @@ void pack_cuda(
     double factor) {
   TESSERA_CHECK(
       pack_function != nullptr,
-      "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA "
-      "parameters cannot be collected; build with -DTESSERA_CUDA=ON and call "
-      "tessera::init() first");
+      "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA parameters cannot be collected; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   pack_function(shards, target_type, factor);
 }
 

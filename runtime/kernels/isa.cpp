@@ -34,9 +34,8 @@ Isa best_isa() {
 void check_isa(Isa isa) {
   TESSERA_CHECK(
       isa_available(isa),
-      "CPU kernels: instruction set ",
-      static_cast<int>(isa),
-      " is not available on this processor; use best_isa()");
+      "CPU kernels: instruction set {} is not available on this processor; use best_isa()",
+      static_cast<int>(isa));
 }
 
 } // namespace tessera

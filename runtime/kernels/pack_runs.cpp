@@ -68,22 +68,16 @@ void check(const PackRun& run, const PackRun& first) {
   TESSERA_CHECK(
       run.target.scalar_type() == first.target.scalar_type() &&
           run.target.device() == first.target.device(),
-      "pack_runs_: one target is ",
+      "pack_runs_: one target is {} on {}, another {} on {}; they must be alike.",
       first.target.toString(),
-      " on ",
       first.target.device(),
-      ", another ",
       run.target.toString(),
-      " on ",
-      run.target.device(),
-      "; they must be alike.");
+      run.target.device());
   TESSERA_CHECK(
       !run.source.defined() || run.source.sizes() == run.target.sizes(),
-      "pack_runs_: a source of shape ",
+      "pack_runs_: a source of shape {} does not fit its target of shape {}.",
       run.source.defined() ? run.source.sizes() : c10::IntArrayRef{},
-      " does not fit its target of shape ",
-      run.target.sizes(),
-      ".");
+      run.target.sizes());
 }
 
 } // namespace

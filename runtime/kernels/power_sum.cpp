@@ -155,13 +155,10 @@ void check(const at::Tensor& values, double p) {
            values.scalar_type() == at::kFloat ||
            values.scalar_type() == at::kBFloat16 ||
            values.scalar_type() == at::kHalf),
-      "power_sum: the values are ",
+      "power_sum: the values are {} of shape {}; they must be flat and contiguous, of type Double, Float, BFloat16 or Half.",
       values.toString(),
-      " of shape ",
-      values.sizes(),
-      "; they must be flat and contiguous, of type Double, Float, BFloat16 or "
-      "Half.");
-  TESSERA_CHECK(p > 0, "power_sum: p is ", p, "; it must be above 0.");
+      values.sizes());
+  TESSERA_CHECK(p > 0, "power_sum: p is {}; it must be above 0.", p);
 }
 
 } // namespace

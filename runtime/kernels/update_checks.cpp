@@ -10,75 +10,63 @@ namespace tessera::detail {
 void UpdateChecks::in_unit_interval(const char* name, double beta) const {
   TESSERA_CHECK(
       beta >= 0 && beta < 1,
+      "{}: {} is {}, but must be in [0, 1)",
       op_,
-      ": ",
       name,
-      " is ",
-      beta,
-      ", but must be in [0, 1)");
+      beta);
 }
 
 void UpdateChecks::not_negative(const char* name, double value) const {
   TESSERA_CHECK(
       value >= 0 && std::isfinite(value),
+      "{}: {} is {}, but must be finite and not negative",
       op_,
-      ": ",
       name,
-      " is ",
-      value,
-      ", but must be finite and not negative");
+      value);
 }
 
 void UpdateChecks::counts_from_one(int64_t step) const {
-  TESSERA_CHECK(step >= 1, op_, ": step is ", step, ", but steps count from 1");
+  TESSERA_CHECK(step >= 1, "{}: step is {}, but steps count from 1", op_, step);
 }
 
 void UpdateChecks::master(const at::Tensor& master) const {
   like_master("master", master, master);
   TESSERA_CHECK(
       master.is_cpu() || master.is_cuda(),
+      "{}: master is on {}, but must be on the CPU or a CUDA device",
       op_,
-      ": master is on ",
-      master.device(),
-      ", but must be on the CPU or a CUDA device");
+      master.device());
   TESSERA_CHECK(
       master.scalar_type() == at::kFloat || master.scalar_type() == at::kDouble,
+      "{}: master is {}, but must be Float or Double: low precision is for low_precision",
       op_,
-      ": master is ",
-      master.scalar_type(),
-      ", but must be Float or Double: low precision is for low_precision");
+      master.scalar_type());
 }
 
 void UpdateChecks::like_master(
     const char* name,
     const at::Tensor& tensor,
     const at::Tensor& master) const {
-  TESSERA_CHECK(tensor.defined(), op_, ": ", name, " is undefined");
+  TESSERA_CHECK(tensor.defined(), "{}: {} is undefined", op_, name);
   TESSERA_CHECK(
       tensor.dim() == 1 && tensor.numel() == master.numel(),
+      "{}: {} has shape {}, but all tensors must be flat, of master's numel ({})",
       op_,
-      ": ",
       name,
-      " has shape ",
       tensor.sizes(),
-      ", but all tensors must be flat, of master's numel (",
-      master.numel(),
-      ")");
+      master.numel());
   TESSERA_CHECK(
       tensor.device() == master.device(),
+      "{}: {} is on {}, but master is on {}",
       op_,
-      ": ",
       name,
-      " is on ",
       tensor.device(),
-      ", but master is on ",
       master.device());
   TESSERA_CHECK(
       tensor.layout() == at::kStrided && tensor.is_contiguous(),
+      "{}: {} is not contiguous; pass a dense, contiguous view of the shard",
       op_,
-      ": ",
-      name,
-      " is not contiguous; pass a dense, contiguous view of the shard");
+      name);
 }
 
 void UpdateChecks::same_dtype(
@@ -87,12 +75,10 @@ void UpdateChecks::same_dtype(
     const at::Tensor& master) const {
   TESSERA_CHECK(
       tensor.scalar_type() == master.scalar_type(),
+      "{}: {} is {}, but master is {}",
       op_,
-      ": ",
       name,
-      " is ",
       tensor.scalar_type(),
-      ", but master is ",
       master.scalar_type());
 }
 
@@ -106,12 +92,10 @@ LowPrecision UpdateChecks::format_of(const char* name, const at::Tensor& tensor)
   }
   TESSERA_CHECK(
       tensor.scalar_type() == at::kHalf,
+      "{}: {} is {}, but must be BFloat16 or Half",
       op_,
-      ": ",
       name,
-      " is ",
-      tensor.scalar_type(),
-      ", but must be BFloat16 or Half");
+      tensor.scalar_type());
   return LowPrecision::kFloat16;
 }
 
@@ -156,14 +140,11 @@ void UpdateChecks::like_moment(
     const at::Tensor& moment) const {
   TESSERA_CHECK(
       moment_sq.scalar_type() == moment.scalar_type(),
+      "{}: {} is {}, but exp_avg is {}; moments have one dtype",
       op_,
-      ": ",
       name,
-      " is ",
       moment_sq.scalar_type(),
-      ", but exp_avg is ",
-      moment.scalar_type(),
-      "; moments have one dtype");
+      moment.scalar_type());
 }
 
 void check_tensors(
@@ -194,9 +175,8 @@ void UpdateChecks::can_round(
   TESSERA_CHECK(
       !rounding.enabled ||
           format_of("low_precision", low_precision) != LowPrecision::kFloat16,
-      op_,
-      ": low_precision is Half, which stochastic rounding does not write; use "
-      "BFloat16 or round to nearest");
+      "{}: low_precision is Half, which stochastic rounding does not write; use BFloat16 or round to nearest",
+      op_);
 }
 
 } // namespace tessera::detail

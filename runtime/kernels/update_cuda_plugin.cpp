@@ -18,10 +18,9 @@ void check(
     const char* op = "optimizer update") {
   TESSERA_CHECK(
       error == cudaSuccess,
+      "{}: the CUDA kernel for {} runs did not start: {}",
       op,
-      ": the CUDA kernel for ",
       runs,
-      " runs did not start: ",
       cudaGetErrorString(error));
 }
 

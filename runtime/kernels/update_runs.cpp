@@ -84,11 +84,9 @@ std::vector<Shard> shards_of(
     check.same_dtype("a run", run.tensors.master, first);
     TESSERA_CHECK(
         run.tensors.master.device() == first.device(),
-        "optimizer update: runs on ",
+        "optimizer update: runs on {} and on {} in one call",
         run.tensors.master.device(),
-        " and on ",
-        first.device(),
-        " in one call");
+        first.device());
     shards.push_back(detail::make_shard<Shard>(
         check, run.tensors, run.step, moments_of(run.step)));
   }
@@ -153,15 +151,11 @@ void check_before(const UpdateTensors& tensors, const UpdateTensors& before) {
             (into.is_cpu() && from.is_cpu() && from.is_contiguous() &&
              into.sizes() == from.sizes() &&
              into.scalar_type() == from.scalar_type()),
-        "optimizer update: a run of ",
+        "optimizer update: a run of {} of shape {} cannot begin from {} of shape {}; both must be alike, on the CPU.",
         into.toString(),
-        " of shape ",
         into.sizes(),
-        " cannot begin from ",
         from.toString(),
-        " of shape ",
-        from.sizes(),
-        "; both must be alike, on the CPU.");
+        from.sizes());
   };
   check(tensors.master, before.master);
   check(tensors.moment, before.moment);
@@ -198,12 +192,10 @@ bool run_all(
     std::span<const UpdateTensors> before) {
   TESSERA_CHECK(
       before.empty() || before.size() == runs.size(),
+      "{}: {} places to begin from for {} runs",
       op,
-      ": ",
       before.size(),
-      " places to begin from for ",
-      runs.size(),
-      " runs");
+      runs.size());
   for (size_t i = 0; i < before.size(); ++i) {
     check_before(runs[i].tensors, before[i]);
   }

@@ -24,7 +24,7 @@ BlameSocket::BlameSocket()
   TESSERA_CHECK(
       fd_.is_open() && ::bind(fd_.get(), plain, sizeof(sa_family_t)) == 0 &&
           ::getsockname(fd_.get(), plain, &bytes) == 0,
-      "cannot open a socket to the ranks: ",
+      "cannot open a socket to the ranks: {}",
       std::strerror(errno));
   constexpr size_t kNameBegin = offsetof(sockaddr_un, sun_path) + 1;
   name_.assign(address.sun_path + 1, bytes - kNameBegin);

@@ -25,17 +25,15 @@ void open_missing_standard_streams() {
 int launch(const LaunchOptions& options) {
   TESSERA_CHECK(
       options.nproc >= 1,
-      "nproc is ",
-      options.nproc,
-      "; give the number of ranks to start, 1 or more");
+      "nproc is {}; give the number of ranks to start, 1 or more",
+      options.nproc);
   TESSERA_CHECK(
       !options.command.empty() && !options.command.front().empty(),
       "there is no program to launch; name one");
   TESSERA_CHECK(
       options.grace.count() >= 0,
-      "grace is ",
-      options.grace.count(),
-      " ms; give 0 or more");
+      "grace is {} ms; give 0 or more",
+      options.grace.count());
   open_missing_standard_streams();
   RankJob job(options);
   return job.run();

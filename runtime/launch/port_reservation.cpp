@@ -15,11 +15,10 @@ PortReservation::PortReservation(int port)
     : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   TESSERA_CHECK(
       port >= 0 && port <= 65535,
-      "port is ",
-      port,
-      "; give a TCP port from 1 to 65535, or 0 for any free one");
+      "port is {}; give a TCP port from 1 to 65535, or 0 for any free one",
+      port);
   TESSERA_CHECK(
-      socket_.is_open(), "cannot open a TCP socket: ", std::strerror(errno));
+      socket_.is_open(), "cannot open a TCP socket: {}", std::strerror(errno));
   const int reuse = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
   sockaddr_in address{};
@@ -30,14 +29,12 @@ PortReservation::PortReservation(int port)
   socklen_t length = sizeof(address);
   TESSERA_CHECK(
       ::bind(socket_.get(), generic, length) == 0,
-      "cannot use port ",
+      "cannot use port {} for the ranks to meet: {}; choose another one, or 0 for any free one",
       port,
-      " for the ranks to meet: ",
-      std::strerror(errno),
-      "; choose another one, or 0 for any free one");
+      std::strerror(errno));
   TESSERA_CHECK(
       ::getsockname(socket_.get(), generic, &length) == 0,
-      "cannot read the port that was chosen: ",
+      "cannot read the port that was chosen: {}",
       std::strerror(errno));
   port_ = ntohs(address.sin_port);
 }

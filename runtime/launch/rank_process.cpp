@@ -24,7 +24,7 @@ Pipe make_pipe() {
   int ends[2];
   TESSERA_CHECK(
       ::pipe2(ends, O_CLOEXEC) == 0,
-      "cannot open a pipe to a rank: ",
+      "cannot open a pipe to a rank: {}",
       std::strerror(errno));
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
@@ -104,7 +104,7 @@ RankProcess::RankProcess(
       &mask};
 
   pid_ = ::fork();
-  TESSERA_CHECK(pid_ >= 0, "cannot start a process: ", std::strerror(errno));
+  TESSERA_CHECK(pid_ >= 0, "cannot start a process: {}", std::strerror(errno));
   if (pid_ == 0) {
     become_rank(setup);
     const int error = errno;

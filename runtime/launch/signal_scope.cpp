@@ -33,7 +33,7 @@ SignalScope::SignalScope() {
   }
   fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
   TESSERA_CHECK(
-      fd_.is_open(), "cannot watch for signals: ", std::strerror(errno));
+      fd_.is_open(), "cannot watch for signals: {}", std::strerror(errno));
 
   // With SIGCHLD ignored, exit statuses would be thrown away.
   struct sigaction default_action {};

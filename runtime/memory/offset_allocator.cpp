@@ -43,7 +43,7 @@ std::optional<int64_t> OffsetAllocator::allocate(int64_t bytes, End end) {
 void OffsetAllocator::release(int64_t offset) {
   TESSERA_CHECK(
       used_.erase(offset) == 1,
-      "OffsetAllocator: no range begins at byte ",
+      "OffsetAllocator: no range begins at byte {}",
       offset);
 }
 

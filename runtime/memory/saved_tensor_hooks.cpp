@@ -73,22 +73,17 @@ class Hooks final : public autograd::SavedVariableHooks {
   at::Tensor call_unpack_hook() override {
     TESSERA_CHECK(
         version_.current_version() == saved_version_,
-        "one of the variables needed for gradient computation has been "
-        "modified by an inplace operation: a saved tensor of type ",
+        "one of the variables needed for gradient computation has been modified by an inplace operation: a saved tensor of type {} is at version {}; it was saved at version {}. Use the operator that returns a new tensor, or clone the tensor before it is changed.",
         saved_type(),
-        " is at version ",
         version_.current_version(),
-        "; it was saved at version ",
-        saved_version_,
-        ". Use the operator that returns a new tensor, or clone the tensor "
-        "before it is changed.");
+        saved_version_);
     return saved_->give();
   }
 
  private:
   std::string saved_type() {
     const at::Tensor tensor = saved_->give();
-    return detail::concat(tensor.toString(), " and shape ", tensor.sizes());
+    return formatted("{} and shape {}", tensor.toString(), tensor.sizes());
   }
 
   std::shared_ptr<ActivationSink> sink_; ///< until the tensor is there

@@ -13,10 +13,7 @@ SlotArena::SlotArena(
 
 void SlotArena::resize(int64_t capacity_bytes) {
   TESSERA_CHECK(
-      live_slots_ == 0,
-      "SlotArena: resize with ",
-      live_slots_,
-      " slots in use");
+      live_slots_ == 0, "SlotArena: resize with {} slots in use", live_slots_);
   // The old buffer goes first, so that both never exist at the same time. Its
   // memory serves the current stream next, which nobody tells to wait.
   marks_.marks_of(0, this->capacity_bytes()).block_current(device_);

@@ -13,18 +13,13 @@ void check_length(
     const Communicator& group) {
   TESSERA_CHECK(
       tensor.size(dim) == expected,
+      "{}: dimension {} of a tensor of sizes {} should have {} elements on rank {} of the group '{}'.",
       function,
-      ": dimension ",
       dim,
-      " of a tensor of sizes ",
       tensor.sizes(),
-      " should have ",
       expected,
-      " elements on rank ",
       group.rank(),
-      " of the group '",
-      group.name(),
-      "'.");
+      group.name());
 }
 
 void check_divides(
@@ -35,16 +30,12 @@ void check_divides(
   const int64_t length = tensor.size(dim);
   TESSERA_CHECK(
       length > 0 && length % group.size() == 0,
+      "{}: dimension {} of a tensor of sizes {} is not divided by the {} ranks of the group '{}'. Under sequence parallelism, pad sequences to a multiple of them.",
       function,
-      ": dimension ",
       dim,
-      " of a tensor of sizes ",
       tensor.sizes(),
-      " is not divided by the ",
       group.size(),
-      " ranks of the group '",
-      group.name(),
-      "'. Under sequence parallelism, pad sequences to a multiple of them.");
+      group.name());
 }
 
 } // namespace tessera

@@ -18,14 +18,12 @@ std::vector<ContextSegment> context_segments(
   const int64_t parts = zigzag ? 2 * ranks : ranks;
   TESSERA_CHECK(
       length > 0 && length % parts == 0,
-      "a sequence of ",
+      "a sequence of {} tokens cannot be divided into the {}{}{} ranks takes; pad it to a multiple of them.",
       length,
-      " tokens cannot be divided into the ",
       parts,
       zigzag ? " parts that zigzag context parallelism over "
              : " parts of context parallelism over ",
-      ranks,
-      " ranks takes; pad it to a multiple of them.");
+      ranks);
   const int64_t part = length / parts;
   if (!zigzag) {
     return {{rank * part, 0, part}};

@@ -15,10 +15,8 @@ void check(const ContextParallel& how) {
       how.kind != ContextKind::kRing ||
           (how.ring != nullptr && how.ring->size() == how.group->size() &&
            how.ring->index() == how.group->rank()),
-      "ContextParallel: ring attention needs the channels of the ",
-      how.group->size(),
-      " ranks of its group, in their order; make RingChannels of the mesh's "
-      "ranks of ParallelGroup::kContext.");
+      "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; make RingChannels of the mesh's ranks of ParallelGroup::kContext.",
+      how.group->size());
 }
 
 at::Tensor own_context_part(

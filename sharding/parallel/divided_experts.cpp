@@ -86,12 +86,9 @@ void check_experts_apart(
       std::find_if_not(parameters.begin(), parameters.end(), is_expert);
   TESSERA_CHECK(
       of_expert == parameters.end() || other == parameters.end(),
-      "wrap: '",
+      "wrap: '{}' is of an expert that other ranks do not have, and '{}' is not; an engine divides all its parameters over the same ranks. Use ExpertEngines in place of wrap().",
       of_expert->name(),
-      "' is of an expert that other ranks do not have, and '",
-      other->name(),
-      "' is not; an engine divides all its parameters over the same ranks. "
-      "Use ExpertEngines in place of wrap().");
+      other->name());
 }
 
 void average_gradients(

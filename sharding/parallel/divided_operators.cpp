@@ -55,13 +55,11 @@ const DividedParameter* weight_of_product(
   const DividedParameter* left = divided_parameter(x);
   TESSERA_CHECK(
       fits && !is_left,
+      "{}: {} that is divided by a tensor plan is used in another way than x W^T, which it is divided for. Leave its layer out of the plan.",
       operation,
-      ": ",
       tag != nullptr    ? "'" + tag->what->name + "'"
       : left != nullptr ? "'" + left->name + "'"
-                        : "a weight",
-      " that is divided by a tensor plan is used in another way than x W^T, "
-      "which it is divided for. Leave its layer out of the plan.");
+                        : "a weight");
   return &*tag->what;
 }
 
@@ -75,19 +73,13 @@ at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
   }
   TESSERA_CHECK(
       found == split.size(),
-      "'",
+      "'{}' is divided as kRow and takes the {} of {} features that rank {} of '{}' has, or all of them; its input has sizes {}. Divide the layers before it as kColumn, with the same unit.",
       what.name,
-      "' is divided as kRow and takes the ",
       split.length(group.rank()),
-      " of ",
       split.size(),
-      " features that rank ",
       group.rank(),
-      " of '",
       group.name(),
-      "' has, or all of them; its input has sizes ",
-      x.sizes(),
-      ". Divide the layers before it as kColumn, with the same unit.");
+      x.sizes());
   return take_part(x, -1, split, group);
 }
 
@@ -177,11 +169,8 @@ at::Tensor embedding(
   const DividedParameter* what = divided_parameter(weight);
   TESSERA_CHECK(
       what != nullptr && what->part.dim == 0 && !scale_grad_by_freq && !sparse,
-      "embedding: rows are looked up in ",
-      what == nullptr ? "a view of a weight" : "'" + what->name + "'",
-      " that is divided by a tensor plan, which is possible for a whole table "
-      "that is divided by rows, without sparse and scale_grad_by_freq. Divide "
-      "it as kVocab.");
+      "embedding: rows are looked up in {} that is divided by a tensor plan, which is possible for a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
+      what == nullptr ? "a view of a weight" : "'" + what->name + "'");
   return vocab_lookup(
       weight,
       tokens.to(at::kLong),
@@ -221,13 +210,10 @@ bool has_compatible_shallow_copy_type(
   if (tag != nullptr && divided_tag(from) == nullptr) {
     TESSERA_CHECK(
         from.sizes() == tensor.sizes(),
-        "set_data: '",
+        "set_data: '{}' is divided by a tensor plan, and this rank's part of it has sizes {}; the new tensor has {}. Load and replace whole weights before apply_tensor_plan().",
         tag->what->name,
-        "' is divided by a tensor plan, and this rank's part of it has sizes ",
         tensor.sizes(),
-        "; the new tensor has ",
-        from.sizes(),
-        ". Load and replace whole weights before apply_tensor_plan().");
+        from.sizes());
     set_divided_tag(from, tag->what, tag->is_transposed);
   }
   return at::_has_compatible_shallow_copy_type(tensor, from);
@@ -237,10 +223,8 @@ bool has_compatible_shallow_copy_type(
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TESSERA_CHECK(
       in_backward(),
-      op.schema().name(),
-      ": a weight that is divided by a tensor plan cannot be used in it, only "
-      "in linear, matmul, mm, addmm and embedding. Leave its layer out of the "
-      "plan.");
+      "{}: a weight that is divided by a tensor plan cannot be used in it, only in linear, matmul, mm, addmm and embedding. Leave its layer out of the plan.",
+      op.schema().name());
   const Below below(kOurs);
   op.callBoxed(stack);
 }
@@ -255,8 +239,7 @@ void register_all() {
     fallback->fallback(torch::CppFunction::makeFallthrough());
   } catch (const c10::Error& error) {
     TESSERA_FAIL(
-        "apply_tensor_plan: another library in this process has taken the "
-        "dispatch key DeferredInit (two copies of Tessera?): ",
+        "apply_tensor_plan: another library in this process has taken the dispatch key DeferredInit (two copies of Tessera?): {}",
         error.what_without_backtrace());
   }
   operators->impl("matmul", TORCH_FN(matmul));

@@ -118,11 +118,9 @@ at::Tensor all_to_all_rows(
   const int64_t sent = sum_of(exchange.sent);
   TESSERA_CHECK(
       rows.dim() >= 1 && rows.size(0) == sent,
-      "all_to_all_rows: a tensor of sizes ",
+      "all_to_all_rows: a tensor of sizes {}, of which {} rows are to be sent",
       rows.sizes(),
-      ", of which ",
-      sent,
-      " rows are to be sent");
+      sent);
   if (group.size() == 1) {
     return rows;
   }

@@ -86,8 +86,7 @@ at::Tensor apply_elsewhere(
   // By rank and local expert, as rows arrive; on the host.
   const at::Tensor both =
       at::stack({sent, taken}).to(at::kCPU).view({2, ranks, local});
-  const RowCounts there{
-      numbers_in(both[0].sum(1)), numbers_in(both[1].sum(1))};
+  const RowCounts there{numbers_in(both[0].sum(1)), numbers_in(both[1].sum(1))};
   const at::Tensor arrived = all_to_all_rows(rows, there, group);
 
   const at::Tensor lengths = both[1];
@@ -114,12 +113,10 @@ at::Tensor apply_elsewhere(
 ExpertRange own_experts(int64_t experts, int rank, int ranks) {
   TESSERA_CHECK(
       experts % ranks == 0,
+      "{} experts cannot be divided over {} expert-parallel ranks; use an expert size of {}.",
       experts,
-      " experts cannot be divided over ",
       ranks,
-      " expert-parallel ranks; use an expert size of ",
-      divisors_of(experts),
-      ".");
+      divisors_of(experts));
   return {rank * (experts / ranks), experts / ranks};
 }
 
@@ -133,13 +130,10 @@ at::Tensor apply_experts(
       tokens.dim() == 2 && routing.experts.dim() == 2 &&
           routing.experts.size(0) == tokens.size(0) &&
           routing.weights.sizes() == routing.experts.sizes(),
-      "apply_experts: tokens of sizes ",
+      "apply_experts: tokens of sizes {}, and a routing of {} experts and {} weights; they are [tokens, features] and [tokens, experts per token]",
       tokens.sizes(),
-      ", and a routing of ",
       routing.experts.sizes(),
-      " experts and ",
-      routing.weights.sizes(),
-      " weights; they are [tokens, features] and [tokens, experts per token]");
+      routing.weights.sizes());
   if (group != nullptr) {
     own_experts(experts, group->rank(), group->size());
   }

@@ -40,17 +40,14 @@ at::Tensor kept_within(
 void check(const RouterOptions& options, int64_t experts) {
   TESSERA_CHECK(
       options.experts_per_token >= 1 && options.experts_per_token <= experts,
-      "a token uses ",
+      "a token uses {} of {} experts; it must be at least one and not more than there are",
       options.experts_per_token,
-      " of ",
-      experts,
-      " experts; it must be at least one and not more than there are");
+      experts);
   TESSERA_CHECK(
       !options.capacity_factor || (std::isfinite(*options.capacity_factor) &&
                                    *options.capacity_factor > 0),
-      "the capacity factor of experts is ",
-      options.capacity_factor.value_or(0),
-      "; it must be a number above 0, or left out to drop nothing");
+      "the capacity factor of experts is {}; it must be a number above 0, or left out to drop nothing",
+      options.capacity_factor.value_or(0));
 }
 
 int64_t expert_capacity(
@@ -69,7 +66,7 @@ ExpertRouting route_tokens(
     const RouterOptions& options) {
   TESSERA_CHECK(
       logits.dim() == 2,
-      "route_tokens takes logits [tokens, experts], and got ",
+      "route_tokens takes logits [tokens, experts], and got {}",
       logits.sizes());
   const int64_t experts = logits.size(1);
   check(options, experts);

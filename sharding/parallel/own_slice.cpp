@@ -15,10 +15,8 @@ namespace {
 at::Tensor deferred_slice(const at::Tensor& whole, ParameterSlice slice) {
   TESSERA_CHECK(
       whole.is_contiguous() && whole.storage_offset() == 0,
-      "a deferred parameter of sizes ",
-      whole.sizes(),
-      " is a view of another tensor and cannot be divided; materialize() the "
-      "module first.");
+      "a deferred parameter of sizes {} is a view of another tensor and cannot be divided; materialize() the module first.",
+      whole.sizes());
   DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
   std::vector<int64_t> sizes = slice.sizes;
   sizes[static_cast<size_t>(slice.dim)] = slice.length;

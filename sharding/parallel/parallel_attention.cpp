@@ -19,11 +19,9 @@ ParallelAttentionOptions filled(ParallelAttentionOptions options, int ranks) {
   TESSERA_CHECK(
       options.heads >= 1 &&
           (options.head_features > 0 || options.features % options.heads == 0),
-      "attention with ",
+      "attention with {} features has {} heads, which do not divide them; or state head_features.",
       options.features,
-      " features has ",
-      options.heads,
-      " heads, which do not divide them; or state head_features.");
+      options.heads);
   if (options.head_features == 0) {
     options.head_features = options.features / options.heads;
   }
@@ -32,21 +30,15 @@ ParallelAttentionOptions filled(ParallelAttentionOptions options, int ranks) {
   }
   TESSERA_CHECK(
       options.kv_heads >= 1 && options.heads % options.kv_heads == 0,
-      "attention has ",
+      "attention has {} kv heads, which do not divide its {} heads.",
       options.kv_heads,
-      " kv heads, which do not divide its ",
-      options.heads,
-      " heads.");
+      options.heads);
   TESSERA_CHECK(
       options.kv_heads >= ranks,
-      "attention has ",
+      "attention has {} kv heads for {} tensor-parallel ranks; each needs one or more. Use a tensor-parallel size of {} or less.",
       options.kv_heads,
-      " kv heads for ",
       ranks,
-      " tensor-parallel ranks; each needs one or more. Use a tensor-parallel "
-      "size of ",
-      options.kv_heads,
-      " or less.");
+      options.kv_heads);
   return options;
 }
 

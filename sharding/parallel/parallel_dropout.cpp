@@ -51,19 +51,13 @@ at::Tensor dropout_part(
   const int rank = how.group->rank();
   TESSERA_CHECK(
       part.size(dim) == split.length(rank),
-      "dropout_part: dimension ",
+      "dropout_part: dimension {} of a tensor of sizes {} should have the {} elements that rank {} of '{}' has of {}. Pass the split that the layer before was divided by.",
       dim,
-      " of a tensor of sizes ",
       part.sizes(),
-      " should have the ",
       split.length(rank),
-      " elements that rank ",
       rank,
-      " of '",
       how.group->name(),
-      "' has of ",
-      split.size(),
-      ". Pass the split that the layer before was divided by.");
+      split.size());
   if (draws_whole_masks(how, part.device())) {
     return drop_of_whole(
         part, probability, dim, split.begin(rank), split.size());

@@ -21,13 +21,10 @@ size_t dim_of(const Shard& shard, size_t dims, size_t axis) {
   const auto count = static_cast<int64_t>(dims);
   TESSERA_CHECK(
       shard.dim >= -count && shard.dim < count,
-      "axis ",
+      "axis {} is placed as {}, and the tensor has {} dimensions; name one of them.",
       axis,
-      " is placed as ",
       to_string(shard),
-      ", and the tensor has ",
-      dims,
-      " dimensions; name one of them.");
+      dims);
   return static_cast<size_t>(shard.dim < 0 ? shard.dim + count : shard.dim);
 }
 
@@ -39,19 +36,13 @@ DimSplit split_of(
   TESSERA_CHECK(
       shard.unit >= 1 && length % shard.unit == 0 &&
           length / shard.unit >= group.size(),
-      "axis ",
+      "axis {} ('{}') is placed as {}, and its {} ranks cannot divide the {} elements of that dimension{}. Each needs one or more: use Replicate, or a smaller group.",
       axis,
-      " ('",
       group.name(),
-      "') is placed as ",
       to_string(shard),
-      ", and its ",
       group.size(),
-      " ranks cannot divide the ",
       length,
-      " elements of that dimension",
-      shard.unit == 1 ? "" : " in whole units",
-      ". Each needs one or more: use Replicate, or a smaller group.");
+      shard.unit == 1 ? "" : " in whole units");
   return {length, group.size(), shard.unit};
 }
 
@@ -61,11 +52,9 @@ std::vector<int64_t> placed_sizes(
     at::ArrayRef<Communicator*> groups) {
   TESSERA_CHECK(
       placements.size() == groups.size(),
-      "there are ",
+      "there are {} placements for {} axes; give one for each.",
       placements.size(),
-      " placements for ",
-      groups.size(),
-      " axes; give one for each.");
+      groups.size());
   std::vector<int64_t> own = sizes.vec();
   for (size_t axis = 0; axis < groups.size(); ++axis) {
     if (const auto* shard = std::get_if<Shard>(&placements[axis])) {

@@ -122,16 +122,11 @@ class Redistribution {
     const std::vector<int64_t> expected = placed_sizes(sizes, from, groups);
     TESSERA_CHECK(
         tensor_.sizes() == at::IntArrayRef(expected),
-        "redistribute: the tensor has sizes ",
+        "redistribute: the tensor has sizes {}, and a whole of sizes {} that is placed as {{{}}} leaves {} to this rank. Pass the sizes of the whole, and what the ranks have of it now.",
         tensor_.sizes(),
-        ", and a whole of sizes ",
         sizes,
-        " that is placed as {",
         text_of(from),
-        "} leaves ",
-        at::IntArrayRef(expected),
-        " to this rank. Pass the sizes of the whole, and what the ranks have "
-        "of it now.");
+        at::IntArrayRef(expected));
   }
 
   at::Tensor to(const Placements& goal) {
@@ -240,16 +235,11 @@ at::Tensor redistribute(
     const int64_t length = sizes[dim_of(*shard, sizes.size(), 0)];
     TESSERA_CHECK(
         length > 0 && length % (shard->unit * group.size()) == 0,
-        "redistribute: dimension ",
+        "redistribute: dimension {} of a tensor of sizes {} is not divided by the {} ranks of the group '{}'. Pad it to a multiple of them, as sequences under sequence parallelism, or state the sizes of the whole.",
         shard->dim,
-        " of a tensor of sizes ",
         at::IntArrayRef(sizes),
-        " is not divided by the ",
         group.size(),
-        " ranks of the group '",
-        group.name(),
-        "'. Pad it to a multiple of them, as sequences under sequence "
-        "parallelism, or state the sizes of the whole.");
+        group.name());
   }
   Communicator* const groups[] = {&group};
   return redistribute(tensor, sizes, {from}, {to}, groups);

@@ -48,7 +48,8 @@ class Shift {
     }
     for (const at::Tensor& tensor : tensors) {
       arriving_.push_back(at::empty_like(tensor));
-      pending_.push_back(ring.receive(arriving_.back(), before, kRingAttention));
+      pending_.push_back(
+          ring.receive(arriving_.back(), before, kRingAttention));
     }
   }
 
@@ -211,8 +212,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
       const variable_list& gradients) {
     TESSERA_CHECK(
         !c10::GradMode::is_enabled(),
-        "ring_attention cannot be differentiated twice: call backward without "
-        "create_graph.");
+        "ring_attention cannot be differentiated twice: call backward without create_graph.");
     const auto saved = context->get_saved_variables();
     const auto setup = c10::static_intrusive_pointer_cast<RingSetup>(
         context->saved_data[kRingSetup].toCapsule());
@@ -290,20 +290,13 @@ at::Tensor ring_attention(
           query.size(1) % key.size(1) == 0 &&
           key.scalar_type() == query.scalar_type() &&
           value.scalar_type() == query.scalar_type(),
-      "ring_attention: a query of sizes ",
+      "ring_attention: a query of sizes {} {}, a key of {} {} and a value of {} {}; they are [batch, heads, tokens, features] of one type, key and value of the same sizes, with a number of heads that divides the query's.",
       query.sizes(),
-      " ",
       query.scalar_type(),
-      ", a key of ",
       key.sizes(),
-      " ",
       key.scalar_type(),
-      " and a value of ",
       value.sizes(),
-      " ",
-      value.scalar_type(),
-      "; they are [batch, heads, tokens, features] of one type, key and value "
-      "of the same sizes, with a number of heads that divides the query's.");
+      value.scalar_type());
   return RingFunction::apply(
       query, key, value, c10::make_intrusive<RingSetup>(ring, options));
 }

@@ -23,11 +23,9 @@ RouterSums router_sums(
                        : at::full({logits.size(0)}, 1.0, precise.options());
   TESSERA_CHECK(
       weights.size(0) == logits.size(0),
-      "router_sums: logits of ",
+      "router_sums: logits of {} tokens, and {} numbers that say which of them count",
       logits.size(0),
-      " tokens, and ",
-      weights.size(0),
-      " numbers that say which of them count");
+      weights.size(0));
   RouterSums sums;
   sums.choices = at::zeros({logits.size(1)}, precise.options());
   for (const at::Tensor& choice : routing.experts.unbind(1)) {

@@ -48,13 +48,9 @@ void check_same_batch(
   }
   TESSERA_CHECK(
       others.empty(),
-      "the ranks of the group '",
+      "the ranks of the group '{}' divide one model between them and were given different batches: not that of its rank 0 have {}. Read data by the place among ranks of different batches, not by the rank in the job, or use broadcast_batch().",
       group.name(),
-      "' divide one model between them and were given different batches: not "
-      "that of its rank 0 have ",
-      others,
-      ". Read data by the place among ranks of different batches, not by the "
-      "rank in the job, or use broadcast_batch().");
+      others);
 }
 
 void broadcast_batch(
@@ -64,11 +60,9 @@ void broadcast_batch(
   for (const at::Tensor& tensor : batch) {
     TESSERA_CHECK(
         tensor.is_contiguous(),
-        "broadcast_batch takes contiguous tensors, and got one of sizes ",
+        "broadcast_batch takes contiguous tensors, and got one of sizes {} and strides {}.",
         tensor.sizes(),
-        " and strides ",
-        tensor.strides(),
-        ".");
+        tensor.strides());
     // Not every backend knows every type.
     group.broadcast(tensor.view({-1}).view(at::kByte), 0, kSameBatch).wait();
   }

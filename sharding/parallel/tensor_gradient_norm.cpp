@@ -55,7 +55,7 @@ double tensor_gradient_norm(
     Communicator& group,
     double p) {
   TESSERA_CHECK(
-      p > 0, "a gradient norm of order ", p, "; it takes an order above 0.");
+      p > 0, "a gradient norm of order {}; it takes an order above 0.", p);
   const c10::NoGradGuard no_grad;
   const Gradients gradients = gradients_of(module);
   const double parts = joined_power_sum(gradients.parts, p);
@@ -83,9 +83,8 @@ double clip_tensor_gradients(
     double p) {
   TESSERA_CHECK(
       max_norm > 0,
-      "gradients cannot be clipped to a norm of ",
-      max_norm,
-      "; it takes one above 0.");
+      "gradients cannot be clipped to a norm of {}; it takes one above 0.",
+      max_norm);
   const double norm = tensor_gradient_norm(module, group, p);
   if (std::isfinite(norm) && norm > max_norm) {
     const c10::NoGradGuard no_grad;

@@ -76,24 +76,17 @@ class Planner {
     auto* table = module.as<torch::nn::EmbeddingImpl>();
     TESSERA_CHECK(
         table != nullptr && entry->division == TensorDivision::kVocab,
-        "apply_tensor_plan: '",
+        "apply_tensor_plan: '{}' matches '{}', a {}, and {} divides a torch::nn::{}. Name the layers inside of it, or leave it out.",
         entry->pattern,
-        "' matches '",
         name,
-        "', a ",
         module.name(),
-        ", and ",
         to_string(entry->division),
-        " divides a torch::nn::",
-        entry->division == TensorDivision::kVocab ? "Embedding" : "Linear",
-        ". Name the layers inside of it, or leave it out.");
+        entry->division == TensorDivision::kVocab ? "Embedding" : "Linear");
     TESSERA_CHECK(
         !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
             !table->options.sparse(),
-        "apply_tensor_plan: '",
-        name,
-        "' is an Embedding with max_norm, scale_grad_by_freq or sparse, which "
-        "look at all rows. Leave them off, or it out of the plan.");
+        "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Leave them off, or it out of the plan.",
+        name);
     add(name + ".weight",
         *entry,
         0,
@@ -106,11 +99,9 @@ class Planner {
     for (const TensorPlanEntry& entry : plan_) {
       TESSERA_CHECK(
           used_.count(&entry) > 0,
-          "apply_tensor_plan: '",
+          "apply_tensor_plan: '{}' matches no module{}. A `*` stands for text without dots.",
           entry.pattern,
-          "' matches no module",
-          nearest_names_hint(entry.pattern, names_),
-          ". A `*` stands for text without dots.");
+          nearest_names_hint(entry.pattern, names_));
     }
   }
 
@@ -136,7 +127,7 @@ class Planner {
       int64_t padding_id = -1) {
     TESSERA_CHECK(
         !has_page_key(parameter) && divided_parameter(parameter) == nullptr,
-        "apply_tensor_plan: '",
+        "apply_tensor_plan: '{}{}",
         name,
         divided_parameter(parameter) == nullptr
             ? "' is sharded by an engine. Apply the plan before tessera::wrap."
@@ -148,15 +139,11 @@ class Planner {
       TESSERA_CHECK(
           gathers(before.division) && gathers(entry.division) &&
               before.unit == entry.unit,
-          "apply_tensor_plan: '",
+          "apply_tensor_plan: '{}' is the same tensor as '{}', and {} does not go with {}. A head that is tied to a kVocab embedding is kColumnGathered.",
           name,
-          "' is the same tensor as '",
           what.name,
-          "', and ",
           to_string(entry.division),
-          " does not go with ",
-          to_string(before.division),
-          ". A head that is tied to a kVocab embedding is kColumnGathered.");
+          to_string(before.division));
       what.padding_id = std::max(what.padding_id, padding_id);
       return;
     }
@@ -164,20 +151,13 @@ class Planner {
     const int ranks = how_.group->size();
     TESSERA_CHECK(
         entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
-        "apply_tensor_plan: dimension ",
+        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' says. Each rank needs one or more: use a unit that divides it, or a smaller group.",
         dim,
-        " of '",
         name,
-        "', of sizes ",
         parameter.sizes(),
-        ", cannot be divided over ",
         ranks,
-        " ranks in units of ",
         entry.unit,
-        ", as '",
-        entry.pattern,
-        "' says. Each rank needs one or more: use a unit that divides it, or a "
-        "smaller group.");
+        entry.pattern);
     auto what = std::make_shared<DividedParameter>(DividedParameter{
         name,
         entry.division,
@@ -212,14 +192,10 @@ void apply_tensor_plan(
     const TensorParallel& how) {
   TESSERA_CHECK(
       how.group != nullptr,
-      "apply_tensor_plan: there is no group: set TensorParallel::group, for "
-      "one "
-      "rank to a Communicator of one.");
+      "apply_tensor_plan: there is no group: set TensorParallel::group, for one rank to a Communicator of one.");
   TESSERA_CHECK(
       !how.sequence,
-      "apply_tensor_plan: the code of an existing model sees whole sequences; "
-      "set TensorParallel::sequence to false, or write the model with parallel "
-      "layers.");
+      "apply_tensor_plan: the code of an existing model sees whole sequences; set TensorParallel::sequence to false, or write the model with parallel layers.");
   Planner planner(plan, how);
   for (const auto& item : module.named_modules()) {
     planner.look_at(item.key(), *item.value());

@@ -54,13 +54,10 @@ at::Tensor own_tokens(
 HeadRange ulysses_heads(int64_t heads, int rank, int ranks) {
   TESSERA_CHECK(
       heads % ranks == 0,
-      "Ulysses attention divides ",
+      "Ulysses attention divides {} heads over {} context-parallel ranks, which does not go; use a context size of {}, or ring attention.",
       heads,
-      " heads over ",
       ranks,
-      " context-parallel ranks, which does not go; use a context size of ",
-      divisors_of(heads),
-      ", or ring attention.");
+      divisors_of(heads));
   return {rank * (heads / ranks), heads / ranks};
 }
 
@@ -76,15 +73,10 @@ at::Tensor ulysses_attention(
           key.size(0) == query.size(0) && key.size(1) > 0 &&
           value.sizes().slice(0, 3) == key.sizes().slice(0, 3) &&
           query.size(1) % key.size(1) == 0,
-      "ulysses_attention: a query of sizes ",
+      "ulysses_attention: a query of sizes {}, a key of {} and a value of {}; they are [batch, heads, tokens, features], key and value over the same tokens, with a number of heads that divides the query's.",
       query.sizes(),
-      ", a key of ",
       key.sizes(),
-      " and a value of ",
-      value.sizes(),
-      "; they are [batch, heads, tokens, features], key and value over the "
-      "same "
-      "tokens, with a number of heads that divides the query's.");
+      value.sizes());
   const int ranks = group.size();
   if (ranks == 1) {
     return attention(query, key, value);

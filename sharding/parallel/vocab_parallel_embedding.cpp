@@ -39,11 +39,9 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
       options.parameters);
   TESSERA_CHECK(
       !options.padding_id || (padding_id_ >= 0 && padding_id_ < options.vocab),
-      "padding_id is ",
+      "padding_id is {}, and the vocabulary has tokens 0 to {}.",
       padding_id_,
-      ", and the vocabulary has tokens 0 to ",
-      options.vocab - 1,
-      ".");
+      options.vocab - 1);
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {

@@ -61,7 +61,8 @@ RowSums sums_over_ranks(
     const at::Tensor& logits,
     const OwnTokens& targets,
     LossSetup& setup) {
-  const auto options = logits.options().dtype(at::toOpMathType(logits.scalar_type()));
+  const auto options =
+      logits.options().dtype(at::toOpMathType(logits.scalar_type()));
   const at::Tensor mine = at::zeros({3, logits.size(0)}, options);
   for_row_blocks(logits, [&](int64_t first, int64_t count) {
     const at::Tensor rows = logits.narrow(0, first, count).to(options.dtype());
@@ -133,8 +134,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       const variable_list& gradients) {
     TESSERA_CHECK(
         !c10::GradMode::is_enabled(),
-        "vocab_parallel_cross_entropy cannot be differentiated twice: call "
-        "backward without create_graph.");
+        "vocab_parallel_cross_entropy cannot be differentiated twice: call backward without create_graph.");
     const auto saved = context->get_saved_variables();
     const at::Tensor& logits = saved[0];
     const at::Tensor& target = saved[1];
@@ -193,32 +193,24 @@ void check_arguments(
   TESSERA_CHECK(
       logits.dim() >= 1 &&
           logits.sizes().slice(0, logits.dim() - 1) == target.sizes(),
-      "vocab_parallel_cross_entropy: logits of sizes ",
+      "vocab_parallel_cross_entropy: logits of sizes {} for targets of sizes {}; logits have one dimension more, the last.",
       logits.sizes(),
-      " for targets of sizes ",
-      target.sizes(),
-      "; logits have one dimension more, the last.");
+      target.sizes());
   TESSERA_CHECK(
       setup.vocab.parts() == setup.group.size() &&
           logits.size(-1) == setup.vocab.length(setup.group.rank()),
-      "vocab_parallel_cross_entropy: ",
+      "vocab_parallel_cross_entropy: {} logits for each token, and of a vocabulary of {} in {} parts rank {} of {} should have {}.",
       logits.size(-1),
-      " logits for each token, and of a vocabulary of ",
       setup.vocab.size(),
-      " in ",
       setup.vocab.parts(),
-      " parts rank ",
       setup.group.rank(),
-      " of ",
       setup.group.size(),
-      " should have ",
-      setup.vocab.length(std::min(setup.group.rank(), setup.vocab.parts() - 1)),
-      ".");
+      setup.vocab.length(
+          std::min(setup.group.rank(), setup.vocab.parts() - 1)));
   TESSERA_CHECK(
       setup.options.label_smoothing >= 0 && setup.options.label_smoothing <= 1,
-      "vocab_parallel_cross_entropy: label_smoothing is ",
-      setup.options.label_smoothing,
-      "; it may be 0 to 1.");
+      "vocab_parallel_cross_entropy: label_smoothing is {}; it may be 0 to 1.",
+      setup.options.label_smoothing);
 }
 
 } // namespace

@@ -20,10 +20,9 @@ OwnTokens own_tokens(
 void check_tokens(const at::Tensor& tokens, int64_t size, const char* where) {
   TESSERA_CHECK(
       tokens.scalar_type() == at::kLong,
+      "{}: tokens are {}; they must be int64.",
       where,
-      ": tokens are ",
-      tokens.scalar_type(),
-      "; they must be int64.");
+      tokens.scalar_type());
   const at::Tensor outside = tokens.lt(0).logical_or_(tokens.ge(size));
   if (!tokens.is_cpu()) {
     at::_assert_async(
@@ -32,12 +31,10 @@ void check_tokens(const at::Tensor& tokens, int64_t size, const char* where) {
   }
   TESSERA_CHECK(
       !outside.any().item<bool>(),
+      "{}: token {} is outside of the vocabulary, 0 to {}.",
       where,
-      ": token ",
       tokens.masked_select(outside)[0].item<int64_t>(),
-      " is outside of the vocabulary, 0 to ",
-      size - 1,
-      ".");
+      size - 1);
 }
 
 } // namespace tessera

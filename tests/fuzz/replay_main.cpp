@@ -16,7 +16,7 @@ namespace {
 
 std::string content_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  TESSERA_CHECK(file.is_open(), "cannot read ", path);
+  TESSERA_CHECK(file.is_open(), "cannot read {}", path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -45,7 +45,7 @@ int replay(const std::vector<std::string>& arguments) {
       arguments.size() >= 3, "give TARGET MUTATIONS LIST, or TARGET 0 FILE...");
   const auto found = fuzz_targets().find(arguments[0]);
   TESSERA_CHECK(
-      found != fuzz_targets().end(), "there is no target ", arguments[0]);
+      found != fuzz_targets().end(), "there is no target {}", arguments[0]);
   const FuzzTarget feed = found->second;
   const int mutations = std::stoi(arguments[1]);
   if (mutations == 0) {
@@ -60,7 +60,7 @@ int replay(const std::vector<std::string>& arguments) {
     feed_changed(feed, seed, mutations);
     ++seeds;
   }
-  TESSERA_CHECK(seeds > 0, arguments[2], " names no seeds");
+  TESSERA_CHECK(seeds > 0, "{} names no seeds", arguments[2]);
   return 0;
 }
 

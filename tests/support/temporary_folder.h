@@ -19,7 +19,7 @@ class TemporaryFolder {
         (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX")
             .string();
     TESSERA_CHECK(
-        ::mkdtemp(name.data()) != nullptr, "cannot create the folder ", name);
+        ::mkdtemp(name.data()) != nullptr, "cannot create the folder {}", name);
     path_ = name;
   }
 

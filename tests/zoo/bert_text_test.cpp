@@ -64,8 +64,8 @@ TEST(BertText, TreatsEveryCodePointAsTheReferenceDoes) {
       expected = 'P'; // both stand alone
     }
     std::string image;
-    const char found = classify(
-        split_bert_words(detail::concat("a", utf8(c), "b"), {}), image);
+    const char found =
+        classify(split_bert_words(formatted("a{}b", utf8(c)), {}), image);
     std::ostringstream key;
     key << std::hex << c;
     const nlohmann::json expected_image =

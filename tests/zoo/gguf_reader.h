@@ -50,7 +50,7 @@ class GgufReader {
     }
     const uint64_t begin = (at_ + 31) / 32 * 32;
     for (auto& [name, tensor] : tensors_) {
-      TESSERA_CHECK(tensor.offset % 32 == 0, name, " is not aligned");
+      TESSERA_CHECK(tensor.offset % 32 == 0, "{} is not aligned", name);
       tensor.offset += begin;
     }
   }
@@ -133,7 +133,7 @@ class GgufReader {
         return list;
       }
       default:
-        TESSERA_FAIL("a value of type ", type);
+        TESSERA_FAIL("a value of type {}", type);
     }
   }
 
@@ -154,7 +154,7 @@ class GgufReader {
                static_cast<float>(number_at<int8_t>(
                    tensor.offset + at / 32 * 34 + 2 + at % 32));
       default:
-        TESSERA_FAIL("a tensor of type ", tensor.type);
+        TESSERA_FAIL("a tensor of type {}", tensor.type);
     }
   }
 

@@ -22,10 +22,8 @@ inline std::filesystem::path minilm_folder() {
       set != nullptr ? set : tests::source_dir() + "/models/minilm";
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),
-      "no model at ",
-      folder,
-      "; run 'make setup', or set TESSERA_MINILM to the folder of "
-      "all-MiniLM-L6-v2");
+      "no model at {}; run 'make setup', or set TESSERA_MINILM to the folder of all-MiniLM-L6-v2",
+      folder);
   return folder;
 }
 

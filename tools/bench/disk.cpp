@@ -33,11 +33,9 @@ double seconds_since(Clock::time_point start) {
 
 [[noreturn]] void fail(const std::filesystem::path& folder, int code) {
   TESSERA_FAIL(
-      "bench: cannot measure the disk of '",
+      "bench: cannot measure the disk of '{}': {}; {}",
       folder.string(),
-      "': ",
       detail::errno_text(code),
-      "; ",
       detail::errno_remedy(code));
 }
 

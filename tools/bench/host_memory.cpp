@@ -62,9 +62,8 @@ class Arrays {
           std::aligned_alloc(kPage, count * sizeof(float))));
       TESSERA_CHECK(
           array != nullptr,
-          "bench: no memory for four arrays of ",
-          count * sizeof(float),
-          " bytes; give less with --array-mib.");
+          "bench: no memory for four arrays of {} bytes; give less with --array-mib.",
+          count * sizeof(float));
     }
   }
   size_t count() const {

@@ -52,9 +52,8 @@ void check_adaptable(const Model& model) {
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
         !has_page_key(item.value()),
-        "apply_lora: '",
-        item.key(),
-        "' is sharded already; add adapters before wrap()");
+        "apply_lora: '{}' is sharded already; add adapters before wrap()",
+        item.key());
   }
 }
 
@@ -88,11 +87,8 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
     }
     TESSERA_CHECK(
         is_linear || targets.is_all_linear(),
-        "apply_lora: the target '",
-        site.theirs,
-        "' is no linear layer; adapters of embeddings, norms and lists of "
-        "experts are not implemented. Take it out of target_modules, or train "
-        "it whole with modules_to_save");
+        "apply_lora: the target '{}' is no linear layer; adapters of embeddings, norms and lists of experts are not implemented. Take it out of target_modules, or train it whole with modules_to_save",
+        site.theirs);
     if (is_linear) {
       sites.push_back(std::move(site));
     }
@@ -103,10 +99,8 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       asked.pattern.empty() ? asked.names.front() : asked.pattern;
   TESSERA_CHECK(
       !sites.empty() || model.names().is_part,
-      "apply_lora: target_modules ('",
+      "apply_lora: target_modules ('{}', ...) name no linear layer of the model; names are those of the checkpoint{}",
       first,
-      "', ...) name no linear layer of the model; names are those of the "
-      "checkpoint",
       nearest_names_hint(first, candidates));
   return sites;
 }
@@ -148,11 +142,8 @@ std::vector<std::string> apply_lora(
   const LoraTargets targets(config, architecture_of(model));
   TESSERA_CHECK(
       targets.named_output().empty(),
-      "apply_lora: target_modules has '",
-      targets.named_output(),
-      "', which is the head of a language model: the model uses its weight by "
-      "itself, and an adapter would be left out. Take it out of "
-      "target_modules, or train it whole with modules_to_save");
+      "apply_lora: target_modules has '{}', which is the head of a language model: the model uses its weight by itself, and an adapter would be left out. Take it out of target_modules, or train it whole with modules_to_save",
+      targets.named_output());
   const std::vector<Site> sites = sites_of(model, targets);
   const auto record = std::make_shared<LoraRecord>(targets);
   for (const auto& item : model.named_parameters()) {
@@ -191,9 +182,8 @@ void merge_lora(Model& model) {
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
         !has_page_key(item.value()) && !is_deferred(item.value()),
-        "merge_lora: '",
+        "merge_lora: '{}' is {}",
         item.key(),
-        "' is ",
         has_page_key(item.value())
             ? "sharded; write the merged model with save_merged(), or "
               "Engine::unwrap() it first"

@@ -54,12 +54,10 @@ bool is_off(const nlohmann::json& value) {
     const char* key,
     const char* expected) {
   TESSERA_FAIL(
+      "{}: '{}' is {}, but must be {}",
       fields.origin(),
-      ": '",
       key,
-      "' is ",
       show_json(fields.object().value(key, nlohmann::json())),
-      ", but must be ",
       expected);
 }
 
@@ -142,29 +140,24 @@ nlohmann::ordered_json number(double value) {
 void check(const LoraConfig& config) {
   TESSERA_CHECK(
       config.r >= 1 && config.r <= kMostRank,
-      "LoRA: r is ",
+      "LoRA: r is {}; it must be 1 or more, and at most {}",
       config.r,
-      "; it must be 1 or more, and at most ",
       kMostRank);
   for (const auto& [name, r] : config.rank_pattern) {
     TESSERA_CHECK(
         r >= 1 && r <= kMostRank,
-        "LoRA: r of '",
+        "LoRA: r of '{}' is {}; it must be 1 or more, and at most {}",
         name,
-        "' is ",
         r,
-        "; it must be 1 or more, and at most ",
         kMostRank);
   }
   TESSERA_CHECK(
       config.dropout >= 0 && config.dropout < 1,
-      "LoRA: dropout is ",
-      config.dropout,
-      "; it must be 0 or more and less than 1");
+      "LoRA: dropout is {}; it must be 0 or more and less than 1",
+      config.dropout);
   TESSERA_CHECK(
       !config.target_modules.empty(),
-      "LoRA: target_modules is empty; name linear layers as the checkpoint "
-      "does, e.g. [\"query\", \"value\"], or \"all-linear\"");
+      "LoRA: target_modules is empty; name linear layers as the checkpoint does, e.g. [\"query\", \"value\"], or \"all-linear\"");
 }
 
 nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
@@ -208,26 +201,22 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   const auto path = folder / "adapter_config.json";
   TESSERA_CHECK(
       std::filesystem::exists(path),
-      path,
-      " does not exist; give the folder of an adapter that PEFT or Tessera "
-      "saved");
+      "{} does not exist; give the folder of an adapter that PEFT or Tessera saved",
+      path);
   const auto fields = JsonFields::from_file(path);
   const auto type = fields.get_or<std::string>("peft_type", "");
   TESSERA_CHECK(
       type == "LORA",
+      "{}: 'peft_type' is '{}'; only \"LORA\" is implemented",
       fields.origin(),
-      ": 'peft_type' is '",
-      type,
-      "'; only \"LORA\" is implemented");
+      type);
   for (const char* key : kVariants) {
     TESSERA_CHECK(
         !fields.contains(key) || is_off(fields.object().at(key)),
+        "{}: '{}' is {}, which is not implemented; merge this adapter with PEFT",
         fields.origin(),
-        ": '",
         key,
-        "' is ",
-        show_json(fields.object().value(key, nlohmann::json())),
-        ", which is not implemented; merge this adapter with PEFT");
+        show_json(fields.object().value(key, nlohmann::json())));
   }
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);

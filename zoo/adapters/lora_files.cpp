@@ -85,10 +85,9 @@ void check_complete(
   for (const std::string& missing : report.missing) {
     TESSERA_CHECK(
         !names.has(missing),
+        "{} lacks '{}', which its adapter_config.json asks for; fetch the folder again",
         file,
-        " lacks '",
-        names.of(missing, nullptr).name,
-        "', which its adapter_config.json asks for; fetch the folder again");
+        names.of(missing, nullptr).name);
   }
 }
 
@@ -96,8 +95,8 @@ fs::path weights_in(const fs::path& folder) {
   const fs::path file = folder / kWeightsFile;
   TESSERA_CHECK(
       fs::exists(file),
-      file,
-      " does not exist; give the folder of an adapter in safetensors format");
+      "{} does not exist; give the folder of an adapter in safetensors format",
+      file);
   return file;
 }
 
@@ -119,16 +118,12 @@ void check_ranks(
     const int64_t rank = targets.rank_of(module);
     TESSERA_CHECK(
         entry.shape[0] == rank,
+        "{}: 'r' or 'rank_pattern' gives {} the rank {}, but in {} it is {}; fetch the folder again",
         (folder / kConfigFile).string(),
-        ": 'r' or 'rank_pattern' gives ",
         module,
-        " the rank ",
         rank,
-        ", but in ",
         file,
-        " it is ",
-        entry.shape[0],
-        "; fetch the folder again");
+        entry.shape[0]);
   }
 }
 
@@ -145,10 +140,9 @@ void check_ranks(
             show_json(nlohmann::json(asked.at(key)));
   }
   TESSERA_FAIL(
+      "{}\nThe adapter is what {} asks for: {}",
       error.what(),
-      "\nThe adapter is what ",
       folder / kConfigFile,
-      " asks for: ",
       text);
 }
 
@@ -229,8 +223,7 @@ class Merger {
 void save_lora(const Model& model, const fs::path& folder) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_lora: this rank's model is a pipeline's stage, or has some of the "
-      "experts only; give the engine too, which gathers stages");
+      "save_lora: this rank's model is a pipeline's stage, or has some of the experts only; give the engine too, which gathers stages");
   write_folder(model, lora_names(model), adapter_folder(model, folder));
 }
 

@@ -47,22 +47,17 @@ constexpr size_t kLongestExpression = 2000;
 std::regex expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
-      "LoRA: ",
+      "LoRA: {} is an expression of {} characters; it can have {} at most",
       option,
-      " is an expression of ",
       text.size(),
-      " characters; it can have ",
-      kLongestExpression,
-      " at most");
+      kLongestExpression);
   try {
     return std::regex(text);
   } catch (const std::regex_error& error) {
     TESSERA_FAIL(
-        "LoRA: ",
+        "LoRA: {} '{}' is no regular expression (ECMAScript): {}",
         option,
-        " '",
         text,
-        "' is no regular expression (ECMAScript): ",
         error.what());
   }
 }

@@ -68,11 +68,9 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
   at::Tensor scores = logits.to(at::kCPU, at::kFloat).log_softmax(1);
   TESSERA_CHECK(
       candidates() <= scores.size(1),
-      "num_beams is ",
+      "num_beams is {}, for which {} next tokens are compared; the vocabulary has {}",
       options_.num_beams,
-      ", for which ",
       candidates(),
-      " next tokens are compared; the vocabulary has ",
       scores.size(1));
   apply_score_rules(options_, scores, rows_, written(), padding_);
   // Of a text, those of all its beams in one row: beam * vocabulary + token.

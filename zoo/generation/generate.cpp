@@ -113,11 +113,8 @@ class Writer {
   void check() const {
     TESSERA_CHECK(
         model_.takes_cache(),
-        "generate: a ",
-        model_.config().value("architectures", nlohmann::json()).dump(),
-        ", with its layers as they are divided, cannot go on with texts: it "
-        "takes a model that reads from left to right, without divided "
-        "sequences");
+        "generate: a {}, with its layers as they are divided, cannot go on with texts: it takes a model that reads from left to right, without divided sequences",
+        model_.config().value("architectures", nlohmann::json()).dump());
     TESSERA_CHECK(
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
             prompt_.input_ids.numel() > 0,
@@ -125,16 +122,14 @@ class Writer {
     for (const auto& [name, tensor] : prompt_.named()) {
       TESSERA_CHECK(
           name == "input_ids" || name == "attention_mask",
-          "generate: '",
-          name,
-          "' is given; it takes input_ids and attention_mask");
+          "generate: '{}' is given; it takes input_ids and attention_mask",
+          name);
     }
     const at::Tensor& mask = prompt_.attention_mask;
     TESSERA_CHECK(
         !mask.defined() || mask.sizes() == prompt_.input_ids.sizes(),
-        "generate: attention_mask is ",
+        "generate: attention_mask is {}, but input_ids are {}",
         mask.defined() ? mask.sizes() : at::IntArrayRef(),
-        ", but input_ids are ",
         prompt_.input_ids.sizes());
     TESSERA_CHECK(
         model_.first_token() || !mask.defined() ||
@@ -155,15 +150,11 @@ class Writer {
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
         given + max_new_tokens - 1 <= most,
-        "generate: the longest text has ",
+        "generate: the longest text has {} tokens and max_new_tokens is {}; the model has positions for {}: use max_new_tokens of {} or less, or shorter texts",
         given,
-        " tokens and max_new_tokens is ",
         max_new_tokens,
-        "; the model has positions for ",
         most,
-        ": use max_new_tokens of ",
-        std::max<int64_t>(0, most + 1 - given),
-        " or less, or shorter texts");
+        std::max<int64_t>(0, most + 1 - given));
   }
 
   void make_groups(int64_t rows, int64_t capacity) {

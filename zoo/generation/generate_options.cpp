@@ -36,10 +36,9 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
     options.eos_token_id = end_tokens(ends);
     TESSERA_CHECK(
         !options.eos_token_id.empty(),
+        "{}: 'eos_token_id' is {}, but must be a token or a list of tokens",
         fields.origin(),
-        ": 'eos_token_id' is ",
-        show_json(ends),
-        ", but must be a token or a list of tokens");
+        show_json(ends));
     options.pad_token_id = options.eos_token_id.front();
   }
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
@@ -54,10 +53,9 @@ EarlyStopping early_stopping_in(const JsonFields& fields) {
   }
   TESSERA_CHECK(
       value.is_boolean() || value.is_null(),
+      "{}: 'early_stopping' is {}, but must be true, false or \"never\"",
       fields.origin(),
-      ": 'early_stopping' is ",
-      show_json(value),
-      ", but must be true, false or \"never\"");
+      show_json(value));
   return value == true ? EarlyStopping::kYes : EarlyStopping::kNo;
 }
 
@@ -67,27 +65,24 @@ void GenerateOptions::check() const {
   check_values("");
   TESSERA_CHECK(
       min_new_tokens <= max_new_tokens,
-      "min_new_tokens is ",
+      "min_new_tokens is {}; it must be at most max_new_tokens, {}",
       min_new_tokens,
-      "; it must be at most max_new_tokens, ",
       max_new_tokens);
   TESSERA_CHECK(
       num_beams == 1 || !do_sample,
-      "num_beams is ",
-      num_beams,
-      " and do_sample true: beams are not drawn here; choose one of both");
+      "num_beams is {} and do_sample true: beams are not drawn here; choose one of both",
+      num_beams);
   TESSERA_CHECK(
       do_sample || num_return_sequences <= num_beams,
-      "num_return_sequences is ",
-      num_return_sequences,
-      "; it must be 1, up to num_beams, or of draws (do_sample) any number");
+      "num_return_sequences is {}; it must be 1, up to num_beams, or of draws (do_sample) any number",
+      num_return_sequences);
 }
 
 void GenerateOptions::check_values(const std::string& place) const {
   const auto check_range =
       [&](const char* name, auto value, bool is_good, const char* range) {
         TESSERA_CHECK(
-            is_good, place, name, " is ", value, "; it must be ", range);
+            is_good, "{}{} is {}; it must be {}", place, name, value, range);
       };
   check_range(
       "max_new_tokens",

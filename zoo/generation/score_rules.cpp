@@ -67,11 +67,9 @@ void apply_score_rules(
   for (const int64_t end : options.eos_token_id) {
     TESSERA_CHECK(
         end >= 0 && end < scores.size(1),
-        "eos_token_id is ",
+        "eos_token_id is {}; the vocabulary has {} tokens",
         end,
-        "; the vocabulary has ",
-        scores.size(1),
-        " tokens");
+        scores.size(1));
     if (written < options.min_new_tokens) {
       scores.select(1, end).fill_(kImpossible);
     }

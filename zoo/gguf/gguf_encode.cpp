@@ -57,9 +57,8 @@ std::vector<std::byte> gguf_bytes(const at::Tensor& value, GgufType type) {
   }
   TESSERA_CHECK(
       rows.dim() > 0 && rows.size(-1) % kQ8BlockNumel == 0,
-      "Q8_0 of a tensor ",
+      "Q8_0 of a tensor {}: rows must be multiples of {}",
       rows.sizes(),
-      ": rows must be multiples of ",
       kQ8BlockNumel);
   const int64_t blocks = rows.numel() / kQ8BlockNumel;
   std::vector<std::byte> bytes(static_cast<size_t>(blocks * kQ8BlockBytes));

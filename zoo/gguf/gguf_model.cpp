@@ -36,9 +36,8 @@ std::string architecture_of(const std::string& model_type) {
     known += (known.empty() ? "" : ", ") + std::string(theirs);
   }
   TESSERA_FAIL(
-      "GGUF export of model_type '",
+      "GGUF export of model_type '{}' is not implemented; there are {}",
       model_type,
-      "' is not implemented; there are ",
       known);
 }
 
@@ -84,11 +83,9 @@ class Description {
   void require(bool holds, const std::string& part) const {
     TESSERA_CHECK(
         holds,
-        "llama.cpp's '",
+        "llama.cpp's '{}' does not compute this model's {}; it can not be exported as GGUF",
         model_.architecture,
-        "' does not compute this model's ",
-        part,
-        "; it can not be exported as GGUF");
+        part);
   }
 
   int64_t kv_heads() const {
@@ -229,10 +226,8 @@ GgufModel describe_gguf(const Model& model) {
   const auto* decoder = dynamic_cast<const Decoder*>(&model);
   TESSERA_CHECK(
       decoder != nullptr && decoder->head() == DecoderHead::kCausalLm,
-      "GGUF export of '",
-      config.at("architectures").at(0).get<std::string>(),
-      "' is not implemented: it is for language models; give one with its "
-      "head");
+      "GGUF export of '{}' is not implemented: it is for language models; give one with its head",
+      config.at("architectures").at(0).get<std::string>());
   return Description(std::move(architecture), decoder->decoder_config()).made();
 }
 

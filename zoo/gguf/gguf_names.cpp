@@ -126,11 +126,9 @@ GgufPlace gguf_place(
     }
   }
   TESSERA_FAIL(
-      "GGUF export: llama.cpp's '",
+      "GGUF export: llama.cpp's '{}' has no tensor for '{}'",
       architecture,
-      "' has no tensor for '",
-      theirs,
-      "'");
+      theirs);
 }
 
 } // namespace tessera::zoo

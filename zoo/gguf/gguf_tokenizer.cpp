@@ -79,11 +79,9 @@ std::string splitting_of(
     }
   }
   TESSERA_FAIL(
+      "{}: text is split by '{}', for which llama.cpp's name is not known here; export without the tokenizer",
       origin,
-      ": text is split by '",
-      expression,
-      "', for which llama.cpp's name is not known here; export without the "
-      "tokenizer");
+      expression);
 }
 
 /// "<0x0A>"
@@ -98,10 +96,9 @@ class Tokens {
     const auto type = model_.get_or<std::string>("type", "BPE");
     TESSERA_CHECK(
         type == "BPE",
+        "{}: 'model' is a {} tokenizer; GGUF export knows BPE only. Export without the tokenizer",
         file.origin(),
-        ": 'model' is a ",
-        type,
-        " tokenizer; GGUF export knows BPE only. Export without the tokenizer");
+        type);
     texts_.resize(static_cast<size_t>(vocab_size));
     types_.resize(texts_.size(), kUnused);
     for (size_t i = 0; i < texts_.size(); ++i) {
@@ -149,12 +146,10 @@ class Tokens {
     TESSERA_CHECK(
         id.is_number_integer() && id.get<int64_t>() >= 0 &&
             id.get<int64_t>() < static_cast<int64_t>(texts_.size()),
+        "{}: the token '{}' has the id {}; the model has ids from 0 to {}",
         file_.origin(),
-        ": the token '",
         text,
-        "' has the id ",
         show_json(id),
-        "; the model has ids from 0 to ",
         texts_.size() - 1);
     const auto at = id.get<size_t>();
     texts_[at] = text;
@@ -183,10 +178,9 @@ class Tokens {
                            merge[0].is_string() && merge[1].is_string();
       TESSERA_CHECK(
           is_pair || merge.is_string(),
+          "{}: 'merges' holds {}, which is no pair of tokens",
           file_.origin(),
-          ": 'merges' holds ",
-          show_json(merge),
-          ", which is no pair of tokens");
+          show_json(merge));
       merges_.push_back(
           is_pair
               ? merge[0].get<std::string>() + " " + merge[1].get<std::string>()
@@ -317,10 +311,9 @@ GgufMetadata gguf_tokenizer(
     return metadata;
   } catch (const nlohmann::json::exception& error) {
     TESSERA_FAIL(
+        "{} is not a tokenizer as tokenizers saves it: {}; fetch the folder again, or export without the tokenizer",
         path,
-        " is not a tokenizer as tokenizers saves it: ",
-        error.what(),
-        "; fetch the folder again, or export without the tokenizer");
+        error.what());
   }
 }
 

@@ -118,11 +118,9 @@ int64_t GgufTensor::bytes() const {
     case GgufType::kQ8_0:
       TESSERA_CHECK(
           !shape.empty() && shape.back() % kQ8BlockNumel == 0,
-          "the tensor '",
+          "the tensor '{}' can not be Q8_0: its rows are no multiple of {} elements",
           name,
-          "' can not be Q8_0: its rows are no multiple of ",
-          kQ8BlockNumel,
-          " elements");
+          kQ8BlockNumel);
       return numel / kQ8BlockNumel * kQ8BlockBytes;
   }
   TESSERA_FAIL("a GGUF type has no size");
@@ -154,7 +152,7 @@ GgufWriter::GgufWriter(
     const auto bytes = static_cast<uint64_t>(tensor.bytes());
     const bool is_new = slots_.emplace(tensor.name, Slot{end, bytes, 0}).second;
     TESSERA_CHECK(
-        is_new, path, ": there are two tensors named '", tensor.name, "'");
+        is_new, "{}: there are two tensors named '{}'", path, tensor.name);
     end = aligned(end + bytes);
   }
   const uint64_t begin = aligned(header.text().size());
@@ -173,19 +171,16 @@ void GgufWriter::write(
   const auto slot = slots_.find(name);
   TESSERA_CHECK(
       slot != slots_.end() && slot->second.written < slot->second.bytes,
+      "{}: the tensor '{}' is not in the header, or has been written before",
       file_.path(),
-      ": the tensor '",
-      name,
-      "' is not in the header, or has been written before");
+      name);
   const uint64_t bytes = slot->second.bytes / static_cast<uint64_t>(slices);
   TESSERA_CHECK(
       data.size() == bytes && slice < slices,
+      "{}: the tensor '{}' has {} bytes; the header says {}",
       file_.path(),
-      ": the tensor '",
       name,
-      "' has ",
       data.size(),
-      " bytes; the header says ",
       bytes);
   file_.write_at(
       slot->second.offset + static_cast<uint64_t>(slice) * bytes, data);
@@ -196,10 +191,9 @@ void GgufWriter::commit() {
   for (const auto& [name, slot] : slots_) {
     TESSERA_CHECK(
         slot.written == slot.bytes,
+        "{}: the tensor '{}' has not been written",
         file_.path(),
-        ": the tensor '",
-        name,
-        "' has not been written");
+        name);
   }
   file_.commit();
 }

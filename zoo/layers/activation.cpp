@@ -78,9 +78,8 @@ Activation activation(const std::string& name) {
   }
   const std::string nearest = nearest_name(name, activation_names());
   TESSERA_FAIL(
-      "the activation '",
+      "the activation '{}' is not implemented{}",
       name,
-      "' is not implemented",
       nearest.empty() ? "" : "; the nearest is '" + nearest + "'");
 }
 

@@ -45,41 +45,32 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
   TESSERA_CHECK(
       options.heads >= 1 &&
           (options.head_features > 0 || options.features % options.heads == 0),
-      "attention over ",
+      "attention over {} features has {} heads, which do not divide them",
       options.features,
-      " features has ",
-      options.heads,
-      " heads, which do not divide them");
+      options.heads);
   if (options.head_features == 0) {
     options.head_features = options.features / options.heads;
   }
   TESSERA_CHECK(
       options.heads <= kMostAttentionFeatures &&
           options.head_features <= kMostAttentionFeatures / options.heads,
-      "attention has ",
+      "attention has {} heads of {} features; together they can be 2^30 at most",
       options.heads,
-      " heads of ",
-      options.head_features,
-      " features; together they can be 2^30 at most");
+      options.head_features);
   if (options.kv_heads == 0) {
     options.kv_heads = options.heads;
   }
   TESSERA_CHECK(
       options.kv_heads >= 1 && options.heads % options.kv_heads == 0,
-      "attention has ",
+      "attention has {} heads of keys and values, which do not divide its {} heads",
       options.kv_heads,
-      " heads of keys and values, which do not divide its ",
-      options.heads,
-      " heads");
+      options.heads);
   TESSERA_CHECK(
       options.kv_heads >= ranks,
-      "attention has ",
+      "attention has {} heads of keys and values for {} tensor-parallel ranks; use a tensor-parallel size of {} or less",
       options.kv_heads,
-      " heads of keys and values for ",
       ranks,
-      " tensor-parallel ranks; use a tensor-parallel size of ",
-      options.kv_heads,
-      " or less");
+      options.kv_heads);
   if (options.memory_features == 0) {
     options.memory_features = options.features;
   }
@@ -243,9 +234,8 @@ at::Tensor AttentionImpl::forward(
   call.causal = options_.causal && !call.mask.defined() && query.size(2) > 1;
   TESSERA_CHECK(
       !call.causal || query.size(2) == key.size(2),
-      "Attention: ",
-      query.size(2),
-      " tokens that go on with others need a mask");
+      "Attention: {} tokens that go on with others need a mask",
+      query.size(2));
   call.scale = options_.scale.value_or(
       1 / std::sqrt(static_cast<double>(options_.head_features)));
   call.dropout = is_training() ? options_.dropout : 0;

@@ -129,8 +129,7 @@ at::Tensor banded_attention(
     const AttentionFunction& function) {
   TESSERA_CHECK(
       !call.mask.defined() && !call.causal,
-      "banded_attention: the call has a mask; windows and padding come with "
-      "BandedTokens");
+      "banded_attention: the call has a mask; windows and padding come with BandedTokens");
   const Blocks blocks(call.query.size(2), reach);
   const auto keys = [&](const at::Tensor& x) {
     return blocks.of_keys(
@@ -154,13 +153,11 @@ BandedAttentionImpl::BandedAttentionImpl(
       reach_(reach) {
   TESSERA_CHECK(
       reach >= 1,
-      "attention within windows reaches ",
-      reach,
-      " tokens; it must be 1 or more");
+      "attention within windows reaches {} tokens; it must be 1 or more",
+      reach);
   TESSERA_CHECK(
       options_.kv_heads == options_.heads && !options_.causal,
-      "BandedAttention: shared heads and causal windows are not implemented; "
-      "give Attention a window_mask()");
+      "BandedAttention: shared heads and causal windows are not implemented; give Attention a window_mask()");
   const int64_t inner = options_.heads * options_.head_features;
   const auto column = [&](const char* name, bool bias, double deviation) {
     return Linear::column(
@@ -228,8 +225,7 @@ at::Tensor BandedAttentionImpl::forward(
     const BandedTokens& tokens) {
   TESSERA_CHECK(
       context_.context() == nullptr,
-      "BandedAttention: windows over sequences that are divided over "
-      "context-parallel ranks are not implemented; use a context size of 1");
+      "BandedAttention: windows over sequences that are divided over context-parallel ranks are not implemented; use a context size of 1");
   const at::Tensor entered = context_.enter(hidden);
   const AttentionCall call = call_of(
       query_.forward_entered(entered),

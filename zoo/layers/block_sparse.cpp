@@ -19,11 +19,9 @@ namespace {
 at::Tensor no_blocks(int64_t blocks, int64_t size) {
   TESSERA_CHECK(
       blocks >= 1 && size >= 1,
-      "a layout of ",
+      "a layout of {} blocks of {} tokens; there must be a block of a token",
       blocks,
-      " blocks of ",
-      size,
-      " tokens; there must be a block of a token");
+      size);
   return torch::zeros({1, blocks, blocks}, at::kBool);
 }
 
@@ -32,15 +30,11 @@ void check_covers(const BlockLayout& layout, int64_t queries, int64_t keys) {
   const int64_t most_keys = layout.seen.size(2) * layout.size;
   TESSERA_CHECK(
       queries <= most_queries && keys <= most_keys,
-      "the layout of blocks is for ",
+      "the layout of blocks is for {} queries and {} keys at most, and there are {} and {}; make one of more blocks",
       most_queries,
-      " queries and ",
       most_keys,
-      " keys at most, and there are ",
       queries,
-      " and ",
-      keys,
-      "; make one of more blocks");
+      keys);
 }
 
 /// Pairs of a head and a block of queries that see equally many blocks.
@@ -195,13 +189,10 @@ BlockLayout big_bird_layout(
   TESSERA_CHECK(
       options.window >= 1 && options.window % 2 == 1 && options.global >= 0 &&
           options.random >= 0,
-      "a layout with windows of ",
+      "a layout with windows of {} blocks, {} global and {} random ones; windows are odd, the others 0 or more",
       options.window,
-      " blocks, ",
       options.global,
-      " global and ",
-      options.random,
-      " random ones; windows are odd, the others 0 or more");
+      options.random);
   BlockLayout layout{size, no_blocks(blocks, size)};
   auto seen = layout.seen.accessor<bool, 3>()[0];
   std::mt19937_64 numbers(options.seed);
@@ -231,11 +222,9 @@ BlockLayout fixed_layout(
     bool causal) {
   TESSERA_CHECK(
       summary >= 1 && summary <= stride,
-      "a layout with stripes of ",
+      "a layout with stripes of {} blocks, of which all see {}; that must be from 1 to the stripe",
       stride,
-      " blocks, of which all see ",
-      summary,
-      "; that must be from 1 to the stripe");
+      summary);
   BlockLayout layout{size, no_blocks(blocks, size)};
   auto seen = layout.seen.accessor<bool, 3>()[0];
   for (int64_t query = 0; query < blocks; ++query) {
@@ -267,19 +256,16 @@ AttentionFunction block_sparse_attention(
       layout.size >= 1 && layout.seen.defined() && layout.seen.dim() == 3 &&
           layout.seen.is_cpu() && layout.seen.scalar_type() == at::kBool &&
           layout.seen.any(2).all().item<bool>(),
-      "block_sparse_attention: the layout must be bool [heads, blocks of "
-      "queries, blocks of keys] on the CPU, with a block for every query");
+      "block_sparse_attention: the layout must be bool [heads, blocks of queries, blocks of keys] on the CPU, with a block for every query");
   return [layout, function = std::move(function)](const AttentionCall& call) {
     TESSERA_CHECK(
         !call.drop_weights,
-        "block-sparse attention has no dropout that is the same on any number "
-        "of tensor-parallel ranks; set it to 0");
+        "block-sparse attention has no dropout that is the same on any number of tensor-parallel ranks; set it to 0");
     const int64_t heads = call.query.size(1);
     TESSERA_CHECK(
         layout.seen.size(0) == 1 || layout.seen.size(0) == heads,
-        "the layout of blocks is for ",
+        "the layout of blocks is for {} heads, and there are {}",
         layout.seen.size(0),
-        " heads, and there are ",
         heads);
     check_covers(layout, call.query.size(2), call.key.size(2));
     const auto blocks = [&](const at::Tensor& x) {
@@ -292,9 +278,8 @@ AttentionFunction block_sparse_attention(
     const RowsByCount rows = rows_of(own, heads);
     TESSERA_CHECK(
         !rows.contains(0),
-        "block-sparse attention: of ",
-        call.key.size(2),
-        " keys some queries see none by the layout");
+        "block-sparse attention: of {} keys some queries see none by the layout",
+        call.key.size(2));
     return SparseCall(call, own).run(rows, function);
   };
 }

@@ -17,12 +17,10 @@ Embedding::Embedding(
   TESSERA_CHECK(
       !options.padding_id ||
           (*options.padding_id >= 0 && *options.padding_id < options.rows),
+      "{}: the padding token is {}, outside a table of {} rows",
       name,
-      ": the padding token is ",
       *options.padding_id,
-      ", outside a table of ",
-      options.rows,
-      " rows");
+      options.rows);
   if (const TensorParallel* how = context.parallel()) {
     VocabParallelEmbeddingOptions parallel;
     parallel.vocab = options.rows;

@@ -113,14 +113,11 @@ RoutedTokens ExpertsImpl::take_routing() {
   RoutedTokens last = std::exchange(last_, {});
   TESSERA_CHECK(
       last.logits.defined(),
-      "Experts::take_routing: there was no forward since the last call, or "
-      "keep_routing is off");
+      "Experts::take_routing: there was no forward since the last call, or keep_routing is off");
   TESSERA_CHECK(
       last.logits.requires_grad() || !at::GradMode::is_enabled() ||
           !router_.weight().requires_grad(),
-      "losses of routers need what their layers computed, and layers that are "
-      "recomputed in backward keep nothing; recompute no layers that have "
-      "experts, or leave output_router_logits off");
+      "losses of routers need what their layers computed, and layers that are recomputed in backward keep nothing; recompute no layers that have experts, or leave output_router_logits off");
   return last;
 }
 

@@ -20,9 +20,8 @@ at::Tensor room_for(const at::Tensor& like, int64_t capacity) {
 KeyValueCache::KeyValueCache(int64_t capacity) : capacity_(capacity) {
   TESSERA_CHECK(
       capacity >= 1,
-      "KeyValueCache: room for ",
-      capacity,
-      " tokens; it must be 1 or more");
+      "KeyValueCache: room for {} tokens; it must be 1 or more",
+      capacity);
 }
 
 KeyValueCache::KeysAndValues KeyValueCache::extend(
@@ -32,9 +31,8 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
   const int64_t end = length_ + key.size(2);
   TESSERA_CHECK(
       end <= capacity_,
-      "KeyValueCache: texts of ",
+      "KeyValueCache: texts of {} tokens, and there is room for {}",
       end,
-      " tokens, and there is room for ",
       capacity_);
   auto& [keys, values] = growing_[layer];
   if (!keys.defined()) {
@@ -43,11 +41,9 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
   }
   TESSERA_CHECK(
       keys.size(0) == key.size(0),
-      "KeyValueCache: a batch of ",
+      "KeyValueCache: a batch of {} rows goes on where one of {} was",
       key.size(0),
-      " rows goes on where one of ",
-      keys.size(0),
-      " was");
+      keys.size(0));
   keys.narrow(2, length_, key.size(2)).copy_(key);
   values.narrow(2, length_, key.size(2)).copy_(value);
   return {keys.narrow(2, 0, end), values.narrow(2, 0, end)};

@@ -21,11 +21,9 @@ at::Tensor cross_entropy(
     const CrossEntropyOptions& options) {
   TESSERA_CHECK(
       targets.sizes() == logits.sizes().slice(0, logits.dim() - 1),
-      "cross_entropy: logits are ",
+      "cross_entropy: logits are {} and targets {}; targets must be as the logits without their last dimension",
       logits.sizes(),
-      " and targets ",
-      targets.sizes(),
-      "; targets must be as the logits without their last dimension");
+      targets.sizes());
   return at::cross_entropy_loss(
       in_float(logits).flatten(0, -2),
       targets.flatten(),
@@ -50,18 +48,14 @@ at::Tensor distillation_loss(
           (!counts.defined() ||
            counts.sizes() ==
                student_logits.sizes().slice(0, student_logits.dim() - 1)),
-      "distillation_loss: the student's logits are ",
+      "distillation_loss: the student's logits are {}, the teacher's {}, and what counts {}; they must agree",
       student_logits.sizes(),
-      ", the teacher's ",
       teacher_logits.sizes(),
-      ", and what counts ",
-      counts.defined() ? counts.sizes() : at::IntArrayRef(),
-      "; they must agree");
+      counts.defined() ? counts.sizes() : at::IntArrayRef());
   TESSERA_CHECK(
       temperature > 0,
-      "distillation_loss: the temperature is ",
-      temperature,
-      "; it must be positive");
+      "distillation_loss: the temperature is {}; it must be positive",
+      temperature);
   const at::Tensor student =
       at::log_softmax(in_float(student_logits) / temperature, -1);
   const at::Tensor teacher =

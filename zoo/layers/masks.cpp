@@ -24,9 +24,8 @@ at::Tensor padding_mask(const at::Tensor& attention_mask) {
   }
   TESSERA_CHECK(
       attention_mask.dim() == 2,
-      "the attention mask is ",
-      attention_mask.sizes(),
-      "; it must be [batch, sequence]");
+      "the attention mask is {}; it must be [batch, sequence]",
+      attention_mask.sizes());
   return attention_mask.ne(0).unsqueeze(1).unsqueeze(1);
 }
 
@@ -39,16 +38,15 @@ at::Tensor window_mask(
     int64_t window,
     const at::Device& device) {
   TESSERA_CHECK(
-      window >= 1, "an attention window is ", window, "; it must be 1 or more");
+      window >= 1, "an attention window is {}; it must be 1 or more", window);
   return distances(length, device).abs().lt(window);
 }
 
 at::Tensor prefix_mask(const at::Tensor& lengths, int64_t length) {
   TESSERA_CHECK(
       lengths.dim() == 1,
-      "the lengths of prefixes are ",
-      lengths.sizes(),
-      "; they must be [batch]");
+      "the lengths of prefixes are {}; they must be [batch]",
+      lengths.sizes());
   return torch::arange(length, lengths.options())
       .lt(lengths.unsqueeze(1))
       .unsqueeze(1)

@@ -13,9 +13,8 @@ NormImpl::NormImpl(const LayerContext& context, const NormOptions& options)
     : context_(context), options_(options) {
   TESSERA_CHECK(
       options.features >= 1,
-      "Norm: features is ",
-      options.features,
-      "; it must be at least 1");
+      "Norm: features is {}; it must be at least 1",
+      options.features);
   if (options.weight) {
     weight_ = register_parameter("weight", torch::ones({options.features}));
     if (options.bias && options.kind == NormKind::kLayerNorm) {

@@ -45,19 +45,14 @@ int64_t PatchEmbeddingOptions::tokens() const {
 at::Tensor grid_positions(const ImageSize& grid, int64_t features) {
   TESSERA_CHECK(
       features % 4 == 0,
-      "grid_positions: ",
-      features,
-      " features are no multiple of 4, which sines and cosines of two "
-      "directions need");
+      "grid_positions: {} features are no multiple of 4, which sines and cosines of two directions need",
+      features);
   TESSERA_CHECK(
       features <= kMostFixedFeatures && grid.area() <= kMostFixed / features,
-      "grid_positions: a table for ",
+      "grid_positions: a table for {} patches of {} features; there can be {} features, and 2^28 numbers at most",
       grid.area(),
-      " patches of ",
       features,
-      " features; there can be ",
-      kMostFixedFeatures,
-      " features, and 2^28 numbers at most");
+      kMostFixedFeatures);
   const auto table = [&](int64_t length) {
     return sinusoid_table(
         length, features / 2, SinusoidLayout::kSinesThenCosines);
@@ -78,27 +73,19 @@ PatchEmbeddingImpl::PatchEmbeddingImpl(const PatchEmbeddingOptions& options)
       options.patch.area() >= 1 && height >= options.patch.height &&
           width >= options.patch.width &&
           (options.pads || divides(options.patch, options.image)),
-      "PatchEmbedding: patches of ",
+      "PatchEmbedding: patches of {} x {} pixels do not divide images of {} x {}; change image_size or patch_size",
       options.patch.height,
-      " x ",
       options.patch.width,
-      " pixels do not divide images of ",
       height,
-      " x ",
-      width,
-      "; change image_size or patch_size");
+      width);
   const ImageSize grid = options.grid(options.image);
   TESSERA_CHECK(
       grid.area() <= kMostPatches,
-      "PatchEmbedding: images of ",
+      "PatchEmbedding: images of {} x {} pixels have {} patches; there can be {} at most",
       height,
-      " x ",
       width,
-      " pixels have ",
       grid.area(),
-      " patches; there can be ",
-      kMostPatches,
-      " at most");
+      kMostPatches);
   projection_ = register_module(
       "projection",
       torch::nn::Conv2d(
@@ -146,53 +133,39 @@ void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
       pixels.defined(), "pixel_values are missing; the model needs them");
   TESSERA_CHECK(
       pixels.dim() == 4 && pixels.numel() > 0,
-      "pixel_values are ",
-      pixels.sizes(),
-      "; they must be [batch, channels, height, width], and not empty");
+      "pixel_values are {}; they must be [batch, channels, height, width], and not empty",
+      pixels.sizes());
   TESSERA_CHECK(
       pixels.size(1) == options_.channels,
-      "pixel_values have ",
+      "pixel_values have {} channels; the model takes images of {}",
       pixels.size(1),
-      " channels; the model takes images of ",
       options_.channels);
   const ImageSize size = image_size_of(pixels);
   if (!interpolate && !options_.pads) {
     TESSERA_CHECK(
         size == options_.image,
-        "images are of ",
+        "images are of {} x {} pixels; the model takes {} x {}: resize them, or give interpolate_pos_encoding",
         size.height,
-        " x ",
         size.width,
-        " pixels; the model takes ",
         options_.image.height,
-        " x ",
-        options_.image.width,
-        ": resize them, or give interpolate_pos_encoding");
+        options_.image.width);
   }
   TESSERA_CHECK(
       options_.pads || divides(options_.patch, size),
-      "images of ",
+      "images of {} x {} pixels are not divided by patches of {} x {}; resize them or cut them",
       size.height,
-      " x ",
       size.width,
-      " pixels are not divided by patches of ",
       options_.patch.height,
-      " x ",
-      options_.patch.width,
-      "; resize them or cut them");
+      options_.patch.width);
   // Without interpolation, positions are for the model's own grid.
   TESSERA_CHECK(
       interpolate || !positions_.defined() ||
           options_.grid(size) == options_.grid(options_.image),
-      "images of ",
+      "images of {} x {} pixels have other positions than those of {} x {}: resize them, or give interpolate_pos_encoding",
       size.height,
-      " x ",
       size.width,
-      " pixels have other positions than those of ",
       options_.image.height,
-      " x ",
-      options_.image.width,
-      ": resize them, or give interpolate_pos_encoding");
+      options_.image.width);
 }
 
 at::Tensor PatchEmbeddingImpl::patches(const at::Tensor& pixels) {
@@ -243,13 +216,10 @@ at::Tensor PatchEmbeddingImpl::forward(
     TESSERA_CHECK(
         mask_token_.defined() && mask.dim() == 2 && mask.size(0) == x.size(0) &&
             mask.size(1) == x.size(1),
-        "bool_masked_pos is ",
+        "bool_masked_pos is {}; for these images it must be [{}, {}], of a model with a mask token",
         mask.sizes(),
-        "; for these images it must be [",
         x.size(0),
-        ", ",
-        x.size(1),
-        "], of a model with a mask token");
+        x.size(1));
     const at::Tensor masked = mask.ne(0).unsqueeze(-1).to(x.scalar_type());
     x = x * (1 - masked) + mask_token_ * masked;
   }

@@ -16,9 +16,8 @@ at::Tensor sinusoid_table(
     double base) {
   TESSERA_CHECK(
       features >= 2 && features % 2 == 0,
-      "sinusoid_table: features is ",
-      features,
-      "; it must be even");
+      "sinusoid_table: features is {}; it must be even",
+      features);
   const at::Tensor frequencies = torch::pow(
       base, -torch::arange(0, features, 2, torch::kFloat) / features);
   const at::Tensor angles =
@@ -30,7 +29,7 @@ at::Tensor sinusoid_table(
 
 std::vector<double> alibi_slopes(int64_t heads) {
   TESSERA_CHECK(
-      heads >= 1, "ALiBi for ", heads, " heads; there must be 1 or more");
+      heads >= 1, "ALiBi for {} heads; there must be 1 or more", heads);
   int64_t power = 1;
   while (2 * power <= heads) {
     power *= 2;

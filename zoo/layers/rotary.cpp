@@ -96,38 +96,33 @@ void check(const RotaryOptions& options) {
   TESSERA_CHECK(
       options.features >= 2 && options.features % 2 == 0 &&
           options.features <= kMostRotaryFeatures,
-      "rotary positions rotate ",
+      "rotary positions rotate {} features of a head; they must be an even number up to {}",
       options.features,
-      " features of a head; they must be an even number up to ",
       kMostRotaryFeatures);
   TESSERA_CHECK(
-      options.base > 1, "the rotary base is ", options.base, ", not above 1");
+      options.base > 1, "the rotary base is {}, not above 1", options.base);
   const RotaryScaling& scaling = options.scaling;
   TESSERA_CHECK(
       scaling.factor > 0,
-      "the rotary scaling factor is ",
-      scaling.factor,
-      "; it must be positive");
+      "the rotary scaling factor is {}; it must be positive",
+      scaling.factor);
   switch (scaling.kind) {
     case RotaryScalingKind::kDynamic:
       TESSERA_CHECK(
           options.max_positions >= 1 && options.features > 2,
-          "dynamic rotary scaling needs max_positions, which is ",
-          options.max_positions,
-          ", and more than 2 features");
+          "dynamic rotary scaling needs max_positions, which is {}, and more than 2 features",
+          options.max_positions);
       break;
     case RotaryScalingKind::kLlama3:
     case RotaryScalingKind::kYarn:
       TESSERA_CHECK(
           scaling.original_positions >= 1,
-          "rotary scaling needs the length that the model was first trained "
-          "for; it is ",
+          "rotary scaling needs the length that the model was first trained for; it is {}",
           scaling.original_positions);
       TESSERA_CHECK(
           scaling.high_frequency_factor > scaling.low_frequency_factor,
-          "rotary scaling: the high frequency factor ",
+          "rotary scaling: the high frequency factor {} must be above the low one, {}",
           scaling.high_frequency_factor,
-          " must be above the low one, ",
           scaling.low_frequency_factor);
       break;
     default:
@@ -178,9 +173,8 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTables& tables) {
   const int64_t features = x.size(-1);
   TESSERA_CHECK(
       2 * half <= features,
-      "rotary positions rotate ",
+      "rotary positions rotate {} features, but a head has {}",
       2 * half,
-      " features, but a head has ",
       features);
   const at::Tensor rotated =
       2 * half == features ? x : x.narrow(-1, 0, 2 * half);

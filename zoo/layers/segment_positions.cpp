@@ -12,11 +12,9 @@ SegmentPositionsImpl::SegmentPositionsImpl(
     : options_(options) {
   TESSERA_CHECK(
       options.heads >= 1 && options.segments >= 1,
-      "segment positions of ",
+      "segment positions of {} heads and {} segments; there must be 1 or more of both",
       options.heads,
-      " heads and ",
-      options.segments,
-      " segments; there must be 1 or more of both");
+      options.segments);
   weight_ = register_parameter(
       "weight",
       torch::empty(
@@ -33,11 +31,9 @@ at::Tensor SegmentPositionsImpl::forward(
   TESSERA_CHECK(
       query_segments.dim() == 2 && key_segments.dim() == 2 &&
           query_segments.size(0) == key_segments.size(0),
-      "segments of queries ",
+      "segments of queries {} and of keys {}; they must be [batch, tokens] of one batch",
       query_segments.sizes(),
-      " and of keys ",
-      key_segments.sizes(),
-      "; they must be [batch, tokens] of one batch");
+      key_segments.sizes());
   const at::Tensor queries = query_segments.unsqueeze(2);
   const at::Tensor keys = key_segments.unsqueeze(1);
   const at::Tensor within = relative_buckets(

@@ -25,8 +25,7 @@ TransformerLayerImpl::TransformerLayerImpl(
   TESSERA_CHECK(
       !options.parallel_halves || (options.placement == NormPlacement::kPre &&
                                    !options.cross_attention),
-      "TransformerLayer: halves side by side are pre-norm and have no "
-      "cross-attention");
+      "TransformerLayer: halves side by side are pre-norm and have no cross-attention");
   attention_half_ = make_half("attention");
   if (options.reach > 0) {
     banded_ = register_module(

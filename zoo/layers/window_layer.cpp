@@ -51,8 +51,7 @@ WindowLayerImpl::WindowLayerImpl(
     : context_(context), options_(options) {
   TESSERA_CHECK(
       context.parallel() == nullptr || !context.parallel()->sequence,
-      "WindowLayer: windows need whole maps between layers, which sequence "
-      "parallelism divides; leave it out");
+      "WindowLayer: windows need whole maps between layers, which sequence parallelism divides; leave it out");
   attention_norm_ =
       register_module("attention_norm", Norm(context_, options.norm));
   attention_ =
@@ -127,15 +126,11 @@ at::Tensor WindowLayerImpl::forward(const at::Tensor& map) {
   const ImageSize size = size_of(map);
   TESSERA_CHECK(
       std::min(size.height, size.width) >= options_.window,
-      "WindowLayer: a map of ",
+      "WindowLayer: a map of {} x {} patches is smaller than a window of {} x {}; use larger images, or fewer stages",
       size.height,
-      " x ",
       size.width,
-      " patches is smaller than a window of ",
       options_.window,
-      " x ",
-      options_.window,
-      "; use larger images, or fewer stages");
+      options_.window);
   at::Tensor x =
       map + drop_path(attend(map), options_.drop_path, is_training());
   x = x + context_.dropout(

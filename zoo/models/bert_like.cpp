@@ -86,11 +86,9 @@ EncoderConfig roberta_like_config(const ConfigFields& fields) {
   EncoderConfig encoder = bert_like_config(fields, /*padding_id=*/1);
   TESSERA_CHECK(
       encoder.padding_id && *encoder.padding_id < encoder.positions - 1,
+      "{}: positions count from pad_token_id on, which must be given and be below max_position_embeddings {} - 1",
       fields.origin(),
-      ": positions count from pad_token_id on, which must be given and be "
-      "below max_position_embeddings ",
-      encoder.positions,
-      " - 1");
+      encoder.positions);
   encoder.positions_skip_padding = true;
   encoder.head_activation = "gelu";
   encoder.dropout_before_pooler = true;
@@ -174,10 +172,9 @@ MakeModel make_encoder(
     TESSERA_CHECK(
         head != EncoderHead::kQuestionAnswering ||
             encoder.classifier.labels == 2,
+        "{}: there are {} labels; question answering has 2, the beginning and the end",
         fields.origin(),
-        ": there are ",
-        encoder.classifier.labels,
-        " labels; question answering has 2, the beginning and the end");
+        encoder.classifier.labels);
     return std::make_shared<Encoder>(
         encoder, head, context, std::move(json), std::move(table));
   };

@@ -29,14 +29,11 @@ ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
       !options.problem_type || *options.problem_type == kRegression ||
           *options.problem_type == kSingleLabel ||
           *options.problem_type == kMultiLabel,
+      "{}: problem_type is '{}'; it can be {}, {} or {}",
       fields.origin(),
-      ": problem_type is '",
       options.problem_type.value_or(""),
-      "'; it can be ",
       kRegression,
-      ", ",
       kSingleLabel,
-      " or ",
       kMultiLabel);
   return options;
 }
@@ -83,9 +80,8 @@ at::Tensor last_token_places(
   if (!padding_id) {
     TESSERA_CHECK(
         input_ids.size(0) == 1,
-        "classifying ",
-        input_ids.size(0),
-        " rows needs a padding token: set pad_token_id in config.json");
+        "classifying {} rows needs a padding token: set pad_token_id in config.json",
+        input_ids.size(0));
     return torch::full({1}, length - 1, input_ids.options().dtype(at::kLong));
   }
   const at::Tensor places =

@@ -68,11 +68,9 @@ RotaryScalingKind scaling_kind(
     return RotaryScalingKind::kYarn;
   }
   TESSERA_FAIL(
+      "{}: rotary positions of type '{}' ('rope_type') are not implemented; default, linear, dynamic, llama3 and yarn are",
       origin,
-      ": rotary positions of type '",
-      name,
-      "' ('rope_type') are not implemented; default, linear, dynamic, llama3 "
-      "and yarn are");
+      name);
 }
 
 } // namespace
@@ -85,18 +83,15 @@ int64_t ConfigFields::size(FieldNames names, std::optional<int64_t> otherwise)
   }
   TESSERA_CHECK(
       value.has_value(),
+      "{} lacks {}; is it the file of this kind of model?",
       origin(),
-      " lacks ",
-      shown(names),
-      "; is it the file of this kind of model?");
+      shown(names));
   TESSERA_CHECK(
       *value >= 1 && *value <= kMaxSize,
+      "{}: {} is {}; it must be between 1 and 2^28",
       origin(),
-      ": ",
       shown(names),
-      " is ",
-      *value,
-      "; it must be between 1 and 2^28");
+      *value);
   return *value;
 }
 
@@ -105,12 +100,10 @@ int64_t ConfigFields::count(FieldNames names, std::optional<int64_t> otherwise)
   const int64_t value = size(names, otherwise);
   TESSERA_CHECK(
       value <= kMaxCount,
+      "{}: {} is {}; it must be at most {}",
       origin(),
-      ": ",
       shown(names),
-      " is ",
       value,
-      "; it must be at most ",
       kMaxCount);
   return value;
 }
@@ -125,12 +118,10 @@ double ConfigFields::number(FieldNames names, double otherwise) const {
   }
   TESSERA_CHECK(
       std::isfinite(value),
+      "{}: {} is {}; it must be a finite number",
       origin(),
-      ": ",
       shown(names),
-      " is ",
-      value,
-      "; it must be a finite number");
+      value);
   return value;
 }
 
@@ -138,12 +129,10 @@ double ConfigFields::deviation(FieldNames names, double otherwise) const {
   const double value = number(names, otherwise);
   TESSERA_CHECK(
       value >= 0 && value < 100,
+      "{}: {} is {}; it must be 0 or more, usually 0.02",
       origin(),
-      ": ",
       shown(names),
-      " is ",
-      value,
-      "; it must be 0 or more, usually 0.02");
+      value);
   return value;
 }
 
@@ -151,12 +140,10 @@ double ConfigFields::probability(FieldNames names, double otherwise) const {
   const double value = number(names, otherwise);
   TESSERA_CHECK(
       value >= 0 && value < 1,
+      "{}: {} is {}; it must be at least 0 and less than 1",
       origin(),
-      ": ",
       shown(names),
-      " is ",
-      value,
-      "; it must be at least 0 and less than 1");
+      value);
   return value;
 }
 
@@ -168,12 +155,10 @@ double ConfigFields::positive(FieldNames names, std::optional<double> otherwise)
   }
   TESSERA_CHECK(
       value && *value > 0 && *value < 1e30,
+      "{}: {} is {}; it must be a number above 0",
       origin(),
-      ": ",
       shown(names),
-      " is ",
-      value ? std::to_string(*value) : "absent",
-      "; it must be a number above 0");
+      value ? std::to_string(*value) : "absent");
   return *value;
 }
 
@@ -185,12 +170,10 @@ std::string ConfigFields::activation(
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string nearest = nearest_name(name, known);
     TESSERA_FAIL(
+        "{}: {} is '{}', an activation that is not implemented; {}",
         origin(),
-        ": ",
         shown(names),
-        " is '",
         name,
-        "', an activation that is not implemented; ",
         nearest.empty() ? "there are " + join_names(known)
                         : "the nearest is '" + nearest + "'");
   }
@@ -204,16 +187,12 @@ int64_t ConfigFields::heads(
   const int64_t heads = size(names);
   TESSERA_CHECK(
       features % heads == 0,
+      "{}: {} is {}, which does not divide '{}', {}; each head has the same number of features",
       origin(),
-      ": ",
       shown(names),
-      " is ",
       heads,
-      ", which does not divide '",
       features_name,
-      "', ",
-      features,
-      "; each head has the same number of features");
+      features);
   return heads;
 }
 
@@ -224,16 +203,12 @@ int64_t ConfigFields::kv_heads(
   const int64_t value = size(names, otherwise);
   TESSERA_CHECK(
       heads % value == 0,
+      "{}: {} is {}, and {} heads of keys and values do not divide 'num_attention_heads', {}; each of them serves as many of those",
       origin(),
-      ": ",
       shown(names),
-      " is ",
       value,
-      ", and ",
       value,
-      " heads of keys and values do not divide 'num_attention_heads', ",
-      heads,
-      "; each of them serves as many of those");
+      heads);
   return value;
 }
 
@@ -248,14 +223,11 @@ std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
   }
   TESSERA_CHECK(
       *value >= 0 && *value < bound,
+      "{}: {} is {}, outside the vocabulary of {} tokens",
       origin(),
-      ": ",
       shown(names),
-      " is ",
       *value,
-      ", outside the vocabulary of ",
-      bound,
-      " tokens");
+      bound);
   return value;
 }
 
@@ -273,10 +245,9 @@ int64_t ConfigFields::labels() const {
   const auto names = json("id2label");
   TESSERA_CHECK(
       !names || names->is_object(),
+      "{}: 'id2label' is {}; it must be an object with a name for each label",
       origin(),
-      ": 'id2label' is ",
-      show_json(names.value_or(nullptr)),
-      "; it must be an object with a name for each label");
+      show_json(names.value_or(nullptr)));
   if (names && !names->empty()) {
     return static_cast<int64_t>(names->size());
   }

@@ -125,14 +125,11 @@ class ConfigFields {
     const Value found = get<Value>({name}, only);
     TESSERA_CHECK(
         found == only,
+        "{}: '{}' is {}; only {} is implemented",
         origin(),
-        ": '",
         name,
-        "' is ",
         found,
-        "; only ",
-        only,
-        " is implemented");
+        only);
   }
 
   /// A field inside, or nothing.

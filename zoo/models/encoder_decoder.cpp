@@ -176,11 +176,9 @@ void EncoderDecoder::check(const ModelInput& input) const {
       past_tokens(input) + ids.size(1));
   TESSERA_CHECK(
       ids.size(0) == input.input_ids.size(0),
-      "decoder_input_ids are ",
+      "decoder_input_ids are {} and input_ids {}; they must have as many rows",
       ids.sizes(),
-      " and input_ids ",
-      input.input_ids.sizes(),
-      "; they must have as many rows");
+      input.input_ids.sizes());
 }
 
 at::Tensor EncoderDecoder::decoder_ids(const ModelInput& input) const {
@@ -193,8 +191,7 @@ at::Tensor EncoderDecoder::decoder_ids(const ModelInput& input) const {
   }
   TESSERA_CHECK(
       input.labels.defined() && input.labels.dim() == 2,
-      "decoder_input_ids are missing; without them the model needs labels "
-      "[batch, sequence]");
+      "decoder_input_ids are missing; without them the model needs labels [batch, sequence]");
   return at::constant_pad_nd(input.labels, {1, -1}, config_.start_token)
       .masked_fill(
           at::constant_pad_nd(input.labels, {1, -1}, 0).lt(0),

@@ -20,10 +20,8 @@ at::Tensor ends_of_questions(const at::Tensor& ids, int64_t separator) {
   const at::Tensor found = ids.eq(separator);
   TESSERA_CHECK(
       found.sum(1).eq(3).all().item<bool>(),
-      "rows without three separators (token ",
-      separator,
-      "), so it is not known which tokens are global; give "
-      "global_attention_mask");
+      "rows without three separators (token {}), so it is not known which tokens are global; give global_attention_mask",
+      separator);
   return found.to(at::kByte).argmax(1, /*keepdim=*/true);
 }
 
@@ -35,10 +33,9 @@ ModelInput Encoder::texts_of(const ModelInput& choices) const {
   }
   TESSERA_CHECK(
       choices.input_ids.defined() && choices.input_ids.dim() == 3,
-      "input_ids are ",
+      "input_ids are {}; multiple choice takes [batch, choices, sequence]",
       choices.input_ids.defined() ? choices.input_ids.sizes()
-                                  : at::IntArrayRef(),
-      "; multiple choice takes [batch, choices, sequence]");
+                                  : at::IntArrayRef());
   ModelInput texts = choices;
   const auto flatten = [](at::Tensor& tensor) {
     if (tensor.defined() && tensor.dim() == 3) {
@@ -94,11 +91,9 @@ void Encoder::check(const ModelInput& given) const {
        position_ids(input).max().item<int64_t>() < encoder_.positions);
   TESSERA_CHECK(
       fits,
-      "sequences of ",
+      "sequences of {} tokens; the model has positions for {}; cut the texts",
       length,
-      " tokens; the model has positions for ",
-      most,
-      "; cut the texts");
+      most);
   if (input.position_ids.defined()) {
     check_ids("position_ids", input.position_ids, encoder_.positions);
   }

@@ -22,10 +22,9 @@ DecoderConfig glm_config(const ConfigFields& fields) {
       fields.get<double>({"partial_rotary_factor"}, 0.5));
   TESSERA_CHECK(
       share > 0 && share <= 1,
+      "{}: 'partial_rotary_factor' is {}; it must be above 0 and at most 1",
       fields.origin(),
-      ": 'partial_rotary_factor' is ",
-      share,
-      "; it must be above 0 and at most 1");
+      share);
   DecoderConfig decoder = llama_like_config(fields, share);
   decoder.rotary->layout = RotaryLayout::kPairs;
   set_attention_bias(

@@ -43,12 +43,10 @@ DecoderConfig gptj_config(const ConfigFields& fields) {
   const int64_t rotated = fields.size({"rotary_dim"}, 64);
   TESSERA_CHECK(
       rotated % 2 == 0 && rotated <= features / attention.heads,
+      "{}: 'rotary_dim' is {}; it must be even, and at most the {} features of a head",
       fields.origin(),
-      ": 'rotary_dim' is ",
       rotated,
-      "; it must be even, and at most the ",
-      features / attention.heads,
-      " features of a head");
+      features / attention.heads);
   decoder.rotary = RotaryOptions{
       .features = rotated,
       .layout = RotaryLayout::kPairs,
@@ -58,9 +56,8 @@ DecoderConfig gptj_config(const ConfigFields& fields) {
   decoder.head_bias = true;
   TESSERA_CHECK(
       !decoder.tied_head,
-      fields.origin(),
-      ": 'tie_word_embeddings' is true; GPT-J's head, which has a bias, is "
-      "implemented with a weight of its own only");
+      "{}: 'tie_word_embeddings' is true; GPT-J's head, which has a bias, is implemented with a weight of its own only",
+      fields.origin());
   decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab);
   decoder.classifier = ClassifierOptions::from_config(fields);
   return decoder;

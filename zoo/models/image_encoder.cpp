@@ -17,11 +17,9 @@ void check_divides_tokens(const LayerContext& context, int64_t tokens) {
   const TensorParallel* how = context.parallel();
   TESSERA_CHECK(
       how == nullptr || !how->sequence || tokens % context.ranks() == 0,
-      "images of ",
+      "images of {} tokens cannot be divided between layers by {} tensor-parallel ranks; leave sequence parallelism out",
       tokens,
-      " tokens cannot be divided between layers by ",
-      context.ranks(),
-      " tensor-parallel ranks; leave sequence parallelism out");
+      context.ranks());
 }
 
 ImageEncoder::ImageEncoder(

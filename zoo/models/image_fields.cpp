@@ -23,12 +23,10 @@ void check_number(
     int64_t most) {
   TESSERA_CHECK(
       value.is_number_integer() && value >= 1 && value <= most,
+      "{}: '{}' has {}; it must be whole numbers from 1 to {}",
       fields.origin(),
-      ": '",
       name,
-      "' has ",
       show_json(value),
-      "; it must be whole numbers from 1 to ",
       most);
 }
 
@@ -44,12 +42,10 @@ ImageSize size_field(
   }
   TESSERA_CHECK(
       value.size() == 2,
+      "{}: '{}' is {}; it must be a number or [height, width]",
       fields.origin(),
-      ": '",
       name,
-      "' is ",
-      show_json(value),
-      "; it must be a number or [height, width]");
+      show_json(value));
   check_number(fields, name, value[0], most);
   check_number(fields, name, value[1], most);
   return {value[0].get<int64_t>(), value[1].get<int64_t>()};
@@ -65,13 +61,12 @@ PatchEmbeddingOptions patch_fields(
   options.channels = fields.size({"num_channels"}, 3);
   TESSERA_CHECK(
       options.channels <= kMostChannels,
+      "{}: 'num_channels' is {}; it can be {} at most",
       fields.origin(),
-      ": 'num_channels' is ",
       options.channels,
-      "; it can be ",
-      kMostChannels,
-      " at most");
-  options.image = size_field(fields, "image_size", image_size, kMostImagePixels);
+      kMostChannels);
+  options.image =
+      size_field(fields, "image_size", image_size, kMostImagePixels);
   options.patch =
       size_field(fields, "patch_size", patch_size, kMostPatchPixels);
   options.deviation = fields.deviation({"initializer_range"});
@@ -86,14 +81,11 @@ std::vector<int64_t> number_list(
   const nlohmann::json list = fields.json(name).value_or(otherwise);
   TESSERA_CHECK(
       list.is_array() && !list.empty() && list.size() <= kMostNumbers,
+      "{}: '{}' is {}; it must be a list of 1 to {} numbers",
       fields.origin(),
-      ": '",
       name,
-      "' is ",
       show_json(list),
-      "; it must be a list of 1 to ",
-      kMostNumbers,
-      " numbers");
+      kMostNumbers);
   for (const nlohmann::json& value : list) {
     check_number(fields, name, value, most);
   }
@@ -107,9 +99,8 @@ bool interpolates(const ModelInput& input) {
   }
   TESSERA_CHECK(
       found->second.numel() == 1,
-      "interpolate_pos_encoding is ",
-      found->second.sizes(),
-      "; it must be one number");
+      "interpolate_pos_encoding is {}; it must be one number",
+      found->second.sizes());
   return found->second.ne(0).item<bool>();
 }
 

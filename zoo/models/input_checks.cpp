@@ -11,15 +11,14 @@
 namespace tessera::zoo {
 
 void check_ids(const char* name, const at::Tensor& ids, int64_t bound) {
-  TESSERA_CHECK(ids.defined(), name, " is missing; the model needs it");
+  TESSERA_CHECK(ids.defined(), "{} is missing; the model needs it", name);
   TESSERA_CHECK(
       ids.dim() == 2 && ids.numel() > 0 &&
           (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt),
+      "{} is {}{}; it must be [batch, sequence] of int64 or int32, and not empty",
       name,
-      " is ",
       ids.toString(),
-      ids.sizes(),
-      "; it must be [batch, sequence] of int64 or int32, and not empty");
+      ids.sizes());
   if (!ids.is_cpu()) {
     return;
   }
@@ -28,12 +27,10 @@ void check_ids(const char* name, const at::Tensor& ids, int64_t bound) {
   const auto high = greatest.item<int64_t>();
   TESSERA_CHECK(
       low >= 0 && high < bound,
+      "{} holds {}, outside 0 .. {}; was the text encoded with this model's tokenizer?",
       name,
-      " holds ",
       (low < 0 ? low : high),
-      ", outside 0 .. ",
-      bound - 1,
-      "; was the text encoded with this model's tokenizer?");
+      bound - 1);
 }
 
 void check_same_shape(
@@ -42,12 +39,10 @@ void check_same_shape(
     const at::Tensor& ids) {
   TESSERA_CHECK(
       !tensor.defined() || tensor.sizes() == ids.sizes(),
+      "{} is {}, but the tokens are {}; they must have one shape",
       name,
-      " is ",
       tensor.sizes(),
-      ", but the tokens are ",
-      ids.sizes(),
-      "; they must have one shape");
+      ids.sizes());
 }
 
 int64_t past_tokens(const ModelInput& input) {
@@ -62,12 +57,10 @@ void check_mask(
   const std::array<int64_t, 2> expected{rows, tokens};
   TESSERA_CHECK(
       !mask.defined() || mask.sizes() == at::IntArrayRef(expected),
+      "{} is {}, but the tokens are {}; they must have one shape",
       name,
-      " is ",
       mask.sizes(),
-      ", but the tokens are ",
-      at::IntArrayRef(expected),
-      "; they must have one shape");
+      at::IntArrayRef(expected));
 }
 
 void check_not_taken(
@@ -83,7 +76,7 @@ void check_not_taken(
     for (const std::string_view one : taken) {
       list += (list.empty() ? "" : ", ") + std::string(one);
     }
-    TESSERA_FAIL("the model does not take '", name, "'; it takes ", list);
+    TESSERA_FAIL("the model does not take '{}'; it takes {}", name, list);
   }
 }
 

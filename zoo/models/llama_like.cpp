@@ -95,35 +95,29 @@ void read_windows(
   const auto first = fields.get<int64_t>({"max_window_layers"}, 28);
   TESSERA_CHECK(
       first >= 0,
+      "{}: 'max_window_layers' is {}; it must be 0 or more",
       fields.origin(),
-      ": 'max_window_layers' is ",
-      first,
-      "; it must be 0 or more");
+      first);
   TESSERA_CHECK(
       !types || (types->is_array() && types->size() == decoder.layers.size()),
+      "{}: 'layer_types' is {}; it must be a list with a type for each of the {} layers ('num_hidden_layers')",
       fields.origin(),
-      ": 'layer_types' is ",
       show_json(types.value_or(nullptr)),
-      "; it must be a list with a type for each of the ",
-      decoder.layers.size(),
-      " layers ('num_hidden_layers')");
+      decoder.layers.size());
   const auto window = fields.find<int64_t>({"sliding_window"});
   TESSERA_CHECK(
       !window || *window >= 1,
+      "{}: 'use_sliding_window' is true, and 'sliding_window' {}; it must be 1 or more",
       fields.origin(),
-      ": 'use_sliding_window' is true, and 'sliding_window' ",
-      window.value_or(0),
-      "; it must be 1 or more");
+      window.value_or(0));
   decoder.window = fields.size({"sliding_window"}, 4096);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     TESSERA_CHECK(
         !types || (*types)[i] == kLocal || (*types)[i] == "full_attention",
+        "{}: 'layer_types' has {}; only full_attention and {} are implemented",
         fields.origin(),
-        ": 'layer_types' has ",
         show_json(types ? (*types)[i] : nullptr),
-        "; only full_attention and ",
-        kLocal,
-        " are implemented");
+        kLocal);
     decoder.layers[i].local =
         types ? (*types)[i] == kLocal : is_local(i, static_cast<size_t>(first));
   }

@@ -15,10 +15,9 @@ int64_t reach_of(const nlohmann::json& window, const ConfigFields& fields) {
   TESSERA_CHECK(
       window.is_number_integer() && window.get<double>() <= kMost &&
           window.get<double>() >= 2 && window.get<int64_t>() % 2 == 0,
+      "{}: attention_window holds {}; windows are even numbers from 2 on",
       fields.origin(),
-      ": attention_window holds ",
-      show_json(window),
-      "; windows are even numbers from 2 on");
+      show_json(window));
   return window.get<int64_t>() / 2;
 }
 
@@ -32,10 +31,9 @@ EncoderConfig longformer_config(const ConfigFields& fields) {
       fields.json("attention_window").value_or(nlohmann::json(512));
   TESSERA_CHECK(
       !window.is_array() || window.size() == encoder.layers.size(),
+      "{}: attention_window has {} windows, and 'num_hidden_layers' is {}",
       fields.origin(),
-      ": attention_window has ",
       window.size(),
-      " windows, and 'num_hidden_layers' is ",
       encoder.layers.size());
   for (size_t i = 0; i < encoder.layers.size(); ++i) {
     encoder.layers[i].reach =

@@ -169,9 +169,8 @@ void MaskedAutoencoder::embed(const ModelInput& input, LayerState& state) {
     state.memory = given->second;
     TESSERA_CHECK(
         state.memory.sizes() == x.sizes().slice(0, 2),
-        "noise is ",
+        "noise is {}; for these images it must be {}",
         state.memory.sizes(),
-        "; for these images it must be ",
         x.sizes().slice(0, 2));
   } else {
     state.memory =

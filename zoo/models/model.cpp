@@ -113,11 +113,9 @@ Model::Model(
 ModelOutput Model::forward(const ModelInput& input) {
   TESSERA_CHECK(
       stage_.is_whole(),
-      "Model::forward: this is one of a pipeline's stages, with ",
+      "Model::forward: this is one of a pipeline's stages, with {} of {} layers; run it with pipeline_forward().",
       stage_.own().size(),
-      " of ",
-      stage_.count(),
-      " layers; run it with pipeline_forward().");
+      stage_.count());
   LayerState state;
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     state = forward_chunk(chunk, input, std::move(state));
@@ -144,7 +142,7 @@ LayerState Model::forward_chunk(
     LayerState before) {
   TESSERA_CHECK(
       input.cache == nullptr || (takes_cache() && !is_training()),
-      "ModelInput::cache: ",
+      "ModelInput::cache: {}",
       takes_cache() ? "the model is training; call eval()"
                     : "this model, with these layers, cannot go on with texts");
   check(input);

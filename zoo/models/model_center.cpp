@@ -134,10 +134,9 @@ const TypeNames& names_of(const ConfigFields& fields) {
     list += (list.empty() ? "" : ", ") + std::string(one.model_type);
   }
   TESSERA_FAIL(
+      "{} has ModelCenter's names ('dim_model') and model_type '{}'; add 'model_type', one of {}",
       fields.origin(),
-      " has ModelCenter's names ('dim_model') and model_type '",
       type,
-      "'; add 'model_type', one of ",
       list);
 }
 
@@ -208,14 +207,11 @@ nlohmann::json from_model_center(
   }
   TESSERA_CHECK(
       names.head != nullptr || head * heads == features,
+      "{}: dim_head {} times num_heads {} is not dim_model {}, as it is in every {}",
       origin,
-      ": dim_head ",
       head,
-      " times num_heads ",
       heads,
-      " is not dim_model ",
       features,
-      ", as it is in every ",
       names.model_type);
   auto activation = fields.get<std::string>({"ffn_activate_fn"}, "gelu");
   const std::string gated = "gated_";

@@ -34,13 +34,10 @@ Line line_of(const NameTable& table, const std::string& name) {
         }
         TESSERA_CHECK(
             line.rule == nullptr,
-            "the name table has two lines for '",
+            "the name table has two lines for '{}': '{}' and '{}'",
             name,
-            "': '",
             line.rule->theirs,
-            "' and '",
-            rule.theirs,
-            "'");
+            rule.theirs);
         line = {&rule, std::move(match), is_head};
       }
     }
@@ -49,9 +46,8 @@ Line line_of(const NameTable& table, const std::string& name) {
   look(table.head, true);
   TESSERA_CHECK(
       line.rule != nullptr || table.is_adapter,
-      "the name table has no line for the parameter '",
-      name,
-      "'");
+      "the name table has no line for the parameter '{}'",
+      name);
   return line;
 }
 
@@ -131,11 +127,9 @@ void WeightNames::add_weights(
       const auto its = sizes.find(ours);
       TESSERA_CHECK(
           its != sizes.end(),
-          "the name table's '",
+          "the name table's '{}' needs '{}', which the model does not have",
           line.rule->theirs,
-          "' needs '",
-          ours,
-          "', which the model does not have");
+          ours);
       places_.emplace(ours, std::pair(found->second, weight.ours.size()));
       weight.ours.push_back(ours);
       weight.sizes.push_back(its->second);
@@ -151,9 +145,8 @@ const NamedWeight& WeightNames::of(const std::string& our_name, size_t* place)
   const auto found = places_.find(our_name);
   TESSERA_CHECK(
       found != places_.end(),
-      "'",
-      our_name,
-      "' is no parameter of the model that the names were made for");
+      "'{}' is no parameter of the model that the names were made for",
+      our_name);
   if (place != nullptr) {
     *place = found->second.second;
   }

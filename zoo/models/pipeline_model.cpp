@@ -39,9 +39,8 @@ PipelineForward pipeline_forward(Model& model, InputOfMicroBatch input_of) {
     ModelOutput output = model.finish(input, state);
     TESSERA_CHECK(
         output.loss.defined(),
-        "pipeline_forward: micro-batch ",
-        micro_batch,
-        " has no labels, and so no loss.");
+        "pipeline_forward: micro-batch {} has no labels, and so no loss.",
+        micro_batch);
     return {std::move(output.loss)};
   };
 }

@@ -15,9 +15,8 @@ int64_t side_of(int64_t tokens) {
   const auto side = std::llround(std::sqrt(static_cast<double>(tokens)));
   TESSERA_CHECK(
       side * side == tokens,
-      "masked image modeling is for square images: this one has ",
-      tokens,
-      " patches");
+      "masked image modeling is for square images: this one has {} patches",
+      tokens);
   return side;
 }
 
@@ -47,11 +46,9 @@ at::Tensor masked_pixel_loss(
     const ImageSize& patch) {
   TESSERA_CHECK(
       pixels.sizes() == reconstruction.sizes(),
-      "images are ",
+      "images are {} and their reconstructions {}; encoder_stride must be how many pixels of a side a token stands for",
       pixels.sizes(),
-      " and their reconstructions ",
-      reconstruction.sizes(),
-      "; encoder_stride must be how many pixels of a side a token stands for");
+      reconstruction.sizes());
   const int64_t side = side_of(mask.size(1));
   // Sums over all pixels are too large for 16 bits.
   const auto type = at::promote_types(reconstruction.scalar_type(), at::kFloat);

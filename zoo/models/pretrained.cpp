@@ -33,7 +33,7 @@ void log_list(
   for (const std::string& name : names) {
     list += " " + name;
   }
-  log_info(folder.string(), ": ", what, ":", list);
+  log_info("{}: {}:{}", folder.string(), what, list);
 }
 
 /// config.json of the model as it is now: its dtype may not be the file's.
@@ -70,8 +70,7 @@ nlohmann::json config_to_save(
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_pretrained: this rank's model is a pipeline's stage, or has some "
-      "of the experts only. Give the engine too, which gathers them.");
+      "save_pretrained: this rank's model is a pipeline's stage, or has some of the experts only. Give the engine too, which gathers them.");
 }
 
 /// The names of all adapters' parameters.
@@ -95,10 +94,8 @@ WrittenFolder hf_folder(
   const auto adapters = adapter_parameters(model);
   TESSERA_CHECK(
       adapters.empty() || change,
-      "save_pretrained: the model has adapters, such as '",
-      adapters.front(),
-      "', which the folder of a whole model does not hold. Write them with "
-      "save_lora(), or what they make of the model with save_merged().");
+      "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model does not hold. Write them with save_lora(), or what they make of the model with save_merged().",
+      adapters.front());
   const auto writer = std::make_shared<std::optional<HfFolderWriter>>();
   WrittenFolder folder;
   folder.path = path;
@@ -249,10 +246,9 @@ LoadWeightsReport load_fitting(
     return load_weights(model, folder, options);
   } catch (const Error& error) {
     TESSERA_FAIL(
+        "{}\nThe model is what {} asks for: {}",
         error.what(),
-        "\nThe model is what ",
         folder / "config.json",
-        " asks for: ",
         record.text());
   }
 }
@@ -283,8 +279,8 @@ std::shared_ptr<Model> from_pretrained(
   const fs::path path = folder / "config.json";
   TESSERA_CHECK(
       fs::exists(path),
-      path,
-      " does not exist; give the folder of an unpacked Hugging Face model");
+      "{} does not exist; give the folder of an unpacked Hugging Face model",
+      path);
   const auto fields = JsonFields::from_file(path);
   nlohmann::json config = fields.object();
   config.update(options.config);

@@ -22,10 +22,9 @@ std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   const auto check = [&](bool is_good) {
     TESSERA_CHECK(
         is_good,
+        "{}: 'mlp_only_layers' is {}; it must be a list of layers' numbers, from 0 on",
         fields.origin(),
-        ": 'mlp_only_layers' is ",
-        show_json(list),
-        "; it must be a list of layers' numbers, from 0 on");
+        show_json(list));
   };
   check(list.is_array());
   for (const nlohmann::json& layer : list) {
@@ -61,14 +60,11 @@ void add_experts(
     experts.experts = fields.count({"num_experts", "num_local_experts"});
     TESSERA_CHECK(
         static_cast<int64_t>(decoder.layers.size()) * experts.experts <= kMost,
+        "{}: {} layers with {} experts each; all together they can be {} at most",
         fields.origin(),
-        ": ",
         decoder.layers.size(),
-        " layers with ",
         experts.experts,
-        " experts each; all together they can be ",
-        kMost,
-        " at most");
+        kMost);
     experts.experts_per_token = fields.size({"num_experts_per_tok"});
     experts.normalise = fields.get<bool>({"norm_topk_prob"}, false);
     experts.capacity_factor = capacity;

@@ -37,18 +37,16 @@ const ModelFamily& family_of(const ConfigFields& fields) {
   const auto type = fields.get<std::string>({"model_type"}, "");
   TESSERA_CHECK(
       !type.empty(),
+      "{} lacks 'model_type', which says what model it is; known are {}",
       fields.origin(),
-      " lacks 'model_type', which says what model it is; known are ",
       join_names(registered_models()));
   const auto found = families().find(type);
   TESSERA_CHECK(
       found != families().end(),
+      "{}: model_type '{}' is not implemented; known are {}. Others can be added with zoo::register_model().",
       fields.origin(),
-      ": model_type '",
       type,
-      "' is not implemented; known are ",
-      join_names(registered_models()),
-      ". Others can be added with zoo::register_model().");
+      join_names(registered_models()));
   return found->second;
 }
 
@@ -61,10 +59,9 @@ std::string named_architecture(
   }
   TESSERA_CHECK(
       list->is_array() && list->front().is_string(),
+      "{}: 'architectures' is {}; it must be a list of names",
       fields.origin(),
-      ": 'architectures' is ",
-      show_json(*list),
-      "; it must be a list of names");
+      show_json(*list));
   return list->front().get<std::string>();
 }
 
@@ -80,16 +77,11 @@ const Architecture& architecture_of(
     names.push_back(one.name);
   }
   TESSERA_FAIL(
+      "{}: the architecture '{}' (the first of 'architectures', where none was chosen) is not implemented; of {} there are {}: choose one with --architecture, model.architecture or, in a program, FromConfigOptions::architecture",
       origin,
-      ": the architecture '",
       name,
-      "' (the first of 'architectures', where none was chosen) is not "
-      "implemented; of ",
       family.model_type,
-      " there are ",
-      join_names(names),
-      ": choose one with --architecture, model.architecture or, in a program, "
-      "FromConfigOptions::architecture");
+      join_names(names));
 }
 
 /// Whether a model takes its own tokens of what it is given.
@@ -122,16 +114,15 @@ std::shared_ptr<Model> made_of(
     const std::string message = error.what();
     if (message.find(origin) != std::string::npos) {
       TESSERA_FAIL(
-          message, " (read as a ", architecture.name, ", see 'architectures')");
+          "{} (read as a {}, see 'architectures')", message, architecture.name);
     }
     TESSERA_FAIL(
-        origin, ": ", message, "; of the file: ", fields.record().text());
+        "{}: {}; of the file: {}", origin, message, fields.record().text());
   } catch (const std::exception& error) {
     TESSERA_FAIL(
+        "{}: a model of these sizes cannot be made ({}); of the file: {}",
         origin,
-        ": a model of these sizes cannot be made (",
         first_line(error.what()),
-        "); of the file: ",
         fields.record().text());
   }
 }
@@ -141,15 +132,13 @@ std::shared_ptr<Model> made_of(
 void register_model(ModelFamily family) {
   TESSERA_CHECK(
       !family.model_type.empty() && !family.architectures.empty(),
-      "register_model: the family '",
-      family.model_type,
-      "' needs a model_type and an architecture");
+      "register_model: the family '{}' needs a model_type and an architecture",
+      family.model_type);
   std::string type = family.model_type;
   TESSERA_CHECK(
       families().emplace(type, std::move(family)).second,
-      "register_model: there is a family '",
-      type,
-      "' already");
+      "register_model: there is a family '{}' already",
+      type);
 }
 
 std::vector<std::string> registered_models() {
@@ -177,14 +166,11 @@ std::string architecture_with_head(
     names.push_back(one.name);
   }
   TESSERA_FAIL(
+      "{}: of {} there is no ...{}, only {}; use another model",
       origin,
-      ": of ",
       family.model_type,
-      " there is no ...",
       head,
-      ", only ",
-      join_names(names),
-      "; use another model");
+      join_names(names));
 }
 
 std::string base_architecture(
@@ -206,7 +192,7 @@ std::string base_architecture(
     }
   }
   TESSERA_CHECK(
-      !base.empty(), origin, ": ", family.model_type, " has no base model");
+      !base.empty(), "{}: {} has no base model", origin, family.model_type);
   return base;
 }
 
@@ -220,7 +206,9 @@ std::shared_ptr<Model> from_config(
       return from_config(renamed, options, origin);
     } catch (const Error& error) {
       TESSERA_FAIL(
-          error.what(), "; in this file ", model_center_names(config, origin));
+          "{}; in this file {}",
+          error.what(),
+          model_center_names(config, origin));
     }
   }
   const ConfigFields fields(config, origin, options.checkpoint, options.record);
@@ -236,19 +224,16 @@ std::shared_ptr<Model> from_config(
       made_of(architecture, fields, options.context, std::move(kept), origin);
   TESSERA_CHECK(
       options.context.context() == nullptr || divides_sequences(*model),
+      "{}: a {} does not divide its sequences over context-parallel ranks; use a context size of 1",
       origin,
-      ": a ",
-      architecture.name,
-      " does not divide its sequences over context-parallel ranks; use a "
-      "context size of 1");
+      architecture.name);
   TESSERA_CHECK(
       options.context.experts() == nullptr ||
           options.context.experts()->group->size() == 1 ||
           !model->stage().is_whole() || has_divided_experts(*model),
+      "{}: the {} has no experts that ranks could divide; use an expert size of 1",
       origin,
-      ": the ",
-      architecture.name,
-      " has no experts that ranks could divide; use an expert size of 1");
+      architecture.name);
   return model;
 }
 

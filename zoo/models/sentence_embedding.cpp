@@ -57,7 +57,7 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
   TESSERA_FAIL(
-      origin, ": 'pooling_mode' is ", show_json(name), "; there are ", known);
+      "{}: 'pooling_mode' is {}; there are {}", origin, show_json(name), known);
 }
 
 std::vector<Pooling> poolings_of(const JsonFields& fields) {
@@ -89,10 +89,9 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
   const nlohmann::json list = parse_json(read_text_file(file), file.string());
   TESSERA_CHECK(
       list.is_array() && !list.empty(),
+      "{} is {}, not a list of modules; fetch the model's folder again",
       file,
-      " is ",
-      show_json(list),
-      ", not a list of modules; fetch the model's folder again");
+      show_json(list));
   std::vector<ModuleLine> modules;
   for (const nlohmann::json& one : list) {
     const JsonFields fields(one, file.string() + ": a module");
@@ -105,12 +104,10 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
             (fs::path(line.path).filename() == line.path &&
              line.path.find('\0') == std::string::npos &&
              line.path.find_first_not_of('.') != std::string::npos),
+        "{}: the module '{}' has the 'path' {}, which is not the name of a folder beside the file",
         file,
-        ": the module '",
         line.kind,
-        "' has the 'path' ",
-        show_json(line.path),
-        ", which is not the name of a folder beside the file");
+        show_json(line.path));
     modules.push_back(std::move(line));
   }
   return modules;
@@ -131,11 +128,9 @@ at::Tensor pool_tokens(
       hidden.dim() == 3 &&
           (!attention_mask.defined() ||
            attention_mask.sizes() == hidden.sizes().slice(0, 2)),
-      "pool_tokens: hidden states are ",
+      "pool_tokens: hidden states are {} and the mask {}; they must be [batch, sequence, features] and [batch, sequence]",
       hidden.sizes(),
-      " and the mask ",
-      attention_mask.defined() ? attention_mask.sizes() : at::IntArrayRef(),
-      "; they must be [batch, sequence, features] and [batch, sequence]");
+      attention_mask.defined() ? attention_mask.sizes() : at::IntArrayRef());
   const at::Tensor seen =
       attention_mask.defined()
           ? attention_mask.ne(0)
@@ -186,20 +181,17 @@ SentenceEmbedding SentenceEmbedding::from_folder(
                                    : i == 2 && kind == "Normalize";
     TESSERA_CHECK(
         in_order,
+        "{}: the 'type' of module {} is '{}'; Transformer, Pooling and Normalize are implemented, in this order",
         file,
-        ": the 'type' of module ",
         i,
-        " is '",
-        kind,
-        "'; Transformer, Pooling and Normalize are implemented, in this order");
+        kind);
     if (kind == "Pooling") {
       const fs::path path = folder / modules[i].path / "config.json";
       TESSERA_CHECK(
           fs::exists(path),
+          "{} does not exist, and a 'path' in {} names it",
           path,
-          " does not exist, and a 'path' in ",
-          file,
-          " names it");
+          file);
       const auto fields = JsonFields::from_file(path);
       embedding.poolings = poolings_of(fields);
       const int64_t stated = fields.get_or<int64_t>(
@@ -207,16 +199,14 @@ SentenceEmbedding SentenceEmbedding::from_folder(
           fields.get_or<int64_t>("word_embedding_dimension", features));
       TESSERA_CHECK(
           stated == features,
+          "{}: 'embedding_dimension' (or 'word_embedding_dimension') is {}, but the model has {} features",
           path,
-          ": 'embedding_dimension' (or 'word_embedding_dimension') is ",
           stated,
-          ", but the model has ",
-          features,
-          " features");
+          features);
       TESSERA_CHECK(
           fields.get_or<bool>("include_prompt", true),
-          path,
-          ": 'include_prompt' is false; only true is implemented");
+          "{}: 'include_prompt' is false; only true is implemented",
+          path);
     }
     embedding.normalize = embedding.normalize || kind == "Normalize";
   }
@@ -264,9 +254,7 @@ at::Tensor SentenceEncoder::forward(const ModelInput& input) {
   const ModelOutput output = model_->forward(input);
   TESSERA_CHECK(
       output.last_hidden_state.defined(),
-      "SentenceEncoder: the model gives no last_hidden_state; make its base, "
-      "as "
-      "BertModel");
+      "SentenceEncoder: the model gives no last_hidden_state; make its base, as BertModel");
   return embedding_(output.last_hidden_state, input.attention_mask);
 }
 

@@ -22,14 +22,11 @@ int64_t bounded(const ConfigFields& fields, const char* name, int64_t usual) {
   const int64_t value = fields.size({name}, usual);
   TESSERA_CHECK(
       value <= kMostWindowPixels,
+      "{}: '{}' is {}; it can be {} at most",
       fields.origin(),
-      ": '",
       name,
-      "' is ",
       value,
-      "; it can be ",
-      kMostWindowPixels,
-      " at most");
+      kMostWindowPixels);
   return value;
 }
 
@@ -62,14 +59,11 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
       std::accumulate(depths.begin(), depths.end(), int64_t{0});
   TESSERA_CHECK(
       heads.size() == depths.size() && count <= kMostLayers,
+      "{}: 'depths' are {} and 'num_heads' {}; there must be as many of both, and {} layers at most",
       fields.origin(),
-      ": 'depths' are ",
       depths,
-      " and 'num_heads' ",
       heads,
-      "; there must be as many of both, and ",
-      kMostLayers,
-      " layers at most");
+      kMostLayers);
   const std::vector<double> drop_paths =
       drop_path_schedule(fields.probability({"drop_path_rate"}, 0.1), count);
   const double ratio = fields.positive({"mlp_ratio"}, 4.0);
@@ -80,16 +74,12 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
     TESSERA_CHECK(
         features <= kMostSwinFeatures && inner >= 1 &&
             inner <= static_cast<double>(kMostSwinFeatures),
+        "{}: stage {} has {} features, and {} inside of its feed-forward; there can be {} at most: see embed_dim, depths and mlp_ratio",
         fields.origin(),
-        ": stage ",
         s,
-        " has ",
         features,
-        " features, and ",
         inner,
-        " inside of its feed-forward; there can be ",
-        kMostSwinFeatures,
-        " at most: see embed_dim, depths and mlp_ratio");
+        kMostSwinFeatures);
     WindowLayerOptions layer = common_layer(fields);
     layer.norm.features = features;
     layer.attention.features = features;

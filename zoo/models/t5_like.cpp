@@ -31,12 +31,10 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
     activation(options.activation); // is there one?
   } catch (const Error& error) {
     TESSERA_FAIL(
+        "{}: 'feed_forward_proj' is '{}'; {}; it can be gated, as in gated-gelu",
         fields.origin(),
-        ": 'feed_forward_proj' is '",
         fields.get<std::string>({"feed_forward_proj"}, ""),
-        "'; ",
-        error.what(),
-        "; it can be gated, as in gated-gelu");
+        error.what());
   }
 }
 
@@ -115,12 +113,10 @@ EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
   TESSERA_CHECK(
       encoder.buckets.buckets >= 4 &&
           encoder.buckets.max_distance > encoder.buckets.buckets / 2,
+      "{}: relative_attention_num_buckets is {} and relative_attention_max_distance {}; the first must be 4 or more, the second above half of it",
       fields.origin(),
-      ": relative_attention_num_buckets is ",
       encoder.buckets.buckets,
-      " and relative_attention_max_distance ",
-      encoder.buckets.max_distance,
-      "; the first must be 4 or more, the second above half of it");
+      encoder.buckets.max_distance);
   encoder.bias_deviation = attention.deviation;
   encoder.norm = layer.norm;
   encoder.dropout = model.dropout;

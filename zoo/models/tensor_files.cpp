@@ -26,7 +26,7 @@ class NestedLists {
     const nlohmann::json* inner = &lists;
     while (inner->is_array()) {
       TESSERA_CHECK(
-          sizes_.size() < kMostDims, place_, " has too many lists in lists");
+          sizes_.size() < kMostDims, "{} has too many lists in lists", place_);
       sizes_.push_back(static_cast<int64_t>(inner->size()));
       if (inner->empty()) {
         break;
@@ -51,10 +51,9 @@ class NestedLists {
       TESSERA_CHECK(
           value.is_array() &&
               static_cast<int64_t>(value.size()) == sizes_[depth],
+          "{} is {}; by the first one it must be a list of {}",
           at,
-          " is ",
           show_json(value),
-          "; by the first one it must be a list of ",
           sizes_[depth]);
       for (size_t i = 0; i < value.size(); ++i) {
         add(value[i], depth + 1, at + "[" + std::to_string(i) + "]");
@@ -63,10 +62,9 @@ class NestedLists {
     }
     TESSERA_CHECK(
         value.is_number() || value.is_boolean(),
+        "{} is {}; it must be a number",
         at,
-        " is ",
-        show_json(value),
-        "; it must be a number");
+        show_json(value));
     const bool is_whole = value.is_number_integer() || value.is_boolean();
     is_whole_ = is_whole_ && is_whole;
     numbers_.push_back(
@@ -99,10 +97,9 @@ NamedTensors read_named_tensors(const fs::path& path) {
   const nlohmann::json json = parse_json(read_text_file(path), path.string());
   TESSERA_CHECK(
       json.is_object() && !json.empty(),
+      "{} is {}; it must be an object such as {{\"input_ids\": [[5, 7]]}}",
       path,
-      " is ",
-      show_json(json),
-      "; it must be an object such as {\"input_ids\": [[5, 7]]}");
+      show_json(json));
   NamedTensors tensors;
   for (const auto& [name, value] : json.items()) {
     tensors.emplace(

@@ -28,12 +28,10 @@ MakeModel make_vit(ImageHead head) {
     config.encoder_stride = fields.size({"encoder_stride"}, 16);
     TESSERA_CHECK(
         config.encoder_stride <= kMostStride,
+        "{}: 'encoder_stride' is {}; it can be {} at most",
         fields.origin(),
-        ": 'encoder_stride' is ",
         config.encoder_stride,
-        "; it can be ",
-        kMostStride,
-        " at most");
+        kMostStride);
     config.classifier = ClassifierOptions::from_config(fields);
     names.head = {{"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
     return std::make_shared<ImageEncoder>(

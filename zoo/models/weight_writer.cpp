@@ -97,9 +97,8 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
 void WeightWriter::commit() {
   TESSERA_CHECK(
       waiting_.incomplete().empty(),
-      "saving '",
-      waiting_.incomplete(),
-      "': not all of its parts have been added");
+      "saving '{}': not all of its parts have been added",
+      waiting_.incomplete());
   for (SafetensorsWriter& shard : shards_) {
     shard.commit();
   }

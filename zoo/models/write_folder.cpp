@@ -78,9 +78,8 @@ void visit_parts(
   for (const auto& item : parameters) {
     TESSERA_CHECK(
         !has_page_key(item.value()),
-        "saving: '",
-        item.key(),
-        "' is sharded; give the engine too, on every rank.");
+        "saving: '{}' is sharded; give the engine too, on every rank.",
+        item.key());
   }
   for (const auto& item : parameters) {
     if (!names.has(item.key())) {
@@ -165,9 +164,8 @@ void finish(
   }
   TESSERA_CHECK(
       failed == 0,
-      "the rank that writes could not write ",
-      folder.path,
-      "; its own message says why");
+      "the rank that writes could not write {}; its own message says why",
+      folder.path);
 }
 
 } // namespace

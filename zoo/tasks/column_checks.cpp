@@ -25,8 +25,8 @@ void ColumnChecks::names() const {
     if (std::find(known.begin(), known.end(), column.name) == known.end()) {
       const std::string nearest = nearest_name(column.name, known);
       TESSERA_FAIL(
+          "{} is no input of a model{}",
           place(column.name),
-          " is no input of a model",
           nearest.empty() ? "; leave it out, or give it the name that "
                             "transformers has for it"
                           : "; did you mean '" + nearest + "'?");
@@ -42,19 +42,17 @@ void ColumnChecks::types() const {
         (kind == InputKind::kLabels && head_.kind == HeadKind::kClasses);
     TESSERA_CHECK(
         may_float || !is_floating(column.dtype),
+        "{} is {}; its numbers must be whole: save them as an integer type",
         place(column.name),
-        " is ",
-        show(column),
-        "; its numbers must be whole: save them as an integer type");
+        show(column));
     TESSERA_CHECK(
         kind != InputKind::kNumbers || is_floating(column.dtype),
+        "{} is {}; it must be of a floating-point type",
         place(column.name),
-        " is ",
-        show(column),
-        "; it must be of a floating-point type");
+        show(column));
     for (const int64_t size : column.row_shape) {
       TESSERA_CHECK(
-          size > 0, place(column.name), " is ", show(column), ", empty");
+          size > 0, "{} is {}, empty", place(column.name), show(column));
     }
   }
 }
@@ -65,22 +63,18 @@ const ColumnChecks::Column& ColumnChecks::need(
   const Column* column = files_.find(name);
   TESSERA_CHECK(
       column != nullptr,
-      "'",
+      "'{}' lacks '{}', which {} is trained with{}; it has {}",
       files_.path().string(),
-      "' lacks '",
       name,
-      "', which ",
       head_.architecture,
-      " is trained with",
       remedy,
-      "; it has ",
       files_.names());
   return *column;
 }
 
 void ColumnChecks::refuse(const std::string& name, const char* reason) const {
   TESSERA_CHECK(
-      files_.find(name) == nullptr, place(name), " is there, and ", reason);
+      files_.find(name) == nullptr, "{} is there, and {}", place(name), reason);
 }
 
 void ColumnChecks::shape(
@@ -89,10 +83,9 @@ void ColumnChecks::shape(
   const Column* column = files_.find(name);
   TESSERA_CHECK(
       column == nullptr || column->row_shape == wanted,
+      "{} is {}; it must be {}",
       place(name),
-      " is ",
       column == nullptr ? "" : show(*column),
-      "; it must be ",
       shape_text(wanted));
 }
 
@@ -100,24 +93,20 @@ void ColumnChecks::dims(const Column& column, size_t wanted, const char* what)
     const {
   TESSERA_CHECK(
       column.row_shape.size() == wanted,
+      "{} is {}; {} takes {}",
       place(column.name),
-      " is ",
       show(column),
-      "; ",
       head_.architecture,
-      " takes ",
       what);
 }
 
 void ColumnChecks::divides(const Column& ids) const {
   TESSERA_CHECK(
       ids.row_shape.back() % sequence_multiple_ == 0,
+      "{} is {}; ranks that divide sequences need a length that is a multiple of {}: pad it",
       place(ids.name),
-      " is ",
       show(ids),
-      "; ranks that divide sequences need a length that is a multiple of ",
-      sequence_multiple_,
-      ": pad it");
+      sequence_multiple_);
 }
 
 std::string ColumnChecks::place(const std::string& name) const {
@@ -137,13 +126,10 @@ void check_range(
     return;
   }
   TESSERA_FAIL(
-      "'",
+      "'{}': '{}' holds {}, outside 0 .. {}{}",
       files.path().string(),
-      "': '",
       name,
-      "' holds ",
       numbers.masked_select(wrong)[0].item<int64_t>(),
-      ", outside 0 .. ",
       bound - 1,
       kind_of_input(name) == InputKind::kTokens
           ? "; were the texts encoded with this model's tokenizer?"

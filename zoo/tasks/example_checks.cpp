@@ -32,11 +32,9 @@ class Checks : public ColumnChecks {
     for (const Column& column : files_.columns()) {
       TESSERA_CHECK(
           is_taken(column.name),
+          "{} is there, which a {} does not take; leave it out, or name the class that it is for in model.architecture",
           place(column.name),
-          " is there, which a ",
-          head_.architecture,
-          " does not take; leave it out, or name the class that it is for in "
-          "model.architecture");
+          head_.architecture);
     }
   }
 
@@ -88,11 +86,9 @@ class Checks : public ColumnChecks {
       TESSERA_CHECK(
           numbers.size() <= 1 ||
               static_cast<int64_t>(numbers.size()) == images.channels,
-          "data.pixels: ",
+          "data.pixels: {} numbers for {} channels; give one for each in mean and std, or one for all",
           numbers.size(),
-          " numbers for ",
-          images.channels,
-          " channels; give one for each in mean and std, or one for all");
+          images.channels);
     }
   }
 
@@ -180,10 +176,9 @@ class Checks : public ColumnChecks {
       TESSERA_CHECK(
           head_.classes == 0 ||
               column.row_shape == std::vector<int64_t>{head_.classes},
+          "{} is {}; classes are whole numbers, [rows]; several labels a row are {}",
           place("labels"),
-          " is ",
           show(column),
-          "; classes are whole numbers, [rows]; several labels a row are ",
           shape_text({head_.classes}));
       return;
     }
@@ -222,9 +217,8 @@ void check_examples(
   TESSERA_CHECK(
       !options.token_mask || head.kind == HeadKind::kMaskedTokens ||
           head.kind == HeadKind::kPreTraining,
-      "data.mask makes labels of tokens that are masked, and a ",
-      head.architecture,
-      " does not predict these; leave it out");
+      "data.mask makes labels of tokens that are masked, and a {} does not predict these; leave it out",
+      head.architecture);
   if (head.images) {
     checks.images();
   } else {

@@ -32,10 +32,8 @@ std::vector<fs::path> files_of(const fs::path& path) {
   std::sort(files.begin(), files.end());
   TESSERA_CHECK(
       !files.empty(),
-      "'",
-      path.string(),
-      "' is a folder without a .safetensors file; examples are read from such "
-      "files");
+      "'{}' is a folder without a .safetensors file; examples are read from such files",
+      path.string());
   return files;
 }
 
@@ -77,33 +75,27 @@ void ExampleFiles::add(SafetensorsFile file) {
   const std::string place = "'" + file.path().string() + "'";
   TESSERA_CHECK(
       !file.entries().empty(),
-      place,
-      " has no tensors; examples are tensors such as input_ids, one row each");
+      "{} has no tensors; examples are tensors such as input_ids, one row each",
+      place);
   std::vector<Column> columns;
   int64_t rows = 0;
   for (const SafetensorsEntry& entry : file.entries()) {
     TESSERA_CHECK(
         !entry.shape.empty(),
+        "{}: '{}' is a single number; row i of each tensor is what it has of example i",
         place,
-        ": '",
-        entry.name,
-        "' is a single number; row i of each tensor is what it has of example "
-        "i");
+        entry.name);
     if (columns.empty()) {
       rows = entry.shape.front();
     }
     TESSERA_CHECK(
         entry.shape.front() == rows,
+        "{}: '{}' has {} rows and '{}' has {}; row i of each tensor is what it has of example i",
         place,
-        ": '",
         entry.name,
-        "' has ",
         entry.shape.front(),
-        " rows and '",
         columns.front().name,
-        "' has ",
-        rows,
-        "; row i of each tensor is what it has of example i");
+        rows);
     columns.push_back(
         {entry.name,
          entry.dtype,
@@ -121,30 +113,24 @@ void ExampleFiles::add(SafetensorsFile file) {
       const Column* first = find(column.name);
       TESSERA_CHECK(
           first != nullptr,
+          "{}: there is no '{}' in the first file of its folder, which has {}; all must have the same",
           place,
-          ": there is no '",
           column.name,
-          "' in the first file of its folder, which has ",
-          names(),
-          "; all must have the same");
+          names());
       TESSERA_CHECK(
           first->dtype == column.dtype && first->row_shape == column.row_shape,
+          "{}: '{}' is {}, and {} in the first file of its folder; all must be alike",
           place,
-          ": '",
           column.name,
-          "' is ",
           show(column),
-          ", and ",
-          show(*first),
-          " in the first file of its folder; all must be alike");
+          show(*first));
     }
     for (const Column& column : columns_) {
       TESSERA_CHECK(
           file.contains(column.name),
+          "{} lacks '{}', which the first file of its folder has",
           place,
-          " lacks '",
-          column.name,
-          "', which the first file of its folder has");
+          column.name);
     }
   }
   starts_.push_back(starts_.back() + static_cast<size_t>(rows));
@@ -180,11 +166,9 @@ at::Tensor ExampleFiles::read(
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), row);
     TESSERA_CHECK(
         next != starts_.end(),
-        "'",
+        "'{}' has {} examples, and none of number {}",
         path_.string(),
-        "' has ",
         size(),
-        " examples, and none of number ",
         row);
     const auto file = static_cast<size_t>(next - starts_.begin()) - 1;
     const SafetensorsEntry& entry = files_[file].at(column.name);

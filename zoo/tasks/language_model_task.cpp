@@ -32,18 +32,12 @@ MakeBatch make_batch_of(
       const auto largest = texts.back().max().item<int64_t>();
       TESSERA_CHECK(
           largest < vocab && texts.back().min().item<int64_t>() >= 0,
-          "'",
+          "'{}': among tokens {} to {} is {}, and the vocabulary has {}; was the text encoded with this model's tokenizer, and is data.token_type right?",
           tokens.path().string(),
-          "': among tokens ",
           first,
-          " to ",
           first + length,
-          " is ",
           largest,
-          ", and the vocabulary has ",
-          vocab,
-          "; was the text encoded with this model's tokenizer, and is "
-          "data.token_type right?");
+          vocab);
     }
     zoo::ModelInput batch;
     batch.input_ids = to_device(at::stack(texts), device);
@@ -67,32 +61,24 @@ void check_language_model(const zoo::Model& model, int64_t length) {
   const auto* decoder = dynamic_cast<const zoo::Decoder*>(&model);
   TESSERA_CHECK(
       decoder != nullptr && decoder->head() == zoo::DecoderHead::kCausalLm,
-      "language_model: a ",
-      architecture_of(model),
-      " does not predict each next token; give a model.folder or "
-      "model.architecture that does, such as GPT2LMHeadModel or "
-      "LlamaForCausalLM");
+      "language_model: a {} does not predict each next token; give a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
+      architecture_of(model));
   const zoo::DecoderConfig& config = decoder->decoder_config();
   const int64_t most = config.learned_positions - config.position_offset;
   TESSERA_CHECK(
       config.learned_positions == 0 || length <= most,
-      "model.max_length is ",
+      "model.max_length is {}, and the model has positions for {} tokens; lower it",
       length,
-      ", and the model has positions for ",
-      most,
-      " tokens; lower it");
+      most);
 }
 
 void check_has_text(const TokenFile& tokens, int64_t length) {
   TESSERA_CHECK(
       tokens.size() >= length,
-      "'",
+      "'{}' has {} tokens, fewer than a text of model.max_length, {}; only whole texts count",
       tokens.path().string(),
-      "' has ",
       tokens.size(),
-      " tokens, fewer than a text of model.max_length, ",
-      length,
-      "; only whole texts count");
+      length);
 }
 
 LanguageModelTask::LanguageModelTask(
@@ -107,9 +93,8 @@ LanguageModelTask::LanguageModelTask(
           options) {
   TESSERA_CHECK(
       length % options.share.sequence_multiple == 0,
-      "model.max_length is ",
+      "model.max_length is {}; ranks that divide sequences need a multiple of {}",
       length,
-      "; ranks that divide sequences need a multiple of ",
       options.share.sequence_multiple);
 }
 

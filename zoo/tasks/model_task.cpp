@@ -70,13 +70,10 @@ ModelTask::ModelTask(
           })) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
-      "training data: ",
+      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or give more data.",
       examples,
-      " examples do not fill one batch of ",
       options.batch_size,
-      " on each of ",
-      options.share.count,
-      " ranks. Lower training.batch_size or give more data.");
+      options.share.count);
 }
 
 int64_t ModelTask::batches_per_epoch() const {
@@ -120,8 +117,7 @@ MicroBatch ModelTask::forward(int64_t /*index*/) {
   const at::Tensor loss = model_->forward(batch).loss;
   TESSERA_CHECK(
       loss.defined(),
-      "training: the model gave no loss; its head has none, or its data has no "
-      "labels");
+      "training: the model gave no loss; its head has none, or its data has no labels");
   return {loss, tokens_of(batch)};
 }
 

@@ -22,12 +22,10 @@ std::string string_field(
     const std::string& place) {
   TESSERA_CHECK(
       object.is_object() && object.contains(key) && object[key].is_string(),
+      "{}: expected an object with a string under '{}', found {}. Name the columns in data.text_key and data.label_key.",
       place,
-      ": expected an object with a string under '",
       key,
-      "', found ",
-      object.dump().substr(0, 80),
-      ". Name the columns in data.text_key and data.label_key.");
+      object.dump().substr(0, 80));
   return object[key].get<std::string>();
 }
 
@@ -54,9 +52,8 @@ std::vector<LabelledText> read_labelled_texts(
   }
   TESSERA_CHECK(
       !texts.empty(),
-      path.string(),
-      ": there is no example in it. Expected one JSON object a line, like "
-      "{\"text\": \"...\", \"label\": \"...\"}.");
+      "{}: there is no example in it. Expected one JSON object a line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
+      path.string());
   return texts;
 }
 
@@ -82,13 +79,10 @@ std::vector<LabelledEncoding> encode_labelled_texts(
     if (found == labels.end()) {
       const std::string nearest = nearest_name(text.label, labels);
       TESSERA_FAIL(
-          "the label '",
+          "the label '{}' of the text '{}' is not among the model's {} labels{}",
           text.label,
-          "' of the text '",
           text.text.substr(0, 60),
-          "' is not among the model's ",
           labels.size(),
-          " labels",
           nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
     }
     examples.push_back(

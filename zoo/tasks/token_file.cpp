@@ -16,20 +16,16 @@ at::Tensor mapped(const std::filesystem::path& path, TokenType type) {
   const auto bytes = std::filesystem::file_size(path, code);
   TESSERA_CHECK(
       !code,
-      "cannot read the tokens of '",
+      "cannot read the tokens of '{}': {}",
       path.string(),
-      "': ",
       code.message());
   const auto width = type == TokenType::kUint16 ? 2U : 4U;
   TESSERA_CHECK(
       bytes > 0 && bytes % width == 0,
-      "'",
+      "'{}' has {} bytes, which are no whole number of tokens of {} bytes; is data.token_type right?",
       path.string(),
-      "' has ",
       bytes,
-      " bytes, which are no whole number of tokens of ",
-      width,
-      " bytes; is data.token_type right?");
+      width);
   return torch::from_file(
       path.string(),
       /*shared=*/false,
@@ -45,12 +41,10 @@ TokenFile::TokenFile(const std::filesystem::path& path, TokenType type)
 at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
   TESSERA_CHECK(
       begin >= 0 && begin <= size() && count >= 0 && count <= size() - begin,
+      "{} tokens from {} on are not in '{}', which has {}",
       count,
-      " tokens from ",
       begin,
-      " on are not in '",
       path_.string(),
-      "', which has ",
       size());
   const at::Tensor tokens = tokens_.narrow(0, begin, count).to(torch::kInt64);
   // What was read as signed.

@@ -77,10 +77,8 @@ HeadKind kind_of(const zoo::Model& model, const std::string& name) {
   }
   TESSERA_CHECK(
       !name.ends_with("Model") && name != "CPM1" && name != "CPM2",
-      "a ",
-      name,
-      " has no head, and so no loss; name a class that has one in "
-      "model.architecture, such as one for MaskedLM or SequenceClassification");
+      "a {} has no head, and so no loss; name a class that has one in model.architecture, such as one for MaskedLM or SequenceClassification",
+      name);
   return HeadKind::kOther;
 }
 

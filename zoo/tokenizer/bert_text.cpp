@@ -135,15 +135,13 @@ icu::UnicodeString without_accents(const icu::UnicodeString& text) {
   const icu::Normalizer2* nfd = icu::Normalizer2::getNFDInstance(status);
   TESSERA_CHECK(
       U_SUCCESS(status),
-      "ICU cannot load its normalisation data: ",
-      u_errorName(status),
-      "; reinstall the ICU library (Debian: libicu-dev)");
+      "ICU cannot load its normalisation data: {}; reinstall the ICU library (Debian: libicu-dev)",
+      u_errorName(status));
   const icu::UnicodeString decomposed = nfd->normalize(text, status);
   TESSERA_CHECK(
       U_SUCCESS(status),
-      "ICU cannot normalise a text of ",
+      "ICU cannot normalise a text of {} UTF-16 units: {}",
       text.length(),
-      " UTF-16 units: ",
       u_errorName(status));
   icu::UnicodeString result;
   for_each_code_point(decomposed, [&](UChar32 c) {
@@ -172,10 +170,8 @@ std::vector<std::string> split_bert_words(
     const BertTextOptions& options) {
   TESSERA_CHECK(
       text.size() < (std::size_t{1} << 28),
-      "a text of ",
-      text.size(),
-      " bytes is too long to tokenize at once; split it into documents of "
-      "less than 256 MiB");
+      "a text of {} bytes is too long to tokenize at once; split it into documents of less than 256 MiB",
+      text.size());
   icu::UnicodeString normalised = cleaned(text, options.split_chinese);
   if (options.strip_accents) {
     normalised = without_accents(normalised);

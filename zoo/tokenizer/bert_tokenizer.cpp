@@ -15,14 +15,10 @@ std::int64_t require_token(
   const std::int64_t id = vocabulary.find(token);
   TESSERA_CHECK(
       id >= 0,
-      "the vocabulary of ",
+      "the vocabulary of {} tokens lacks the {} '{}'; is this vocab.txt one of a BERT model, and does tokenizer_config.json name the token as the vocabulary does?",
       vocabulary.size(),
-      " tokens lacks the ",
       role,
-      " '",
-      token,
-      "'; is this vocab.txt one of a BERT model, and does "
-      "tokenizer_config.json name the token as the vocabulary does?");
+      token);
   return id;
 }
 
@@ -138,11 +134,9 @@ Encoding BertTokenizer::joined(
   if (options.max_length != 0) {
     TESSERA_CHECK(
         options.max_length >= added,
-        "max_length is ",
+        "max_length is {}, less than the {} special tokens alone; use a larger max_length",
         options.max_length,
-        ", less than the ",
-        added,
-        " special tokens alone; use a larger max_length");
+        added);
     const auto [kept_first, kept_second] = longest_first(
         first.size(),
         second.size(),
@@ -175,12 +169,9 @@ EncodedBatch BertTokenizer::pad(
     const PadOptions& options) const {
   TESSERA_CHECK(
       options.length >= 0 && options.multiple_of >= 1,
-      "padding to length ",
+      "padding to length {} and a multiple of {} is not possible; use a length of 0 (the longest row) or more and a multiple of 1 or more",
       options.length,
-      " and a multiple of ",
-      options.multiple_of,
-      " is not possible; use a length of 0 (the longest row) or more and a "
-      "multiple of 1 or more");
+      options.multiple_of);
   std::int64_t longest = 0;
   for (const Encoding& row : rows) {
     longest =
@@ -188,11 +179,9 @@ EncodedBatch BertTokenizer::pad(
   }
   TESSERA_CHECK(
       options.length == 0 || longest <= options.length,
-      "a row of ",
+      "a row of {} tokens does not fit the padded length {}; encode with max_length = {}",
       longest,
-      " tokens does not fit the padded length ",
       options.length,
-      "; encode with max_length = ",
       options.length);
 
   EncodedBatch batch;

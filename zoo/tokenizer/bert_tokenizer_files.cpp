@@ -18,10 +18,9 @@ void check_is_bert(const JsonFields& config, const JsonFields& tokenizer) {
   const auto kind = config.get_or<std::string>("tokenizer_class", "");
   TESSERA_CHECK(
       kind.empty() || kind == "BertTokenizer" || kind == "BertTokenizerFast",
+      "{}: tokenizer_class is '{}'; only BertTokenizer is supported",
       config.origin(),
-      ": tokenizer_class is '",
-      kind,
-      "'; only BertTokenizer is supported");
+      kind);
   struct Part {
     const char* key;
     const char* type;
@@ -34,17 +33,15 @@ void check_is_bert(const JsonFields& config, const JsonFields& tokenizer) {
     const auto type = fields.get_or<std::string>("type", part.type);
     TESSERA_CHECK(
         type == part.type,
+        "{} has type '{}', but a BERT tokenizer's is '{}'; this folder holds another kind of tokenizer",
         fields.origin(),
-        " has type '",
         type,
-        "', but a BERT tokenizer's is '",
-        part.type,
-        "'; this folder holds another kind of tokenizer");
+        part.type);
   }
   TESSERA_CHECK(
       tokenizer.section("normalizer").get_or("clean_text", true),
-      tokenizer.origin(),
-      ": the normalizer has clean_text=false; BERT always cleans its text");
+      "{}: the normalizer has clean_text=false; BERT always cleans its text",
+      tokenizer.origin());
 }
 
 BertTextOptions text_options(
@@ -59,13 +56,11 @@ BertTextOptions text_options(
   const auto warn_when_overruled = [&](const char* key, bool used) {
     if (normalizer.get_or(key, used) != used) {
       log_warning(
+          "{} says {}{}{} or BERT's default says otherwise and wins, as in transformers; set it in tokenizer_config.json",
           normalizer.origin(),
-          " says ",
           key,
           (used ? "=false, but " : "=true, but "),
-          config.origin(),
-          " or BERT's default says otherwise and wins, as in transformers; "
-          "set it in tokenizer_config.json");
+          config.origin());
     }
   };
   warn_when_overruled("lowercase", options.lower_case);
@@ -96,35 +91,29 @@ void check_known(
     const nlohmann::json given = config.object().value(key, nlohmann::json());
     TESSERA_CHECK(
         given.is_null() || vocabulary.find(token) >= 0,
+        "{}: '{}' is {}, a token that {} lacks; do the two files belong together?",
         config.origin(),
-        ": '",
         key,
-        "' is ",
         show_json(given),
-        ", a token that ",
-        origin,
-        " lacks; do the two files belong together?");
+        origin);
   }
   TESSERA_CHECK(
       !token_name(config, "mask_token", "[MASK]").empty(),
+      "{}: 'mask_token' is {}, without characters",
       config.origin(),
-      ": 'mask_token' is ",
-      show_json(config.object().value("mask_token", nlohmann::json())),
-      ", without characters");
+      show_json(config.object().value("mask_token", nlohmann::json())));
 }
 
 // An added token that is found in the raw text as it stands. `normalized` ones
 // would be looked for after lower-casing, which nothing here does.
 std::string added_token(const JsonFields& token) {
   auto content = token.require<std::string>("content");
-  TESSERA_CHECK(!content.empty(), token.origin(), " has an empty content");
+  TESSERA_CHECK(!content.empty(), "{} has an empty content", token.origin());
   TESSERA_CHECK(
       !token.get_or("single_word", false) && !token.get_or("normalized", false),
+      "{}: the added token '{}' is to be found as a single word or in normalised text, which is not supported; add it with single_word=False, normalized=False",
       token.origin(),
-      ": the added token '",
-      content,
-      "' is to be found as a single word or in normalised text, which is not "
-      "supported; add it with single_word=False, normalized=False");
+      content);
   return content;
 }
 
@@ -144,10 +133,9 @@ TokenIds added_tokens(const JsonFields& config, const JsonFields& tokenizer) {
     TESSERA_CHECK(
         !key.empty() && key.size() <= 9 &&
             key.find_first_not_of("0123456789") == std::string::npos,
+        "{}: '{}' is not a token id",
         decoder.origin(),
-        ": '",
-        key,
-        "' is not a token id");
+        key);
     result.emplace_back(
         added_token({item, decoder.origin() + " " + key}), std::stoll(key));
   }
@@ -176,12 +164,10 @@ Vocabulary read_vocabulary(
     for (const auto& [token, id] : vocab.object().items()) {
       TESSERA_CHECK(
           id.is_number_integer(),
+          "{}: the id of token '{}' is {}, not an integer",
           vocab.origin(),
-          ": the id of token '",
           token,
-          "' is ",
-          show_json(id),
-          ", not an integer");
+          show_json(id));
       tokens.emplace_back(token, id.get<std::int64_t>());
     }
   } else {
@@ -207,9 +193,8 @@ Vocabulary read_vocabulary(
 BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   TESSERA_CHECK(
       fs::is_directory(folder),
-      "the model folder ",
-      folder,
-      " does not exist; give the path of an unpacked Hugging Face model");
+      "the model folder {} does not exist; give the path of an unpacked Hugging Face model",
+      folder);
   const auto config = JsonFields::from_file(folder / "tokenizer_config.json");
   const auto tokenizer = JsonFields::from_file(folder / "tokenizer.json");
   check_is_bert(config, tokenizer);
@@ -241,7 +226,7 @@ BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   try {
     return {std::move(vocabulary), std::move(options)};
   } catch (const Error& error) {
-    TESSERA_FAIL(origin_of_vocabulary(folder, model), ": ", error.what());
+    TESSERA_FAIL("{}: {}", origin_of_vocabulary(folder, model), error.what());
   }
 }
 

@@ -13,8 +13,8 @@ Vocabulary::Vocabulary(
     const std::string& origin) {
   TESSERA_CHECK(
       !tokens.empty(),
-      origin,
-      " holds no tokens; fetch the model's folder again");
+      "{} holds no tokens; fetch the model's folder again",
+      origin);
   std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) {
     return a.second < b.second;
   });
@@ -23,39 +23,27 @@ Vocabulary::Vocabulary(
   for (auto& [token, id] : tokens) {
     TESSERA_CHECK(
         id == size(),
+        "{}: token '{}' has id {} where {} is next; ids must be 0 .. size - 1, each used once",
         origin,
-        ": token '",
         token,
-        "' has id ",
         id,
-        " where ",
-        size(),
-        " is next; ids must be 0 .. size - 1, each used once");
+        size());
     TESSERA_CHECK(
         !token.empty(),
+        "{}: the token with id {} (line {} of a vocab.txt) is empty; remove the blank line or fetch the model's folder again",
         origin,
-        ": the token with id ",
         id,
-        " (line ",
-        id + 1,
-        " of a vocab.txt) is empty; remove the blank line or fetch the "
-        "model's folder again");
+        id + 1);
     const auto [seat, is_new] = ids_.emplace(token, id);
     TESSERA_CHECK(
         is_new,
+        "{}: token '{}' stands twice, with ids {} and {} (lines {} and {} of a vocab.txt); remove one of them only together with its row of the word embeddings, or fetch the model's folder again",
         origin,
-        ": token '",
         token,
-        "' stands twice, with ids ",
         seat->second,
-        " and ",
         id,
-        " (lines ",
         seat->second + 1,
-        " and ",
-        id + 1,
-        " of a vocab.txt); remove one of them only together with its row of "
-        "the word embeddings, or fetch the model's folder again");
+        id + 1);
     longest_token_bytes_ = std::max(longest_token_bytes_, token.size());
     tokens_.push_back(std::move(token));
   }
@@ -65,10 +53,8 @@ Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   TESSERA_CHECK(
       file.is_open() && !std::filesystem::is_directory(path),
-      "cannot read the vocabulary ",
-      path,
-      "; a BERT folder needs it, or a tokenizer.json with 'model' and its "
-      "'vocab'");
+      "cannot read the vocabulary {}; a BERT folder needs it, or a tokenizer.json with 'model' and its 'vocab'",
+      path);
   std::vector<std::pair<std::string, std::int64_t>> tokens;
   for (std::string line; std::getline(file, line);) {
     if (!line.empty() && line.back() == '\r') {
@@ -77,7 +63,7 @@ Vocabulary Vocabulary::from_vocab_file(const std::filesystem::path& path) {
     tokens.emplace_back(
         std::move(line), static_cast<std::int64_t>(tokens.size()));
   }
-  TESSERA_CHECK(!file.bad(), "reading the vocabulary ", path, " failed");
+  TESSERA_CHECK(!file.bad(), "reading the vocabulary {} failed", path);
   return {std::move(tokens), "the vocabulary " + path.string()};
 }
 
@@ -89,11 +75,9 @@ std::int64_t Vocabulary::find(std::string_view token) const {
 const std::string& Vocabulary::token(std::int64_t id) const {
   TESSERA_CHECK(
       id >= 0 && id < size(),
-      "token id ",
+      "token id {} is outside the vocabulary of {} tokens; were these ids made with another tokenizer?",
       id,
-      " is outside the vocabulary of ",
-      size(),
-      " tokens; were these ids made with another tokenizer?");
+      size());
   return tokens_[static_cast<std::size_t>(id)];
 }
 

@@ -21,11 +21,9 @@ WordPiece::WordPiece(Vocabulary vocabulary, WordPieceOptions options)
       unk_id_(vocabulary_.find(options_.unk_token)) {
   TESSERA_CHECK(
       unk_id_ >= 0,
-      "the vocabulary of ",
+      "the vocabulary of {} tokens lacks the unknown token '{}'; is this vocab.txt one of a BERT model?",
       vocabulary_.size(),
-      " tokens lacks the unknown token '",
-      options_.unk_token,
-      "'; is this vocab.txt one of a BERT model?");
+      options_.unk_token);
 }
 
 void WordPiece::append(std::string_view word, std::vector<std::int64_t>& ids)

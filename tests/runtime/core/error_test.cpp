@@ -7,7 +7,7 @@ namespace tessera::error_test {
 
 TEST(Error, CarriesTheConcatenatedParts) {
   try {
-    TESSERA_CHECK(1 > 2, "numel is ", 3, ", expected ", 4);
+    TESSERA_CHECK(1 > 2, "numel is {}, expected {}", 3, 4);
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "numel is 3, expected 4");
