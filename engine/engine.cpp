@@ -2,14 +2,19 @@
 // A step, and what else a user calls.
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/engine/checkpoint/load_part_weights.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/engine/checkpoint/whole_model.h"
+#include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/gradient_norm.h"
+#include "tessera/sharding/model_ranks.h"
+#include "tessera/sharding/pager.h"
 
 #include <algorithm>
 #include <cmath>
@@ -357,6 +362,14 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
 c10::Device Engine::device() const {
   const auto& groups = pager_->groups();
   return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
+}
+
+TransferWaits& Engine::transfer_waits() {
+  return pager_->transfer_waits();
+}
+
+const UpdateStatistics& Engine::update_statistics() const {
+  return optimizer_->update_statistics();
 }
 
 const PagerStatistics& Engine::statistics() const {

@@ -3,18 +3,18 @@
 // What a user holds: an unmodified module, trained with its parameters,
 // gradients and optimizer state divided over all ranks.
 
-#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/memory_budget.h"
-#include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/engine/offload_options.h"
+#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/update_statistics.h"
+#include "tessera/offload/activation_statistics.h"
 #include "tessera/runtime/comm/init.h"
-#include "tessera/runtime/comm/parallel_mesh.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/inspect.h"
 #include "tessera/sharding/load_weights.h"
-#include "tessera/sharding/model_ranks.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/pager_options.h"
+#include "tessera/sharding/pager_statistics.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -29,12 +29,22 @@
 
 namespace tessera {
 
+class ActivationOffload;
 class Checkpointable;
 struct CheckpointPart;
 struct FileGroups;
-class PipelineExecutor;
-class WholeModel;
+class ModelRanks;
+class Pager;
+class ParallelMesh;
 struct PipelineCallbacks;
+class PipelineExecutor;
+struct RankIntent;
+class ShardedOptimizer;
+class StateTiers;
+class TensorRecorder;
+struct TensorSummary;
+class TransferWaits;
+class WholeModel;
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and started.
@@ -240,13 +250,9 @@ class Engine {
 
   const PagerStatistics& statistics() const;
   /// Where compute waits for gathers, reductions and tiers.
-  TransferWaits& transfer_waits() {
-    return pager_->transfer_waits();
-  }
+  TransferWaits& transfer_waits();
   /// Updates beside forward and backward; zeros with UpdateOverlap::kOff.
-  const UpdateStatistics& update_statistics() const {
-    return optimizer_->update_statistics();
-  }
+  const UpdateStatistics& update_statistics() const;
   /// Saved tensors, on the device and on the host; zeros with
   /// OffloadActivations::kOff.
   ActivationStatistics activation_statistics() const;

@@ -2,10 +2,14 @@
 // How an engine comes about: what options mean, who holds what, what fits.
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/activation_offload.h"
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/model_ranks.h"
+#include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 

@@ -11,6 +11,7 @@
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/pager_options.h"
+#include "tessera/sharding/pager_statistics.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
@@ -31,14 +32,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// Counters since construction.
-struct PagerStatistics {
-  int64_t planned_unshards = 0; ///< issued ahead of their use
-  int64_t on_demand_unshards = 0; ///< issued when an operator already waited
-  int64_t reductions = 0;
-  int64_t steps = 0;
-};
 
 /// One module's parameters, divided over all ranks of a World.
 ///

@@ -3,6 +3,7 @@
 // Updates of whole groups, one after the other: at once, or on a thread beside
 // forward and backward.
 
+#include "tessera/engine/optim/update_statistics.h"
 #include "tessera/engine/optim/state_shadow.h"
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_queue.h"
@@ -16,13 +17,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// Since construction, of parts of groups.
-struct UpdateStatistics {
-  int64_t beside = 0; ///< made on the thread beside, as they were wanted
-  int64_t speculated = 0; ///< begun before it was known
-  int64_t taken = 0; ///< of those, the ones that were wanted
-};
 
 /// [Note: updates beside backward] Updates run on one thread in the order in
 /// which they are submitted, and each on all threads of the update pool. While

@@ -3,7 +3,6 @@
 // The training loop: schedule, accumulation, clipping, metrics and progress.
 
 #include "tessera/engine/engine_ref.h"
-#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
@@ -13,6 +12,8 @@
 #include <optional>
 
 namespace tessera {
+
+class ParallelRun;
 
 struct TrainerOptions {
   int64_t epochs = 1;

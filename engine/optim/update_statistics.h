@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Optimizer updates that overlapped with backward.
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Counts since construction, in parts of groups.
+struct UpdateStatistics {
+  int64_t beside = 0; ///< overlapped with backward, and wanted
+  int64_t speculated = 0; ///< begun before it was known whether they are wanted
+  int64_t taken = 0; ///< speculated ones that were wanted
+};
+
+} // namespace tessera
