@@ -33,7 +33,6 @@ format: ## format all C++ and CUDA files
 	@scripts/lint.sh --format
 
 tidy: ## run clang-tidy over the sources (slow)
-	@scripts/setup.sh build
 	@scripts/tidy.sh
 
 clean: ## remove what was built

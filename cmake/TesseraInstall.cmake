@@ -32,6 +32,8 @@ function(tessera_install_package)
             FILES_MATCHING PATTERN "*.h"
             PATTERN gloo_shim EXCLUDE)
   endforeach()
+  install(FILES include/tessera/tessera.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
   install(EXPORT tesseraTargets NAMESPACE tessera::
           DESTINATION ${TESSERA_PACKAGE_DIR})
   configure_package_config_file(

@@ -14,26 +14,29 @@
 #   BUILD=FOLDER          where to build (default build/gpu)
 #   JOBS=N                parallel compilations
 #   PYTHON=python3        run: the Python that has torch
-#   GPU_TESTS=PATTERN     run: only the programs whose names match (a regular
+#   GPU_TESTS=PATTERN     run: only the files of tests that match (a regular
 #                         expression)
 #   GPU_BENCHMARK=0       run: no benchmark
-#   GPU_TEST_SECONDS=N    run: limit for one test program (default 900)
+#   GPU_TEST_SECONDS=N    run: limit for one file of tests (default 900)
 set -euo pipefail
 
 readonly max_mib=40
+readonly programs=(runtime_tests sharding_tests offload_tests pipeline_tests engine_tests)
+# Files of tests; the program of a file is its room's.
 readonly tests=(
-  comm_communicator_gpu_test
-  kernels_adamw_gpu_test
-  kernels_update_gpu_test
-  kernels_pack_gpu_test
-  kernels_counter_random_gpu_test
-  move_module_gpu_test
-  shard_store_gpu_test
-  activation_offload_gpu_test
-  optim_placement_gpu_test
-  cuda_training_gpu_test
-  trainer_trainer_gpu_test
-  matrix_test)
+  runtime/comm/communicator_gpu_test.cpp
+  runtime/kernels/adamw_gpu_test.cpp
+  runtime/kernels/update_gpu_test.cpp
+  runtime/kernels/pack_gpu_test.cpp
+  runtime/kernels/counter_random_gpu_test.cpp
+  sharding/move_module_gpu_test.cpp
+  offload/shard_store_gpu_test.cpp
+  pipeline/pipeline_gpu_test.cpp
+  engine/activation_offload_gpu_test.cpp
+  engine/optim/placement_gpu_test.cpp
+  engine/cuda_training_gpu_test.cpp
+  engine/trainer/trainer_gpu_test.cpp
+  engine/matrix_test.cpp)
 # Came with the wheel, or with any Linux that can run it.
 readonly on_every_machine='^(libtorch|libc10|libgomp|libcud|libnv|libnccl|libcu|ld-linux|libc\.|libm\.|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|linux-vdso)'
 
@@ -58,13 +61,13 @@ pack() {
     -DTESSERA_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${archs// /;}" \
     -DTESSERA_BUILD_EXAMPLES=OFF -DTESSERA_BUILD_BENCHMARKS=ON
   "${cmake[@]}" --build "$build" -j "${JOBS:-$(nproc)}" \
-    --target tessera_cuda train_gpt2 "${tests[@]}"
+    --target tessera_cuda train_gpt2 "${programs[@]}"
 
   rm -rf "$folder"
   mkdir -p "$folder"/{bin,lib,peers}
   local name path files=("$build/lib/libtessera_cuda.so")
   cp "$build/lib/libtessera_cuda.so" "$folder/lib/"
-  for name in "${tests[@]}" train_gpt2; do
+  for name in "${programs[@]}" train_gpt2; do
     files+=("$build/bin/$name")
     cp "$build/bin/$name" "$folder/bin/"
   done
@@ -119,7 +122,8 @@ run() {
     [[ $name =~ ${GPU_TESTS:-.} ]] || continue
     printf '== %s\n' "$name"
     if ! TESSERA_TEST_DEVICE=cuda \
-      timeout "${GPU_TEST_SECONDS:-900}" "$folder/bin/$name" >"$output" 2>&1; then
+      timeout "${GPU_TEST_SECONDS:-900}" \
+      "$folder/bin/${name%%/*}_tests" "--file=$name" >"$output" 2>&1; then
       failed+=("$name")
       tail -n 60 "$output"
     elif grep -q 'no CUDA device' "$output"; then

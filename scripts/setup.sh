@@ -408,7 +408,7 @@ setup_model() {
 
 # --- configure, build, test ----------------------------------------------
 
-# One compiler takes about 1.5 GiB on the headers of LibTorch.
+# One compiler takes up to 3 GiB on many sources at a time.
 parallel_jobs() {
   local cores memory_mib limit
   if [[ -n ${JOBS:-} ]]; then
@@ -421,7 +421,7 @@ parallel_jobs() {
     [[ $limit != max ]] && ((limit / 1048576 < memory_mib)); then
     memory_mib=$((limit / 1048576))
   fi
-  limit=$((memory_mib / 1536))
+  limit=$((memory_mib / 3072))
   ((limit > cores)) && limit=$cores
   printf '%s\n' $((limit > 1 ? limit : 1))
 }

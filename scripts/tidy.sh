@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the C++ sources that the release build compiles, or over the
+# clang-tidy over the C++ sources that the dev build compiles, or over the
 # files named. Takes seconds a file without LibTorch, half a minute with it.
 #
 #   scripts/tidy.sh [FILE...]
@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly clang_tidy=${CLANG_TIDY:-clang-tidy}
-readonly database=build/release/compile_commands.json
+readonly database=build/dev/compile_commands.json
 # GCC's precompiled headers mean nothing to clang: the header is included as
 # text in their place.
 readonly plain=build/tidy
@@ -19,8 +19,8 @@ if ! command -v "$clang_tidy" >/dev/null; then
   exit 1
 fi
 if [[ ! -e $database ]]; then
-  printf "tidy: %s is missing; run 'make build'.\n" "$database" >&2
-  exit 1
+  TESSERA_CUDA=OFF scripts/setup.sh setup
+  PATH=$PWD/.venv/bin:$PATH cmake --preset dev
 fi
 
 mkdir -p "$plain"

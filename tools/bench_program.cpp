@@ -11,7 +11,7 @@
 #include <chrono>
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -86,4 +86,4 @@ int run_bench(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

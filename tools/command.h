@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 struct Command {
   /// Parses the subcommand's own arguments.
@@ -32,4 +32,4 @@ Command add_program_command(
     const std::string& name,
     const std::string& description);
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -17,7 +17,7 @@
 #include <map>
 #include <string>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -202,4 +202,4 @@ int run_convert(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -5,7 +5,7 @@
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 
-namespace tessera {
+namespace tessera::tools {
 
 void add_model_options(CLI::App& app, ModelArguments& arguments) {
   app.add_option("--model", arguments.model, "Hugging Face folder")->required();
@@ -53,4 +53,4 @@ bool DividedModel::tells() const {
   return parallel_.tells_loss() && parallel_.batches().index == 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::tools {
 
 struct ModelArguments {
   std::string model;
@@ -50,4 +50,4 @@ class DividedModel {
   std::optional<OwnedEngine> engine_; ///< none where this rank has all
 };
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -17,7 +17,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -70,7 +70,7 @@ Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
 void score(const Trained& trained) {
   const auto program =
       make_task_program(trained.config, trained.overrides, nullptr);
-  TrainingConfig& config = program->config();
+  zoo::TrainingConfig& config = program->config();
   check(config.engine);
   TESSERA_CHECK(
       !config.model_folder.empty(),
@@ -127,4 +127,4 @@ int run_eval(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

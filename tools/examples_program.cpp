@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -18,29 +18,29 @@ namespace {
 struct Examples {
   Examples(
       const std::filesystem::path& path,
-      const TrainedHead& head,
-      const ExampleOptions& options,
+      const zoo::TrainedHead& head,
+      const zoo::ExampleOptions& options,
       c10::Device device)
       : files(path), batches(files, head, options, device) {}
 
-  ExampleFiles files;
-  ExampleBatches batches;
+  zoo::ExampleFiles files;
+  zoo::ExampleBatches batches;
 };
 
 /// What was predicted right: "accuracy 91.7 % of 24 examples, "; and where it
 /// goes in result.json.
-void add_accuracy(const ExamplesScore& score, TaskScore& result) {
+void add_accuracy(const zoo::ExamplesScore& score, TaskScore& result) {
   const char* what = "accuracy";
   const char* items = "examples";
   switch (score.item) {
-    case ScoredItem::kNothing:
+    case zoo::ScoredItem::kNothing:
       return;
-    case ScoredItem::kExamples:
+    case zoo::ScoredItem::kExamples:
       break;
-    case ScoredItem::kTokens:
+    case zoo::ScoredItem::kTokens:
       items = "tokens";
       break;
-    case ScoredItem::kAnswers:
+    case zoo::ScoredItem::kAnswers:
       what = "exact match";
       items = "answers";
   }
@@ -54,15 +54,15 @@ void add_accuracy(const ExamplesScore& score, TaskScore& result) {
       static_cast<long long>(score.items),
       items);
   result.text += text.data();
-  const bool is_answer = score.item == ScoredItem::kAnswers;
+  const bool is_answer = score.item == zoo::ScoredItem::kAnswers;
   result.values[is_answer ? "heldout_exact_match" : "heldout_accuracy"] =
       score.accuracy;
-  if (score.item != ScoredItem::kExamples) {
+  if (score.item != zoo::ScoredItem::kExamples) {
     result.values[std::string("heldout_") + items] = score.items;
   }
 }
 
-std::string loss_text(const ExamplesScore& score) {
+std::string loss_text(const zoo::ExamplesScore& score) {
   std::array<char, 100> text{};
   std::snprintf(
       text.data(),
@@ -75,10 +75,10 @@ std::string loss_text(const ExamplesScore& score) {
 
 class ExamplesProgram : public TaskProgram {
  public:
-  explicit ExamplesProgram(ExamplesConfig config)
+  explicit ExamplesProgram(zoo::ExamplesConfig config)
       : config_(std::move(config)) {}
 
-  TrainingConfig& config() override {
+  zoo::TrainingConfig& config() override {
     return config_;
   }
 
@@ -86,9 +86,9 @@ class ExamplesProgram : public TaskProgram {
       const World& world,
       ParallelRun& parallel,
       ModelState state) override {
-    auto model = configured_model(config_, parallel);
-    const TrainedHead head = trained_head(*model);
-    ExampleOptions options = config_.examples;
+    auto model = zoo::configured_model(config_, parallel);
+    const zoo::TrainedHead head = zoo::trained_head(*model);
+    zoo::ExampleOptions options = config_.examples;
     options.sequence_multiple = parallel.batches().sequence_multiple;
     if (state == ModelState::kFirst) {
       train_.emplace(config_.train_file, head, options, world.device());
@@ -99,12 +99,12 @@ class ExamplesProgram : public TaskProgram {
     return model;
   }
 
-  std::unique_ptr<ModelTask> make_task(
+  std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
       EngineRef engine,
       ParallelRun& parallel,
-      const ModelTask::Options& options) override {
-    return std::make_unique<ExamplesTask>(
+      const zoo::ModelTask::Options& options) override {
+    return std::make_unique<zoo::ExamplesTask>(
         model,
         train_->files.size(),
         train_->batches,
@@ -125,7 +125,7 @@ class ExamplesProgram : public TaskProgram {
     if (!heldout_) {
       return std::nullopt;
     }
-    const ExamplesScore score = evaluate_examples(
+    const zoo::ExamplesScore score = zoo::evaluate_examples(
         parallel,
         engine,
         model,
@@ -142,7 +142,7 @@ class ExamplesProgram : public TaskProgram {
   }
 
  private:
-  ExamplesConfig config_;
+  zoo::ExamplesConfig config_;
   std::optional<Examples> train_, heldout_;
 };
 
@@ -153,7 +153,7 @@ std::unique_ptr<TaskProgram> examples_program(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
   return std::make_unique<ExamplesProgram>(
-      read_examples_config(file, overrides, resolved));
+      zoo::read_examples_config(file, overrides, resolved));
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -77,7 +77,7 @@ zoo::ModelInput read_prompt(
     const std::string& file,
     int64_t padding,
     at::Device device) {
-  const JsonFields fields(parse_json(read_text_file(file), file), file);
+  const zoo::JsonFields fields(parse_json(read_text_file(file), file), file);
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
@@ -290,4 +290,4 @@ int run_generate(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

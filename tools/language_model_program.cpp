@@ -11,21 +11,21 @@
 #include <cstdio>
 #include <utility>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
 class LanguageModelProgram : public TaskProgram {
  public:
-  explicit LanguageModelProgram(LanguageModelConfig config)
+  explicit LanguageModelProgram(zoo::LanguageModelConfig config)
       : config_(std::move(config)) {
     if (!config_.heldout_file.empty()) {
       heldout_.emplace(config_.heldout_file, config_.token_type);
-      check_has_text(*heldout_, config_.max_length);
+      zoo::check_has_text(*heldout_, config_.max_length);
     }
   }
 
-  TrainingConfig& config() override {
+  zoo::TrainingConfig& config() override {
     return config_;
   }
 
@@ -36,17 +36,17 @@ class LanguageModelProgram : public TaskProgram {
     if (state == ModelState::kFirst) {
       train_.emplace(config_.train_file, config_.token_type);
     }
-    const auto model = configured_model(config_, parallel);
-    check_language_model(*model, config_.max_length);
+    const auto model = zoo::configured_model(config_, parallel);
+    zoo::check_language_model(*model, config_.max_length);
     return model;
   }
 
-  std::unique_ptr<ModelTask> make_task(
+  std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
       EngineRef /*engine*/,
       ParallelRun& /*parallel*/,
-      const ModelTask::Options& options) override {
-    return std::make_unique<LanguageModelTask>(
+      const zoo::ModelTask::Options& options) override {
+    return std::make_unique<zoo::LanguageModelTask>(
         model, *train_, config_.max_length, options);
   }
 
@@ -62,7 +62,7 @@ class LanguageModelProgram : public TaskProgram {
     if (!heldout_) {
       return std::nullopt;
     }
-    const LanguageModelScore score = evaluate_language_model(
+    const zoo::LanguageModelScore score = zoo::evaluate_language_model(
         parallel,
         engine,
         model,
@@ -83,8 +83,8 @@ class LanguageModelProgram : public TaskProgram {
   }
 
  private:
-  LanguageModelConfig config_;
-  std::optional<TokenFile> train_, heldout_;
+  zoo::LanguageModelConfig config_;
+  std::optional<zoo::TokenFile> train_, heldout_;
 };
 
 } // namespace
@@ -94,7 +94,7 @@ std::unique_ptr<TaskProgram> language_model_program(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
   return std::make_unique<LanguageModelProgram>(
-      read_language_model_config(file, overrides, resolved));
+      zoo::read_language_model_config(file, overrides, resolved));
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <memory>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -72,4 +72,4 @@ Command add_launch_command(
   return {parser, run};
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -94,4 +94,4 @@ int run_logits(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -10,7 +10,7 @@
 #include <exception>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -67,13 +67,13 @@ int run_program(int argc, char** argv) {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::tools
 
 int main(int argc, char** argv) {
   try {
-    return tessera::run_program(argc, argv);
+    return tessera::tools::run_program(argc, argv);
   } catch (const std::exception& error) {
     tessera::log_error(error.what());
-    return tessera::kFailure;
+    return tessera::tools::kFailure;
   }
 }

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -50,4 +50,4 @@ Command add_program_command(
           }};
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -10,7 +10,7 @@
 
 #include <string_view>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -50,13 +50,13 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-} // namespace tessera
+} // namespace tessera::tools
 
 // An exception becomes one line on standard error and exit code 1. LibTorch's
 // own errors are shown without their stack trace.
 int main(int argc, char** argv) {
   try {
-    return tessera::run_command(argc, argv);
+    return tessera::tools::run_command(argc, argv);
   } catch (const c10::Error& error) {
     tessera::log_error(error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Parses the command line. Returns the exit code when the program is to end:
 /// help was asked for (0) or the usage is wrong (2).
@@ -20,4 +20,4 @@ int run_generate(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -40,4 +40,4 @@ std::unique_ptr<TaskProgram> make_task_program(
   return text_classification_program(file, overrides, resolved);
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 struct TaskScore {
   std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
@@ -33,7 +33,7 @@ class TaskProgram {
  public:
   virtual ~TaskProgram() = default;
 
-  virtual TrainingConfig& config() = 0;
+  virtual zoo::TrainingConfig& config() = 0;
 
   /// The model, without memory until it is wrapped, and the data that fits it.
   virtual std::shared_ptr<zoo::Model> make_model(
@@ -42,11 +42,11 @@ class TaskProgram {
       ModelState state) = 0;
 
   /// @param engine that has wrapped the model.
-  virtual std::unique_ptr<ModelTask> make_task(
+  virtual std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
       EngineRef engine,
       ParallelRun& parallel,
-      const ModelTask::Options& options) = 0;
+      const zoo::ModelTask::Options& options) = 0;
 
   /// "1024 tokens in texts of 16", of what is trained on.
   virtual std::string data_text() const = 0;
@@ -80,4 +80,4 @@ std::unique_ptr<TaskProgram> examples_program(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved);
 
-} // namespace tessera
+} // namespace tessera::tools

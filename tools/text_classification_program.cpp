@@ -11,16 +11,16 @@
 #include <cstdio>
 #include <utility>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
 class TextClassificationProgram : public TaskProgram {
  public:
-  explicit TextClassificationProgram(FinetuneConfig config)
+  explicit TextClassificationProgram(zoo::FinetuneConfig config)
       : config_(std::move(config)) {}
 
-  TrainingConfig& config() override {
+  zoo::TrainingConfig& config() override {
     return config_;
   }
 
@@ -28,28 +28,28 @@ class TextClassificationProgram : public TaskProgram {
       const World& /*world*/,
       ParallelRun& parallel,
       ModelState state) override {
-    tokenizer_.emplace(BertTokenizer::from_folder(config_.model_folder));
-    std::vector<LabelledText> train;
+    tokenizer_.emplace(zoo::BertTokenizer::from_folder(config_.model_folder));
+    std::vector<zoo::LabelledText> train;
     std::vector<std::string> labels; // those of a trained model are its own
     if (state != ModelState::kTrained) {
-      train = read_labelled_texts(config_.train_file, config_.columns);
-      labels = labels_of(train);
+      train = zoo::read_labelled_texts(config_.train_file, config_.columns);
+      labels = zoo::labels_of(train);
     }
-    const auto model = lazy_text_classifier(
+    const auto model = zoo::lazy_text_classifier(
         config_.model_folder, labels, zoo::layer_context(parallel));
-    labels_ = classes_of(*model);
+    labels_ = zoo::classes_of(*model);
     train_ = encoded(train);
-    heldout_ =
-        encoded(read_labelled_texts(config_.heldout_file, config_.columns));
+    heldout_ = encoded(
+        zoo::read_labelled_texts(config_.heldout_file, config_.columns));
     return model;
   }
 
-  std::unique_ptr<ModelTask> make_task(
+  std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
       EngineRef /*engine*/,
       ParallelRun& /*parallel*/,
-      const ModelTask::Options& options) override {
-    return std::make_unique<TextClassificationTask>(
+      const zoo::ModelTask::Options& options) override {
+    return std::make_unique<zoo::TextClassificationTask>(
         model, *tokenizer_, train_, options);
   }
 
@@ -61,9 +61,9 @@ class TextClassificationProgram : public TaskProgram {
       ParallelRun& parallel,
       EngineRef engine,
       zoo::Model& model) override {
-    const ClassificationScore score = evaluate_text_classification(
+    const zoo::ClassificationScore score = zoo::evaluate_text_classification(
         parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);
-    const double majority = majority_share(heldout_);
+    const double majority = zoo::majority_share(heldout_);
     std::array<char, 200> text{};
     std::snprintf(
         text.data(),
@@ -83,16 +83,16 @@ class TextClassificationProgram : public TaskProgram {
   }
 
  private:
-  std::vector<LabelledEncoding> encoded(
-      const std::vector<LabelledText>& texts) const {
-    return encode_labelled_texts(
+  std::vector<zoo::LabelledEncoding> encoded(
+      const std::vector<zoo::LabelledText>& texts) const {
+    return zoo::encode_labelled_texts(
         texts, labels_, *tokenizer_, config_.max_length);
   }
 
-  FinetuneConfig config_;
-  std::optional<BertTokenizer> tokenizer_;
+  zoo::FinetuneConfig config_;
+  std::optional<zoo::BertTokenizer> tokenizer_;
   std::vector<std::string> labels_;
-  std::vector<LabelledEncoding> train_, heldout_;
+  std::vector<zoo::LabelledEncoding> train_, heldout_;
 };
 
 } // namespace
@@ -102,7 +102,7 @@ std::unique_ptr<TaskProgram> text_classification_program(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
   return std::make_unique<TextClassificationProgram>(
-      read_finetune_config(file, overrides, resolved));
+      zoo::read_finetune_config(file, overrides, resolved));
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-namespace tessera {
+namespace tessera::tools {
 
 int run_train(int argc, char** argv) {
   CLI::App app(
@@ -29,4 +29,4 @@ int run_train(int argc, char** argv) {
   return 0;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

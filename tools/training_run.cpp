@@ -17,12 +17,12 @@
 #include <optional>
 #include <system_error>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
 /// @throws tessera::Error where a run would overwrite what is not a run's.
-void check_run_folder(const TrainingConfig& config) {
+void check_run_folder(const zoo::TrainingConfig& config) {
   const auto& folder = config.trainer.run_folder;
   const auto file = folder / "config.json";
   if (std::filesystem::exists(file)) {
@@ -36,14 +36,14 @@ void check_run_folder(const TrainingConfig& config) {
   }
   // Now, and not when all has been trained.
   if (!config.lora || config.lora->merge) {
-    check_hf_folder(folder / "model");
+    zoo::check_hf_folder(folder / "model");
   }
 }
 
 /// Rank 0 makes the run's folder and writes the configuration there.
 void prepare_run_folder(
     const World& world,
-    const TrainingConfig& config,
+    const zoo::TrainingConfig& config,
     const nlohmann::ordered_json& resolved) {
   if (world.rank() != 0) {
     return;
@@ -76,7 +76,7 @@ void tell_layout(const World& world, const ParallelRun& parallel) {
 /// Adds the adapter that is trained in place of the model, where the
 /// configuration has one, and says how large it is.
 void add_lora(
-    const TrainingConfig& config,
+    const zoo::TrainingConfig& config,
     const World& world,
     zoo::Model& model) {
   if (!config.lora) {
@@ -103,7 +103,7 @@ void add_lora(
 /// Writes to the run's folder what was trained: the model for transformers, or
 /// the adapter for PEFT. Collective.
 void export_model(
-    const TrainingConfig& config,
+    const zoo::TrainingConfig& config,
     const World& world,
     EngineRef engine,
     const zoo::Model& model) {
@@ -121,7 +121,7 @@ void export_model(
 }
 
 /// What export_model() writes, for people.
-const char* exported_folders(const TrainingConfig& config) {
+const char* exported_folders(const zoo::TrainingConfig& config) {
   if (!config.lora) {
     return "model/";
   }
@@ -132,7 +132,7 @@ const char* exported_folders(const TrainingConfig& config) {
 std::string steps_text(
     const World& world,
     const ParallelRun& parallel,
-    const TrainingConfig& config,
+    const zoo::TrainingConfig& config,
     const TrainingTask& task) {
   return formatted(
       "{} steps of {} examples over {} rank(s)",
@@ -142,7 +142,7 @@ std::string steps_text(
 }
 
 void tell_result(
-    const TrainingConfig& config,
+    const zoo::TrainingConfig& config,
     const TrainingSummary& summary,
     const std::optional<TaskScore>& score) {
   const std::string folder = config.trainer.run_folder.string();
@@ -182,7 +182,7 @@ void tell_result(
 OwnedEngine wrap_model(
     World& world,
     ParallelRun& parallel,
-    TrainingConfig& config,
+    zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
@@ -191,7 +191,7 @@ OwnedEngine wrap_model(
 }
 
 void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
-  TrainingConfig& config = program.config();
+  zoo::TrainingConfig& config = program.config();
   check(config.engine);
   install_cpu_memory_counter();
   World& world = init_on(config.device);
@@ -230,4 +230,4 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Trains, scores, exports, and tells about it in the run's folder and on
 /// standard output. Collective.
@@ -21,7 +21,7 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved);
 OwnedEngine wrap_model(
     World& world,
     ParallelRun& parallel,
-    TrainingConfig& config,
+    zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model);
 
-} // namespace tessera
+} // namespace tessera::tools

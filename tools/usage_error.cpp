@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cctype>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -106,4 +106,4 @@ int report_usage(
   return app.exit(error) == 0 ? 0 : kUsageError;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

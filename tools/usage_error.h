@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Prints what is wrong with a command line that `app` did not parse, or the
 /// help or version that was asked for. An option or a command that does not
@@ -19,4 +19,4 @@ int report_usage(
     const CLI::ParseError& error,
     const std::vector<std::string>& arguments);
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ void AtomicFolder::commit() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

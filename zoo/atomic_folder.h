@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// A folder being filled beside its final place. What stands at the final place
 /// stays until commit(); a process that dies before leaves only a folder
@@ -54,4 +54,4 @@ void check_replaceable(
     const std::filesystem::path& path,
     const std::function<bool(const std::string& name)>& is_own);
 
-} // namespace tessera
+} // namespace tessera::zoo

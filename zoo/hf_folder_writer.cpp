@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,4 +116,4 @@ void check_hf_folder(const fs::path& folder) {
   check_replaceable(folder, is_own);
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

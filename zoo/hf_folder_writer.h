@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// A Hugging Face folder: config.json, those files of a tokenizer, of
 /// generation and of preprocessing that the tokenizer's folder has, with the
@@ -42,4 +42,4 @@ class HfFolderWriter {
 /// @throws Error when a HfFolderWriter would not replace what is there.
 void check_hf_folder(const std::filesystem::path& folder);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// A JSON object that knows where it comes from, for messages.
 class JsonFields {
@@ -128,4 +128,4 @@ class JsonFields {
   std::string origin_;
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -42,18 +42,20 @@ void check_model_folder(const std::filesystem::path& folder) {
 int run(
     const std::string& config_file,
     const std::vector<std::string>& overrides) {
-  FinetuneConfig config = read_finetune_config(config_file, overrides, nullptr);
+  zoo::FinetuneConfig config =
+      zoo::read_finetune_config(config_file, overrides, nullptr);
   World& world = init_on(config.device);
   check_model_folder(config.model_folder);
   std::filesystem::create_directories(config.trainer.run_folder);
 
-  const auto tokenizer = BertTokenizer::from_folder(config.model_folder);
-  const auto texts = read_labelled_texts(config.train_file, config.columns);
-  const auto labels = labels_of(texts);
+  const auto tokenizer = zoo::BertTokenizer::from_folder(config.model_folder);
+  const auto texts =
+      zoo::read_labelled_texts(config.train_file, config.columns);
+  const auto labels = zoo::labels_of(texts);
   const auto examples =
-      encode_labelled_texts(texts, labels, tokenizer, config.max_length);
-  const auto heldout = encode_labelled_texts(
-      read_labelled_texts(config.heldout_file, config.columns),
+      zoo::encode_labelled_texts(texts, labels, tokenizer, config.max_length);
+  const auto heldout = zoo::encode_labelled_texts(
+      zoo::read_labelled_texts(config.heldout_file, config.columns),
       labels,
       tokenizer,
       config.max_length);
@@ -62,7 +64,7 @@ int run(
   torch::manual_seed(config.seed);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
-  const auto model = lazy_text_classifier(
+  const auto model = zoo::lazy_text_classifier(
       config.model_folder, labels, zoo::layer_context(parallel));
   move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
@@ -82,7 +84,7 @@ int run(
   }
 
   config.trainer.random_seed = config.seed;
-  TextClassificationTask task(
+  zoo::TextClassificationTask task(
       model,
       tokenizer,
       examples,
@@ -94,7 +96,7 @@ int run(
   reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);
   const int64_t peak = peak_bytes(world.device());
-  const auto score = evaluate_text_classification(
+  const auto score = zoo::evaluate_text_classification(
       parallel, engine, *model, tokenizer, heldout, config.batch_size);
   zoo::save_pretrained(
       world,

@@ -31,8 +31,8 @@ std::string_view next_part(std::string_view& rest) {
 void read_and_encode(
     const std::filesystem::path& folder,
     std::string_view text) {
-  const auto tokenizer = BertTokenizer::from_folder(folder);
-  const Encoding encoding =
+  const auto tokenizer = zoo::BertTokenizer::from_folder(folder);
+  const zoo::Encoding encoding =
       tokenizer.encode_pair(text, text, {.max_length = 16});
   for (const int64_t id : encoding.input_ids) {
     if (id < 0 || id >= tokenizer.vocabulary().size()) {

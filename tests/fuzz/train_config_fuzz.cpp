@@ -14,15 +14,15 @@ TESSERA_FUZZ_TARGET(train_config) {
   const MemoryFile file(input);
   nlohmann::ordered_json resolved;
   try {
-    read_finetune_config(file.path(), {}, &resolved);
+    zoo::read_finetune_config(file.path(), {}, &resolved);
   } catch (const Error&) {
   }
   try {
-    read_examples_config(file.path(), {}, &resolved);
+    zoo::read_examples_config(file.path(), {}, &resolved);
   } catch (const Error&) {
   }
   try {
-    read_language_model_config(file.path(), {}, &resolved);
+    zoo::read_language_model_config(file.path(), {}, &resolved);
   } catch (const Error&) {
   }
 }

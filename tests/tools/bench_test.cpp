@@ -14,6 +14,8 @@
 
 namespace tessera::bench_test {
 
+using namespace tools;
+
 namespace {
 
 using tests::LaunchedJob;

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera::bert_text_test {
+namespace tessera::zoo::bert_text_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -112,4 +112,4 @@ TEST(BertText, DropsIllFormedBytes) {
       (Words{"hello", "world"}));
 }
 
-} // namespace tessera::bert_text_test
+} // namespace tessera::zoo::bert_text_test

@@ -9,7 +9,7 @@
 
 #include <random>
 
-namespace tessera::bert_tokenizer_test {
+namespace tessera::zoo::bert_tokenizer_test {
 namespace {
 
 using Ids = std::vector<std::int64_t>;
@@ -190,4 +190,4 @@ TEST(BertTokenizer, NamesWhatIsWrongWithAFolder) {
       [] { BertTokenizer::from_folder("/nonexistent"); }, {"does not exist"});
 }
 
-} // namespace tessera::bert_tokenizer_test
+} // namespace tessera::zoo::bert_tokenizer_test

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::encoder_memory_test {
+namespace tessera::zoo::encoder_memory_test {
 
 namespace {
 
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(
     EncoderMemory,
     ::testing::Values(at::kFloat, at::kBFloat16));
 
-} // namespace tessera::encoder_memory_test
+} // namespace tessera::zoo::encoder_memory_test

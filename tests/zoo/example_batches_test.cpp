@@ -11,7 +11,7 @@
 
 #include <numeric>
 
-namespace tessera::example_batches_test {
+namespace tessera::zoo::example_batches_test {
 
 namespace {
 
@@ -236,4 +236,4 @@ TEST(ExampleBatches, ScaleBytesOfImages) {
   EXPECT_EQ(batch.others.at("noise").sizes(), at::IntArrayRef({1, 4}));
 }
 
-} // namespace tessera::example_batches_test
+} // namespace tessera::zoo::example_batches_test

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace tessera::hf_folder_writer_test {
+namespace tessera::zoo::hf_folder_writer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -101,4 +101,4 @@ TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {
       read_text_file(temporary / "new/deep/model/model.safetensors"), "y");
 }
 
-} // namespace tessera::hf_folder_writer_test
+} // namespace tessera::zoo::hf_folder_writer_test

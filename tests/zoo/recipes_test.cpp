@@ -14,7 +14,7 @@
 
 #include <filesystem>
 
-namespace tessera::recipes_test {
+namespace tessera::zoo::recipes_test {
 
 namespace {
 
@@ -57,4 +57,4 @@ TEST(Recipes, TheGptOf13BillionHasAsMany) {
   EXPECT_EQ(count, (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
 }
 
-} // namespace tessera::recipes_test
+} // namespace tessera::zoo::recipes_test

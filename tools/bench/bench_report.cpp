@@ -8,7 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -202,4 +202,4 @@ std::string to_text(const BenchFindings& findings) {
   return text;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

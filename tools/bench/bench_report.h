@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 struct BenchFindings {
   std::vector<NumaNodeBandwidth> nodes;
@@ -35,4 +35,4 @@ nlohmann::ordered_json to_json(const BenchFindings& findings);
 /// Tables for a terminal, in GB/s (10^9) and ms.
 std::string to_text(const BenchFindings& findings);
 
-} // namespace tessera
+} // namespace tessera::tools

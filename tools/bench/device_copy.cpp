@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -49,4 +49,4 @@ std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds) {
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Bytes per second.
 struct DeviceBandwidth {
@@ -18,4 +18,4 @@ struct DeviceBandwidth {
 /// `seconds` in all.
 std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds);
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -162,4 +162,4 @@ DiskBandwidth measure_disk(const DiskOptions& options) {
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-namespace tessera {
+namespace tessera::tools {
 
 struct DiskOptions {
   std::filesystem::path folder = ".";
@@ -28,4 +28,4 @@ struct DiskBandwidth {
 /// @throws tessera::Error naming the folder and the system's reason.
 DiskBandwidth measure_disk(const DiskOptions& options);
 
-} // namespace tessera
+} // namespace tessera::tools

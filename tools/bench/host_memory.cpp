@@ -16,7 +16,7 @@
 #include <memory>
 #include <thread>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -218,4 +218,4 @@ std::vector<NumaNodeBandwidth> measure_host_memory(
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Bytes per second that the program asks for: what a cache reads before it
 /// writes is not counted.
@@ -36,4 +36,4 @@ struct HostBandwidthOptions {
 std::vector<NumaNodeBandwidth> measure_host_memory(
     const HostBandwidthOptions& options);
 
-} // namespace tessera
+} // namespace tessera::tools

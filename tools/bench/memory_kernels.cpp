@@ -11,7 +11,7 @@
 #define TESSERA_WIDEST
 #endif
 
-namespace tessera {
+namespace tessera::tools {
 
 TESSERA_WIDEST
 uint64_t read_memory(const float* a, size_t count) {
@@ -57,4 +57,4 @@ void update_memory(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::tools

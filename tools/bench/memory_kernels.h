@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// @return a sum that depends on every element.
 uint64_t read_memory(const float* a, size_t count);
@@ -20,4 +20,4 @@ void triad_memory(float* a, const float* b, const float* c, size_t count);
 /// element.
 void update_memory(float* w, float* m, float* v, const float* g, size_t count);
 
-} // namespace tessera
+} // namespace tessera::tools

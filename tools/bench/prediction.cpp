@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::tools {
 
 namespace {
 
@@ -58,4 +58,4 @@ StepPrediction predict_step(
   return step;
 }
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::tools {
 
 /// Bytes per second; none: not measured.
 struct Bandwidths {
@@ -53,4 +53,4 @@ StepPrediction predict_step(
     const BytesPerParameter& bytes,
     const Bandwidths& bandwidths);
 
-} // namespace tessera
+} // namespace tessera::tools

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::zoo {
 
 bool is_floating(SafetensorsDtype dtype) {
   return dtype == SafetensorsDtype::kF64 || dtype == SafetensorsDtype::kF32 ||
@@ -137,4 +137,4 @@ void check_range(
             "model.classes)");
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Checks by name. All throw tessera::Error naming the file, the tensor, what
 /// was found and what is wanted.
@@ -59,4 +59,4 @@ void check_range(
     const at::Tensor& numbers,
     int64_t bound);
 
-} // namespace tessera
+} // namespace tessera::zoo

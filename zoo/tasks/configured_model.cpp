@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::zoo {
 
 nlohmann::json class_fields(const std::vector<std::string>& names) {
   if (names.empty()) {
@@ -50,4 +50,4 @@ std::shared_ptr<zoo::Model> configured_model(
   return model;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// The model of TrainingConfig::model_folder, or of ::model_config with fresh
 /// weights, which are the same under any layout of ranks; without memory until
@@ -26,4 +26,4 @@ std::shared_ptr<zoo::Model> configured_model(
 /// Entries of a config.json for classes of these names; empty without any.
 nlohmann::json class_fields(const std::vector<std::string>& names);
 
-} // namespace tessera
+} // namespace tessera::zoo

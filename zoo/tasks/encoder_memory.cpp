@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -99,4 +99,4 @@ std::optional<std::int64_t> fewest_recomputed_layers(
   return std::nullopt;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// A micro-batch of one rank, and where and in which types it is computed.
 struct EncoderBatchShape {
@@ -46,4 +46,4 @@ std::optional<std::int64_t> fewest_recomputed_layers(
     const EncoderBatchShape& shape,
     std::int64_t room_bytes);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -261,4 +261,4 @@ void ExampleBatches::add_masks(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// (pixel * scale - mean) / std.
 struct PixelOptions {
@@ -80,4 +80,4 @@ class ExampleBatches {
   c10::Device device_;
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -228,4 +228,4 @@ void check_examples(
   checks.others();
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

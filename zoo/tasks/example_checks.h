@@ -4,7 +4,7 @@
 
 #include "tessera/zoo/tasks/example_batches.h"
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// @throws tessera::Error as ExampleBatches() says.
 void check_examples(
@@ -12,4 +12,4 @@ void check_examples(
     const TrainedHead& head,
     const ExampleOptions& options);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <string>
 
-namespace tessera {
+namespace tessera::zoo {
 
 at::Tensor draws_of(
     std::span<const size_t> examples,
@@ -69,4 +69,4 @@ at::Tensor mask_patches(const at::Tensor& draws, double share) {
       .scatter(1, order.narrow(1, 0, count), true);
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Numbers for the examples of a batch, a function of the seed, the epoch and
 /// the example alone. With fewer tokens a row has the first of the same
@@ -52,4 +52,4 @@ MaskedTokens mask_tokens(
 /// least numbers. float32 [B, patches] -> bool.
 at::Tensor mask_patches(const at::Tensor& draws, double share);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -190,4 +190,4 @@ at::Tensor ExampleFiles::read(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

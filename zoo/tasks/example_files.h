@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Safetensors files whose tensors have the names of a model's inputs; row i of
 /// each is example i. Several files count as one behind the other. Mapped: what
@@ -67,4 +67,4 @@ std::string shape_text(const std::vector<int64_t>& row_shape);
 /// "I64 [rows, 3, 8]".
 std::string show(const ExampleFiles::Column& column);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -82,4 +82,4 @@ ExamplesConfig read_examples_config(
   return config;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

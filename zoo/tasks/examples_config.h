@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Training of any model of the zoo that has a loss. Paths are relative to the
 /// working folder.
@@ -34,4 +34,4 @@ ExamplesConfig read_examples_config(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <torch/types.h>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -192,4 +192,4 @@ ExamplesScore evaluate_examples(
   return sums.total(engine);
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

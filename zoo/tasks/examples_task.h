@@ -7,7 +7,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// The model's loss over shuffled batches of examples in files. The second
 /// encoder of a MocoModel follows the first behind each step.
@@ -54,4 +54,4 @@ ExamplesScore evaluate_examples(
     int64_t batch_size,
     bool accuracy);
 
-} // namespace tessera
+} // namespace tessera::zoo

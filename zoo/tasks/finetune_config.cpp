@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::zoo {
 
 FinetuneConfig read_finetune_config(
     const std::filesystem::path& file,
@@ -30,4 +30,4 @@ FinetuneConfig read_finetune_config(
   return config;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

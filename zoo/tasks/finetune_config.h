@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Fine-tuning of a classifier. Paths are relative to the working folder.
 struct FinetuneConfig : TrainingConfig {
@@ -29,4 +29,4 @@ FinetuneConfig read_finetune_config(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved);
 
-} // namespace tessera
+} // namespace tessera::zoo

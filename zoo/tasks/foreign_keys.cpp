@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/foreign_keys.h"
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -73,4 +73,4 @@ std::span<const ForeignKey> foreign_keys() {
   return kForeignKeys;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

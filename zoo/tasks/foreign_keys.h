@@ -6,9 +6,9 @@
 
 #include <span>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Keys of transformers, PEFT, DeepSpeed and PyTorch with their names here.
 std::span<const ForeignKey> foreign_keys();
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -43,4 +43,4 @@ InputKind kind_of_input(const std::string& name) {
   return InputKind::kWhole;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

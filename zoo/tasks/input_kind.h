@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// What the numbers of an input are.
 enum class InputKind {
@@ -24,4 +24,4 @@ std::span<const std::pair<std::string_view, InputKind>> known_inputs();
 /// By name; kWhole for those that only models from elsewhere have.
 InputKind kind_of_input(const std::string& name);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::zoo {
 
 LanguageModelConfig read_language_model_config(
     const std::filesystem::path& file,
@@ -29,4 +29,4 @@ LanguageModelConfig read_language_model_config(
   return config;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Training of a language model, from the start or on. Paths are relative to
 /// the working folder.
@@ -30,4 +30,4 @@ LanguageModelConfig read_language_model_config(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved);
 
-} // namespace tessera
+} // namespace tessera::zoo

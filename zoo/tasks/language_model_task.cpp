@@ -12,7 +12,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -125,4 +125,4 @@ LanguageModelScore evaluate_language_model(
   return {totals[0] / totals[1], static_cast<int64_t>(totals[1])};
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// @throws tessera::Error unless the model reads from left to right, has a
 ///     language model's head, and takes texts of `length` tokens; naming the
@@ -48,4 +48,4 @@ LanguageModelScore evaluate_language_model(
     int64_t length,
     int64_t batch_size);
 
-} // namespace tessera
+} // namespace tessera::zoo

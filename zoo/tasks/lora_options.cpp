@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/lora_options.h"
 
-namespace tessera {
+namespace tessera::zoo {
 
 std::optional<LoraOptions> read_lora_options(const ConfigReader& model) {
   if (!model.contains("lora")) {
@@ -45,4 +45,4 @@ std::optional<LoraOptions> read_lora_options(const ConfigReader& model) {
   return options;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::zoo {
 
 struct LoraOptions {
   zoo::LoraConfig adapter;
@@ -20,4 +20,4 @@ struct LoraOptions {
 /// @throws Error naming file, path, value and what was expected.
 std::optional<LoraOptions> read_lora_options(const ConfigReader& model);
 
-} // namespace tessera
+} // namespace tessera::zoo

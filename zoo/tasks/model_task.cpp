@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -181,4 +181,4 @@ void run_on_examples(
   model.train(was_training);
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// In place of an epoch's number: examples that are scored, each time the same.
 inline constexpr int64_t kScoredEpoch = -1;
@@ -84,4 +84,4 @@ void run_on_examples(
     const std::function<void(const zoo::ModelInput&, const zoo::ModelOutput&)>&
         use);
 
-} // namespace tessera
+} // namespace tessera::zoo

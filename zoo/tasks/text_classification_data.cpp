@@ -12,7 +12,7 @@
 #include <map>
 #include <set>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -100,4 +100,4 @@ double majority_share(const std::vector<LabelledEncoding>& examples) {
   return static_cast<double>(most) / static_cast<double>(examples.size());
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 struct TextClassificationColumns {
   std::string text = "text";
@@ -49,4 +49,4 @@ std::vector<LabelledEncoding> encode_labelled_texts(
 /// The share of the most frequent label: what guessing it always would score.
 double majority_share(const std::vector<LabelledEncoding>& examples);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -10,7 +10,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -126,4 +126,4 @@ ClassificationScore evaluate_text_classification(
   return sums.total(engine);
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// Cross-entropy over shuffled batches. Rows are padded to the longest of their
 /// batch.
@@ -42,4 +42,4 @@ ClassificationScore evaluate_text_classification(
     const std::vector<LabelledEncoding>& examples,
     int64_t batch_size);
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::zoo {
 
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
@@ -45,4 +45,4 @@ std::vector<std::string> classes_of(const zoo::Model& model) {
   return classes;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// The sequence classifier of a Hugging Face folder's family, without memory:
 /// see zoo::FromPretrainedOptions::lazy. A head that the checkpoint lacks is
@@ -26,4 +26,4 @@ std::shared_ptr<zoo::Model> lazy_text_classifier(
 /// The names of a classifier's classes, in the order of its logits.
 std::vector<std::string> classes_of(const zoo::Model& model);
 
-} // namespace tessera
+} // namespace tessera::zoo

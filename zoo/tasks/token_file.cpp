@@ -7,7 +7,7 @@
 
 #include <system_error>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -51,4 +51,4 @@ at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
   return type_ == TokenType::kUint16 ? tokens.bitwise_and(0xffff) : tokens;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

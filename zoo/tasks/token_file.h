@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::zoo {
 
 enum class TokenType { kUint16, kInt32 };
 
@@ -37,4 +37,4 @@ class TokenFile {
   at::Tensor tokens_; ///< int16 or int32, mapped
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -15,7 +15,7 @@
 #include <array>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -144,4 +144,4 @@ bool labels_follow_input(HeadKind kind) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

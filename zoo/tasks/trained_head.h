@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::zoo {
 
 enum class HeadKind {
   kNextTokens, ///< labels are tokens, of which each predicts the next one
@@ -44,4 +44,4 @@ TrainedHead trained_head(const zoo::Model& model);
 /// Whether labels are tokens, or classes of tokens, beside input_ids.
 bool labels_follow_input(HeadKind kind);
 
-} // namespace tessera
+} // namespace tessera::zoo

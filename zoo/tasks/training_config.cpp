@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::zoo {
 
 namespace {
 
@@ -148,4 +148,4 @@ void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -17,8 +17,10 @@
 #include <vector>
 
 namespace tessera {
-
 class ConfigReader;
+}
+
+namespace tessera::zoo {
 
 /// Paths are relative to the working folder.
 struct TrainingConfig {
@@ -73,4 +75,4 @@ void read_training_config(const ConfigReader& reader, TrainingConfig& config);
 ///     `model.config`; for adapters of divided experts.
 void read_model_source(const ConfigReader& reader, TrainingConfig& config);
 
-} // namespace tessera
+} // namespace tessera::zoo

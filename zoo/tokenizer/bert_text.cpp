@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 // [Note: Unicode 8]
@@ -197,4 +197,4 @@ std::vector<std::string> split_bert_words(
   return words;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// How text is normalised before it is split.
 struct BertTextOptions {
@@ -28,4 +28,4 @@ std::vector<std::string> split_bert_words(
     std::string_view text,
     const BertTextOptions& options);
 
-} // namespace tessera
+} // namespace tessera::zoo

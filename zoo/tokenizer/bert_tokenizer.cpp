@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 std::int64_t require_token(
@@ -205,4 +205,4 @@ EncodedBatch BertTokenizer::pad(
   return batch;
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// What a folder's tokenizer files say beside the vocabulary.
 struct BertTokenizerOptions {
@@ -127,4 +127,4 @@ class BertTokenizer {
   std::vector<std::pair<std::string, std::int64_t>> whole_tokens_;
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 namespace fs = std::filesystem;
@@ -230,4 +230,4 @@ BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace tessera {
+namespace tessera::zoo {
 
 Vocabulary::Vocabulary(
     std::vector<std::pair<std::string, std::int64_t>> tokens,
@@ -81,4 +81,4 @@ const std::string& Vocabulary::token(std::int64_t id) const {
   return tokens_[static_cast<std::size_t>(id)];
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 /// A one-to-one map between tokens (UTF-8) and ids 0 .. size - 1.
 class Vocabulary {
@@ -57,4 +57,4 @@ class Vocabulary {
   std::size_t longest_token_bytes_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

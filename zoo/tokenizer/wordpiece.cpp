@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::zoo {
 namespace {
 
 bool begins_character(char byte) {
@@ -61,4 +61,4 @@ void WordPiece::append(std::string_view word, std::vector<std::int64_t>& ids)
   }
 }
 
-} // namespace tessera
+} // namespace tessera::zoo

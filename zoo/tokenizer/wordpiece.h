@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::zoo {
 
 struct WordPieceOptions {
   std::string unk_token = "[UNK]";
@@ -39,4 +39,4 @@ class WordPiece {
   std::int64_t unk_id_;
 };
 
-} // namespace tessera
+} // namespace tessera::zoo

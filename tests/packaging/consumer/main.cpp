@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The README's loop in a program of somebody else's.
-#include "tessera/engine/engine.h"
+#include "tessera/tessera.h"
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>

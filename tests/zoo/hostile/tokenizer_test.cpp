@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace tessera::tokenizer_test {
+namespace tessera::zoo::tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -193,4 +193,4 @@ TEST_F(HostileTokenizer, TakesTextsOfAnyBytes) {
   }
 }
 
-} // namespace tessera::tokenizer_test
+} // namespace tessera::zoo::tokenizer_test

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that no two files define the same name: the linker would keep one of
+two classes of one name, and run its destructor on the other.
+
+    check_names.py [ROOT]
+
+A room's names are in its namespace: zoo/ in tessera::zoo, tools/ in
+tessera::tools. Names in unnamed namespaces are a file's own.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOMS = ["runtime", "sharding", "offload", "pipeline", "engine", "zoo", "tools"]
+NAMESPACES = {"zoo": "tessera::zoo", "tools": "tessera::tools"}
+
+# Comments, strings and preprocessor lines hold no names.
+NOISE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)'|^[ \t]*#(?:[^\n\\]|\\.)*(?:\\\n[^\n]*)*",
+    re.S | re.M,
+)
+NAMESPACE = re.compile(r"(?:inline\s+)?namespace(?:\s+([\w:]+))?\s*\{")
+TYPE = re.compile(
+    r"(?:class|struct|union|enum(?:\s+class)?)\s+(?:\[\[\w+\]\]\s*)?(\w+)"
+    r"(?:\s+final)?\s*(?::(?!:)[^;{]*)?\{"
+)
+CONSTANT = re.compile(r"inline\s+constexpr\s+[^=;{(]*?(\w+)\s*[={]")
+
+
+def definitions(source):
+    """(qualified name, line) of the types and inline constants that a file
+    defines in named namespaces."""
+    text = NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+    scopes = []  # a namespace's name, None for an unnamed one, "" for a block
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "}":
+            if scopes:
+                scopes.pop()
+        elif character == "{":
+            scopes.append("")
+        elif character.isalpha() and (
+            position == 0 or not (text[position - 1].isalnum() or text[position - 1] in "_:")
+        ):
+            if "" not in scopes and (found := NAMESPACE.match(text, position)):
+                scopes.append(found.group(1))
+                position = found.end()
+                continue
+            if "" not in scopes and None not in scopes and scopes:
+                for pattern in (TYPE, CONSTANT):
+                    found = pattern.match(text, position)
+                    # A specialisation is a type of its own.
+                    if found and "template <>" not in text[max(0, position - 30) : position]:
+                        name = "::".join([*scopes, found.group(1)])
+                        yield name, text.count("\n", 0, position) + 1
+                        position = found.end() - 2
+                        break
+        position += 1
+
+
+def complaints(root):
+    places = {}
+    for room in ROOMS:
+        wanted = NAMESPACES.get(room, "tessera")
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or "gloo_shim" in path.parts:
+                continue
+            for name, line in definitions(path.read_text()):
+                place = f"{path.relative_to(root)}:{line}"
+                if not name.startswith(wanted + "::"):
+                    yield f"{place}: {name} is not in namespace {wanted}"
+                if name in places:
+                    yield f"{place}: {name} is defined in {places[name]} too"
+                places[name] = place
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    found = list(complaints(root))
+    for complaint in found:
+        print(complaint)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
