@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   try {
     return tessera::tools::run_program(argc, argv);
   } catch (const std::exception& error) {
-    tessera::log_error(error.what());
+    tessera::log_error("{}", error.what());
     return tessera::tools::kFailure;
   }
 }

@@ -58,9 +58,9 @@ int main(int argc, char** argv) {
   try {
     return tessera::tools::run_command(argc, argv);
   } catch (const c10::Error& error) {
-    tessera::log_error(error.what_without_backtrace());
+    tessera::log_error("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    tessera::log_error(error.what());
+    tessera::log_error("{}", error.what());
   }
   return 1;
 }

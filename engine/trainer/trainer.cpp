@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
 
 #include "tessera/engine/checkpoint/manifest.h"

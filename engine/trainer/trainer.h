@@ -13,6 +13,7 @@
 
 namespace tessera {
 
+struct BatchShare;
 class ParallelRun;
 
 struct TrainerOptions {

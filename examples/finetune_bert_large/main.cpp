@@ -133,9 +133,9 @@ int main(int argc, char** argv) {
   try {
     return run(config_file, arguments);
   } catch (const c10::Error& error) {
-    tessera::log_error(error.what_without_backtrace());
+    tessera::log_error("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    tessera::log_error(error.what());
+    tessera::log_error("{}", error.what());
   }
   return 1;
 }

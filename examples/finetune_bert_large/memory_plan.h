@@ -17,7 +17,7 @@ class MemoryPlan {
   static constexpr int64_t kCudaReserve = int64_t{768} << 20;
 
   MemoryPlan(
-      const tessera::FinetuneConfig& config,
+      const tessera::zoo::FinetuneConfig& config,
       const tessera::zoo::EncoderConfig& model,
       c10::Device device)
       : config_(config),
@@ -46,7 +46,7 @@ class MemoryPlan {
     const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
-    return tessera::fewest_recomputed_layers(model_, shape_, room)
+    return tessera::zoo::fewest_recomputed_layers(model_, shape_, room)
         .value_or(layer_count() - 1);
   }
 
@@ -71,11 +71,11 @@ class MemoryPlan {
     return static_cast<int64_t>(model_.layers.size());
   }
   int64_t activation_bytes(int64_t layers) const {
-    return tessera::encoder_activation_bytes(model_, shape_, layers);
+    return tessera::zoo::encoder_activation_bytes(model_, shape_, layers);
   }
 
-  tessera::FinetuneConfig config_;
+  tessera::zoo::FinetuneConfig config_;
   tessera::zoo::EncoderConfig model_;
-  tessera::EncoderBatchShape shape_;
+  tessera::zoo::EncoderBatchShape shape_;
   int64_t reserve_;
 };
