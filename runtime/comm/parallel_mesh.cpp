@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
 
-/// The axis that of_experts() takes for stages too.
+/// The axis that of_experts() adds to the pipeline groups.
 constexpr const char* kOtherExperts = "other_experts";
 
 struct SizeField {
@@ -26,7 +26,7 @@ struct SizeField {
   int ParallelSizes::*size;
 };
 
-/// Those that multiply to the size of the world, outermost first.
+/// The axes whose product is the world size, outermost first.
 constexpr std::array<SizeField, 5> kAxes{{
     {"pipeline", &ParallelSizes::pipeline},
     {"data", &ParallelSizes::data},

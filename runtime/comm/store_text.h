@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text as the bytes of a c10d::Store, and back.
+// Converts between text and the byte vectors of c10d::Store.
 
 #include <cstdint>
 #include <string>
