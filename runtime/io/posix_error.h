@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// System errors in words.
+// Formats errno values, and says what users can do about them.
 
 #include <cerrno>
 #include <string>
@@ -14,7 +14,7 @@ inline std::string errno_text(int code) {
          std::to_string(code) + ")";
 }
 
-/// What a user can do about a failed operation on a file.
+/// What to do about a failed operation on a file.
 inline const char* errno_remedy(int code) {
   switch (code) {
     case ENOENT:

@@ -49,7 +49,8 @@ int64_t total_bytes(const MemoryBytes& bytes);
 /// Bytes by tier and purpose.
 using TierBytes = std::array<MemoryBytes, kMemoryTierCount>;
 
-/// Formats a table for the log with one row per purpose, under `title`.
+/// Formats a table for the log with one row per purpose, under `title`; staging
+/// and activations only if they are used.
 std::string memory_table(const std::string& title, const MemoryBytes& bytes);
 
 /// As above with one column per tier, if any tier but the device is used.
