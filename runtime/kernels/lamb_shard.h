@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One step of LAMB. Plain C++, see flat_shard.h.
+// Scalars of one step of LAMB. Plain C++, see flat_shard.h.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 
