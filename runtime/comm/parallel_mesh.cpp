@@ -80,8 +80,9 @@ const char* name_of_size(int ParallelSizes::*size) {
       ->name;
 }
 
-/// Replaces the one size that is 0 by what is left. Where nothing fits it
-/// becomes 1, and the mesh says which sizes would.
+/// Replaces the size that is 0, if any, by the remaining factor. If the others
+/// do not divide the world size it becomes 1, and the mesh then suggests sizes
+/// that fit.
 ParallelSizes filled(ParallelSizes sizes, int world_size) {
   int ParallelSizes::*open = nullptr;
   std::int64_t product = 1;

@@ -31,7 +31,7 @@ struct AdamWRun {
   AdamWStep step;
 };
 
-/// `moment` is undefined without momentum.
+/// `grad` is always defined; `moment` is undefined without momentum.
 struct SgdRun {
   UpdateTensors tensors;
   SgdStep step;
