@@ -88,8 +88,8 @@ class Communicator {
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
 
-  /// Aborts collectives in progress if the backend can (NCCL). The communicator
-  /// cannot be used afterwards, on this or any other rank.
+  /// Aborts collectives in progress if the backend can (NCCL, shared memory).
+  /// The communicator cannot be used afterwards, on this or any other rank.
   void abort() noexcept;
 
   /// Waits for collectives in progress for about a second. A collective that

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Translates the environment of launchers other than torchrun (Open MPI, MPICH,
-// Slurm, PMI) to torchrun's variables.
+// `adopt_job_environment()` translates the environment of launchers other than
+// torchrun (Open MPI, MPICH, Slurm, PMI) to torchrun's variables.
 
 #include <functional>
 #include <map>

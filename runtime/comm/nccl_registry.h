@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Registry through which the CUDA plugin provides its NCCL backend.
+// `register_nccl_backend()` receives the NCCL backend of the CUDA plugin.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>

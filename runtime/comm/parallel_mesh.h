@@ -69,8 +69,8 @@ class ParallelMesh {
   ///   contiguous.
   /// @throws tessera::Error when a size is negative, more than one is 0, the
   ///   product is not the world size, tensor groups would span nodes, or
-  ///   `expert` does not divide the ranks. The message suggests sizes that
-  ///   work.
+  ///   `expert` does not divide data * shard * context. In the last three cases
+  ///   the message suggests sizes that fit.
   ParallelMesh(
       const ParallelSizes& sizes,
       int world_size,

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// What a rank publishes to its peers in one turn of the ring buffer.
+/// A message that a rank publishes to its peers in one turn of the ring buffer.
 struct ShmMessage {
   int32_t operation = 0;
   int32_t dtype = 0;
@@ -71,8 +71,7 @@ class ShmRegion {
 
   ShmRank& rank(int r) const;
 
-  /// Where rank `r` puts the data that it publishes in turn `turn`:
-  /// slot_bytes() bytes.
+  /// The slot_bytes() bytes in which rank `r` publishes data in turn `turn`.
   std::byte* payload(int r, uint64_t turn) const;
   int64_t slot_bytes() const {
     return slot_bytes_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Converts between text and the byte vectors of c10d::Store.
+// `to_bytes()` and `to_text()` convert between text and the byte vectors of
+// c10d::Store.
 
 #include <cstdint>
 #include <string>

@@ -130,7 +130,7 @@ struct ConfigReader::Node {
     return "";
   }
 
-  // What to write instead of an unknown key.
+  // Suggests what to write instead of an unknown key.
   std::string remedy_for(
       const std::string& key,
       const Node& whole,

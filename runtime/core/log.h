@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Logging to standard error, one line at a time.
+// `log_info()`, `log_warning()` and `log_error()` write lines to standard
+// error.
 
 #include "tessera/runtime/core/format.h"
 

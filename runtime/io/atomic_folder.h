@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Functions to write a folder that appears complete or not at all. One process
-// calls them; others may write files into the folder between begin_folder() and
-// commit_folder().
+// `begin_folder()` and `commit_folder()` write a folder that appears complete
+// or not at all. One process calls them; others may write files into the folder
+// between the two calls.
 
 #include <filesystem>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Helpers that atomic files and atomic folders share.
+// `fail_on()` and `sync_folder()` are shared by atomic files and atomic
+// folders.
 
 #include <filesystem>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Limits and the header parser that the reader and the writer of safetensors
-// share.
+// `parse_safetensors_header()` and the limits of the format, shared by the
+// reader and the writer of safetensors.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Selects the CPU kernel of AdamW. Internal; tests and benchmarks use it to
-// force an instruction set.
+// `adamw_update()` selects the CPU kernel of AdamW. Internal; tests and
+// benchmarks use it to force an instruction set.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"

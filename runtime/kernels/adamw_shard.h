@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Hyperparameters and scalars of one step of AdamW and Adam. Plain C++, see
-// flat_shard.h.
+// `AdamWStep` holds the hyperparameters and `AdamWScalars` the kernel constants
+// of one step of AdamW or Adam. Plain C++, see flat_shard.h.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// How AdamW rounds its square root.
+/// Rounding of the square root in AdamW.
 enum class SqrtRounding {
   /// Correctly rounded (IEEE 754): one fused pass, with the same bits on every
   /// machine, on CPU and on CUDA.

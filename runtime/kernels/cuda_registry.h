@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Registry through which the CUDA plugin provides its kernels, so that the
-// libraries are the same with and without CUDA.
+// `register_update_cuda()` and `register_pack_cuda()` receive the kernels of
+// the CUDA plugin, so that the libraries are the same with and without CUDA.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"

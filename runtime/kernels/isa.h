@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Instruction sets that the CPU kernels can use on this machine.
+// `Isa` names the instruction sets of the CPU kernels; best_isa() selects one
+// for this machine.
 
 namespace tessera {
 

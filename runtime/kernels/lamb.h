@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two halves of a LAMB update, between which the caller computes the norms
-// of whole parameters, of which a rank holds only shards.
+// `lamb_moments_()` and `lamb_weights_()` are the two halves of a LAMB update.
+// In between, the caller computes the norms of whole parameters, of which a
+// rank holds only shards.
 
 #include "tessera/runtime/kernels/update_runs.h"
 

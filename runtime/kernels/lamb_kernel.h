@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arithmetic of LAMB, written once for the vectors of any instruction set.
-// Only the per-ISA sources include this, see vec_loop.h.
+// `LambLoop` is the arithmetic of LAMB, written once for the vectors of any
+// instruction set. Only the per-ISA sources include this, see vec_loop.h.
 
 #include "tessera/runtime/kernels/adam_moments.h"
 #include "tessera/runtime/kernels/lamb_shard.h"

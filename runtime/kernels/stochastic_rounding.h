@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-/// How an update rounds bfloat16 moments and its low_precision output.
+/// Rounding of bfloat16 moments and of the low_precision output in an update.
 struct StochasticRounding {
   /// False: to nearest, ties to even.
   bool enabled = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Selects the CPU kernels of SGD, Lion and LAMB. Internal; tests use it to
-// force an instruction set.
+// `update_of()` and the LAMB functions select the CPU kernels of SGD, Lion and
+// LAMB. Internal; tests use them to force an instruction set.
 
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Launches optimizer updates on CUDA, with raw device pointers and a stream
-// instead of LibTorch's types.
+// `launch_update()` and `launch_lamb_moments()` launch optimizer updates on
+// CUDA, with raw device pointers and a stream instead of LibTorch's types.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Optimizer updates of many runs of flat shards at once: on CUDA one launch for
-// some forty runs, on CPU one job for the threads of update_pool().
+// `adamw_runs_()`, `sgd_runs_()` and `lion_runs_()` update many runs of flat
+// shards at once: on CUDA with one launch for some forty runs, on CPU as one
+// job for the threads of update_pool().
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Steps and scalars of optimizers with at most one moment. Plain C++, see
-// flat_shard.h.
+// `SgdStep` and `LionStep` hold the hyperparameters of one step of the
+// optimizers with at most one moment. Plain C++, see flat_shard.h.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Counts every byte that LibTorch allocates on the CPU: the memory that a run
-// needs, activations included, without the noise of the resident set size.
+// `install_cpu_memory_counter()` counts every byte that LibTorch allocates on
+// the CPU: the memory that a run needs, activations included, without the noise
+// of the resident set size.
 
 #include <cstdint>
 
