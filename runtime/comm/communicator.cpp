@@ -21,13 +21,13 @@ namespace {
 constexpr std::chrono::milliseconds kCheckInterval{500};
 constexpr std::chrono::milliseconds kFarewell{1000};
 
-// The first line only: c10d appends a C++ stack trace to its messages.
+// Only the first line: c10d appends a C++ stack trace to its messages.
 std::string first_line(const char* text) {
   std::string line(text);
   return line.substr(0, line.find('\n'));
 }
 
-/// The collective runs on the current stream.
+/// Options for a collective that runs on the current stream if `on_stream`.
 template <typename Options>
 Options on_current_stream(bool on_stream) {
   Options options;
@@ -35,7 +35,7 @@ Options on_current_stream(bool on_stream) {
   return options;
 }
 
-/// Makes `device` take over `host` when the collective has ended.
+/// Copies `host` to `device` when the collective has ended.
 PendingCollective copied_back(
     PendingCollective pending,
     const at::Tensor& device,
@@ -51,7 +51,7 @@ at::Tensor empty_on_host(const at::Tensor& like) {
   return at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
-/// @param whole made of as many parts like `part` as there are ranks.
+/// Checks that `whole` has the size of one `part` per rank.
 void check_parts(
     const char* collective,
     const at::Tensor& whole,
@@ -68,7 +68,7 @@ void check_parts(
       part.numel());
 }
 
-/// @param lengths of the blocks that `tensor` is made of, one for each rank.
+/// @param lengths of the blocks of `tensor`, one per rank.
 void check_blocks(
     const at::Tensor& tensor,
     const std::vector<int64_t>& lengths,
@@ -87,7 +87,7 @@ void check_blocks(
       ranks);
 }
 
-/// What a collective is where there is one rank.
+/// The collective of a communicator of one rank.
 void copy_alone(const at::Tensor& output, const at::Tensor& input) {
   if (!output.is_alias_of(input)) {
     output.copy_(input);
@@ -101,8 +101,8 @@ void look_around(const WaitCheck& check) {
   try {
     check();
   } catch (const c10::Error&) {
-    // The store is gone, and with it the rank that holds it; the collective
-    // itself will fail and tell.
+    // The store is gone, and with it the rank that hosts it; the collective
+    // itself will fail and report that.
   }
 }
 
@@ -133,14 +133,14 @@ void PendingCollective::wait(const WaitCheck& check) {
   if (!work_.defined()) {
     return;
   }
-  // Released on every path: a failed collective is not waited for twice.
+  // Released on every path: a failed collective must not be waited for twice.
   auto work = std::move(work_);
   work_.reset();
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     try {
-      // With a limit, NCCL's work would block the host and, past the limit,
-      // abort the communicator.
+      // With a timeout, NCCL's work would block the host and, after the
+      // timeout, abort the communicator.
       work->wait(on_stream_ ? kNoTimeout : kCheckInterval);
       if (const auto last_step = std::exchange(last_step_, nullptr)) {
         last_step();
@@ -151,7 +151,7 @@ void PendingCollective::wait(const WaitCheck& check) {
         continue; // it ended just after the interval
       }
       if (on_stream_ || work->isCompleted()) {
-        // A peer that has left with an error may have said why.
+        // A peer that left because of an error may have reported it.
         look_around(check);
         blame_peer();
         TESSERA_FAIL(
@@ -185,13 +185,13 @@ Communicator::Communicator(
       size_(backend_->getSize()) {}
 
 Communicator::~Communicator() {
-  // Gloo's destructor waits for every collective under way, up to its timeout.
-  // After an error the peers do the same, each for the other.
+  // Gloo's destructor waits for every collective in progress, up to its
+  // timeout. After an error the peers do the same and wait for each other.
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   for (const auto& weak : under_way_) {
     const auto work = weak.lock();
     if (work && !on_stream_ && !is_gloo_ && !work->isCompleted()) {
-      // Shared memory moves small pieces only while somebody waits for them.
+      // Shared memory moves small pieces only while a thread waits for them.
       try {
         work->wait(kFarewell);
       } catch (const std::exception&) {
@@ -246,7 +246,7 @@ PendingCollective Communicator::all_gather(
     return copied_back(
         all_gather(host, input.to(at::kCPU), std::move(what)), output, host);
   }
-  // c10d takes its tensors by mutable reference. Not every backend knows every
+  // c10d takes tensors by mutable reference. Not every backend supports every
   // integer type.
   const bool as_bytes = !at::isFloatingType(output.scalar_type());
   at::Tensor out = as_bytes ? output.view(at::kByte) : output;
@@ -274,8 +274,8 @@ PendingCollective Communicator::reduce_scatter_sum(
         host);
   }
   if (is_gloo_) {
-    // Gloo has no reduce-scatter. c10d makes one of an all-reduce on a copy of
-    // the input, and its handle waits forever, past timeouts and lost peers.
+    // Gloo has no reduce-scatter. c10d emulates it by an all-reduce on a copy
+    // of the input, whose handle waits forever, past timeouts and lost peers.
     std::vector<at::Tensor> tensors{input};
     auto result = pending(backend_->allreduce(tensors), std::move(what));
     const int64_t numel = output.numel();
@@ -336,7 +336,7 @@ PendingCollective Communicator::exchange(
   at::Tensor out = output.view({-1});
   at::Tensor in = input.view({-1});
   if (!at::isFloatingType(out.scalar_type())) {
-    // Not every backend knows every integer type.
+    // Not every backend supports every integer type.
     for (auto* lengths : {&blocks.taken, &blocks.sent}) {
       for (int64_t& length : *lengths) {
         length *= static_cast<int64_t>(out.itemsize());

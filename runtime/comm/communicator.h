@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives among a fixed group of ranks, over any c10d backend.
+// `Communicator` runs collectives among a fixed group of ranks, over any c10d
+// backend.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -17,12 +18,13 @@
 
 namespace tessera {
 
-/// Called about twice a second while a rank waits for its peers; throws to end
-/// the wait, e.g. when another rank has reported that it took another path.
+/// Called about twice a second while a rank waits for its peers. It may throw
+/// to end the wait, e.g. when another rank has reported that it took a
+/// different path.
 using WaitCheck = std::function<void()>;
 
-/// A collective under way. wait() must be called before its tensors are
-/// touched; the handle keeps them alive until then.
+/// A collective in progress. Call wait() before touching its tensors; the
+/// handle keeps them alive until then.
 class PendingCollective {
  public:
   PendingCollective() = default;
@@ -32,8 +34,8 @@ class PendingCollective {
       std::chrono::milliseconds timeout,
       bool on_stream = false);
 
-  /// Runs `step` at the end of wait(), before the result is there and after
-  /// steps that were given before.
+  /// Adds a step that wait() runs after the collective and after steps added
+  /// earlier; the result is complete after the last step.
   void then(std::function<void()> step);
 
   /// True between issue and wait().
@@ -42,10 +44,10 @@ class PendingCollective {
   }
 
   /// Blocks until the collective is done (CPU), or makes the current stream
-  /// wait for it (CUDA). Without a pending collective it does nothing.
+  /// wait for it (CUDA). Does nothing if no collective is pending.
   /// @throws tessera::Error when a peer is gone, the timeout has passed, or
-  ///   `check` throws. On CUDA the host does not wait: there c10d's watchdog
-  ///   ends the process when a peer is gone or the timeout has passed.
+  ///   `check` throws. On CUDA the host does not wait, and c10d's watchdog ends
+  ///   the process when a peer is gone or the timeout has passed.
   void wait(const WaitCheck& check = {});
 
  private:
@@ -56,27 +58,29 @@ class PendingCollective {
   std::function<void()> last_step_;
 };
 
-/// How the tensors of an all-to-all are cut, in elements, by rank.
+/// Block lengths of an all-to-all, in elements, by rank.
 struct AllToAllBlocks {
-  std::vector<int64_t> taken; ///< of the output, by the rank they come from
-  std::vector<int64_t> sent; ///< of the input, by the rank they go to
+  std::vector<int64_t> taken; ///< of the output, by sending rank
+  std::vector<int64_t> sent; ///< of the input, by receiving rank
 };
 
 /// Collectives among `size()` ranks. Every rank issues the same collectives in
-/// the same order. All functions return at once; the result is there after
-/// PendingCollective::wait(). A group of one needs no backend: its collectives
-/// copy where input and output differ and are done on return.
+/// the same order. All of them except barrier() return at once; the result is
+/// available after PendingCollective::wait(). A communicator of one rank needs
+/// no backend: its collectives copy if input and output differ, and are done on
+/// return.
 ///
-/// Over NCCL a collective runs on the stream that is current when it is issued,
-/// like an operator, and there is nothing to wait for: c10d's asynchronous mode
-/// would put all of them on one stream of its own, gathers behind reductions.
+/// Over NCCL a collective runs on the current stream, like an operator, and
+/// wait() has nothing to wait for. (c10d's asynchronous mode would put all
+/// collectives on one stream of its own, so that all-gathers would queue after
+/// reductions.)
 ///
-/// A backend for CPU tensors serves CUDA tensors through copies on the host,
-/// for ranks that share a device. Issue and wait then run with the same current
-/// stream, and block the host for it.
+/// A backend for CPU tensors handles CUDA tensors by copies through the host,
+/// for ranks that share a device. Issue and wait must then run with the same
+/// current stream, and block the host for it.
 class Communicator {
  public:
-  /// A group of one.
+  /// A communicator of one rank.
   explicit Communicator(std::string name);
 
   Communicator(
@@ -84,12 +88,13 @@ class Communicator {
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout);
 
-  /// Ends what is under way, where the backend can (NCCL); the communicator is
-  /// of no use afterwards, here and on the other ranks. Does not throw.
+  /// Aborts collectives in progress if the backend can (NCCL, shared memory).
+  /// The communicator cannot be used afterwards, on this or any other rank.
   void abort() noexcept;
 
-  /// Waits a moment for collectives under way. What has not ended by then never
-  /// will, and is aborted, or under Gloo left behind with its threads.
+  /// Waits for collectives in progress for about a second. A collective that
+  /// has not ended by then never will; it is aborted, or, with Gloo, leaked
+  /// with its threads.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -111,23 +116,22 @@ class Communicator {
       const at::Tensor& input,
       std::string what);
 
-  /// output = sum over ranks of input[rank() * n, (rank() + 1) * n),
-  /// n = output.numel(). `input` is overwritten; `output` may be that very part
-  /// of it.
+  /// output = sum over ranks of input[rank() * n, (rank() + 1) * n), n =
+  /// output.numel(). `input` is overwritten; `output` may be that slice of it.
   PendingCollective reduce_scatter_sum(
       const at::Tensor& output,
       const at::Tensor& input,
       std::string what);
 
-  /// Block r of `output` = block rank() of rank r's `input`; both are made of
-  /// size() equal blocks, one behind the other.
+  /// Block r of `output` = block rank() of rank r's `input`; both consist of
+  /// size() equal blocks, in order.
   PendingCollective all_to_all(
       const at::Tensor& output,
       const at::Tensor& input,
       std::string what);
 
-  /// The same with blocks of any length, 0 too. A rank that sends n elements
-  /// to another is one that the other one takes n elements from.
+  /// As above with blocks of any length, including 0. blocks.taken[r] on this
+  /// rank must equal blocks.sent[rank()] on rank r.
   PendingCollective all_to_all(
       const at::Tensor& output,
       const at::Tensor& input,
@@ -145,7 +149,7 @@ class Communicator {
   void barrier(const WaitCheck& check = {});
 
  private:
-  /// @param blocks empty: of one length.
+  /// @param blocks empty if all have the same length.
   PendingCollective exchange(
       const at::Tensor& output,
       const at::Tensor& input,
@@ -154,7 +158,7 @@ class Communicator {
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what);
-  /// Whether the tensor has to travel through the host.
+  /// Whether the tensor must be copied through the host.
   bool is_staged(const at::Tensor& tensor) const {
     return !on_stream_ && !tensor.is_cpu();
   }
@@ -162,7 +166,7 @@ class Communicator {
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::chrono::milliseconds timeout_{};
-  // NCCL: collectives run on a stream, and so do waits for them.
+  // NCCL: collectives and waits for them run on a stream.
   bool on_stream_ = false;
   bool is_gloo_ = false;
   int rank_ = 0;
@@ -171,10 +175,10 @@ class Communicator {
   std::deque<c10::weak_intrusive_ptr<c10d::Work>> under_way_;
 };
 
-/// A Gloo group for CPU tensors over the given store.
-/// Binds to the loopback interface when MASTER_ADDR is local, to
-/// GLOO_SOCKET_IFNAME when that is set, else to the host's address.
-/// Blocks until all `size` ranks have arrived.
+/// Makes a Gloo backend for CPU tensors over `store`. Binds to the loopback
+/// interface if MASTER_ADDR is local, to GLOO_SOCKET_IFNAME if that is set, and
+/// otherwise to the address of the host. Collective; blocks until all `size`
+/// ranks have arrived.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,

@@ -33,8 +33,8 @@ std::string wanted_transport() {
   return wanted;
 }
 
-/// Equal for processes that can see each other's memory: of one user, in one
-/// boot of one machine, who know each other by the same numbers.
+/// Equal for processes that can see each other's memory: same user, same boot
+/// of the same machine, same process id namespace.
 std::string host_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -53,7 +53,7 @@ struct Statement {
   std::string host;
 };
 
-/// What every rank said, on rank 0; elsewhere nothing.
+/// The statements of all ranks on rank 0; empty elsewhere.
 std::vector<Statement> gather_statements(
     c10d::Store& store,
     const Statement& mine,
@@ -73,7 +73,7 @@ std::vector<Statement> gather_statements(
   return all;
 }
 
-/// "shm", "gloo", or "error " and what is wrong.
+/// Returns "shm", "gloo", or "error " and the reason.
 std::string judge(const std::vector<Statement>& all) {
   const std::string& wanted = all[0].transport;
   for (size_t r = 1; r < all.size(); ++r) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which way CPU tensors travel between ranks.
+// `make_cpu_backend()` selects the transport of CPU tensors between ranks.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -9,12 +9,12 @@
 
 namespace tessera {
 
-/// A group for CPU tensors. Ranks of one host talk through shared memory,
-/// others over TCP (Gloo). The environment variable TESSERA_TRANSPORT, the same
-/// on all ranks, overrides the choice: `auto`, `shm` or `gloo`.
-/// Collective; blocks until all `size` ranks have arrived.
-/// @throws tessera::Error when the variable is none of these or differs between
-///   ranks, and when `shm` is asked for and ranks cannot share memory.
+/// Makes a backend for CPU tensors: shared memory if all ranks are on one host
+/// and can share memory, else Gloo over TCP. The environment variable
+/// TESSERA_TRANSPORT (`auto`, `shm` or `gloo`, the same on all ranks) overrides
+/// the choice. Collective; blocks until all `size` ranks have arrived.
+/// @throws tessera::Error when the variable has another value or differs
+///   between ranks, and when it is `shm` and the ranks cannot share memory.
 c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-/// What rank 0 has found out about the devices of all ranks.
+/// The ranks that share devices, determined by rank 0.
 std::string shared_devices(
     c10d::Store& store,
     const std::string& mine,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which way CUDA tensors travel between ranks.
+// `make_cuda_backend()` selects the transport of CUDA tensors between ranks.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -11,15 +11,15 @@
 
 namespace tessera {
 
-/// Ranks that share a device, as "ranks 0 and 3"; empty when none do.
-/// @param identities of every rank's device, by rank.
+/// Lists ranks that share a device, as "ranks 0 and 3"; empty if none do.
+/// @param identities identity of each rank's device, by rank.
 std::string ranks_on_one_device(const std::vector<std::string>& identities);
 
-/// A group for CUDA tensors: NCCL where every rank has a device of its own. Two
-/// ranks on one device are more than NCCL can serve; they get a group for CPU
-/// tensors (make_cpu_backend()), and Communicator copies to the host and back:
-/// slow, and meant for tests.
-/// Collective; blocks until all `size` ranks have arrived.
+/// Makes a backend for CUDA tensors: NCCL if every rank has a device of its
+/// own. NCCL does not support several ranks on one device; these get a backend
+/// for CPU tensors (make_cpu_backend()), and Communicator copies through the
+/// host, which is slow and meant for tests. Collective; blocks until all `size`
+/// ranks have arrived.
 /// @throws tessera::Error when there is no CUDA device, with the reason.
 c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

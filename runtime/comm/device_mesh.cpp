@@ -26,8 +26,8 @@ std::string describe_axes(const std::vector<MeshAxis>& axes) {
 /// Finds sizes for the axes whose product is the world size.
 class FactorisationSearch {
  public:
-  /// The sizes nearest to the given ones: those that change as few axes as can
-  /// be, a handful at most.
+  /// The sizes nearest to the given ones: those that change the fewest axes, a
+  /// handful at most.
   static std::vector<std::vector<MeshAxis>> near(
       const std::vector<MeshAxis>& axes,
       int world_size) {
@@ -44,8 +44,8 @@ class FactorisationSearch {
   explicit FactorisationSearch(const std::vector<MeshAxis>& axes)
       : wanted_(axes), current_(axes) {}
 
-  /// Chooses the size of axis `index` and all after it; `rest` is what they
-  /// have to multiply to. Changing every axis always succeeds.
+  /// Chooses the size of axis `index` and of all later ones, whose product must
+  /// be `rest`. Changing every axis always succeeds.
   void extend(std::size_t index, int rest, std::size_t changes_left) {
     if (found_.size() == kMaxFound) {
       return;
@@ -97,7 +97,7 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
   std::int64_t product = 1;
   for (const MeshAxis& axis : axes) {
     product *= axis.size;
-    // Past this point it can only be too large, and may overflow.
+    // From here on it can only be too large, and may overflow.
     if (product > std::numeric_limits<int>::max()) {
       break;
     }

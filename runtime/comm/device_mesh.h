@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which rank works with which: the ranks of a job as a grid with named axes.
+// `DeviceMesh` arranges the ranks of a job as a grid with named axes.
 
 #include <string>
 #include <string_view>
@@ -10,13 +10,13 @@ namespace tessera {
 
 struct MeshAxis {
   std::string name;
-  /// Ranks along the axis, 1 or more.
+  /// Number of ranks along the axis, at least 1.
   int size = 1;
 };
 
-/// The ranks of a job laid out row-major: the last axis varies fastest, so its
-/// groups are neighbouring ranks. With 8 ranks as pipeline 2 x data 2 x tensor
-/// 2, the tensor groups are [0,1] [2,3] [4,5] [6,7], the data groups [0,2]
+/// The ranks of a job in row-major order: the last axis varies fastest, so its
+/// groups are neighboring ranks. With 8 ranks as pipeline 2 x data 2 x tensor
+/// 2, the tensor groups are [0,1] [2,3] [4,5] [6,7], the data groups are [0,2]
 /// [1,3] [4,6] [5,7], and ranks 0 to 3 are the first pipeline stage.
 ///
 /// Plain arithmetic without communication. Immutable. Every function throws
@@ -24,9 +24,9 @@ struct MeshAxis {
 class DeviceMesh {
  public:
   /// @param axes outermost first.
-  /// @throws Error when there is no axis, a name is empty or taken twice, a
-  ///     size is below 1, or the sizes do not multiply to `world_size`; the
-  ///     last one names sizes that would.
+  /// @throws Error when there are no axes, a name is empty or used twice, a
+  ///   size is below 1, or the product of the sizes is not `world_size`; in the
+  ///   last case the message suggests sizes that fit.
   DeviceMesh(std::vector<MeshAxis> axes, int world_size);
 
   int world_size() const {
@@ -37,19 +37,20 @@ class DeviceMesh {
   }
   int axis_size(std::string_view axis) const;
 
-  /// Where `rank` stands on `axis`, from 0.
+  /// Coordinate of `rank` along `axis`, from 0.
   int coordinate(int rank, std::string_view axis) const;
 
-  /// The ranks that differ from `rank` on `axis` only, `rank` among them, by
+  /// Ranks that differ from `rank` on `axis` only, including `rank`, ordered by
   /// coordinate.
   std::vector<int> group_ranks(int rank, std::string_view axis) const;
 
-  /// All groups of an axis, by their first rank. Every rank is in one of them.
+  /// All groups of an axis, ordered by their first rank. Every rank is in
+  /// exactly one.
   std::vector<std::vector<int>> groups(std::string_view axis) const;
 
-  /// Several axes taken as one, say data and tensor: the ranks that differ from
-  /// `rank` on these axes only, ascending, in whatever order the axes are
-  /// named.
+  /// Treats several axes, e.g. data and tensor, as one: the ranks that differ
+  /// from `rank` on these axes only, ascending. The order of `axes` does not
+  /// matter.
   std::vector<int> flat_group_ranks(
       int rank,
       const std::vector<std::string>& axes) const;
@@ -65,7 +66,7 @@ class DeviceMesh {
   void check_rank(int rank) const;
 
   std::vector<MeshAxis> axes_;
-  // Distance in ranks between neighbours along each axis.
+  // Distance in ranks between neighbors along each axis.
   std::vector<int> strides_;
   int world_size_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Short texts from every rank to every rank.
+// `gather_texts()` all-gathers short strings.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// The texts of all ranks of `group`, by rank. Collective; blocks.
+/// Returns the strings of all ranks of `group`, by rank. Collective; blocks.
 /// @param what names the collective in errors.
 std::vector<std::string> gather_texts(
     Communicator& group,

@@ -10,7 +10,7 @@ namespace tessera {
 
 namespace {
 
-// Two threads: a gather and a reduction can be under way at the same time.
+// Two threads, so that an all-gather and a reduction can overlap.
 constexpr int kGlooThreads = 2;
 
 std::shared_ptr<gloo::transport::Device> make_gloo_device() {

@@ -25,7 +25,7 @@ namespace tessera {
 
 namespace {
 
-// One job per process: collectives name it, and so does the log.
+// One job per process, used to name collectives and by the log.
 std::unique_ptr<World>& world_slot() {
   static std::unique_ptr<World> instance;
   return instance;
@@ -58,8 +58,8 @@ c10::intrusive_ptr<c10d::Store> join_store(
   TESSERA_CHECK(
       address != nullptr,
       "the environment variable MASTER_ADDR is not set although RANK is. Set it to the host name of rank 0, or start with `tessera launch`.");
-  // Under torchrun's elastic agent the agent holds the store, and rank 0 joins
-  // it like any other rank.
+  // Under torchrun's elastic agent, the agent hosts the store and rank 0 joins
+  // like any other rank.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   const bool agent_holds_store = agent && std::strcmp(agent, "True") == 0;
 
@@ -179,7 +179,7 @@ std::unique_ptr<Communicator> World::join_group(
             : make_cpu_backend(store, rank, size, timeout),
         timeout);
   } catch (const c10::DistError&) {
-    // The store is gone, and with it the rank that holds it.
+    // The store is gone, and with it the rank that hosts it.
     blame_peer();
     throw;
   }

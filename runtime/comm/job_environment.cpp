@@ -40,9 +40,9 @@ class Translation {
     if (lookup_("RANK") || lookup_("WORLD_SIZE")) {
       return {};
     }
-    // mpirun may start its own helpers with srun, and then the step's numbers
-    // are theirs: MPI's own come first. srun may offer PMI as well, and then
-    // only its own say what is on this node.
+    // mpirun may start its own helpers with srun; the numbers of the step are
+    // then those of the helpers, so MPI's variables come first. srun may also
+    // provide PMI, but only its own variables say which tasks are on this node.
     if (lookup_("OMPI_COMM_WORLD_RANK")) {
       take(
           "Open MPI",
@@ -60,11 +60,11 @@ class Translation {
           "MPI_LOCALNRANKS");
       meet_by_mpi("MPICH");
     } else if (lookup_("SLURM_STEP_NUM_TASKS")) {
-      // A batch script has no step of its own, and is no rank of the job.
+      // A batch script has no step and is not a rank of the job.
       take_slurm();
     } else if (lookup_("PMI_RANK")) {
-      // Where the ranks are is unknown; all on one node, as when LOCAL_RANK is
-      // missing.
+      // The distribution over nodes is unknown; assume one node, as when
+      // LOCAL_RANK is missing.
       take("the PMI launcher", "PMI_RANK", "PMI_SIZE", "PMI_RANK", "PMI_SIZE");
       meet_by_mpi("the PMI launcher");
     }

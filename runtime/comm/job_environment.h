@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What launchers other than torchrun tell a process about its job.
+// `adopt_job_environment()` translates the environment of launchers other than
+// torchrun (Open MPI, MPICH, Slurm, PMI) to torchrun's variables.
 
 #include <functional>
 #include <map>
@@ -9,31 +10,31 @@
 
 namespace tessera {
 
-/// The value of an environment variable, if it is set.
+/// Returns the value of an environment variable, if it is set.
 using EnvironmentLookup =
     std::function<std::optional<std::string>(const std::string& name)>;
 
-/// torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT) for a process that Open MPI, MPICH's hydra,
-/// Slurm's srun or another PMI launcher has started. Nothing when RANK or
-/// WORLD_SIZE is set, or no launcher is known.
+/// Returns torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE,
+/// LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) for a process started by Open
+/// MPI, MPICH's hydra, Slurm's srun or another PMI launcher. Empty if RANK or
+/// WORLD_SIZE is set, or no launcher is recognized.
 ///
-/// MASTER_ADDR and MASTER_PORT are left alone where they are set. Otherwise the
-/// address is this host for a job on one node, and the first node of a Slurm
-/// step; the port is 29500, or one made of the numbers of the Slurm job and its
-/// step, so that jobs on one node do not meet.
-/// @throws tessera::Error when a launcher has set some of its variables and not
-///     others, or a value is malformed, or the address of rank 0 is unknown.
+/// MASTER_ADDR and MASTER_PORT are kept if they are set. Otherwise the address
+/// is this host for a job on one node, or the first node of a Slurm step; the
+/// port is 29500, or derived from the numbers of the Slurm job and step, so
+/// that jobs on one node do not collide.
+/// @throws tessera::Error when a launcher has set only some of its variables, a
+///   value is malformed, or the address of rank 0 is unknown.
 std::map<std::string, std::string> translated_job_environment(
     const EnvironmentLookup& lookup);
 
-/// Sets them in this process. Not thread-safe, as setenv().
+/// Sets these variables in this process. Not thread-safe, like setenv().
 void adopt_job_environment();
 
-/// The first host of a Slurm node list: "gpu[03-07,11],cpu2" begins with gpu03.
+/// First host of a Slurm node list: gpu03 for "gpu[03-07,11],cpu2".
 std::string first_slurm_host(const std::string& node_list);
 
-/// Tasks on node `node` of "4(x2),3": 4, 4, 3.
+/// Number of tasks on node `node` of a list such as "4(x2),3": 4, 4, 3.
 /// @throws tessera::Error when there is no such node.
 int slurm_tasks_on_node(const std::string& tasks_per_node, int node);
 

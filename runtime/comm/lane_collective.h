@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A collective beside the stream that computes.
+// `LaneCollective` runs a collective on a stream next to the compute stream.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/stream_lane.h"
@@ -11,32 +11,33 @@
 
 namespace tessera {
 
-/// A collective under way on a lane. wait() must be called before its tensor is
-/// touched; it keeps the tensor alive until then.
+/// A collective in progress on a lane. Call wait() before touching its tensor;
+/// the handle keeps the tensor alive until then.
 class LaneCollective {
  public:
   LaneCollective() = default;
 
-  /// Issues a collective to `lane`, behind what was issued to the current
-  /// stream.
-  /// @param issue calls one of Communicator's; its tensors are to stay as they
-  ///     are until wait().
-  /// @param tensor kept alive, with those that `issue` has.
-  /// @param lane outlives this.
+  /// Issues a collective on `lane`, after the work already issued to the
+  /// current stream.
+  /// @param issue calls a collective of Communicator; its tensors must not
+  ///   change until wait().
+  /// @param tensor is kept alive, as are those that `issue` captures.
+  /// @param lane must outlive this object.
   LaneCollective(
       const std::function<PendingCollective()>& issue,
       at::Tensor tensor,
       const StreamLane& lane);
 
-  /// Blocks until it is done (CPU), or makes the current stream wait for it
-  /// (CUDA). @throws tessera::Error as PendingCollective::wait().
+  /// Blocks until the collective is done (CPU), or makes the current stream
+  /// wait for it (CUDA).
+  /// @throws tessera::Error as PendingCollective::wait().
   void wait();
 
  private:
   PendingCollective pending_;
   at::Tensor tensor_;
   const StreamLane* lane_ = nullptr;
-  StreamMarks issued_; ///< of the lane, where nothing else is to be waited for
+  StreamMarks issued_; ///< of the lane, if there is nothing else to wait for
 };
 
 } // namespace tessera

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA plugin that offers NCCL to the registry.
+// The part of the CUDA plugin that registers NCCL.
 
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
@@ -17,19 +17,20 @@ namespace tessera {
 
 namespace {
 
-/// What c10d reads from the environment when a group is made. A variable that
-/// is set wins.
+/// Defaults of variables that c10d reads when a group is made. A variable that
+/// is already set takes precedence.
 void set_defaults() {
   constexpr int kKeepWhatIsSet = 0;
   const std::pair<const char*, const char*> kDefaults[] = {
       // A failed or late collective ends the process (3: without clean-up,
-      // which may hang), and a thread watches the thread that sees to it.
+      // which may hang), and a second thread monitors the watchdog thread.
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
       {"TORCH_NCCL_ENABLE_MONITORING", "1"},
-      // The other ranks learn of it, and do not wait for their own timeout.
+      // Informs the other ranks, so that they do not wait for their own
+      // timeout.
       {"TORCH_NCCL_PROPAGATE_ERROR", "1"},
-      // The flight recorder: what the last collectives were, written to a file
-      // when one of them runs into its timeout.
+      // The flight recorder: the latest collectives are written to a file when
+      // one of them times out.
       {"TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"},
       {"TORCH_NCCL_DUMP_ON_TIMEOUT", "1"},
   };
@@ -38,7 +39,8 @@ void set_defaults() {
   }
 }
 
-/// "GPU-..." and the UUID in hexadecimal: the same for all who see the device.
+/// "GPU-..." and the UUID in hexadecimal; the same for all processes that see
+/// the device.
 std::string device_identity(int device_index) {
   cudaDeviceProp properties{};
   const cudaError_t error = cudaGetDeviceProperties(&properties, device_index);
@@ -63,7 +65,7 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(
   nccl->timeout = options.timeout;
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       store, options.rank, options.size, nccl);
-  // What a barrier, which has no tensor, runs on.
+  // The device for a barrier, which has no tensor.
   group->setBoundDeviceId(at::Device(
       at::kCUDA, static_cast<c10::DeviceIndex>(options.device_index)));
   return group;

@@ -8,7 +8,7 @@ namespace tessera {
 
 namespace {
 
-// One plugin serves the process; it registers before any group is made.
+// One plugin per process; it registers before any group is made.
 NcclFunctions nccl_functions;
 
 const NcclFunctions& functions_for_device(int device_index) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the CUDA plugin leaves its NCCL back end when it is loaded.
+// `register_nccl_backend()` receives the NCCL backend of the CUDA plugin.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -13,13 +13,13 @@ namespace tessera {
 struct NcclOptions {
   int rank = 0;
   int size = 1;
-  /// CUDA device of this rank, which no other rank of the group uses.
+  /// CUDA device of this rank; no other rank of the group may use it.
   int device_index = 0;
-  /// The watchdog ends the process when a collective takes longer.
+  /// The watchdog ends the process if a collective takes longer.
   std::chrono::milliseconds timeout{};
 };
 
-/// What the CUDA plugin has for this library.
+/// Functions that the CUDA plugin provides.
 struct NcclFunctions {
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(
       const c10::intrusive_ptr<c10d::Store>& store,
@@ -30,12 +30,13 @@ struct NcclFunctions {
 /// Called once, when the plugin is loaded.
 void register_nccl_backend(const NcclFunctions& functions);
 
-/// What distinguishes a CUDA device from all others in the world: its UUID.
+/// Returns the UUID of a CUDA device, which is globally unique.
 /// @throws tessera::Error when there is no such device, with the reason.
 std::string cuda_device_identity(int device_index);
 
-/// A NCCL group for tensors on one CUDA device a rank, with c10d's watchdog and
-/// flight recorder on. Its connections are made by its first collective.
+/// Makes an NCCL backend, with one CUDA device per rank and with c10d's
+/// watchdog and flight recorder enabled. Its first collective connects the
+/// ranks.
 /// @throws tessera::Error when there is no CUDA backend, with the reason.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The communicators of a parallel mesh.
+// `ParallelGroups` makes and keeps the communicators of a `ParallelMesh`.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
@@ -12,25 +12,26 @@
 
 namespace tessera {
 
-/// Communicators of this rank's groups, each made when it is first asked for
-/// and kept. Used by one thread.
+/// Communicators of this rank's groups, each made on first use. Not
+/// thread-safe.
 class ParallelGroups {
  public:
-  /// Collective over the job: every rank calls it in the same order among its
-  /// other communicators. Does not block.
-  /// @param world outlives this.
+  /// Collective over the job: every rank calls it, in the same order relative
+  /// to its other communicators. Does not block.
+  /// @param world must outlive this object.
   /// @param device where the tensors are.
-  /// @throws tessera::Error when the mesh is of another size than the world.
+  /// @throws tessera::Error when the mesh and the world differ in size.
   ParallelGroups(World& world, ParallelMesh mesh, at::Device device);
 
   const ParallelMesh& mesh() const {
     return mesh_;
   }
 
-  /// The communicator of this rank's group. The first call is collective over
-  /// the group and blocks until all of its ranks have called; ranks outside of
-  /// it take no part, so pipeline stages may ask at different times. Ranks that
-  /// share several groups ask for them in the same order.
+  /// Returns the communicator of this rank's group. The first call is
+  /// collective over the group and blocks until all of its ranks have called;
+  /// other ranks do not take part, so pipeline stages may call it at different
+  /// times. Ranks that share several groups must request them in the same
+  /// order.
   Communicator& operator[](ParallelGroup group);
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
 
-/// The axis that of_experts() takes for stages too.
+/// The axis that of_experts() adds to the pipeline groups.
 constexpr const char* kOtherExperts = "other_experts";
 
 struct SizeField {
@@ -26,7 +26,7 @@ struct SizeField {
   int ParallelSizes::*size;
 };
 
-/// Those that multiply to the size of the world, outermost first.
+/// The axes whose product is the world size, outermost first.
 constexpr std::array<SizeField, 5> kAxes{{
     {"pipeline", &ParallelSizes::pipeline},
     {"data", &ParallelSizes::data},
@@ -80,8 +80,9 @@ const char* name_of_size(int ParallelSizes::*size) {
       ->name;
 }
 
-/// Replaces the one size that is 0 by what is left. Where nothing fits it
-/// becomes 1, and the mesh says which sizes would.
+/// Replaces the size that is 0, if any, by the remaining factor. If the others
+/// do not divide the world size it becomes 1, and the mesh then suggests sizes
+/// that fit.
 ParallelSizes filled(ParallelSizes sizes, int world_size) {
   int ParallelSizes::*open = nullptr;
   std::int64_t product = 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a job's ranks share the work: the sizes that a user asks for, and who
-// then works with whom.
+// `ParallelMesh` arranges the ranks of a job for data, sharded, tensor,
+// pipeline, context and expert parallelism, with the sizes in `ParallelSizes`.
 
 #include "tessera/runtime/comm/device_mesh.h"
 
@@ -12,74 +12,77 @@ namespace tessera {
 
 class ConfigReader;
 
-/// Ranks along each way of sharing. All but `expert` multiply to the size of
-/// the world; one of them may be 0, for all that is left.
+/// Number of ranks for each kind of parallelism. The product of all but
+/// `expert` is the world size; one of them may be 0 and gets the remaining
+/// factor.
 struct ParallelSizes {
-  /// Copies of the whole that see different batches.
+  /// Replicas of the whole model that train on different batches.
   int data = 1;
-  /// Ranks that divide parameters, gradients and optimizer state among them
-  /// (ZeRO) and see different batches.
+  /// Ranks that shard parameters, gradients and optimizer state (ZeRO) and
+  /// train on different batches.
   int shard = 0;
   /// Ranks that divide each layer.
   int tensor = 1;
-  /// Stages that divide the layers.
+  /// Pipeline stages, which divide the sequence of layers.
   int pipeline = 1;
   /// Ranks that divide each sequence.
   int context = 1;
   /// Ranks that divide the experts of a layer. It takes no ranks of its own: it
   /// divides data * shard * context, since experts exchange tokens between
-  /// ranks that have different ones.
+  /// ranks that hold different ones.
   int expert = 1;
 
   bool operator==(const ParallelSizes&) const = default;
 };
 
-/// Reads `data`, `shard`, `tensor`, `pipeline`, `context` and `expert` of the
-/// object `parallel`; each keeps its default where it is not given.
-/// @throws tessera::Error naming file, path, value and what was expected.
+/// Reads `data`, `shard`, `tensor`, `pipeline`, `context` and `expert` from the
+/// object `parallel`; an absent key keeps its default.
+/// @throws tessera::Error naming the file, the path, the value and what was
+///   expected.
 ParallelSizes read_parallel_sizes(const ConfigReader& reader);
 
-/// Ranks that have something to do with each other.
+/// Kinds of groups of ranks.
 enum class ParallelGroup {
   kTensor, ///< divide each layer
   kContext, ///< divide each sequence
-  kShard, ///< divide parameters over different batches
-  kData, ///< hold the same part of the parameters
-  kPipeline, ///< pass one batch on, by stage
+  kShard, ///< shard parameters, with different batches
+  kData, ///< hold the same shards of the parameters
+  kPipeline, ///< pass one batch on between pipeline stages
   kExpert, ///< divide the experts
   kSameExperts, ///< hold the same experts
-  kBatches, ///< data x shard: see different batches
-  kParameterShards, ///< shard x context: divide the same parameters
-  kGradients, ///< data x shard x context: add up the same gradients
-  kOneBatch, ///< pipeline x context x tensor: see the same batch
+  kBatches, ///< data x shard: train on different batches
+  kParameterShards, ///< shard x context: shard the same parameters
+  kGradients, ///< data x shard x context: reduce the same gradients
+  kOneBatch, ///< pipeline x context x tensor: train on the same batch
 };
 
-/// The ranks of a job as pipeline x data x shard x context x tensor, the last
-/// one varying fastest: tensor groups are neighbours, and the ranks of a
-/// pipeline stage follow each other. 8 ranks as pipeline 2, data 2, tensor 2
-/// have the tensor groups [0,1] [2,3] [4,5] [6,7], the data groups [0,2] [1,3]
-/// [4,6] [5,7], and ranks 0 to 3 as the first stage.
+/// The ranks of a job as pipeline x data x shard x context x tensor, of which
+/// the last varies fastest: tensor groups are neighbors, and the ranks of a
+/// pipeline stage are contiguous. 8 ranks as pipeline 2, data 2, tensor 2 have
+/// the tensor groups [0,1] [2,3] [4,5] [6,7] and the data groups [0,2] [1,3]
+/// [4,6] [5,7], and ranks 0 to 3 are the first pipeline stage.
 ///
 /// Plain arithmetic without communication. Immutable.
 class ParallelMesh {
  public:
-  /// @param local_world_size ranks of a node; those of one node are neighbours.
-  /// @throws tessera::Error when a size is below 0, more than one is 0, they do
-  ///     not multiply to the size of the world, tensor groups would reach
-  ///     across nodes, or experts cannot be divided so; with sizes that would
-  ///     do.
+  /// @param local_world_size ranks per node; the ranks of a node are
+  ///   contiguous.
+  /// @throws tessera::Error when a size is negative, more than one is 0, the
+  ///   product is not the world size, tensor groups would span nodes, or
+  ///   `expert` does not divide data * shard * context. In the last three cases
+  ///   the message suggests sizes that fit.
   ParallelMesh(
       const ParallelSizes& sizes,
       int world_size,
       int local_world_size);
 
-  /// The same ranks as the parameters of divided experts see them: those of
-  /// kSameExperts see different batches, and hold other parameters than the
-  /// others, as if those were stages of a pipeline of their own. For groups of
-  /// one tensor, pipeline, data, shard and gradients only.
+  /// The mesh for the parameters of divided experts: each kSameExperts group
+  /// becomes a shard group, and ranks with other experts belong to the pipeline
+  /// group, as if they were further pipeline stages. Only the groups kTensor,
+  /// kPipeline, kData, kShard and kGradients may be used.
   ParallelMesh of_experts() const;
 
-  /// Without zeros.
+  /// Never contains 0.
   const ParallelSizes& sizes() const {
     return sizes_;
   }
@@ -87,18 +90,19 @@ class ParallelMesh {
     return mesh_.world_size();
   }
 
-  /// The ranks in the same group as `rank`, itself among them, ascending.
+  /// Ranks in the same group as `rank`, including `rank`, ascending.
   /// @throws tessera::Error when there is no such rank.
   std::vector<int> ranks(ParallelGroup group, int rank) const;
-  /// All groups of a kind, by their first rank. Every rank is in one of them.
+  /// All groups of a kind, ordered by their first rank. Every rank is in
+  /// exactly one.
   std::vector<std::vector<int>> groups(ParallelGroup group) const;
 
-  /// Where `rank` stands in its group, from 0.
+  /// Index of `rank` within its group, from 0.
   int index(ParallelGroup group, int rank) const;
   int size(ParallelGroup group) const;
 
-  /// A line for the whole, and one for every axis of more than one rank with
-  /// its groups (of many groups, the first ones):
+  /// One line for the mesh, and one for every axis of more than one rank that
+  /// lists its groups (only the first ones if there are many):
   ///
   ///     8 ranks as pipeline 2 x data 2 x shard 1 x context 1 x tensor 2
   ///     tensor    2  [0,1] [2,3] [4,5] [6,7]
@@ -109,12 +113,12 @@ class ParallelMesh {
  private:
   ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh);
   const DeviceMesh& mesh_of(ParallelGroup group) const;
-  /// Those of the group that the mesh has.
+  /// Axes of the group that the mesh has.
   std::vector<std::string> axes_of(ParallelGroup group) const;
 
   ParallelSizes sizes_;
   DeviceMesh mesh_;
-  // The same ranks with data, shard and context divided anew.
+  // The same ranks, with data, shard and context divided differently.
   DeviceMesh expert_mesh_;
 };
 

@@ -41,8 +41,8 @@ RingChannels::Channels RingChannels::connect(
       wanted.insert({other, index_});
     }
   }
-  // In ascending order on every rank: who waits for a neighbour waits for one
-  // that is at an earlier channel, so nobody waits in a circle.
+  // In ascending order on every rank: a rank that waits for a neighbor waits
+  // for one at an earlier channel, so there is no circular wait.
   Channels channels;
   for (const auto& ends : wanted) {
     std::vector<int> both{
@@ -107,7 +107,7 @@ LaneCollective RingChannels::transfer(
   const int own = group.rank();
   return {
       [&] {
-        // Not every backend knows every type.
+        // Not every backend supports every dtype.
         return group.broadcast(
             tensor.view({-1}).view(at::kByte),
             sends ? own : 1 - own,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Point-to-point transfers between neighbours.
+// `RingChannels` sends and receives tensors between neighbors in a ring of
+// ranks.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
@@ -14,22 +15,20 @@
 
 namespace tessera {
 
-/// One-way channels between ranks that follow each other in a ring: each rank
-/// and the next, the last and the first, in both directions. A channel is a
-/// queue: what is sent first is received first. Both ends know what is sent:
-/// there are no sizes in it. Of two ranks each is the other's neighbour on both
-/// sides, over one channel in each direction.
+/// One-way channels in both directions between ranks that are neighbors in a
+/// ring, including the last and the first. A channel is a first-in, first-out
+/// queue. Sizes are not transmitted: both ends must know them. With two ranks,
+/// each is both neighbors of the other, and there is one channel per direction.
 ///
-/// For tensors of one device, and of the CPU. On a device with streams every
-/// channel has a lane of its own, so that transfers overlap with computation
-/// and with each other, and the host waits for none of them. Used by one
-/// thread.
+/// Transfers tensors of one device, and CPU tensors. On a device with streams
+/// every channel has its own lane, so transfers overlap with computation and
+/// with each other, and do not block the host. Not thread-safe.
 class RingChannels {
  public:
-  /// Collective over the job: every rank calls it in the same order among its
-  /// other communicators, with the ring that it is in. Blocks until the
-  /// neighbours have called it.
-  /// @param ranks the ring, each once, this rank among them.
+  /// Collective over the job: every rank calls it with its own ring, in the
+  /// same order relative to its other communicators. Blocks until the neighbors
+  /// have called it.
+  /// @param ranks the ring, each rank once, including this one.
   /// @param device of the tensors.
   RingChannels(
       World& world,
@@ -41,7 +40,7 @@ class RingChannels {
     return device_;
   }
 
-  /// This rank's place in the ring.
+  /// Position of this rank in the ring.
   int index() const {
     return index_;
   }
@@ -49,26 +48,26 @@ class RingChannels {
     return static_cast<int>(ranks_.size());
   }
 
-  /// Starts sending to a neighbour. Does not block; the tensor stays as it is
+  /// Starts sending to a neighbor. Does not block. The tensor must not change
   /// until the transfer has been waited for.
   /// @param tensor contiguous.
-  /// @param to place in the ring.
+  /// @param to position in the ring.
   /// @param what names the transfer in errors.
   LaneCollective send(const at::Tensor& tensor, int to, std::string what);
 
-  /// Starts receiving from a neighbour into `tensor`, contiguous and of the
-  /// sent one's size and type. Does not block.
+  /// Starts receiving from a neighbor into `tensor`, which must be contiguous
+  /// and have the size and dtype of the tensor sent. Does not block.
   LaneCollective receive(const at::Tensor& tensor, int from, std::string what);
 
  private:
-  /// Of one direction between two ranks.
+  /// One direction between two ranks.
   struct Channel {
-    // A group of two in which only one ever sends: all backends have
-    // broadcasts.
+    // A group of two ranks of which only one sends, since every backend has
+    // broadcast.
     std::unique_ptr<Communicator> group;
     StreamLane lane;
   };
-  /// By sender and receiver, as places in the ring.
+  /// By sender and receiver, as positions in the ring.
   using Channels = std::map<std::pair<int, int>, Channel>;
 
   Channels connect(
@@ -86,7 +85,7 @@ class RingChannels {
   int index_ = 0;
   at::Device device_;
   Channels channels_;
-  Channels cpu_channels_; ///< where the device is another
+  Channels cpu_channels_; ///< if the device is not the CPU
 };
 
 } // namespace tessera

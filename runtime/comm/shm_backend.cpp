@@ -68,8 +68,8 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 
 constexpr const char* kGood = "good";
 
-/// Every rank states `mine`, kGood or a reason. @return the first reason, by
-/// rank, or kGood: the same on all ranks.
+/// Every rank states `mine`, kGood or a reason.
+/// @return the first reason, by rank, or kGood; the same on all ranks.
 std::string verdict(
     c10d::Store& store,
     const std::string& mine,
@@ -146,7 +146,7 @@ ReduceKind kind_of(const c10d::ReduceOp& op) {
   return ReduceKind::kMax;
 }
 
-/// @param whole made of as many parts like `part` as there are ranks.
+/// Checks that `whole` has the size of one `part` per rank.
 void check_parts(
     const char* collective,
     const at::Tensor& whole,
@@ -178,7 +178,7 @@ int64_t bytes_in(const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.nbytes());
 }
 
-/// One span for each rank, of whole rows of the tensor's first dimension.
+/// One span per rank, of whole rows of the tensor's first dimension.
 std::vector<ByteSpan> row_spans(
     const at::Tensor& tensor,
     const std::vector<int64_t>& rows,
@@ -281,7 +281,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
   if (ShmReduceWhole::fits(port, tensor)) {
     return push(queue_, std::make_unique<ShmReduceWhole>(port, tensor, kind));
   }
-  // Each rank reduces its part in place, then all take the parts.
+  // Each rank reduces its slice in place, then all gather the slices.
   const auto spans = even_spans(tensor.numel(), tensor.itemsize(), getSize());
   const ByteSpan& own = spans[static_cast<size_t>(getRank())];
   const at::Tensor part = tensor.view({-1}).narrow(
@@ -337,7 +337,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
       row_spans(input, input_splits, getSize()),
       bytes_in(output) / getSize()};
   if (!output_splits.empty()) {
-    // How long the other ranks' blocks are is not known here.
+    // The block lengths of the other ranks are unknown here.
     blocks.longest_bytes =
         port.peers.can_read()
             ? ShmExchange::always_direct(port)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A c10d backend for ranks of one host, over shared memory.
+// `ShmBackend` is a c10d backend over shared memory, for ranks on one host.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,29 +14,29 @@ namespace tessera {
 class ShmQueue;
 
 struct ShmOptions {
-  /// How long to wait for the other ranks to connect.
+  /// Time limit for the other ranks to connect.
   std::chrono::milliseconds timeout{};
-  /// False: data always passes through shared memory in pieces, as where ranks
-  /// may not read each other's memory.
+  /// False: data always passes through shared memory in pieces, as on systems
+  /// where ranks may not read each other's memory.
   bool read_peers_directly = true;
 };
 
-/// Collectives on contiguous CPU tensors of any size and type. They return at
-/// once, proceed in issue order, and overlap with computation. Inputs must not
-/// change, and outputs not be read, before wait() has returned.
+/// Collectives on contiguous CPU tensors of any size and dtype. They return at
+/// once, are carried out in issue order, and overlap with computation. Do not
+/// change inputs or read outputs before wait() has returned.
 ///
-/// A rank copies each byte that it receives once, straight from its peer's
-/// tensor to its own (see [Note: reading a peer's memory]); what is small, or
-/// may not be read, passes through shared memory. Reductions are taken in rank
-/// order, for bfloat16 and float16 in float32, so that all ranks get the same
-/// bits; each rank reduces its part only.
+/// A rank copies each byte that it receives once, directly from its peer's
+/// tensor to its own (see [Note: reading a peer's memory]). Small messages, and
+/// all messages where such reads are not permitted, pass through shared memory.
+/// Reductions are computed in rank order, in float32 for bfloat16 and float16,
+/// so all ranks get the same bits; each rank reduces only its own slice.
 ///
-/// When a rank's process ends, or it gives its backend up, collectives that
-/// need it fail on all others within a fraction of a second.
+/// When the process of a rank ends or its backend is aborted, collectives that
+/// need that rank fail on all others within a fraction of a second.
 class ShmBackend : public c10d::Backend {
  public:
   /// Collective; blocks until all ranks are connected.
-  /// @throws tessera::Error on every rank, with one reason, when some rank
+  /// @throws tessera::Error on every rank, with the same reason, when a rank
   ///   cannot share memory with the others.
   ShmBackend(
       const c10::intrusive_ptr<c10d::Store>& store,
@@ -54,7 +54,7 @@ class ShmBackend : public c10d::Backend {
       at::Tensor& input,
       const c10d::AllgatherOptions& options = {}) override;
 
-  /// Sum or maximum. `output` may be this rank's part of `input`.
+  /// Sum or maximum. `output` may be this rank's slice of `input`.
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output,
       at::Tensor& input,
@@ -69,10 +69,10 @@ class ShmBackend : public c10d::Backend {
       std::vector<at::Tensor>& tensors,
       const c10d::BroadcastOptions& options = {}) override;
 
-  /// Rows of the first dimension, as c10d has it: split sizes say how many come
-  /// from and go to each rank; without any, all get the same number. Blocks
-  /// until all ranks have called where there are split sizes and ranks may not
-  /// read each other's memory.
+  /// Exchanges rows of the first dimension, as in c10d: the split sizes are the
+  /// numbers of rows from and to each rank; without them, all get the same
+  /// number. With split sizes it blocks until all ranks have called if ranks
+  /// may not read each other's memory.
   c10::intrusive_ptr<c10d::Work> alltoall_base(
       at::Tensor& output,
       at::Tensor& input,
@@ -83,7 +83,7 @@ class ShmBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> barrier(
       const c10d::BarrierOptions& options = {}) override;
 
-  /// Fails what is under way, here and on the peers.
+  /// Fails the collectives in progress, here and on the peers.
   void abort() override;
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tensors as bytes.
+// Access to the bytes of tensors, and the alignment of messages in shared
+// memory.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +11,8 @@
 
 namespace tessera {
 
-/// Bytes that messages in shared memory are aligned to; a multiple of every
-/// element.
+/// Alignment of messages in shared memory, in bytes; a multiple of every
+/// element size.
 inline constexpr int64_t kShmLine = 64;
 
 inline std::byte* bytes_of(const at::Tensor& tensor) {
@@ -19,7 +20,7 @@ inline std::byte* bytes_of(const at::Tensor& tensor) {
 }
 
 inline void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
-  // An empty tensor has no address, and memcpy wants one.
+  // An empty tensor has a null pointer, which memcpy does not accept.
   if (bytes > 0 && to != from) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
   }

@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// What a row begins with.
+/// The header of a row.
 struct ShmExchange::Header {
   int64_t bytes = 0; ///< of the whole block
-  uint64_t address = 0; ///< of it in the sender's memory
+  uint64_t address = 0; ///< in the sender's memory
 };
 
 ShmExchange::ShmExchange(
@@ -73,7 +73,8 @@ void ShmExchange::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
 void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
   check_peers(port, turn);
   for (int i = 0; i < port.ranks; ++i) {
-    // Each rank begins with itself, so that not all read the same memory.
+    // Each rank begins with itself, so that not all ranks read the same memory
+    // at once.
     const int r = (port.rank + i) % port.ranks;
     const ByteSpan& block = blocks_.out[static_cast<size_t>(r)];
     if (r == port.rank) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-to-all: each rank shows another block to every peer.
+// `ShmExchange` is an all-to-all over shared memory.
 
 #include "tessera/runtime/comm/shm_operation.h"
 
@@ -8,17 +8,17 @@
 
 namespace tessera {
 
-/// Block r of `out` is filled with block `rank` of rank r's `in`.
+/// Fills block r of `out` with block `rank` of rank r's `in`.
 ///
-/// A payload has a row for each peer: a line that says how long the block is
-/// and where it lies in this process's memory, then a piece of the block. So a
-/// peer need not know how the other blocks of this rank are cut.
+/// A payload has one row per peer: a header with the length of the block and
+/// its address in this process, then a piece of the block. A peer thus does not
+/// need the lengths of this rank's other blocks.
 class ShmExchange : public ShmOperation {
  public:
   struct Blocks {
-    std::vector<ByteSpan> out; ///< of `out`, by the rank they come from
-    std::vector<ByteSpan> in; ///< of `in`, by the rank they go to
-    /// At least the longest block of any rank, the same on all ranks.
+    std::vector<ByteSpan> out; ///< of `out`, by sending rank
+    std::vector<ByteSpan> in; ///< of `in`, by receiving rank
+    /// At least the longest block of any rank; the same on all ranks.
     int64_t longest_bytes = 0;
   };
 
@@ -28,8 +28,8 @@ class ShmExchange : public ShmOperation {
       const at::Tensor& in,
       Blocks blocks);
 
-  /// A longest_bytes with which blocks of all lengths are read from where they
-  /// lie; for ranks that may read each other's memory.
+  /// Value of longest_bytes with which blocks of any length are read directly
+  /// from the sender's memory, for ranks that can read each other's memory.
   static int64_t always_direct(const ShmPort& port);
 
   void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;

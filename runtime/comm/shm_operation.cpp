@@ -13,7 +13,8 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kLine = kShmLine;
-// What is read from a peer and added up at a time stays in the cache.
+// Bytes that are read from a peer and added at a time, so that they stay in the
+// cache.
 constexpr int64_t kCacheBytes = 512 << 10;
 constexpr int64_t kSmallestChunk = 32 << 10;
 
@@ -149,7 +150,8 @@ void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
 void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
   check_peers(port, turn);
   for (int i = 0; i < port.ranks; ++i) {
-    // Each rank begins with itself, so that not all read the same memory.
+    // Each rank begins with itself, so that not all ranks read the same memory
+    // at once.
     const int r = (port.rank + i) % port.ranks;
     const ByteSpan& whole = spans_[static_cast<size_t>(r)];
     const ByteSpan span = part(whole, piece);
@@ -187,7 +189,7 @@ void ShmReduce::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
   if (direct()) {
     return;
   }
-  // A row for each peer; the own one stays empty.
+  // A row per peer; this rank's own stays empty.
   for (int r = 0; r < port.ranks; ++r) {
     const ByteSpan span = part(spans_[static_cast<size_t>(r)], piece);
     if (r != port.rank) {

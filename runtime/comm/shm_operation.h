@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives as turns of the ring: what a rank shows and what it takes.
+// `ShmOperation` is one collective over shared memory: what a rank publishes
+// and consumes in each turn of the ring buffer.
 
 #include "tessera/runtime/comm/shm_peers.h"
 #include "tessera/runtime/comm/shm_reduce.h"
@@ -25,11 +26,11 @@ struct ByteSpan {
   }
 };
 
-/// A buffer of `numel` elements divided over `ranks` in order, the last ones
-/// maybe shorter; as bytes.
+/// Divides a buffer of `numel` elements over `ranks`, in order; the last spans
+/// may be shorter. Returned in bytes.
 std::vector<ByteSpan> even_spans(int64_t numel, int64_t itemsize, int ranks);
 
-/// A rank's view of the region while it carries out an operation.
+/// A rank's view of the region while it runs an operation.
 struct ShmPort {
   const ShmRegion& region;
   const ShmPeers& peers;
@@ -37,21 +38,22 @@ struct ShmPort {
   int ranks;
 };
 
-/// One collective. What it shows lies either in the payloads, piece by piece
-/// with a turn for each (staged), or in this process's memory, in one turn
-/// (direct). A staged operation is over for a rank when it has taken everything
-/// from its peers; a direct one when they have taken everything from it, too.
+/// One collective. A rank publishes its data either in the payloads, piece by
+/// piece with one turn each (staged), or as an address in its own memory, in
+/// one turn (direct). A staged operation is over for a rank when it has
+/// consumed everything from its peers; a direct one when its peers have also
+/// consumed everything from it.
 class ShmOperation {
  public:
   virtual ~ShmOperation() = default;
   ShmOperation(const ShmOperation&) = delete;
   ShmOperation& operator=(const ShmOperation&) = delete;
 
-  /// Shows piece `piece` in turn `turn`.
+  /// Publishes piece `piece` in turn `turn`.
   virtual void publish(const ShmPort& port, uint64_t turn, uint64_t piece) = 0;
 
-  /// Takes what all peers show in turn `turn`.
-  /// @throws tessera::Error when a peer shows another operation.
+  /// Consumes what all peers have published in turn `turn`.
+  /// @throws tessera::Error when a peer has published another operation.
   virtual void consume(const ShmPort& port, uint64_t turn, uint64_t piece) = 0;
 
   uint64_t pieces() const {
@@ -60,7 +62,8 @@ class ShmOperation {
   bool direct() const {
     return direct_;
   }
-  /// What it shows is there only once all earlier operations are done here.
+  /// True if the published data is ready only after all earlier operations are
+  /// done on this rank.
   bool shows_results() const {
     return shows_results_;
   }
@@ -75,8 +78,8 @@ class ShmOperation {
     kExchange
   };
 
-  /// @param rows how many pieces of a peer's message share a payload.
-  /// @param header_bytes of each row that are not the message's.
+  /// @param rows number of pieces of a peer's message that share a payload.
+  /// @param header_bytes bytes of each row that precede the message.
   ShmOperation(
       const ShmPort& port,
       Kind kind,
@@ -104,11 +107,12 @@ class ShmOperation {
   bool shows_results_;
 };
 
-/// Every rank's span of `out` is filled from that rank. Covers all-gather,
-/// broadcast (one span is everything) and barrier (all are empty).
+/// Fills each rank's span of `out` with the data of that rank. Implements
+/// all-gather, broadcast (one span covers everything) and barrier (all spans
+/// are empty).
 class ShmGather : public ShmOperation {
  public:
-  /// @param own what this rank shows: as long as its span; may be that span.
+  /// @param own the data of this rank, as long as its span; may be that span.
   ShmGather(
       const ShmPort& port,
       const at::Tensor& out,
@@ -125,10 +129,10 @@ class ShmGather : public ShmOperation {
   std::vector<ByteSpan> spans_;
 };
 
-/// This rank's span of every rank's `in`, reduced in rank order, into `out`.
+/// Reduces this rank's span of every rank's `in`, in rank order, into `out`.
 class ShmReduce : public ShmOperation {
  public:
-  /// @param out as long as the own span of `in`; may be that span.
+  /// @param out as long as this rank's span of `in`; may be that span.
   ShmReduce(
       const ShmPort& port,
       const at::Tensor& out,
@@ -146,8 +150,8 @@ class ShmReduce : public ShmOperation {
   ReduceKind kind_;
 };
 
-/// All of every rank's `tensor`, reduced in rank order, on every rank: for what
-/// fits into a payload.
+/// Reduces all of every rank's `tensor`, in rank order, on every rank; for
+/// tensors that fit in a payload.
 class ShmReduceWhole : public ShmOperation {
  public:
   static bool fits(const ShmPort& port, const at::Tensor& tensor);

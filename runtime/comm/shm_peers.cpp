@@ -16,7 +16,7 @@ namespace tessera {
 
 namespace {
 
-// ShmRank::state, in the order in which it is passed through.
+// Values of ShmRank::state, in ascending order.
 enum State : uint32_t {
   kAbsent,
   kPresent,
@@ -25,7 +25,8 @@ enum State : uint32_t {
   kCanRead
 };
 
-/// pread() of another process. @return the bytes read, or -1 with errno.
+/// pread() from another process.
+/// @return the bytes read, or -1 with errno.
 ssize_t read_process(int64_t pid, uint64_t address, void* to, size_t bytes) {
   const iovec local{to, bytes};
   const iovec remote{reinterpret_cast<void*>(address), bytes};
@@ -41,7 +42,7 @@ class Meeting {
         timeout_(timeout),
         deadline_(std::chrono::steady_clock::now() + timeout) {}
 
-  /// Blocks until every rank has come as far as `state`.
+  /// Blocks until every rank has reached `state`.
   void wait_for(State state) const {
     for (int r = 0; r < ranks_; ++r) {
       while (region_.rank(r).state < state) {
@@ -97,7 +98,7 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
     }
   }
   own.state = state;
-  // Until then the others look at `probe`.
+  // Until then the others read `probe`.
   meeting.wait_for(kCannotWatch);
   can_read_ = true;
   for (int r = 0; r < ranks; ++r) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The other ranks' processes: whether they live, and their memory.
+// `ShmPeers` watches the processes of the other ranks and reads their memory.
 
 #include "tessera/runtime/comm/shm_region.h"
 #include "tessera/runtime/core/unique_fd.h"
@@ -12,34 +12,35 @@
 
 namespace tessera {
 
-/// [Note: reading a peer's memory] process_vm_readv() copies from another
-/// process's address space in one go, without a stop in shared memory. Where
-/// the system forbids it (Yama's ptrace_scope, seccomp), data passes through
-/// the payloads of the region in pieces.
+/// [Note: reading a peer's memory] process_vm_readv() copies directly from the
+/// address space of another process, without an intermediate copy in shared
+/// memory. Where the system forbids it (Yama's ptrace_scope, seccomp), data
+/// passes through the payloads of the region in pieces.
 class ShmPeers {
  public:
   struct Options {
     int rank = 0;
     int ranks = 1;
-    /// False: as if the system forbade it.
+    /// False: behave as if the system forbade it.
     bool read_directly = true;
     std::chrono::milliseconds timeout{};
   };
 
-  /// Meets the other ranks in the region. Collective; blocks.
-  /// @throws tessera::Error when a rank does not come within `timeout`; on all
-  ///   ranks, when one of them cannot watch the others' processes.
+  /// Connects to the other ranks through the region. Collective; blocks.
+  /// @throws tessera::Error when a rank does not arrive within `timeout`, and
+  ///   on all ranks when one of them cannot watch the processes of the others.
   ShmPeers(const ShmRegion& region, const Options& options);
 
-  /// Whether every rank may read every other one's memory.
+  /// Whether every rank can read the memory of every other.
   bool can_read() const {
     return can_read_;
   }
 
-  /// False when the process has ended, whether or not somebody has reaped it.
+  /// False once the process has ended, even if it has not been reaped.
   bool is_alive(int peer) const;
 
-  /// Copies `bytes` bytes at `address` of the peer. @throws tessera::Error.
+  /// Copies `bytes` bytes from `address` in the peer's memory.
+  /// @throws tessera::Error when the system refuses.
   void read(int peer, uint64_t address, std::byte* to, int64_t bytes) const;
 
  private:

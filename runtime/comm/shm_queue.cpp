@@ -10,9 +10,9 @@ namespace tessera {
 
 namespace {
 
-// How often a sleeper looks whether the peers' processes live.
+// How often a sleeping thread checks that the processes of the peers are alive.
 constexpr std::chrono::milliseconds kLookInterval{100};
-// Before it sleeps; about what going to sleep and waking up costs.
+// Time to spin before sleeping; about the cost of going to sleep and waking up.
 constexpr std::chrono::microseconds kSpin{10};
 
 } // namespace
@@ -48,7 +48,8 @@ ShmQueue::Ticket ShmQueue::push(std::unique_ptr<ShmOperation> operation) {
   entries_.push_back({std::move(operation), issued_turns_});
   issued_turns_ = entries_.back().end_turn();
   publish();
-  // A small operation that is shown needs no hurry: nobody waits for this rank.
+  // A small operation that has been published is not urgent: no rank waits for
+  // this one.
   if (waiting_threads_ == 0 && (direct || published_turns_ < issued_turns_)) {
     work_there_.notify_one();
   }
@@ -103,7 +104,7 @@ bool ShmQueue::wait(
 }
 
 bool ShmQueue::may_publish(const Entry& entry) const {
-  // The slot must have been read by all, and the results be there.
+  // All ranks must have read the slot, and the results must be ready.
   return published_turns_ < taken_by_all() + kShmRingSlots &&
          (!entry.operation->shows_results() ||
           consumed_turns_ >= entry.first_turn);
@@ -172,7 +173,7 @@ void ShmQueue::consume(Lock& lock) {
   try {
     operation.consume(port_, turn, piece);
     for (int r = 0; operation.direct() && r < port_.ranks; ++r) {
-      // It may have released what was read in the meantime.
+      // The peer may have released the memory while it was read.
       TESSERA_CHECK(
           region_.rank(r).left == 0 || r == port_.rank,
           "rank {} has left the group",
@@ -190,7 +191,7 @@ void ShmQueue::consume(Lock& lock) {
     ring_peers();
     publish();
   }
-  // Other threads of this rank.
+  // Wakes the other threads of this rank.
   ring(own_);
 }
 
@@ -228,7 +229,7 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
     const ShmRank& peer = region_.rank(r);
     const bool left = peer.left != 0;
     const bool lost = left || (processes && !peers_.is_alive(r));
-    // What a peer has done before it was lost counts.
+    // What a peer did before it was lost still counts.
     if (lost &&
         (peer.published < awaited_turn || peer.consumed < awaited_turn)) {
       fail_for_all(formatted(
@@ -241,7 +242,7 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
 }
 
 void ShmQueue::fail_for_all(const std::string& reason) {
-  // A rank that leaves because of an error is not the cause of it.
+  // A rank that leaves because of an error is not the cause of that error.
   fail(std::make_exception_ptr(Error(region_.first_failure(reason))));
 }
 

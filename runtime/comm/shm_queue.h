@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Carries collectives out in issue order, in whichever thread has time.
+// `ShmQueue` carries out collectives in issue order, on the waiting threads or
+// on a thread of its own.
 
 #include "tessera/runtime/comm/shm_operation.h"
 #include "tessera/runtime/comm/shm_peers.h"
@@ -18,19 +19,19 @@
 
 namespace tessera {
 
-/// [Note: who moves the bytes] A rank shows its input when it issues a
-/// collective, and takes its peers' bytes later. Whoever waits for a collective
-/// does the outstanding work itself. While nobody waits, a thread of the queue
-/// does, so that a rank that computes keeps no other one waiting. Both sleep on
-/// the rank's doorbell, which peers ring when they have shown or taken
-/// something.
+/// [Note: who moves the bytes] A rank publishes its input when it issues a
+/// collective, and consumes the bytes of its peers later. A thread that waits
+/// for a collective does the outstanding work itself. While no thread waits, a
+/// thread of the queue does it, so that a rank that is busy computing does not
+/// delay the others. Both sleep on the doorbell of the rank, which peers ring
+/// when they have published or consumed.
 ///
-/// Thread-safe. A failure of one operation is one of all: the ranks are no
+/// Thread-safe. When one operation fails, all fail, because the ranks are no
 /// longer in step.
 class ShmQueue {
  public:
   ShmQueue(ShmRegion region, ShmPeers peers, int rank, int ranks);
-  /// Fails what is under way, here and on the peers.
+  /// Fails the operations in progress, here and on the peers.
   ~ShmQueue();
   ShmQueue(const ShmQueue&) = delete;
   ShmQueue& operator=(const ShmQueue&) = delete;
@@ -39,27 +40,30 @@ class ShmQueue {
     return port_;
   }
 
-  /// An operation's place: its end, and whether peers must have come there too.
+  /// Position of an operation in the queue: the turn in which it ends, and
+  /// whether peers must have reached that turn too.
   struct Ticket {
     uint64_t end_turn = 0;
     bool direct = false;
   };
 
   /// Starts an operation and returns at once.
-  /// @throws what the queue has failed with.
+  /// @throws the error with which the queue has failed.
   Ticket push(std::unique_ptr<ShmOperation> operation);
 
-  /// Whether it is over, well or not.
+  /// Whether the operation has ended, successfully or not.
   bool is_over(const Ticket& ticket) const;
-  /// Why, when not well; null while it is under way.
+  /// The error if it has failed, else null.
   std::exception_ptr failure_of(const Ticket& ticket) const;
 
-  /// Blocks until it is over. @return false when `deadline` came first.
+  /// Blocks until the operation has ended.
+  /// @return false if `deadline` came first.
   bool wait(
       const Ticket& ticket,
       std::chrono::steady_clock::time_point deadline);
 
-  /// Fails what is under way and all that comes. Peers find this rank gone.
+  /// Fails the operations in progress and all later ones. Peers see this rank
+  /// as gone.
   void abort(const std::string& why);
 
  private:
@@ -77,8 +81,8 @@ class ShmQueue {
   bool may_publish(const Entry& entry) const;
   void publish();
   bool has_local_work() const;
-  /// Takes a step, or sleeps until something may have changed, no longer than
-  /// until `deadline`.
+  /// Does one piece of work, or sleeps until something may have changed, at
+  /// most until `deadline`.
   void advance(
       Lock& lock,
       uint64_t awaited_turn,
@@ -108,7 +112,7 @@ class ShmQueue {
   uint64_t issued_turns_ = 0;
   uint64_t published_turns_ = 0;
   uint64_t consumed_turns_ = 0;
-  bool consuming_ = false; ///< some thread does, without the mutex
+  bool consuming_ = false; ///< a thread is consuming, without the mutex
   int waiting_threads_ = 0;
   bool closing_ = false;
   std::exception_ptr failure_;

@@ -39,7 +39,7 @@ void reduce_terms(
     ReduceKind kind) {
   const c10::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // A team of threads for each thread that reduces would be too many.
+  // Each reducing thread starting a team of threads would be too many.
   const c10::ParallelGuard serial(true);
   at::Tensor result = view_of(out, numel, dtype);
   const bool low_precision = c10::isReducedFloatingType(dtype);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arithmetic of reductions over ranks.
+// `reduce_terms()` adds up arrays or takes their maximum, for reductions over
+// ranks.
 
 #include <c10/core/ScalarType.h>
 
@@ -12,11 +13,11 @@ namespace tessera {
 
 enum class ReduceKind { kSum, kMax };
 
-/// out[i] = terms[0][i] + terms[1][i] + ..., added up in this order, or their
-/// maximum. Sums of bfloat16 and float16 are taken in float32 and rounded once.
-/// Deterministic. Runs in the calling thread.
+/// out[i] = terms[0][i] + terms[1][i] + ..., added in this order, or the
+/// maximum. Sums of bfloat16 and float16 are computed in float32 and rounded
+/// once. Deterministic. Runs on the calling thread.
 /// @param terms two or more arrays of `numel` elements of `dtype`.
-/// @param out the same; may be one of the terms.
+/// @param out an array of the same size and dtype; may be one of the terms.
 void reduce_terms(
     std::span<const std::byte* const> terms,
     std::byte* out,

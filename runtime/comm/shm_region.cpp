@@ -24,7 +24,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kName = "tessera";
-constexpr int64_t kRegionBytes = 16 << 20; // at most, whatever the ranks
+constexpr int64_t kRegionBytes = 16 << 20; // at most, for any number of ranks
 constexpr int64_t kLargestSlot = 128 << 10;
 constexpr int64_t kSmallestSlot = 4 << 10;
 
@@ -36,7 +36,7 @@ int64_t slot_bytes_for(int ranks) {
 
 } // namespace
 
-/// What lies before the ranks' parts.
+/// The header before the ranks' parts.
 struct alignas(64) ShmRegion::Header {
   enum FailureState : uint32_t { kNone, kBeingNoted, kNoted };
 
@@ -57,8 +57,8 @@ int64_t ShmRegion::region_bytes(int ranks) {
          slot_bytes_for(ranks) * ranks * static_cast<int64_t>(kShmRingSlots);
 }
 
-/// True when `path` leads to what create() has made, and not, where processes
-/// have other numbers, to a stranger's file.
+/// True if `path` leads to what create() has made. In another process id
+/// namespace it could be an unrelated file.
 bool ShmRegion::is_region(const std::string& path, int ranks) {
   std::string target(64, '\0');
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
@@ -114,7 +114,7 @@ ShmRegion ShmRegion::create(int ranks) {
       bytes,
       std::strerror(full));
   ShmRegion region(std::move(file), ranks);
-  // Fresh pages are zero, which is what the counters start from.
+  // Fresh pages are zero, the initial value of the counters.
   std::random_device random;
   region.header().nonce = (static_cast<uint64_t>(random()) << 32) | random();
   return region;

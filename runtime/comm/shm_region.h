@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The memory that ranks of one host share: a ring of messages for each rank,
-// and the counters and doorbells with which they follow each other.
+// `ShmRegion` is the memory that ranks of one host share: for each rank a ring
+// buffer of messages, and the counters and doorbells for synchronization.
 
 #include "tessera/runtime/core/unique_fd.h"
 
@@ -12,60 +12,66 @@
 
 namespace tessera {
 
-/// What a rank shows its peers in one turn of the ring.
+/// A message that a rank publishes to its peers in one turn of the ring buffer.
 struct ShmMessage {
   int32_t operation = 0;
   int32_t dtype = 0;
-  int64_t bytes = 0; ///< of the whole collective, to notice disagreement
-  /// Where the bytes lie in the sender's own memory, or 0: in the payload.
+  int64_t bytes = 0; ///< of the whole collective, to detect mismatches
+  /// Address of the bytes in the sender's memory, or 0 if they are in the
+  /// payload.
   uint64_t address = 0;
 };
 
 inline constexpr uint64_t kShmRingSlots = 16;
 
 /// A rank's part of the region. Counters only grow: turn t is published before
-/// `published` becomes t + 1, and read from all peers before `consumed` does.
+/// `published` becomes t + 1, and read from all peers before `consumed` becomes
+/// t + 1.
 struct alignas(64) ShmRank {
-  /// Rises whenever a peer has published, consumed or left: a futex.
+  /// A futex, incremented whenever a peer has published, consumed or left.
   alignas(64) std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleepers;
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> consumed;
   alignas(64) std::atomic<uint32_t> left;
-  std::atomic<uint32_t> state; ///< of the set-up, see ShmPeers
+  std::atomic<uint32_t> state; ///< of the setup, see ShmPeers
   std::atomic<int64_t> pid;
   std::atomic<uint64_t> probe_address;
   ShmMessage messages[kShmRingSlots];
 };
 
 /// [Note: anonymous shared memory] The region is a memfd that the first rank
-/// creates and the others open as /proc/<pid>/fd/<fd>. It has no name, so that
-/// nothing is left behind whenever and however ranks end. Its pages are
-/// reserved on creation: a host without room says so then, not by a SIGBUS.
+/// creates and the others open as /proc/<pid>/fd/<fd>. It has no name, so
+/// nothing is left behind however the ranks end. Its pages are reserved on
+/// creation, so that a host without enough memory reports it then and not with
+/// a SIGBUS later.
 class ShmRegion {
  public:
-  /// For the first rank. @throws tessera::Error when there is no room.
+  /// Creates the region, on the first rank.
+  /// @throws tessera::Error when there is not enough memory.
   static ShmRegion create(int ranks);
 
-  /// For the others. @param address the creator's address().
-  /// @throws tessera::Error when it cannot be opened, e.g. for lack of rights.
+  /// Opens the region, on the other ranks.
+  /// @param address address() of the creator.
+  /// @throws tessera::Error when it cannot be opened, e.g. for lack of
+  ///   permission.
   static ShmRegion attach(const std::string& address, int ranks);
 
   ShmRegion(ShmRegion&& other) noexcept;
   ShmRegion& operator=(ShmRegion&&) = delete;
   ~ShmRegion();
 
-  /// What other processes find it by: "pid fd nonce".
+  /// Text by which other processes find the region: "pid fd nonce".
   std::string address() const;
   uint64_t nonce() const;
 
-  /// Notes why the ranks cannot go on, unless one has done so before.
-  /// @return what was noted first.
+  /// Records why the ranks cannot continue, unless a reason has been recorded.
+  /// @return the first reason recorded.
   std::string first_failure(const std::string& reason) const;
 
   ShmRank& rank(int r) const;
 
-  /// Where rank `r` puts what it shows in turn `turn`: slot_bytes() bytes.
+  /// The slot_bytes() bytes in which rank `r` publishes data in turn `turn`.
   std::byte* payload(int r, uint64_t turn) const;
   int64_t slot_bytes() const {
     return slot_bytes_;
@@ -91,7 +97,7 @@ class ShmRegion {
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int timeout_ms);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
-/// Rings a rank's doorbell: whoever sleeps on it looks again.
+/// Rings a rank's doorbell, which wakes the threads that sleep on it.
 void ring(ShmRank& rank);
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text as the bytes of a c10d::Store, and back.
+// `to_bytes()` and `to_text()` convert between text and the byte vectors of
+// c10d::Store.
 
 #include <cstdint>
 #include <string>

@@ -83,7 +83,7 @@ ConfigReader::ConfigReader(
   document->source = std::move(source);
   for (const std::string& text : overrides) {
     const std::string path = apply_override(document->root, text);
-    // What it replaces has no say any more.
+    // An override of an object discards earlier overrides inside it.
     std::erase_if(document->overrides, [&](const auto& earlier) {
       return earlier.first.starts_with(path + ".");
     });

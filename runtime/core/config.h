@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strict configuration: what a JSON file says is read with its type and range,
-// and what nobody reads is an error.
+// `ConfigReader` reads a JSON configuration strictly: every value is checked
+// against its type and range, and a key that is never read is an error.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace tessera {
 
-/// Both ends belong to the range.
+/// Both ends are included.
 struct IntRange {
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t max = std::numeric_limits<int64_t>::max();
 };
 
-/// Both ends belong to the range unless open.
+/// Both ends are included unless they are open.
 struct DoubleRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
@@ -32,8 +32,8 @@ struct DoubleRange {
   bool open_max = false;
 };
 
-/// What another library calls a key, and what to write here in its place:
-/// {"learning_rate", "optimizer.lr"}.
+/// The name that another library uses for a key, and the key to write here
+/// instead, e.g. {"learning_rate", "optimizer.lr"}.
 struct ForeignKey {
   std::string_view name;
   std::string_view here;
@@ -46,14 +46,15 @@ struct ForeignKey {
 ///     options.lr = optimizer.get_double("lr", {.min = 0}, 1e-4);
 ///     config.finish();
 ///
-/// A getter without fallback requires the key. A key that holds null counts as
-/// absent. Errors name the file (or the override that the value is from), the
-/// full path ("optimizer.lr"), the value found and what was expected. Copies
-/// and the readers of nested objects share one state, so the root's finish()
-/// and resolved() cover all of them. Used by one thread.
+/// A getter without a fallback requires the key. A key whose value is null
+/// counts as absent. Errors name the file (or the override that set the value),
+/// the full path ("optimizer.lr"), the value found and what was expected.
+/// Copies and the readers of nested objects share one state, so finish() and
+/// resolved() of the root cover all of them. Not thread-safe.
 class ConfigReader {
  public:
-  /// @param source names the configuration in errors: usually the file's path.
+  /// @param source names the configuration in errors, usually the path of the
+  ///   file.
   /// @param overrides `key.path=value` each, applied in this order; see
   ///   apply_override().
   /// @throws Error when `root` is not an object or an override is malformed.
@@ -62,7 +63,8 @@ class ConfigReader {
       std::string source,
       std::span<const std::string> overrides = {});
 
-  /// Whether the key is given; from then on it is a known key.
+  /// Whether the key is present. Also makes it a known key, which finish()
+  /// accepts.
   bool contains(std::string_view key) const;
 
   std::string get_string(
@@ -71,7 +73,7 @@ class ConfigReader {
 
   bool get_bool(std::string_view key, std::optional<bool> fallback = {}) const;
 
-  /// Whole JSON numbers only: 1000, not 1e3.
+  /// Accepts JSON integers only: 1000, not 1e3.
   int64_t get_int(
       std::string_view key,
       IntRange range = {},
@@ -82,13 +84,13 @@ class ConfigReader {
       DoubleRange range = {},
       std::optional<double> fallback = {}) const;
 
-  /// A number, or `word`, which is also what an absent key means: nothing.
+  /// Reads a number. Returns no value if the key is absent or holds `word`.
   std::optional<double> get_double_or(
       std::string_view key,
       std::string_view word,
       DoubleRange range = {}) const;
 
-  /// The value that a string stands for.
+  /// Reads a string and returns the value that `choices` has for it.
   template <typename Enum>
   Enum get_enum(
       std::string_view key,
@@ -101,7 +103,7 @@ class ConfigReader {
         fallback);
   }
 
-  /// The same with a table that stands elsewhere.
+  /// As above, with the choices in a vector.
   template <typename Enum>
   Enum get_enum(
       std::string_view key,
@@ -122,37 +124,41 @@ class ConfigReader {
       std::string_view key,
       const std::optional<std::vector<std::string>>& fallback = {}) const;
 
-  /// The range is that of each element.
+  /// `range` applies to each element.
   std::vector<int64_t> get_ints(
       std::string_view key,
       IntRange range = {},
       const std::optional<std::vector<int64_t>>& fallback = {}) const;
 
-  /// The range is that of each element.
+  /// `range` applies to each element.
   std::vector<double> get_doubles(
       std::string_view key,
       DoubleRange range = {},
       const std::optional<std::vector<double>>& fallback = {}) const;
 
-  /// A nested object; an absent one reads as an empty one, so that all of it
-  /// can have fallbacks.
+  /// Returns the reader of a nested object. An absent object reads as an empty
+  /// one, so all of its keys can have fallbacks.
   ConfigReader get_object(std::string_view key) const;
 
-  /// A nested array of objects; an absent one is empty.
+  /// Returns the readers of a nested array of objects; an absent array is
+  /// empty.
   std::vector<ConfigReader> get_objects(std::string_view key) const;
 
-  /// Throws Error for a value that has its type and range but is wrong in some
-  /// other way: "FILE: PATH is VALUE; " and `expected`.
+  /// Throws Error for a value of the right type and range that is invalid for
+  /// another reason. The message is "FILE: PATH is VALUE; " followed by
+  /// `expected`.
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;
 
-  /// Call once everything was read.
-  /// @param foreign names that people bring along from elsewhere.
-  /// @throws Error on a key that no getter asked for, here or in any nested
-  /// object, naming what it is called here, the nearest known key, one of that
-  /// name in another object, or else all of them.
+  /// Checks that every key was read. Call it after the last getter.
+  /// @param foreign names that other libraries use for keys.
+  /// @throws Error on a key that no getter asked for, here or in a nested
+  ///   object. The message suggests the key that replaces a foreign name, the
+  ///   nearest known key, or a key of that name in another object; failing
+  ///   that, it lists the known keys.
   void finish(std::span<const ForeignKey> foreign = {}) const;
 
-  /// Everything read so far, fallbacks included, in the order of reading.
+  /// Returns everything read so far, fallbacks included, in the order of
+  /// reading.
   nlohmann::ordered_json resolved() const;
 
  private:
@@ -167,12 +173,14 @@ class ConfigReader {
   std::shared_ptr<Node> node_;
 };
 
-/// Applies one `key.path=value` of a command line to a configuration, creating
-/// objects on the way. The value is taken as JSON where it is JSON, else as a
-/// string; a number in the path is an index into an array that exists.
-/// @throws Error, leaving `root` as it was, when there is no '=', a key of the
-/// path is not of letters, digits, '_' and '-', or the path leads through a
-/// value that is neither object nor array or out of an array.
+/// Applies one `key.path=value` from a command line to a configuration and
+/// creates missing objects. The value is parsed as JSON; if it is not valid
+/// JSON, it is a string. A number in the path is an index into an existing
+/// array.
+/// @throws Error when there is no '=', a key of the path has characters other
+///   than letters, digits, '_' and '-', or the path leads through a value that
+///   is neither object nor array, or past the end of an array. `root` is then
+///   unchanged.
 /// @return the path.
 std::string apply_override(
     nlohmann::json& root,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What ConfigReader remembers. For config.cpp only.
+// `ConfigReader::Node` is the state behind a `ConfigReader`: a JSON object and
+// the keys requested from it. For config.cpp only.
 
 #include <algorithm>
 #include <map>
@@ -16,14 +17,14 @@
 
 namespace tessera {
 
-// The whole configuration, and where it came from.
+// The whole configuration and its origin.
 struct ConfigDocument {
   nlohmann::json root;
   std::string source;
-  std::map<std::string, std::string> overrides; // By path; the last of a path.
+  std::map<std::string, std::string> overrides; // By path; the last one wins.
 
-  // What gave the value at a path: the override of it, of what it lies in or of
-  // something in it, or else the source.
+  // Origin of the value at a path: an override of the path, of an object that
+  // contains it or of a value inside it, or else the source.
   std::string origin_of(const std::string& path) const {
     for (std::string at = path; !at.empty();
          at.resize(at.find('.') == std::string::npos ? 0 : at.rfind('.'))) {
@@ -38,12 +39,12 @@ struct ConfigDocument {
   }
 };
 
-// One object of the configuration and what was asked of it.
+// One object of the configuration and the keys requested from it.
 struct ConfigReader::Node {
   std::shared_ptr<const ConfigDocument> document; // Keeps `object` alive.
   const nlohmann::json* object;
   std::string path; // Empty at the root.
-  std::vector<std::string> known; // Keys asked for, in that order.
+  std::vector<std::string> known; // Requested keys, in order.
   nlohmann::ordered_json resolved =
       nlohmann::ordered_json::object(); // Without nested objects.
   struct Child {
@@ -62,7 +63,8 @@ struct ConfigReader::Node {
     return document->origin_of(full) + ": " + full;
   }
 
-  // The value of a key, or nullptr when it is absent or null.
+  // Returns the value of a key, or nullptr if it is absent or null. Makes the
+  // key known.
   const nlohmann::json* find(std::string_view key) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       known.emplace_back(key);
@@ -71,7 +73,7 @@ struct ConfigReader::Node {
     return found == object->end() || found->is_null() ? nullptr : &*found;
   }
 
-  // The readers of what is nested under a key; asking twice gives the same.
+  // Readers of the values nested under a key, the same on every call.
   Child& child(std::string_view key, bool in_array) {
     for (Child& existing : children) {
       if (existing.key == key) {
@@ -112,7 +114,7 @@ struct ConfigReader::Node {
         nearest.empty() ? "" : "; is it what '" + nearest + "' should be?");
   }
 
-  // The path of a known key of that name here or in what is nested; else empty.
+  // Path of a known key of that name, here or in nested objects, or empty.
   std::string path_of_known(const std::string& key) const {
     if (is_known(key)) {
       return path_of(key);
@@ -128,7 +130,7 @@ struct ConfigReader::Node {
     return "";
   }
 
-  // What to write in place of an unknown key.
+  // Suggests what to write instead of an unknown key.
   std::string remedy_for(
       const std::string& key,
       const Node& whole,

@@ -54,7 +54,7 @@ json parse_value(std::string_view text, std::string_view override_text) {
   return value;
 }
 
-// The element of `value` under `key`; objects get it when they lack it.
+// Returns the element of `value` under `key`; creates it in an object.
 json& descend(
     json& value,
     const std::string& key,
@@ -94,7 +94,7 @@ std::string apply_override(json& root, std::string_view override_text) {
   const auto keys = split_path(override_text.substr(0, equals), override_text);
   json value = parse_value(override_text.substr(equals + 1), override_text);
 
-  json changed = root; // An error half-way leaves the root as it was.
+  json changed = root; // An error half-way must not change the root.
   json* at = &changed;
   std::string so_far;
   for (const std::string& key : keys) {

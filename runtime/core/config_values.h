@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a configuration's scalars may be, and how messages speak of them. For
-// config.cpp only.
+// Types of scalar configuration values: how each is checked, converted and
+// described in messages. For config.cpp only.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,7 +13,8 @@
 
 namespace tessera::detail {
 
-// "the string \"fast\"", "the object {...}", "3": a value in a message.
+// Formats a value for a message: "the string \"fast\"", "the object {...}",
+// "3".
 inline std::string found(const nlohmann::json& value) {
   const std::string text = show_json(value);
   if (value.is_string() || value.is_object() || value.is_array()) {
@@ -50,8 +51,8 @@ inline std::string in_range(std::string_view what, const DoubleRange& range) {
   return text;
 }
 
-// One kind of value: whether a JSON value is one, what it becomes, and what to
-// call it.
+// Each kind of value says whether it accepts a JSON value, its C++ type, and
+// its description in errors.
 struct StringKind {
   using Value = std::string;
   std::string expected = "a string";

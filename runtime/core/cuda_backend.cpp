@@ -9,11 +9,11 @@ namespace tessera {
 
 namespace {
 
-// The few calls of the driver that are needed, in the ABI that cuda.h gives
-// them, which a machine without a toolkit lacks.
+// The driver functions used here, with the ABI declared in cuda.h, which is not
+// available without a toolkit.
 using DriverInit = int (*)(unsigned int flags);
 using DriverDeviceCount = int (*)(int* count);
-// Returns null once all is registered, else the reason why it cannot be used.
+// Returns null on success, else the reason why CUDA cannot be used.
 using PluginStart = const char* (*)();
 
 CudaBackend not_loaded(std::string reason) {
@@ -25,7 +25,7 @@ std::string last_dl_error() {
   return error == nullptr ? "unknown error" : error;
 }
 
-/// The folder of the library (or program) that holds this code.
+/// Folder of the library (or program) that contains this code.
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<void*>(&load_cuda_backend), &info) == 0) {
@@ -35,7 +35,7 @@ std::filesystem::path own_folder() {
 }
 
 CudaBackend load() {
-  // Stays loaded: the plugin needs it too.
+  // Stays loaded, because the plugin needs it too.
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
     return not_loaded("no CUDA driver: " + last_dl_error());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Loads the CUDA side at run time, where there is a device to use it.
+// `load_cuda_backend()` loads the CUDA plugin at run time if there is a CUDA
+// device.
 
 #include <string>
 
@@ -8,21 +9,21 @@ namespace tessera {
 
 struct CudaBackend {
   bool loaded = false;
-  /// CUDA devices that this process sees; 0 unless loaded.
+  /// CUDA devices visible to this process; 0 unless loaded.
   int device_count = 0;
-  /// Why it is not loaded; empty when it is.
+  /// Why it is not loaded; empty if it is.
   std::string reason;
 };
 
-/// All CUDA code is in one plugin, libtessera_cuda.so beside this library, so
+/// Loads the CUDA plugin, once per process, if the CUDA driver finds a device.
+/// All CUDA code is in this plugin, libtessera_cuda.so next to this library, so
 /// that a program on a machine without a CUDA device does not load LibTorch's
-/// CUDA libraries. This loads it, once per process, if the CUDA driver finds a
-/// device; what the plugin holds (kernels, NCCL) registers itself. Later calls
-/// return the same answer. Thread-safe.
+/// CUDA libraries. Its kernels and NCCL backend register themselves. Later
+/// calls return the same result. Thread-safe.
 ///
 /// Call it before LibTorch is first asked about CUDA (torch::manual_seed and
-/// torch::cuda::is_available do): LibTorch remembers its first answer. Do not
-/// fork afterwards: CUDA does not work in the child.
+/// torch::cuda::is_available do that), since LibTorch caches its first answer.
+/// Do not fork afterwards: CUDA does not work in the child.
 const CudaBackend& load_cuda_backend();
 
 } // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one exception that Tessera throws for wrong input, wrong use and failed
-// operations, and the macros that throw it.
+// `Error` is the one exception that Tessera throws for invalid input, incorrect
+// use and failed operations; TESSERA_CHECK and TESSERA_FAIL throw it.
 
 #include "tessera/runtime/core/format.h"
 
@@ -9,8 +9,7 @@
 
 namespace tessera {
 
-/// What went wrong, the value that was found, and what to do about it, in one
-/// message that a stranger understands.
+/// Its message says what went wrong, which value was found and how to fix it.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

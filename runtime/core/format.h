@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text by format string, e.g. formatted("{} of {} bytes", done, total).
+// `formatted()` makes a string from a format string and arguments, e.g.
+// formatted("{} of {} bytes", done, total).
 
 #include <fmt/base.h>
 
@@ -15,8 +16,9 @@ namespace detail {
 
 std::string write_format(fmt::string_view format, fmt::format_args arguments);
 
-/// Numbers and strings as they are; what fmt does not know as operator<< writes
-/// it. (fmt::is_formattable would instantiate what fmt/format.h specialises.)
+/// Passes numbers and strings to fmt as they are, and anything else as the text
+/// that operator<< writes. (fmt::is_formattable would instantiate what
+/// fmt/format.h specializes.)
 template <typename T>
 inline constexpr bool is_text =
     std::is_convertible_v<const T&, std::string_view>;
@@ -47,8 +49,8 @@ std::string format_all(fmt::string_view format, const Arguments&... arguments) {
 
 } // namespace detail
 
-/// The syntax of `format` is fmt's (https://fmt.dev); it is checked when it is
-/// compiled.
+/// Formats with fmt's syntax (https://fmt.dev); `format` is checked at compile
+/// time.
 template <typename... Arguments>
 std::string formatted(
     fmt::format_string<detail::Printable<Arguments>...> format,

@@ -16,7 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// Every reader of ours stays far below; recursion over a value stays safe.
+// Far above the needs of every caller, and low enough for recursion over a
+// value.
 constexpr int kMaxDepth = 64;
 
 constexpr size_t kMaxShown = 80;
@@ -28,7 +29,7 @@ std::string line_and_column(std::string_view text, size_t offset) {
   return formatted("{}:{}", line, before.size() - line_start + 1);
 }
 
-// The library's message without its own idea of where the error is.
+// The library's message without its position of the error.
 std::string reason(std::string_view what) {
   for (std::string_view mark : {"syntax error", "] "}) {
     const size_t at = what.find(mark);
@@ -39,7 +40,7 @@ std::string reason(std::string_view what) {
   return std::string(what);
 }
 
-// Iterates over the text and lets others see how far the parser has come.
+// Iterates over the text and exposes how far the parser has come.
 class TrackedChar {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -69,8 +70,8 @@ class TrackedChar {
   const char** furthest_;
 };
 
-// Watches the parser: refuses a key that its object already holds, which the
-// library would resolve silently, and nesting without end.
+// Watches the parser and rejects duplicate keys in an object, which the library
+// would silently accept, and excessive nesting.
 class Watcher {
  public:
   Watcher(std::string_view text, std::string_view source)
@@ -101,12 +102,12 @@ class Watcher {
     return true;
   }
 
-  /// " (behind the key "x")", or nothing where there was none yet.
+  /// " (behind the key "x")", or nothing before the first key.
   std::string behind() const {
     return last_key_.empty() ? "" : " (behind the key " + last_key_ + ")";
   }
 
-  // Of the last byte read, which ends the token in question.
+  // Position of the last byte read, which ends the token in question.
   std::string place() const {
     const auto read = static_cast<size_t>(furthest_ - text_.data());
     return formatted(
@@ -124,7 +125,7 @@ class Watcher {
 } // namespace
 
 json parse_json(std::string_view text, std::string_view source) {
-  // The parser would take it for the end and ignore what follows.
+  // The parser would take it for the end of the text and ignore the rest.
   const size_t nul = text.find('\0');
   TESSERA_CHECK(
       nul == std::string_view::npos,
@@ -140,7 +141,7 @@ json parse_json(std::string_view text, std::string_view source) {
           return watcher(depth, event, parsed);
         });
   } catch (const json::parse_error& error) {
-    // `byte` counts the bytes read, the offending one included.
+    // `byte` counts the bytes read, including the offending one.
     const size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     TESSERA_FAIL(
         "{}:{}: this is not valid JSON: {}{}",

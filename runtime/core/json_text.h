@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// JSON text to values, strictly.
+// `parse_json()` parses JSON text strictly; `show_json()` formats a value for a
+// message.
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -9,15 +10,15 @@
 
 namespace tessera {
 
-/// Parses one JSON value that fills the whole of `text`.
-/// @param source names the text in errors: usually the file's path.
-/// @throws Error "source:line:column: ..." on a syntax error, on a key that an
-/// object holds twice, on nesting deeper than 64 and on a number that no double
-/// can hold, naming the key that stands before it.
+/// Parses one JSON value that is the whole of `text`.
+/// @param source names the text in errors, usually the path of the file.
+/// @throws Error "source:line:column: ..." on a syntax error, a duplicate key
+///   in an object, nesting deeper than 64, or a number that does not fit in a
+///   double, naming the key before it.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
 
-/// The value as short JSON text, to be shown in a message: cut when long, and
-/// never throws on invalid UTF-8.
+/// Formats the value as JSON text for a message, truncated if long. Accepts
+/// invalid UTF-8.
 std::string show_json(const nlohmann::json& value);
 
 } // namespace tessera

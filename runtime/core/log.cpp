@@ -10,7 +10,7 @@ namespace tessera {
 
 namespace {
 
-// The log is process-wide by nature: these two name the process in it.
+// The rank is process-wide, like the log.
 std::atomic<int> log_rank{0};
 std::atomic<int> log_world_size{1};
 
@@ -45,7 +45,7 @@ void log_line(LogLevel level, std::string_view text) {
   line += level_name(level);
   line += text;
   line += '\n';
-  // A log that cannot be written is not worth failing for.
+  // A failed write to the log is not an error.
   [[maybe_unused]] auto written =
       ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rank-aware log lines on standard error.
+// `log_info()`, `log_warning()` and `log_error()` write lines to standard
+// error.
 
 #include "tessera/runtime/core/format.h"
 
@@ -10,14 +11,15 @@ namespace tessera {
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-/// Names this process in its log lines; called once by init(). A world of one
-/// logs without a rank.
+/// Sets the rank that warnings and errors show; init() calls it once. With a
+/// world size of 1 they show no rank.
 void set_log_rank(int rank, int world_size);
 
-/// Writes one line in a single write, so that ranks do not interleave.
+/// Writes one line with a single write(), so that lines of several ranks do not
+/// interleave.
 void log_line(LogLevel level, std::string_view text);
 
-/// Log formatted(format, arguments...) on every rank.
+/// Log formatted(format, arguments...) on whichever rank calls them.
 template <typename... Arguments>
 void log_info(
     fmt::format_string<detail::Printable<Arguments>...> format,
@@ -39,7 +41,7 @@ void log_error(
   log_line(LogLevel::kError, formatted<Arguments...>(format, arguments...));
 }
 
-/// True on the rank that speaks for the job.
+/// True on the rank that logs on behalf of the whole job.
 bool is_log_rank_zero();
 
 } // namespace tessera

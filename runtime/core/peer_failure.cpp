@@ -26,7 +26,7 @@ void blame_peer() noexcept {
   std::memcpy(address.sun_path + 1, name, std::strlen(name));
   const auto bytes = static_cast<socklen_t>(
       offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
-  // A launcher that does not listen is not worth failing for.
+  // It is not an error if the launcher does not receive it.
   [[maybe_unused]] const auto sent = ::sendto(
       socket.get(),
       rank,

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which rank is to blame when several end with an error.
+// `blame_peer()` tells the launcher that another rank caused the error of this
+// one.
 
 namespace tessera {
 
-/// The environment variable with the abstract Unix datagram socket of the
-/// launcher, without its leading zero byte. A rank's number sent there means
-/// that what this rank fails of is another one's doing.
+/// The environment variable with the name of the launcher's abstract Unix
+/// datagram socket, without its leading zero byte. A rank that sends its number
+/// there says that its failure was caused by another rank.
 inline constexpr const char* kLauncherSocketVariable = "TESSERA_LAUNCHER";
 
-/// To be called before an error is thrown whose cause is another rank: that it
-/// failed, or has left. The launcher, if there is one, then returns the exit
-/// code of the rank that failed by itself. Does not block.
+/// Call this before throwing an error caused by another rank, because that rank
+/// failed or has left the job. The launcher, if any, then returns the exit code
+/// of the rank that failed first by itself. Does not block.
 void blame_peer() noexcept;
 
 } // namespace tessera

@@ -8,7 +8,7 @@
 namespace tessera {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the table suffice: a swap looks two rows back.
+  // Three rows of the table suffice: a swap looks back two rows.
   std::vector<size_t> before(b.size() + 1);
   std::vector<size_t> last(b.size() + 1);
   std::vector<size_t> row(b.size() + 1);
@@ -40,7 +40,7 @@ std::string nearest_name(
     const size_t difference = std::max(name.size(), candidate.size()) -
                               std::min(name.size(), candidate.size());
     if (difference > limit) {
-      continue; // Cheaper than filling the table, and as certain.
+      continue; // Cheaper than filling the table, with the same result.
     }
     const size_t distance = edit_distance(name, candidate);
     if (distance <= limit && (best == nullptr || distance < best_distance)) {

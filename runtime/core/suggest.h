@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// "Did you mean ...?" for names that were not found.
+// `nearest_name()` finds the suggestion for "Did you mean ...?" when a name is
+// unknown.
 
 #include <cstddef>
 #include <span>
@@ -9,12 +10,13 @@
 
 namespace tessera {
 
-/// Fewest insertions, deletions, replacements of one byte and swaps of two
-/// neighbours that turn `a` into `b` (optimal string alignment).
+/// Minimum number of insertions, deletions and replacements of one byte and
+/// swaps of two neighboring bytes that turn `a` into `b` (optimal string
+/// alignment distance).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate nearest to `name`, or an empty string when none is near: at
-/// most a third of the longer name may differ. The first of equals wins.
+/// Returns the candidate nearest to `name`, the first one on a tie, or an empty
+/// string if none is close: at most a third of the longer name may differ.
 std::string nearest_name(
     std::string_view name,
     std::span<const std::string> candidates);

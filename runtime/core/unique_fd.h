@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A file descriptor with one owner.
+// `UniqueFd` owns a file descriptor.
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Owns a file descriptor and closes it; -1 owns nothing.
+/// Owns a file descriptor and closes it; -1 means none.
 class UniqueFd {
  public:
   UniqueFd() = default;

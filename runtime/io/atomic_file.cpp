@@ -28,8 +28,8 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
       path_.has_filename(),
       "cannot write '{}': it names no file; add a file name",
       path_.string());
-  // A leftover of a dead process with the same id, or a process of another
-  // machine on a shared disk, may hold the name already.
+  // The name may be taken by a leftover of a dead process with the same id, or
+  // by a process on another machine that shares the disk.
   do {
     temporary_ = path_;
     temporary_ += formatted(".tmp-{}-{}", ::getpid(), temporary_counter++);
@@ -104,7 +104,7 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
 }
 
 std::string read_text_file(const fs::path& path) {
-  // Opening a pipe would otherwise wait for its other end.
+  // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     detail::fail_on("read", path, errno);
@@ -135,7 +135,7 @@ std::string read_text_file(const fs::path& path) {
       detail::fail_on("read", path, errno);
     }
     if (count == 0) {
-      break; // Shortened meanwhile.
+      break; // The file was truncated meanwhile.
     }
     filled += static_cast<size_t>(count);
   }

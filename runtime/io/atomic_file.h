@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Files that appear whole or not at all.
+// `AtomicFile` writes a file that appears complete or not at all.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tessera {
 
-/// A file being written beside its final place. Nothing is visible under the
-/// final name, and what was there stays, until commit(); a process that dies
-/// before leaves only the temporary file `<name>.tmp-<pid>-<n>` behind.
-/// Used by one thread. Every operation blocks, and throws Error naming the file
-/// and the system's reason.
+/// A file being written next to its final path. Until commit(), nothing is
+/// visible under the final name and an existing file is unchanged; a process
+/// that dies before leaves only the temporary file `<name>.tmp-<pid>-<n>`
+/// behind. Not thread-safe. Every operation blocks.
+/// @throws Error from every operation, naming the file and the system's reason.
 class AtomicFile {
  public:
   /// Creates the temporary file in the folder of `path`, which must exist.
@@ -29,15 +29,15 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
 
-  /// Makes the file `bytes` long and takes the disk space now, so that a full
-  /// disk is found before the work and not after it.
+  /// Sets the size of the file to `bytes` and allocates the disk space, so that
+  /// a full disk is detected before the work.
   void reserve(uint64_t bytes);
 
   /// Writes at a byte offset; the file grows as needed.
   void write_at(uint64_t offset, std::span<const std::byte> data);
 
-  /// Makes the content durable and moves it to the final name, replacing what
-  /// was there: fsync, rename, fsync of the folder. Once only.
+  /// Makes the content durable and moves it to the final name, replacing an
+  /// existing file: fsync, rename, fsync of the folder. Call it once.
   void commit();
 
   const std::filesystem::path& path() const {
@@ -56,7 +56,7 @@ void write_file_atomically(
     const std::filesystem::path& path,
     std::string_view content);
 
-/// The whole content of a regular file.
+/// Returns the whole content of a regular file.
 /// @throws Error naming the file and the system's reason.
 std::string read_text_file(const std::filesystem::path& path);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds bytes that have changed on a disk.
+// `checksum_of()` computes the checksum by which damaged files are detected.
 
 #include <cstddef>
 #include <span>

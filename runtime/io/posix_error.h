@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// System errors in words.
+// `errno_text()` describes an errno value, and `errno_remedy()` says what to do
+// about it.
 
 #include <cerrno>
 #include <string>
@@ -14,7 +15,7 @@ inline std::string errno_text(int code) {
          std::to_string(code) + ")";
 }
 
-/// What a user can do about a failed operation on a file.
+/// Returns what to do about a failed operation on a file.
 inline const char* errno_remedy(int code) {
   switch (code) {
     case ENOENT:

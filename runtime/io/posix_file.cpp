@@ -31,7 +31,8 @@ void sync_folder(const fs::path& folder) {
   const int rc = ::fsync(fd);
   const int code = errno;
   ::close(fd);
-  // Some file systems cannot sync a folder (EINVAL) and need not.
+  // Some file systems do not support syncing a folder (EINVAL) and do not need
+  // it.
   if (rc != 0 && code != EINVAL) {
     fail_on("sync the folder", name, code);
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reading and writing safetensors files: eight bytes of header length, a JSON
-// header that says name, dtype, shape and place of each tensor, then the bytes.
-// Format: https://github.com/huggingface/safetensors. Little endian throughout.
+// `SafetensorsFile` reads and `SafetensorsWriter` writes safetensors files:
+// eight bytes with the length of the header, a JSON header with name, dtype,
+// shape and position of each tensor, then the data. Little endian throughout.
+// Format: https://github.com/huggingface/safetensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,10 +42,10 @@ enum class SafetensorsDtype {
 /// Bytes of one element.
 size_t size_of(SafetensorsDtype dtype);
 
-/// The name used in files: "BF16", "F8_E4M3", ...
+/// The name in files: "BF16", "F8_E4M3", ...
 std::string_view name_of(SafetensorsDtype dtype);
 
-/// The dtype of that name, or nothing.
+/// The dtype with that name, if any.
 std::optional<SafetensorsDtype> safetensors_dtype(std::string_view name);
 
 /// One tensor of an open file.
@@ -52,36 +53,37 @@ struct SafetensorsEntry {
   std::string name;
   SafetensorsDtype dtype;
   std::vector<int64_t> shape; ///< Empty for a scalar; sizes may be zero.
-  /// Row-major elements inside the file's mapping: valid as long as the
-  /// SafetensorsFile. Other writers do not always align them: copy, don't cast.
+  /// Elements in row-major order, in the mapping of the file: valid as long as
+  /// the SafetensorsFile. Other writers do not always align them: copy, don't
+  /// cast.
   std::span<const std::byte> data;
 };
 
-/// A read-only memory map of a safetensors file. Opening reads the header and
-/// checks all of it, so that every entry's data lies inside the file; tensors
-/// are read when touched. The file must not be shortened while it is open.
-/// Move-only; reading from several threads is safe.
+/// A read-only memory map of a safetensors file. Opening it reads and checks
+/// the whole header, so the data of every entry lies inside the file; tensors
+/// are read from disk on access. The file must not be truncated while it is
+/// open. Move-only; thread-safe for reading.
 class SafetensorsFile {
  public:
-  /// @throws Error naming the file, the tensor, the value and what to do when
-  /// the file cannot be read or is malformed in any way.
+  /// @throws Error naming the file, the tensor, the value and the remedy when
+  ///   the file cannot be read or is malformed.
   static SafetensorsFile open(const std::filesystem::path& path);
 
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&& other) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
 
-  /// All tensors, in the order of their bytes in the file.
+  /// All tensors, in the order of their data in the file.
   const std::vector<SafetensorsEntry>& entries() const {
     return entries_;
   }
 
   bool contains(std::string_view name) const;
 
-  /// @throws Error naming the file and the nearest name it has.
+  /// @throws Error naming the file and its nearest tensor name.
   const SafetensorsEntry& at(std::string_view name) const;
 
-  /// The free text entries of the header, for example {"format": "pt"}.
+  /// The metadata strings of the header, for example {"format": "pt"}.
   const std::map<std::string, std::string>& metadata() const {
     return metadata_;
   }
@@ -102,33 +104,34 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor that will be written.
+/// A tensor to be written.
 struct SafetensorsSpec {
   std::string name;
   SafetensorsDtype dtype;
   std::vector<int64_t> shape;
 };
 
-/// Writes a safetensors file of which the header is known first; tensors then
-/// follow in any order. The file appears under its final name at commit().
-/// The same specs, metadata and data give the same bytes, whatever the order
-/// of specs and writes: tensors lie by element size, largest first, then by
-/// name, which aligns each to its element. Used by one thread; blocks on the
-/// disk. Every operation throws Error naming the file and the tensor.
+/// Writes a safetensors file: the header first, then tensors in any order. The
+/// file appears under its final name at commit(). The same specs, metadata and
+/// data give the same bytes, in whatever order specs and writes come: tensors
+/// are sorted by element size, largest first, then by name, which aligns each
+/// to its element size. Not thread-safe; blocks on the disk.
+/// @throws Error from every operation, naming the file and the tensor.
 class SafetensorsWriter {
  public:
-  /// Reserves the whole file, so that a full disk is found here.
+  /// Allocates the whole file, so that a full disk is detected here.
   SafetensorsWriter(
       const std::filesystem::path& path,
       std::vector<SafetensorsSpec> specs,
       const std::map<std::string, std::string>& metadata = {});
 
-  /// Writes the whole of one tensor, once.
-  /// @param data row-major elements, exactly as many bytes as its spec says.
+  /// Writes one whole tensor; once per tensor.
+  /// @param data elements in row-major order, exactly as many bytes as its spec
+  ///   says.
   void write(std::string_view name, std::span<const std::byte> data);
 
-  /// Makes the file durable and visible; each tensor that has elements must
-  /// have been written. Without it the destructor leaves nothing behind.
+  /// Makes the file durable and visible. Every tensor that has elements must
+  /// have been written. Without commit() the destructor removes the file.
   void commit();
 
  private:

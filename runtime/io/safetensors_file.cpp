@@ -48,8 +48,8 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept {
 }
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  // Each side's destructor then unmaps what it ends up with. Strings keep
-  // their place when a vector moves, so the views in index_ stay valid.
+  // Each destructor then unmaps the mapping that it holds. Strings keep their
+  // addresses when a vector is moved, so the views in index_ stay valid.
   std::swap(path_, other.path_);
   std::swap(mapping_, other.mapping_);
   std::swap(entries_, other.entries_);
@@ -82,7 +82,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
 }
 
 void SafetensorsFile::map_file() {
-  // Opening a pipe would otherwise wait for its other end.
+  // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
   int code = 0;
@@ -100,7 +100,7 @@ void SafetensorsFile::map_file() {
     }
   }
   if (fd >= 0) {
-    ::close(fd); // The mapping keeps the file.
+    ::close(fd); // The mapping keeps the file open.
   }
   TESSERA_CHECK(
       code == 0,

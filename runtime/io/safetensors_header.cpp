@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-// Turns one header field into an entry; holds the words for its errors.
+// Converts one header field to an entry and formats its errors.
 class EntryReader {
  public:
   EntryReader(
@@ -181,7 +181,7 @@ SafetensorsHeader parse_safetensors_header(
     }
   }
 
-  // The tensors must tile the data: no overlap, no hole, nothing left over.
+  // The tensors must tile the data: no overlap, no gap, no remainder.
   std::sort(
       header.entries.begin(),
       header.entries.end(),

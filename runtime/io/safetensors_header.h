@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the reader and the writer of safetensors agree on.
+// `parse_safetensors_header()` and the limits of the format, shared by the
+// reader and the writer of safetensors.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,24 +18,24 @@
 
 namespace tessera::detail {
 
-/// Bytes of the length that a file starts with.
+/// Size in bytes of the header length at the start of the file.
 inline constexpr size_t kSafetensorsPrefixBytes = 8;
 
-/// Longer headers are refused, as in the reference implementation.
+/// Longer headers are rejected, as in the reference implementation.
 inline constexpr uint64_t kSafetensorsMaxHeaderBytes = 100'000'000;
 
-/// The header's key that is not a tensor.
+/// The only key of the header that is not a tensor.
 inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 
-/// What to do about a malformed file; ends its errors.
+/// The end of every error about a malformed file.
 inline constexpr std::string_view kSafetensorsRemedy =
     "; the file is damaged or was not written completely: fetch or write it "
     "again";
 
-/// Bytes of a tensor, or nothing when they do not fit in an int64 (so that
+/// Bytes of a tensor, or no value if they do not fit in an int64, so that
 /// element counts, strides and byte offsets are safe as signed numbers
-/// everywhere): a zero among huge sizes does not excuse them.
-/// Sizes must not be negative.
+/// everywhere. The other sizes must fit even if one of them is zero. Sizes must
+/// not be negative.
 inline std::optional<uint64_t> safetensors_bytes(
     SafetensorsDtype dtype,
     std::span<const int64_t> shape) {
@@ -49,7 +50,7 @@ inline std::optional<uint64_t> safetensors_bytes(
   return empty ? 0 : static_cast<uint64_t>(bytes);
 }
 
-/// What a header says, checked against the data it describes.
+/// A parsed header, checked against its data.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries; ///< In the order of their data.
   std::map<std::string, std::string> metadata;
@@ -57,7 +58,7 @@ struct SafetensorsHeader {
 
 /// Parses a header and checks that its tensors tile `data` exactly.
 /// @param path names the file in errors.
-/// @throws Error on anything malformed.
+/// @throws Error when anything is malformed.
 SafetensorsHeader parse_safetensors_header(
     const std::filesystem::path& path,
     std::string_view text,

@@ -80,7 +80,7 @@ SafetensorsWriter::SafetensorsWriter(
         "{}: a tensor name or metadata text is not valid UTF-8, which JSON requires; rename it",
         path.string());
   }
-  // Spaces bring the data to a multiple of eight bytes.
+  // Pads with spaces so that the data starts at a multiple of eight bytes.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   TESSERA_CHECK(
       text.size() <= detail::kSafetensorsMaxHeaderBytes,

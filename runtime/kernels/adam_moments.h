@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The moments and the denominator that AdamW and LAMB share, over the vectors
-// of an instruction set. Only the per-ISA sources include this, see vec_loop.h
-// and [Note: the bits of AdamW].
+// `AdamMoments` computes the moments and the denominator of AdamW and LAMB with
+// the vectors of an instruction set. Only the per-ISA sources include it; see
+// vec_loop.h and [Note: the bits of AdamW].
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The AdamW update of a flat shard: checks, then the kernel of the device.
+// `adamw_()` is the AdamW update of a flat shard, on CPU and CUDA.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 
@@ -9,8 +9,8 @@
 namespace tessera {
 
 /// One AdamW step over a flat shard, in place (arXiv:1711.05101, Alg. 2), with
-/// the operations, their order and their roundings as torch::optim::AdamW has
-/// them on CPU, but for the root where SqrtRounding says so (see [Note: the
+/// the operations, order and rounding of torch::optim::AdamW on the CPU. The
+/// square root is the same only with SqrtRounding::kLibTorch (see [Note: the
 /// bits of AdamW] in adamw_kernel.h):
 ///
 ///   g = grad * grad_scale
@@ -20,24 +20,23 @@ namespace tessera {
 ///   master = (1 - lr * weight_decay) * master
 ///            - lr / (1 - beta1^step) * exp_avg / denom
 ///
-/// @param master     [numel] float32 or float64, contiguous; updated.
-/// @param grad       [numel] of master's dtype, bfloat16 or float16,
-///                   contiguous; already averaged over the data-parallel ranks,
-///                   or averaged by grad_scale.
-/// @param exp_avg    [numel] of master's dtype or bfloat16, contiguous;
-/// updated.
+/// @param master [numel] float32 or float64, contiguous; updated.
+/// @param grad [numel] of master's dtype, bfloat16 or float16, contiguous;
+///   already averaged over the data-parallel ranks, or averaged by grad_scale.
+/// @param exp_avg [numel] of master's dtype or bfloat16, contiguous; updated.
 /// @param exp_avg_sq [numel] of exp_avg's dtype, contiguous; updated.
 /// @param low_precision [numel] bfloat16 or float16, contiguous, or undefined;
-///                   receives the new master, rounded as step.rounding says.
+///   receives the new master, rounded according to step.rounding.
 /// @return as adamw_runs_() in update_runs.h.
 /// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
-///         hyperparameters outside their range, and for CUDA tensors when the
-///         CUDA backend is not loaded.
-/// The tensors must not overlap. Autograd does not see the update. Every
-/// element is computed alone, so the result depends neither on the number of
-/// threads nor on where a shard begins. On CPU it blocks, and runs on the
-/// threads of update_pool(); on CUDA it runs on the current stream and does not
-/// synchronise.
+///   hyperparameters out of range, and for CUDA tensors when the CUDA backend
+///   is not loaded.
+///
+/// The tensors must not overlap. Autograd does not record the update. Each
+/// element is computed independently, so the result depends neither on the
+/// number of threads nor on where a shard begins. On CPU it blocks and runs on
+/// the threads of update_pool(); on CUDA it runs on the current stream and does
+/// not synchronize.
 bool adamw_(
     const at::Tensor& master,
     const at::Tensor& grad,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW with AVX-512. This file is compiled for it, so nothing in it may be
-// reached before the processor was asked.
+// called before the processor has been checked.
 
 #include "tessera/runtime/kernels/adamw_cpu.h"
 #include "tessera/runtime/kernels/adamw_kernel.h"

@@ -30,8 +30,8 @@ AdamWKernel<T> kernel_of(Isa isa) {
   }
 }
 
-/// The update with roots from outside the kernel, in chunks so small that what
-/// the first half has touched is still in the cache for the second.
+/// The update with roots computed outside the kernel, in chunks small enough
+/// that the data of the first half is still in the cache for the second.
 template <typename T>
 bool update_with_roots(
     const AdamWKernel<T>& kernel,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// AdamW on CPU: which kernel runs. Internal; tests and benchmarks use it to
-// force an instruction set.
+// `adamw_update()` selects the CPU kernel of AdamW. Internal; tests and
+// benchmarks use it to force an instruction set.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"
@@ -12,9 +12,9 @@ namespace tessera {
 template <typename T>
 struct AdamWKernel; // adamw_kernel.h
 
-/// The update of a shard, whose arrays it does not own. The float32 kernels
-/// give the same bits on every instruction set; float64 has none but the
-/// portable one.
+/// Returns the update of a shard, whose arrays it does not own. The float32
+/// kernels give the same bits with every instruction set; float64 has only a
+/// portable kernel.
 /// @throws tessera::Error if `isa` is not available.
 CpuUpdate adamw_update(
     Isa isa,
@@ -25,7 +25,7 @@ CpuUpdate adamw_update(
     const AdamWShard<double>& shard,
     SqrtRounding rounding);
 
-// The kernels. Those of an instruction set exist on x86-64 only.
+// The kernels. The AVX2 and AVX-512 ones exist on x86-64 only.
 AdamWKernel<float> adamw_portable_float();
 AdamWKernel<double> adamw_portable_double();
 AdamWKernel<float> adamw_avx2();

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arithmetic of AdamW, once, over the vectors of an instruction set. Only
-// the per-ISA sources include this; each instantiates it with vectors of its
-// own, so that no function compiled for one instruction set is shared with
-// code that runs on any machine.
+// `AdamWKernel` is the arithmetic of AdamW, written once for the vectors of any
+// instruction set. Only the per-ISA sources include this; each instantiates it
+// with its own vectors, so that no function compiled for one instruction set is
+// shared with code that runs on any machine.
 //
-// [Note: the bits of AdamW]
-// torch::optim::AdamW runs one ATen operator after the other. Compared with
-// LibTorch 2.11's operators value by value, the AVX2 and AVX-512 builds of
-// ATen's CPU kernels do this, in the vector body and in the tail alike, at any
-// offset:
+// [Note: the bits of AdamW] torch::optim::AdamW runs one ATen operator after
+// another. The AVX2 and AVX-512 builds of ATen's CPU kernels, compared value by
+// value with the operators of LibTorch 2.11, do the following, in the vector
+// body and in the tail alike, at any offset:
 //   add_(g, alpha)        one fma: fma(g, alpha, m)
 //   addcmul_(g, g, value) one multiplication, one fma: fma(value * g, g, v)
 //   addcdiv_(m, d, value) not fused: p + (value * m) / d
 //   div by a scalar       a true division, not a product with its inverse
 //   scalars               rounded from double to the tensor's type, once
 // ATen's baseline build (ATEN_CPU_CAPABILITY=default, or a processor without
-// AVX2) fuses nothing and so gives other bits; here it is always the above.
-// sqrt is the exception: ATen hands it to a vector math library, which on some
-// processors is not correctly rounded (see libtorch_sqrt.h).
-// The bits of a NaN are not part of the promise, that there is one is.
+// AVX2) fuses nothing and gives different bits; the kernels here always do the
+// above. sqrt is the exception: ATen calls a vector math library, which on some
+// processors is not correctly rounded (see libtorch_sqrt.h). NaNs appear in the
+// same places, but their bits may differ.
 
 #include "tessera/runtime/kernels/adam_moments.h"
 #include "tessera/runtime/kernels/shard_lanes.h"
@@ -28,9 +27,9 @@
 
 namespace tessera {
 
-/// The AdamW update for one instruction set. All work on elements
-/// [begin, end) of the shard. What is returned: whether their gradients were
-/// all finite.
+/// The AdamW update for one instruction set. All functions work on elements
+/// [begin, end) of the shard and return whether the gradients of these were all
+/// finite, except weights(), which does not read gradients.
 template <typename T>
 struct AdamWKernel {
   /// The whole update in one pass, with correctly rounded square roots.
@@ -80,7 +79,7 @@ class AdamWLoop {
            minus_step_size_ * exp_avg / moments_.denominator(root);
   }
 
-  // The weights too: after the moments, their loads would start too late.
+  // Includes the weights: after the moments, their loads would start too late.
   template <typename Lanes>
   static void prefetch_all(const Lanes& lanes, int64_t i) {
     lanes.prefetch_master(i);

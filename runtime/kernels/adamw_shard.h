@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One step of AdamW and Adam. Plain C++, see flat_shard.h.
+// `AdamWStep` holds the hyperparameters and `AdamWScalars` the kernel constants
+// of one step of AdamW or Adam. Plain C++, see flat_shard.h.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 
@@ -9,16 +10,16 @@
 
 namespace tessera {
 
-/// How AdamW rounds its square root.
+/// Rounding of the square root in AdamW.
 enum class SqrtRounding {
-  /// Correctly (IEEE 754): one fused pass, with the same bits on every machine,
-  /// on CPU and on CUDA.
+  /// Correctly rounded (IEEE 754): one fused pass, with the same bits on every
+  /// machine, on CPU and on CUDA.
   kCorrect,
-  /// As at::sqrt does in this process, so that the update equals
-  /// torch::optim::AdamW bit for bit. LibTorch may take roots from a vector
-  /// library that is off by one unit in the last place; then the update is
-  /// slower too. CUDA's roots are correctly rounded either way, and so are
-  /// those of an update with bfloat16 moments, which LibTorch does not have.
+  /// As at::sqrt in this process, so that the update equals torch::optim::AdamW
+  /// bit for bit. LibTorch may use a vector library whose roots are off by one
+  /// unit in the last place; the update is then slower. On CUDA, and in an
+  /// update with bfloat16 moments, which LibTorch does not have, roots are
+  /// always correctly rounded.
   kLibTorch,
 };
 
@@ -30,19 +31,18 @@ struct AdamWStep {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   /// True: weights shrink by lr * weight_decay (AdamW). False: weight_decay *
-  /// weight is added to the gradient (Adam with L2 regularisation).
+  /// weight is added to the gradient (Adam with L2 regularization).
   bool decoupled_decay = true;
   int64_t step = 1;
-  /// The gradient is multiplied by this first (clipping, averaging); a factor
-  /// of 1 changes no bit.
+  /// The gradient is multiplied by this first, for clipping and averaging; a
+  /// factor of 1 changes no bit.
   double grad_scale = 1.0;
   SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
   StochasticRounding rounding;
 };
 
-/// What the moments and the denominator of Adam's family need, computed in
-/// double and then narrowed to the master's type, each where LibTorch narrows
-/// it.
+/// Scalars for the moments and the denominator of Adam's family, computed in
+/// double and then narrowed to the master's type where LibTorch narrows them.
 template <typename T>
 struct AdamScalars {
   T grad_scale;
@@ -71,8 +71,8 @@ struct AdamScalars {
 
 template <typename T>
 struct AdamWScalars : AdamScalars<T> {
-  T decay; // 1 - lr * weight_decay; 1 when it is not decoupled
-  T l2; // weight_decay when it is not decoupled
+  T decay; // 1 - lr * weight_decay; 1 if decay is not decoupled
+  T l2; // weight_decay if decay is not decoupled
   T minus_step_size; // -lr / (1 - beta1^step)
 
   explicit AdamWScalars(const AdamWStep& step)

@@ -18,10 +18,10 @@ namespace {
 
 // [Note: counter layout] One Philox call gives four words. Numbers come in
 // chunks of four rows of kLanes: element i is word (i / kLanes) % 4 of counter
-// (i / kChunk) * kLanes + i % kLanes. So the loops below run over lanes, which
-// compilers turn into vector code, and a row is stored as it was computed. Only
-// +, -, *, / and sqrt of IEEE 754 are used, without contraction: the bits are
-// the same with every vector length.
+// (i / kChunk) * kLanes + i % kLanes. The loops below thus run over lanes,
+// which compilers vectorize, and a row is stored as it was computed. Only IEEE
+// 754 +, -, *, / and sqrt are used, without contraction, so the bits are the
+// same for every vector length.
 constexpr int64_t kLanes = 64;
 constexpr int64_t kChunk = 4 * kLanes;
 
@@ -65,7 +65,7 @@ float log_of(float x) {
   const float z = s * s;
   const float series =
       ((z * (1.0F / 9) + 1.0F / 7) * z + 1.0F / 5) * z + 1.0F / 3;
-  // ln 2 in two parts, the first of few bits: its product with e is exact.
+  // ln 2 in two parts; the first has few bits, so its product with e is exact.
   return e * 0.693359375F + (e * -2.12194440e-4F + 2 * s * (series * z + 1.0F));
 }
 
@@ -75,8 +75,8 @@ void box_muller(uint32_t word0, uint32_t word1, float& first, float& second) {
       (static_cast<float>(static_cast<int32_t>(word0 >> 1)) + 0.5F) *
       0x1p-31F; // in (0, 1]
   const float radius = std::sqrt(-2.0F * log_of(uniform));
-  // A turn is 2^32; what is left of it after the nearest quarter is in
-  // [-pi/4, pi/4), where the Taylor series below are good to half an ulp.
+  // A turn is 2^32; the remainder after the nearest quarter is in [-pi/4,
+  // pi/4), where the Taylor series below are accurate to half an ulp.
   const uint32_t turned = word1 + 0x20000000;
   const uint32_t quarter = turned >> 30;
   const auto rest = static_cast<int32_t>(turned & 0x3FFFFFFF) - 0x20000000;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers that are a function of (seed, stream, element) alone: a rank
-// fills its slice of a tensor with the numbers that the whole would have there,
-// however many ranks there are. Philox4x32-10 (Salmon et al., SC 2011) and the
-// Box-Muller transform; the numbers have float32 precision and the same bits on
-// every processor.
+// `fill_uniform()` and `fill_normal()` draw random numbers that depend only on
+// (seed, stream, element): a rank fills its slice of a tensor with the same
+// numbers as in the whole tensor, for any number of ranks. Philox4x32-10
+// (Salmon et al., SC 2011) and the Box-Muller transform; the numbers have
+// float32 precision and the same bits on every processor.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,23 +13,25 @@
 
 namespace tessera {
 
-/// A sequence of numbers; element i of it never depends on what was read
-/// before.
+/// A sequence of random numbers; element i does not depend on which elements
+/// were drawn before.
 struct RandomStream {
   uint64_t seed = 0;
-  /// Which of the seed's streams, e.g. stream_of(name of the parameter).
+  /// Number of the stream within the seed, e.g. stream_of(name of the
+  /// parameter).
   uint64_t stream = 0;
 };
 
-/// A stream number for a name: its 64-bit FNV-1a hash.
+/// Returns the stream number of a name: its 64-bit FNV-1a hash.
 uint64_t stream_of(std::string_view name);
 
 /// Fills `slice` with elements [first_element, first_element + numel) of the
 /// stream, uniform in [low, high) up to rounding to the slice's dtype.
 /// @param slice contiguous, floating point; a CUDA slice is filled through the
 ///   host.
-/// Blocks. Deterministic: numbers do not depend on the number of threads.
 /// @throws tessera::Error on another layout or dtype.
+///
+/// Blocks. Deterministic: the numbers do not depend on the number of threads.
 void fill_uniform(
     const at::Tensor& slice,
     const RandomStream& random,
@@ -37,8 +39,8 @@ void fill_uniform(
     double low = 0,
     double high = 1);
 
-/// As fill_uniform(), normally distributed; no further than 6.7 standard
-/// deviations from the mean.
+/// As fill_uniform(), normally distributed; at most 6.7 standard deviations
+/// from the mean.
 void fill_normal(
     const at::Tensor& slice,
     const RandomStream& random,

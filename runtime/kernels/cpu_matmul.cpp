@@ -18,9 +18,10 @@ namespace tessera {
 
 namespace {
 
-// Below so many multiplications the call of oneDNN costs more than it saves.
+// With fewer multiplications than this, calling oneDNN costs more than it
+// saves.
 constexpr int64_t kLeastWork = 1 << 18;
-// 4 MiB, about what a core has of the caches.
+// 4 MiB, about one core's share of the caches.
 constexpr int64_t kStripElements = 1 << 20;
 
 /// x [m, k], weight [n, k], bias [n] or none -> [m, n]; activation "none".
@@ -55,7 +56,8 @@ bool is_dense_float(const at::Tensor& tensor) {
          tensor.layout() == at::kStrided;
 }
 
-/// Whether a [m, k] times b [k, n] is for oneDNN; malformed ones are not.
+/// Whether oneDNN should compute a [m, k] times b [k, n]; false for malformed
+/// operands.
 bool takes(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
          is_dense_float(a) && is_dense_float(b) &&
@@ -98,7 +100,7 @@ at::Tensor& addmm_(
       !alpha.equal(1)) {
     return at::cpu::addmm_(sum, a, b, beta, alpha);
   }
-  // In strips, so that what is added stays in the cache.
+  // In strips, so that the operand of the addition stays in the cache.
   const int64_t strip =
       std::max<int64_t>(kStripElements / std::max<int64_t>(b.size(1), 1), 1);
   for (int64_t row = 0; row < a.size(0); row += strip) {
@@ -109,7 +111,7 @@ at::Tensor& addmm_(
   return sum;
 }
 
-/// MKL picks its code by the vendor, not by what the processor can do.
+/// MKL selects code by processor vendor, not by what the processor supports.
 bool onednn_has_more_instructions() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
@@ -118,7 +120,7 @@ bool onednn_has_more_instructions() {
 #endif
 }
 
-/// Silences LibTorch's warning that a kernel is replaced: that is the purpose.
+/// Suppresses LibTorch's warning that a kernel is replaced, which is intended.
 class NoWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& /*warning*/) override {}
@@ -136,9 +138,9 @@ std::unique_ptr<torch::Library> replace_kernels() {
   return library;
 }
 
-/// The replaced kernels; null: LibTorch's own are in place.
+/// The replaced kernels; null if LibTorch's own are in place.
 std::unique_ptr<torch::Library>& replacement() {
-  // Never destroyed: the dispatcher may be gone before.
+  // Never destroyed: the dispatcher may be destroyed first.
   static auto* library = new std::unique_ptr<torch::Library>();
   return *library;
 }

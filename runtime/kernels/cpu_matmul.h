@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which library multiplies float32 matrices on the CPU.
+// `set_cpu_matmul()` selects the library that multiplies float32 matrices on
+// the CPU.
 
 namespace tessera {
 
-/// LibTorch calls MKL, which leaves AVX-512 unused on processors that are not
-/// Intel's; oneDNN, which LibTorch has on board too, uses it there: about twice
-/// as fast.
+/// Libraries for matrix products. LibTorch calls MKL, which does not use
+/// AVX-512 on processors other than Intel's. oneDNN, which LibTorch includes
+/// too, does, and is about twice as fast there.
 enum class CpuMatmul {
   kLibTorch, ///< LibTorch's own choice, bit for bit
-  kOneDnn, ///< oneDNN; sums in another order, as accurate
-  kAuto, ///< oneDNN where it has more instructions than MKL, by this processor
+  kOneDnn, ///< oneDNN; sums in another order, equally accurate
+  kAuto, ///< oneDNN if it uses more instructions than MKL on this processor
 };
 
 /// "libtorch", "onednn", "auto".
 const char* name_of(CpuMatmul choice);
 
-/// From here on at::mm, at::mm_out, at::addmm and addmm_, forward and backward,
-/// of dense float32 CPU tensors go through it, in the whole process; small ones
-/// and all others stay with LibTorch. Not to be called while operators run.
-/// @return what is in use: kLibTorch or kOneDnn.
-/// @throws tessera::Error for kOneDnn where LibTorch was built without it.
+/// From now on, at::mm, at::mm_out, at::addmm and addmm_ of dense float32 CPU
+/// tensors use this library, forward and backward, in the whole process; small
+/// matrices and everything else stay with LibTorch. Do not call it while
+/// operators run.
+/// @return the library in use: kLibTorch or kOneDnn.
+/// @throws tessera::Error for kOneDnn if LibTorch was built without it.
 CpuMatmul set_cpu_matmul(CpuMatmul choice);
 
-/// What is in use.
+/// The library in use.
 CpuMatmul cpu_matmul();
 
 } // namespace tessera

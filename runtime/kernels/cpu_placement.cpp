@@ -70,9 +70,10 @@ int number_in_environment(const char* name, int otherwise, int least) {
   return value;
 }
 
-/// Cores as the numbers of one hardware thread of each, neighbours together.
+/// Cores, as the number of one hardware thread of each, neighboring cores
+/// together.
 struct Cores {
-  std::vector<int> cpus; ///< near the device, where it has any
+  std::vector<int> cpus; ///< near the device, if it has any
   int usable = 0; ///< all that this process may use
 };
 
@@ -123,7 +124,7 @@ Cores usable_cores(const std::string& near_pci_device) {
   return cores;
 }
 
-/// Whether this process has the affinity mask of the one that started it.
+/// Whether this process has the affinity mask of its parent process.
 bool shares_the_parents_mask() {
   cpu_set_t own;
   cpu_set_t parent;
@@ -134,7 +135,7 @@ bool shares_the_parents_mask() {
   return CPU_EQUAL(&own, &parent) != 0;
 }
 
-/// Processors' worth of time that the control group allows, or a large number.
+/// CPUs that the quota of the control group allows, or a large number.
 int allowed_by_control_group() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -201,7 +202,8 @@ CpuPlacement place_update_threads(const CpuPlacementOptions& options) {
     return CpuPlacement(asked > 0 ? asked : std::max(1, all / ranks));
   }
   if (ranks > 1 && shares_the_parents_mask()) {
-    // Devices, and so ranks, are taken to be spread evenly over the machine.
+    // Devices, and thus ranks, are assumed to be spread evenly over the
+    // machine.
     const auto count = static_cast<int>(cores.size());
     const int sharers = std::max(1, ranks * count / found.usable);
     const int begin = rank % sharers * count / sharers;

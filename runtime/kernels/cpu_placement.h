@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which cores the threads of this process's update pool get.
+// `CpuPlacement` assigns cores to the threads of this process's update pool.
 
 #include <string>
 #include <vector>
@@ -8,25 +8,24 @@
 namespace tessera {
 
 struct CpuPlacementOptions {
-  /// 0: TESSERA_CPU_THREADS where it is set, else one for each core of this
-  /// rank's share, and no more than the processor time that the container is
-  /// allowed.
+  /// 0: TESSERA_CPU_THREADS if it is set, else one per core of this rank's
+  /// share, limited by the CPU quota of the container.
   int threads = 0;
-  /// PCI address of the device that the host works for ("0000:3b:00.0"), whose
-  /// neighbouring cores are preferred; empty: all cores alike.
+  /// PCI address of the device that the threads work for ("0000:3b:00.0"); its
+  /// neighboring cores are preferred. Empty: no preference.
   std::string near_pci_device;
-  /// This process among those that share the machine; -1: LOCAL_RANK and
-  /// LOCAL_WORLD_SIZE, or alone.
+  /// Number of this process among those that share the machine; -1: from
+  /// LOCAL_RANK and LOCAL_WORLD_SIZE, or the only one.
   int local_rank = -1;
   int local_world_size = -1;
 };
 
-/// The threads of a pool, and the cores they are bound to.
+/// The threads of a pool and the cores to which they are bound.
 class CpuPlacement {
  public:
-  /// Threads that are not bound.
+  /// Threads that are not bound to cores.
   explicit CpuPlacement(int threads);
-  /// @param cpus operating system numbers; thread i gets cpus[i].
+  /// @param cpus operating system numbers; thread i is bound to cpus[i].
   explicit CpuPlacement(std::vector<int> cpus);
 
   int threads() const {
@@ -37,8 +36,9 @@ class CpuPlacement {
     return cpus_;
   }
 
-  /// Binds the calling thread to the core of thread `index`. Where the system
-  /// refuses, the thread stays free and a warning is logged, once a process.
+  /// Binds the calling thread to the core of thread `index`. If the system
+  /// refuses, the thread stays unbound and a warning is logged, once per
+  /// process.
   void bind_calling_thread(int index) const;
 
  private:
@@ -47,12 +47,12 @@ class CpuPlacement {
 };
 
 /// Divides the cores that this process may use (its affinity mask, which
-/// taskset, numactl and containers narrow) among the ranks of this machine, one
-/// hardware thread of each core, neighbours together. A rank whose mask is not
-/// the one of the process that started it was given cores of its own, and keeps
-/// all of them. Where more threads are asked for than there are cores, none is
-/// bound.
-/// @throws tessera::Error when a number in the environment is none.
+/// taskset, numactl and containers restrict) among the ranks of this machine:
+/// one hardware thread per core, neighboring cores together. A rank whose
+/// affinity mask differs from that of its parent process was given cores of its
+/// own and uses all of them. If there are fewer cores than threads, no thread
+/// is bound.
+/// @throws tessera::Error when an environment variable is not a valid number.
 CpuPlacement place_update_threads(const CpuPlacementOptions& options);
 
 } // namespace tessera

@@ -7,7 +7,7 @@ namespace tessera {
 
 namespace {
 
-// One plugin serves the process; it registers before any kernel is asked for.
+// One plugin per process; it registers before any kernel is requested.
 UpdateCudaFunctions update_functions;
 PackCudaFunction pack_function = nullptr;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the CUDA plugin leaves its kernels when it is loaded. The libraries
-// are the same with and without CUDA.
+// `register_update_cuda()` and `register_pack_cuda()` receive the kernels of
+// the CUDA plugin, so that the libraries are the same with and without CUDA.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -14,7 +14,7 @@
 namespace tessera {
 
 /// Updates runs of device arrays, on the current stream of the current device;
-/// does not synchronise.
+/// does not synchronize.
 template <typename Shard>
 using UpdateCudaFunction = void (*)(std::span<const Shard>);
 
@@ -27,7 +27,7 @@ template <typename T>
 using LambMomentsCudaFunction =
     void (*)(std::span<const LambShard<T>>, double* sums);
 
-/// The updates that the plugin has.
+/// The updates that the plugin provides.
 using UpdateCudaFunctions = std::tuple<
     UpdateCudaFunction<AdamWShard<float>>,
     UpdateCudaFunction<AdamWShard<double>>,
@@ -57,7 +57,7 @@ void lamb_moments_cuda(std::span<const LambShard<T>> shards, double* sums) {
 }
 
 /// Packs runs of device arrays, on the current stream of the current device;
-/// does not synchronise.
+/// does not synchronize.
 using PackCudaFunction = void (*)(
     std::span<const PackShard> shards,
     ElementType target_type,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the update kernels of every optimizer and device work on. Plain C++:
-// CUDA sources and the per-ISA sources include it, and neither sees LibTorch.
+// `UpdateShard` is the argument of the update kernels of every optimizer and
+// device. Plain C++: CUDA sources and the per-ISA sources include it, and
+// neither may include LibTorch.
 
 #include "tessera/runtime/kernels/low_precision.h"
 #include "tessera/runtime/kernels/stochastic_rounding.h"
@@ -10,7 +11,8 @@
 
 namespace tessera {
 
-/// The arrays of one run (host or device memory) and the step's scalars.
+/// The arrays of one run (in host or device memory) and the scalars of the
+/// step.
 template <typename T, typename Scalars>
 struct UpdateShard {
   using Master = T;
@@ -19,7 +21,7 @@ struct UpdateShard {
   const void* grad; // T, or bits when grad_format is not kNone
   LowPrecision grad_format = LowPrecision::kNone;
   void* moment = nullptr; // T, or bits; null for SGD without momentum
-  void* moment_sq = nullptr; // as moment; null for optimizers with one
+  void* moment_sq = nullptr; // as moment; null for optimizers with one moment
   LowPrecision moment_format = LowPrecision::kNone; // never kFloat16
   uint16_t* low_precision = nullptr; // bits; unused when the format is kNone
   LowPrecision low_precision_format = LowPrecision::kNone;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which instruction sets the CPU kernels may use here.
+// `Isa` names the instruction sets of the CPU kernels; best_isa() selects one
+// for this machine.
 
 namespace tessera {
 
-/// Instruction sets, the better the later.
+/// Instruction sets, in ascending order of capability.
 enum class Isa { kPortable, kAvx2, kAvx512 };
 
-/// Whether this processor, and this build, have it.
+/// Whether this processor and this build support it.
 bool isa_available(Isa isa);
 
-/// The best one that is available.
+/// The most capable available instruction set.
 Isa best_isa();
 
 /// @throws tessera::Error if `isa` is not available.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arithmetic of LAMB, once, over the vectors of an instruction set. Only
-// the per-ISA sources include this, see vec_loop.h.
+// `LambLoop` is the arithmetic of LAMB, written once for the vectors of any
+// instruction set. Only the per-ISA sources include this, see vec_loop.h.
 
 #include "tessera/runtime/kernels/adam_moments.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -19,7 +19,8 @@ class LambLoop {
  public:
   using T = typename Vec::Scalar;
 
-  /// The first half: the moments, and the squares of weights and direction.
+  /// The first half: the moments, and the sums of squares of weights and
+  /// direction.
   static LambSums moments(
       const LambShard<T>& shard,
       int64_t begin,
@@ -28,7 +29,7 @@ class LambLoop {
     return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
       const LambLoop loop = shared; // see ShardLanes
       LambSums sums;
-      // Vectors of a few squares are exact enough; more of them are not.
+      // Sums over a few vectors are accurate enough in T; longer ones are not.
       constexpr int64_t kBlock = 16 * Vec::kWidth;
       for (int64_t block = begin; block < end; block += kBlock) {
         Vec weights = Vec::broadcast(0);
@@ -41,7 +42,7 @@ class LambLoop {
           loop.moments_.update(lanes.grad(i, count...), exp_avg, exp_avg_sq);
           lanes.store_moment(exp_avg, i, count...);
           lanes.store_moment_sq(exp_avg_sq, i, count...);
-          // As they are kept, because the second half reads those.
+          // Uses the stored moments, because the second half reads those.
           Vec step = loop.direction(
               master, lanes.moment(i, count...), lanes.moment_sq(i, count...));
           weights = fma(master, master, weights);
@@ -55,7 +56,8 @@ class LambLoop {
     });
   }
 
-  /// The second half: the weights, at the rate that the norms gave.
+  /// The second half: updates the weights, with the rate that follows from the
+  /// norms.
   static void weights(const LambShard<T>& shard, int64_t begin, int64_t end) {
     const LambLoop shared(shard.scalars);
     with_lanes<Vec, false>(shard, [&](auto lanes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One step of LAMB. Plain C++, see flat_shard.h.
+// `LambScalars` holds the kernel constants of one step of LAMB. Plain C++, see
+// flat_shard.h.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 

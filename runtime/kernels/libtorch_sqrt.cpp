@@ -22,11 +22,11 @@ namespace {
 template <typename T>
 using VmlSqrt = void (*)(int, const T*, T*, long long);
 
-// VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE, the mode ATen asks for.
+// VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE, the mode that ATen requests.
 constexpr long long kVmlMode = 0x2 | 0x140000 | 0x100;
 
-/// Sets the number of MKL's threads for calls from this thread, and returns
-/// the one before; 0 stands for MKL's global number.
+/// Sets the number of MKL's threads for calls from this thread and returns the
+/// previous one; 0 stands for MKL's global number.
 using SetMklThreads = int (*)(int);
 
 /// LibTorch links MKL statically and exports its functions. A build without
@@ -50,7 +50,7 @@ template <typename T>
 void compute_with_vml(int64_t numel, const T* in, T* out) {
   static const VmlSqrt<T> vml_sqrt = find_vml_sqrt<T>();
   static const SetMklThreads set_mkl_threads = find_set_mkl_threads();
-  // Left to itself, MKL starts its threads for a hundred elements.
+  // By default, MKL starts its threads even for a hundred elements.
   const int threads = set_mkl_threads(1);
   vml_sqrt(static_cast<int>(numel), in, out, kVmlMode);
   set_mkl_threads(threads);
@@ -71,9 +71,9 @@ void compute_correctly(int64_t numel, const T* in, T* out) {
   }
 }
 
-/// Inputs on which to compare two square roots. A root depends on significand
-/// and parity of the exponent: for float32 these are all 2^24 of them, for
-/// float64 a sample of as many.
+/// Inputs for comparing two square roots. A root depends on the significand and
+/// the parity of the exponent: for float32 these are all 2^24 of them, for
+/// float64 a sample of the same size.
 template <typename T>
 class Probe {
  public:
@@ -83,7 +83,7 @@ class Probe {
   static std::vector<T> chunk(int index) {
     using Bits =
         std::conditional_t<std::is_same_v<T, float>, uint32_t, uint64_t>;
-    // What 24 bits of significand and exponent leave for a hash to fill.
+    // Bits besides 24 of significand and exponent, which a hash fills.
     constexpr int kLowBits = std::numeric_limits<T>::digits - 24;
     const T one = 1;
     Bits bits;
@@ -130,7 +130,7 @@ LibTorchSqrt<T> choose() {
   }
   if (find_vml_sqrt<T>() != nullptr && find_set_mkl_threads() != nullptr &&
       equals_aten<T>(&compute_with_vml<T>, 1)) {
-    // Small, so that the loads which the first half of a chunk's update has
+    // Small, so that loads which the first half of the update of a chunk has
     // prefetched arrive while the roots of that chunk are computed.
     return {&compute_with_vml<T>, 256};
   }
@@ -152,8 +152,8 @@ namespace detail {
 
 template <typename T>
 LibTorchSqrt<T> aten_sqrt() {
-  // A call costs half a microsecond: much per element, but the arrays of a
-  // chunk must stay in the second-level cache.
+  // A call takes half a microsecond, which is much per element, but the arrays
+  // of a chunk must stay in the second-level cache.
   return {&compute_with_aten<T>, 4096};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The 16-bit types that kernels read and write beside float32. Plain C++: CUDA
-// sources and the per-ISA sources include it.
+// `LowPrecision` names the 16-bit types that kernels read and write in addition
+// to float32. Plain C++: CUDA sources and the per-ISA sources include it.
 
 namespace tessera {
 

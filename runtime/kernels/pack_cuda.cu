@@ -17,7 +17,7 @@ constexpr int kWidth = 4;
 // Blocks per run: enough to fill any device with the longest run alone.
 constexpr int64_t kMostBlocks = 1024;
 
-/// Runs as a kernel argument: at most 4 KiB, the limit of all devices.
+/// Runs as a kernel argument, at most 4 KiB, the limit on all devices.
 struct PackTable {
   static constexpr size_t kCapacity = 3840 / sizeof(PackShard);
   PackShard shards[kCapacity];
@@ -65,7 +65,7 @@ __device__ bool starts_a_pack(const T* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % sizeof(Pack<T>) == 0;
 }
 
-/// Grid-stride over packs, then over the elements that are left.
+/// Grid-stride loop over packs, then over the remaining elements.
 template <typename To, typename From>
 __device__ void pack_run(const PackShard& shard, double factor) {
   using Wide = decltype(widen(From{}));
@@ -100,7 +100,7 @@ __device__ void pack_run(const PackShard& shard, double factor) {
   }
 }
 
-/// blockIdx.y is the run, blockIdx.x a part of it.
+/// blockIdx.y is the run; blockIdx.x is a part of it.
 template <typename To>
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const __grid_constant__ PackTable table, double factor) {

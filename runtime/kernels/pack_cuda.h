@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Packing on CUDA, below LibTorch: raw device pointers and a stream.
+// `launch_pack()` launches the packing kernel on CUDA, with raw device pointers
+// and a stream instead of LibTorch's types.
 
 #include "tessera/runtime/kernels/pack_shard.h"
 
@@ -10,9 +11,9 @@
 
 namespace tessera {
 
-/// Packs `count` runs on `stream`, 120 per launch; does not synchronise.
-/// Returns what the launches returned.
-/// @param shards host memory, which is free again on return.
+/// Packs `count` runs on `stream`, 120 per launch; does not synchronize.
+/// @param shards host memory, which may be reused on return.
+/// @return the error of the launches.
 cudaError_t launch_pack(
     const PackShard* shards,
     size_t count,

@@ -29,7 +29,7 @@ std::optional<ElementType> element_type(at::ScalarType dtype) {
   }
 }
 
-/// The run as the kernel takes it, when source and target are dense blocks of
+/// The run as a kernel argument, if source and target are dense blocks of
 /// memory with their elements in the same order.
 std::optional<PackShard> as_shard(const PackRun& run) {
   const auto type = element_type(
@@ -58,7 +58,7 @@ void pack_alone(const PackRun& run, double factor) {
   } else if (factor == 1) {
     run.target.copy_(run.source);
   } else {
-    // Rounded once.
+    // Rounds only once.
     const auto wide = at::promote_types(run.source.scalar_type(), at::kFloat);
     run.target.copy_(run.source.to(wide).mul(factor));
   }

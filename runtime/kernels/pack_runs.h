@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Many small copies into a flat buffer at once: converted, scaled, padded.
+// `pack_runs_()` copies many small tensors into a flat buffer at once, with
+// conversion, scaling and padding.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,19 +10,20 @@
 namespace tessera {
 
 struct PackRun {
-  /// Where to; of any shape and strides.
+  /// Destination, of any shape and strides.
   at::Tensor target;
-  /// What, of the target's shape; undefined for zeros.
+  /// Source, of the same shape; undefined for zeros.
   at::Tensor source;
 };
 
-/// For every run target = source * factor, rounded to the target's type. The
-/// targets are on one device, of one floating-point type, and do not overlap.
+/// For every run, target = source * factor, rounded to the target's dtype. The
+/// targets are on one device, have one floating-point dtype and do not overlap.
+/// @throws tessera::Error when runs differ in device or dtype, or shapes
+///   differ.
 ///
-/// On CUDA all runs whose source lies in memory as its target does, and all
-/// zeros, are one launch per hundred or so; the others are an operator each.
-/// Runs on the current stream; does not synchronise.
-/// @throws tessera::Error when runs differ in device or type, or shapes differ.
+/// On CUDA, all runs whose source has the memory layout of its target, and all
+/// zeros, are packed with one launch per hundred or so; each other run is one
+/// operator. Runs on the current stream; does not synchronize.
 void pack_runs_(std::span<const PackRun> runs, double factor = 1);
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a packing kernel works on. Plain C++: CUDA sources include it.
+// `PackShard` is the argument of a packing kernel. Plain C++: CUDA sources
+// include it.
 
 #include <cstdint>
 
@@ -9,7 +10,7 @@ namespace tessera {
 enum class ElementType : int32_t { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
 /// target[i] = source[i] * factor for i in [0, numel), rounded to the target's
-/// type; zeros where source is null.
+/// type; zeros if source is null.
 struct PackShard {
   const void* source;
   void* target;

@@ -13,8 +13,8 @@
 #include <cmath>
 #include <vector>
 
-// Not with ThreadSanitizer: a clone is picked while the program is being
-// linked, by code that calls the sanitizer before it is ready.
+// Not with ThreadSanitizer: clones are selected during dynamic linking by code
+// that calls the sanitizer before it is initialized.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__)
 #define TESSERA_CLONES \
@@ -27,10 +27,10 @@ namespace tessera {
 
 namespace {
 
-// Elements that are added up one after the other by one thread.
+// Elements that one thread adds up in sequence.
 constexpr int64_t kChunk = 1 << 15;
 static_assert(kUpdateChunk % kChunk == 0);
-// Partial sums side by side, so that the compiler can use vector registers
+// Independent partial sums, so that the compiler can use vector registers
 // without changing the order of a sum.
 constexpr int64_t kLanes = 16;
 
@@ -73,7 +73,7 @@ double chunk_maximum(const Scalar* values, int64_t count) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double value = std::abs(static_cast<double>(values[i]));
-    // Written so that a NaN stays.
+    // Written so that a NaN is kept.
     largest = largest >= value || std::isnan(largest) ? largest : value;
   }
   return largest;
@@ -95,7 +95,7 @@ double combined(double total, double more, double p) {
   return total >= more || std::isnan(total) ? total : more;
 }
 
-/// 16-bit values, widened in parts that stay in the first-level cache.
+/// Sums 16-bit values, widened in pieces that stay in the first-level cache.
 double chunk_sum(
     const uint16_t* bits,
     LowPrecision format,
@@ -185,7 +185,7 @@ PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
   if (on_device.empty()) {
     return;
   }
-  // LibTorch takes no sum that is less precise than its elements.
+  // LibTorch does not accept a sum less precise than its elements.
   const bool any_double =
       std::any_of(on_device.begin(), on_device.end(), [](const auto& run) {
         return run.scalar_type() == at::kDouble;

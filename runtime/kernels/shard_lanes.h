@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arrays of a shard as vectors of one type, whatever they are kept in. Only
-// the per-ISA sources include this, see vec_loop.h.
+// `ShardLanes` loads and stores the arrays of a shard as vectors of one type,
+// whatever their storage formats. Only the per-ISA sources include this, see
+// vec_loop.h.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 #include "tessera/runtime/kernels/vec_loop.h"
 
 namespace tessera::detail {
 
-/// Loads widen, stores round. The formats are constants of the type.
+/// Loads widen, stores round. The formats are template parameters.
 ///
-/// A loop keeps this, and the constants of its rule, in variables of its own
-/// function: what lies behind a reference would have to be read again after
-/// every store, for all that the compiler knows.
+/// A loop keeps this object, and the constants of its rule, in local variables
+/// of its own function. Through a reference, the compiler would have to read
+/// them again after every store.
 template <
     typename Vec,
     typename Shard,
@@ -31,7 +32,7 @@ class ShardLanes {
   Vec master(int64_t i, Count... count) const {
     return Vec::load(shard_.master + i, count...);
   }
-  /// Times grad_scale. Looks whether it is finite before that.
+  /// Multiplied by grad_scale. Checks before that whether it is finite.
   template <typename... Count>
   Vec grad(int64_t i, Count... count) {
     Vec grad = load_as<kGrad, Vec>(shard_.grad, i, count...);
@@ -55,7 +56,7 @@ class ShardLanes {
   void store_moment_sq(Vec values, int64_t i, Count... count) const {
     store_as<kMoment>(values, shard_.moment_sq, moment_sq_key_, i, count...);
   }
-  /// The master, and its rounded copy.
+  /// Stores the master and its rounded copy.
   template <typename... Count>
   void store_master(Vec values, int64_t i, Count... count) const {
     values.store(shard_.master + i, count...);
@@ -115,19 +116,19 @@ class ShardLanes {
     }
   }
 
-  // A copy: through a reference, every store would force the compiler to read
-  // the pointers again.
+  // A copy: through a reference, the compiler would have to read the pointers
+  // again after every store.
   const Shard shard_;
   const Vec grad_scale_;
   const uint32_t moment_key_;
   const uint32_t moment_sq_key_;
-  // Zero, or not a number as soon as a gradient was not finite.
+  // Zero, or NaN once a gradient was not finite.
   Vec not_finite_ = Vec::broadcast(0);
 };
 
 /// Calls body with the lanes of a shard.
-/// @tparam kReadsGrad, kWritesMaster what body does; what it does not do needs
-///   no code for every format.
+/// @tparam kReadsGrad, kWritesMaster what body does; without these no code is
+///   generated for each format.
 template <
     typename Vec,
     bool kReadsGrad = true,

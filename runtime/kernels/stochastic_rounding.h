@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rounding to bfloat16 by chance: up with the probability that makes the mean
-// right. Plain C++: CUDA sources and the per-ISA sources include it.
+// `StochasticRounding` rounds to bfloat16 stochastically: up with the
+// probability that makes the result unbiased. Plain C++: CUDA sources and the
+// per-ISA sources include it.
 //
-// [Note: the noise of stochastic rounding]
-// The noise of an element is a function of the seed, of what is rounded and of
-// the element's number alone, so that the result depends neither on threads nor
-// on the instruction set nor on where a shard begins. It is 16 bits of a 32-bit
-// mixing function (two multiplications; constants found by C. Wellons' search
-// for low bias); rounding adds them to the 16 bits that are cut off. Elements
-// 2^32 apart share their noise.
+// [Note: the noise of stochastic rounding] The noise of an element is a
+// function of the seed, the array that is rounded and the number of the
+// element, so the result depends neither on threads nor on the instruction set
+// nor on where a shard begins. It consists of 16 bits of a 32-bit mixing
+// function (two multiplications; constants from C. Wellons' search for low
+// bias); rounding adds them to the 16 bits that are cut off. Elements 2^32
+// apart have the same noise.
 
 #include <cstdint>
 
 namespace tessera {
 
-/// How an update rounds to bfloat16: its moments, where they are bfloat16, and
-/// its low_precision output.
+/// Rounding of bfloat16 moments and of the low_precision output in an update.
 struct StochasticRounding {
   /// False: to nearest, ties to even.
   bool enabled = false;
-  /// Another one for every step and every array.
+  /// Must differ for every step and every array.
   uint64_t seed = 0;
-  /// The number of the run's first element.
+  /// Number of the run's first element.
   uint64_t first_element = 0;
 };
 
-/// The arrays that an update rounds; each has noise of its own.
+/// The arrays that an update rounds; each has its own noise.
 enum class RoundedArray : uint32_t { kLowPrecision, kMoment, kMomentSq };
 
-/// The seed as kernels take it.
+/// The seed in the form that kernels use.
 struct RoundingKey {
   bool enabled = false;
   uint32_t key0 = 0;
@@ -40,8 +40,7 @@ struct RoundingKey {
   explicit RoundingKey(const StochasticRounding& rounding)
       : enabled(rounding.enabled),
         first(static_cast<uint32_t>(rounding.first_element)) {
-    // Neighbouring seeds must differ in many bits (the finalizer of
-    // SplitMix64).
+    // Spreads neighboring seeds over many bits (the finalizer of SplitMix64).
     uint64_t mixed = rounding.seed + 0x9e3779b97f4a7c15u;
     mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
     mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
@@ -51,10 +50,11 @@ struct RoundingKey {
   }
 };
 
-// Internal linkage, so that no instruction set is shared by the linker.
+// Internal linkage, so that the linker does not share code between instruction
+// sets.
 namespace {
 
-/// 16 random bits for element `index` of the array whose second key is `key1`.
+/// 16 random bits for element `index` of the array with the second key `key1`.
 inline uint32_t stochastic_noise(uint32_t key0, uint32_t key1, uint32_t index) {
   uint32_t x = index ^ key0;
   x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -62,7 +62,7 @@ inline uint32_t stochastic_noise(uint32_t key0, uint32_t key1, uint32_t index) {
   return x >> 16;
 }
 
-/// The second key of one of the arrays.
+/// The second key of an array.
 inline uint32_t second_key(const RoundingKey& key, RoundedArray array) {
   return key.key1 + static_cast<uint32_t>(array) * 0x9e3779b9u;
 }

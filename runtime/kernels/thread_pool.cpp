@@ -33,8 +33,8 @@ struct PoolJob::State {
       --left;
       return;
     }
-    // The last one: nobody else runs the task any more, and its captures shall
-    // be gone when a waiter goes on.
+    // The last task: no other thread runs the job any more, and its captures
+    // must be destroyed before a waiter continues.
     lock.unlock();
     task = nullptr;
     lock.lock();
@@ -142,14 +142,14 @@ void ThreadPool::run(int64_t tasks, const Task& task) {
 
 namespace {
 
-/// The process's pool and the process it was made in.
+/// The pool of the process, and the process in which it was created.
 struct ProcessPool {
   std::mutex mutex;
   std::unique_ptr<ThreadPool> pool;
   pid_t owner = 0;
 
-  /// After a fork: the parent's threads do not exist here, and its locks may be
-  /// held for ever, so that its memory is left alone.
+  /// After a fork, the parent's threads do not exist here and its locks may be
+  /// held forever, so its memory is not touched.
   void forget_if_forked() {
     if (pool && owner != ::getpid()) {
       (void)pool.release();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Threads that stay, each on a core of its own, for work of the host that runs
-// beside everything else.
+// `ThreadPool` runs host work on long-lived threads, each bound to a core of
+// its own, in the background of everything else.
 
 #include "tessera/runtime/kernels/cpu_placement.h"
 
@@ -18,14 +18,14 @@ namespace tessera {
 
 class ThreadPool;
 
-/// Work that a pool was given. Dropping it does not stop the work.
+/// A job submitted to a pool. Destroying the handle does not stop the job.
 class PoolJob {
  public:
-  /// Work that is done.
+  /// A job that is done.
   PoolJob() = default;
 
   bool done() const;
-  /// Blocks until all tasks have run; throws the first exception of one.
+  /// Blocks until all tasks have run; throws the first exception of a task.
   void wait() const;
 
  private:
@@ -34,21 +34,21 @@ class PoolJob {
   std::shared_ptr<State> state_;
 };
 
-/// A job is a number of tasks, which the threads take one after the other, in
-/// the order of jobs. Thread-safe. With two jobs in the queue no thread waits
-/// for the end of the first.
+/// A job consists of tasks, which the threads take one by one, in the order of
+/// jobs. Thread-safe. With two jobs in the queue, no thread is idle while the
+/// first one ends.
 ///
-/// [Note: pools and fork] A child process has the memory of the pool and none
-/// of its threads: what was queued there never runs. update_pool() makes a new
-/// one in the child; a ThreadPool of one's own must not be used across fork().
+/// [Note: pools and fork] A child process has the memory of the pool but none
+/// of its threads: jobs queued there never run. update_pool() makes a new pool
+/// in the child; other ThreadPools must not be used across fork().
 class ThreadPool {
  public:
   using Task = std::function<void(int64_t task)>;
 
-  /// Starts the threads. One that the system does not let bind itself runs
-  /// wherever the system likes; the log says so once.
+  /// Starts the threads. If the system refuses to bind a thread, it runs
+  /// unbound and a warning is logged once.
   explicit ThreadPool(const CpuPlacement& placement);
-  /// Runs what is queued, then ends the threads.
+  /// Runs the queued jobs, then ends the threads.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -57,14 +57,14 @@ class ThreadPool {
     return static_cast<int>(workers_.size());
   }
 
-  /// Queues task(0) ... task(tasks - 1); returns at once. The task's captures
-  /// live until the last one has run, and end on a thread of the pool.
+  /// Queues task(0) ... task(tasks - 1); returns at once. The captures of
+  /// `task` live until the last one has run and are destroyed on a thread of
+  /// the pool.
   PoolJob submit(int64_t tasks, Task task);
 
-  /// Runs the tasks before everything that is queued, and blocks. On the
-  /// calling thread where that is one of the pool's, or where the pool has no
-  /// more than one.
-  /// @throws what a task throws, the first one.
+  /// Runs the tasks ahead of queued jobs and blocks. They run on the calling
+  /// thread if it belongs to the pool or the pool has at most one thread.
+  /// @throws the first exception of a task.
   void run(int64_t tasks, const Task& task);
 
  private:
@@ -75,17 +75,17 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job> queue_; ///< jobs with tasks that nobody has taken
+  std::deque<Job> queue_; ///< jobs with tasks that have not been taken
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };
 
-/// The pool of this process for updates on the CPU. Made when first asked for,
-/// as configure_update_pool() or else place_update_threads({}) says.
+/// The pool of this process for updates on the CPU. Created on first use,
+/// according to configure_update_pool() or else place_update_threads({}).
 ThreadPool& update_pool();
 
-/// Replaces the pool, after it has run what is queued. Not while another thread
-/// uses it.
+/// Replaces the pool after it has run its queued jobs. No other thread may use
+/// it meanwhile.
 void configure_update_pool(const CpuPlacement& placement);
 
 } // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What optimizer kernels ask of their arguments. Internal.
+// `UpdateChecks` checks the arguments of optimizer kernels. Internal.
 
 #include "tessera/runtime/kernels/update_runs.h"
 
@@ -8,7 +8,7 @@
 
 namespace tessera::detail {
 
-/// Checks one operator's arguments; `op` heads its errors.
+/// Checks the arguments of one operator; errors begin with `op`.
 class UpdateChecks {
  public:
   explicit UpdateChecks(const char* op) : op_(op) {}
@@ -17,9 +17,9 @@ class UpdateChecks {
   void not_negative(const char* name, double value) const;
   void counts_from_one(int64_t step) const;
 
-  /// A flat float32 or float64 tensor on a device that has kernels.
+  /// Checks for a flat float32 or float64 tensor on a device that has kernels.
   void master(const at::Tensor& master) const;
-  /// Everything about `tensor` but its dtype.
+  /// Checks everything about `tensor` except its dtype.
   void like_master(
       const char* name,
       const at::Tensor& tensor,
@@ -58,16 +58,16 @@ void check_adam(
     const UpdateTensors& tensors,
     const AdamWStep& step);
 
-/// Checks the tensors of a run, and that it can be rounded as asked.
-/// @param moments how many of them it has.
+/// Checks the tensors of a run, and that they can be rounded as requested.
+/// @param moments number of moments of the run.
 void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
     int moments,
     const StochasticRounding& rounding);
 
-/// The shard of a checked run: its arrays as kernels take them.
-/// @param moments how many it has.
+/// Makes the shard of a checked run: its arrays as kernels take them.
+/// @param moments number of moments of the run.
 template <typename Shard, typename Step>
 Shard make_shard(
     const UpdateChecks& check,

@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-// LAMB's sums are of this many elements, whatever the threads.
+// LAMB sums blocks of this many elements, for any number of threads.
 constexpr int64_t kBlockNumel = 1024;
 static_assert(kUpdateChunk % kBlockNumel == 0);
 

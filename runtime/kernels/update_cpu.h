@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// SGD, Lion and LAMB on CPU: which kernel runs. Internal; tests use it to force
-// an instruction set.
+// `update_of()` and the LAMB functions select the CPU kernels of SGD, Lion and
+// LAMB. Internal; tests use them to force an instruction set.
 
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"
@@ -13,20 +13,20 @@ namespace tessera {
 template <typename T>
 struct UpdateKernels; // update_kernel.h
 
-/// The update of a shard, as adamw_update().
+/// Returns the update of a shard, as adamw_update().
 CpuUpdate update_of(Isa isa, const SgdShard<float>& shard);
 CpuUpdate update_of(Isa isa, const SgdShard<double>& shard);
 CpuUpdate update_of(Isa isa, const LionShard<float>& shard);
 CpuUpdate update_of(Isa isa, const LionShard<double>& shard);
 
-/// The halves of LAMB, see lamb.h; both block. Instruction sets sum in
-/// different orders.
+/// The halves of LAMB, see lamb.h; both block. The order of summation depends
+/// on the instruction set.
 LambSums lamb_moments_cpu(Isa isa, const LambShard<float>& shard);
 LambSums lamb_moments_cpu(Isa isa, const LambShard<double>& shard);
 void lamb_weights_cpu(Isa isa, const LambShard<float>& shard);
 void lamb_weights_cpu(Isa isa, const LambShard<double>& shard);
 
-/// 16-bit values as float32, exactly. @param format not kNone.
+/// Converts 16-bit values to float32, exactly. @param format not kNone.
 void widen_cpu(
     Isa isa,
     const uint16_t* bits,
@@ -34,7 +34,7 @@ void widen_cpu(
     int64_t count,
     float* values);
 
-// The kernels. Those of an instruction set exist on x86-64 only.
+// The kernels. The AVX2 and AVX-512 ones exist on x86-64 only.
 UpdateKernels<float> update_kernels_portable_float();
 UpdateKernels<double> update_kernels_portable_double();
 UpdateKernels<float> update_kernels_avx2();

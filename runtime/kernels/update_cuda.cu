@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Runs as a kernel argument: at most 4 KiB, the limit of all devices.
+/// Runs as a kernel argument, at most 4 KiB, the limit on all devices.
 template <typename Shard>
 struct Table {
   static constexpr size_t kCapacity = 3840 / sizeof(Shard);
@@ -26,7 +26,7 @@ __device__ __host__ bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-/// Whether all arrays of a run begin where packs may.
+/// Whether all arrays of a run are aligned for packs.
 template <typename T, typename Scalars>
 __device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
   constexpr size_t kNarrow = sizeof(uint16_t) * kPackWidth<T>;
@@ -40,7 +40,7 @@ __device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
          is_aligned(s.low_precision, kNarrow);
 }
 
-/// Grid-stride over packs, then over the elements that are left; calls
+/// Grid-stride loop over packs, then over the remaining elements; calls
 /// body.operator()<width>(i).
 template <typename Shard, typename Body>
 __device__ void for_each_pack(const Shard& shard, Body body) {
@@ -60,7 +60,7 @@ __device__ void for_each_pack(const Shard& shard, Body body) {
   }
 }
 
-/// blockIdx.y is the run, blockIdx.x a part of it.
+/// blockIdx.y is the run; blockIdx.x is a part of it.
 template <typename Shard>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ Table<Shard> table) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
   for_each_pack(shard, [&]<int kWidth>(int64_t i) {
     lamb_moments_pack<kWidth>(shard, i, own);
   });
-  // A tree over the block, in the same order every time.
+  // Tree reduction over the block, always in the same order.
   __shared__ double shared[2][kThreads];
   shared[0][threadIdx.x] = own.weights;
   shared[1][threadIdx.x] = own.direction;
@@ -96,12 +96,12 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
   }
 }
 
-/// Calls launch(table, first, count) for one table full of runs at a time.
+/// Calls launch(table, first, count) once per table full of runs.
 template <typename Shard, typename Launch>
 cudaError_t for_each_table(const Shard* shards, size_t count, Launch launch) {
   for (size_t first = 0; first < count; first += Table<Shard>::kCapacity) {
     const size_t part = std::min(Table<Shard>::kCapacity, count - first);
-    // Shards have no default constructor; unused entries stay as they are.
+    // Shards have no default constructor; unused entries stay uninitialized.
     alignas(Table<Shard>) unsigned char memory[sizeof(Table<Shard>)];
     auto& table = reinterpret_cast<Table<Shard>&>(memory);
     std::copy_n(shards + first, part, table.shards);
@@ -114,7 +114,7 @@ cudaError_t for_each_table(const Shard* shards, size_t count, Launch launch) {
   return cudaSuccess;
 }
 
-/// As many blocks as are resident at 2048 threads a multiprocessor.
+/// The number of blocks that are resident with 2048 threads per multiprocessor.
 cudaError_t resident_blocks(int64_t& blocks) {
   int device = 0;
   int processors = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Optimizer updates on CUDA, below LibTorch: raw device pointers and a stream.
+// `launch_update()` and `launch_lamb_moments()` launch optimizer updates on
+// CUDA, with raw device pointers and a stream instead of LibTorch's types.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -12,17 +13,18 @@
 
 namespace tessera {
 
-/// Updates `count` runs on `stream`, some thirty to forty per launch; does not
-/// synchronise. Rounds like the CPU kernels with SqrtRounding::kCorrect: the
-/// same bits. Returns what the launches returned.
-/// @param shards host memory, which is free again on return.
+/// Updates `count` runs on `stream`, thirty to forty per launch; does not
+/// synchronize. Gives the same bits as the CPU kernels with
+/// SqrtRounding::kCorrect.
+/// @param shards host memory, which may be reused on return.
+/// @return the error of the launches.
 template <typename Shard>
 cudaError_t launch_update(
     const Shard* shards,
     size_t count,
     cudaStream_t stream);
 
-/// The first half of LAMB, which sums in another order than the CPU.
+/// The first half of LAMB, with another order of summation than on the CPU.
 /// @param sums [count, kLambCudaBlocks, 2] on the device, zeros.
 template <typename T>
 cudaError_t launch_lamb_moments(

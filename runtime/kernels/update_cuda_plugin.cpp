@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA plugin that offers its kernels to the registry.
+// The part of the CUDA plugin that registers its kernels.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cuda_registry.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The arithmetic of SGD and Lion, once, over the vectors of an instruction set.
-// Only the per-ISA sources include this, see vec_loop.h. SGD has the operations
-// and roundings of torch::optim::SGD, as [Note: the bits of AdamW] describes
-// them: one fma for every add_(x, alpha).
+// `UpdateKernels` is the arithmetic of SGD and Lion, written once for the
+// vectors of any instruction set. Only the per-ISA sources include this, see
+// vec_loop.h. SGD has the operations and rounding of torch::optim::SGD, as
+// described in [Note: the bits of AdamW]: one fma for every add_(x, alpha).
 
 #include "tessera/runtime/kernels/lamb_kernel.h"
 #include "tessera/runtime/kernels/shard_lanes.h"
@@ -14,14 +14,14 @@
 namespace tessera {
 
 /// The updates for one instruction set, on elements [begin, end) of the shard.
-/// What is returned: whether their gradients were all finite.
+/// They return whether the gradients of these were all finite.
 template <typename T>
 struct UpdateKernels {
   bool (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
   bool (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
   LambSums (*lamb_moments)(const LambShard<T>&, int64_t begin, int64_t end);
   void (*lamb_weights)(const LambShard<T>&, int64_t begin, int64_t end);
-  /// 16-bit values as T, exactly. @param format not kNone.
+  /// Converts 16-bit values to T, exactly. @param format not kNone.
   void (*widen)(
       const uint16_t* bits,
       LowPrecision format,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Arithmetic of the optimizer kernels on CUDA, rounding for rounding that of
-// the CPU kernels: nvcc may fuse a product and a sum written with operators; it
-// may not touch these.
+// Arithmetic of the optimizer kernels on CUDA, with the same rounding as the
+// CPU kernels: nvcc may fuse a product and a sum written with operators, but
+// not these intrinsics.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 
@@ -46,7 +46,7 @@ __device__ double root(double a) {
   return __dsqrt_rn(a);
 }
 
-/// 1, -1, or the zero itself; not a number where `a` is not one.
+/// 1, -1, or the zero itself; NaN if `a` is NaN.
 template <typename T>
 __device__ T sign(T a) {
   return a > 0 ? T{1} : a < 0 ? T{-1} : a;
@@ -64,7 +64,7 @@ __device__ inline uint16_t rounded(float value, LowPrecision format) {
              : __half_as_ushort(__float2half_rn(value));
 }
 
-/// kWidth neighbouring elements, moved by one instruction.
+/// kWidth neighboring elements, moved by one instruction.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Pack {
   T values[kWidth];
@@ -80,7 +80,7 @@ __device__ void store_pack(T* array, int64_t i, const Pack<T, kWidth>& pack) {
   *reinterpret_cast<Pack<T, kWidth>*>(array + i) = pack;
 }
 
-/// Values as T, whatever they are kept in.
+/// Values as T, whatever their storage format.
 template <typename T, int kWidth>
 __device__ Pack<T, kWidth> load_as(
     const void* array,
@@ -107,7 +107,7 @@ __device__ inline uint32_t noise(uint32_t key0, uint32_t key1, uint32_t index) {
   return x >> 16;
 }
 
-/// Stores the values in the format; kNone: as T.
+/// Stores the values in the format; kNone means T.
 template <typename T, int kWidth>
 __device__ void store_as(
     void* array,
@@ -179,7 +179,7 @@ struct ShardPacks {
         i,
         values);
   }
-  /// The master, and its rounded copy.
+  /// Stores the master and its rounded copy.
   __device__ void store_master(const Values& values) const {
     store_pack(s.master, i, values);
     if (s.low_precision_format != LowPrecision::kNone) {

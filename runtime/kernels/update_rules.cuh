@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What each optimizer does with kWidth neighbouring elements on CUDA: the
-// arithmetic of adamw_kernel.h, update_kernel.h and lamb_kernel.h.
+// The update rules of the optimizers for kWidth neighboring elements on CUDA,
+// with the arithmetic of adamw_kernel.h, update_kernel.h and lamb_kernel.h.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -136,7 +136,7 @@ __device__ void lamb_moments_pack(
   }
   packs.store_moment(exp_avg);
   packs.store_moment_sq(exp_avg_sq);
-  // As they are kept, because the second half reads those.
+  // Uses the stored moments, because the second half reads those.
   exp_avg = packs.moment();
   exp_avg_sq = packs.moment_sq();
 #pragma unroll

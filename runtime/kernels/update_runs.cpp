@@ -21,7 +21,7 @@ namespace {
 
 using detail::UpdateChecks;
 
-/// How many moments a run has.
+/// Number of moments of a run.
 int moments_of(const SgdStep& step) {
   return step.momentum == 0 ? 0 : 1;
 }
@@ -93,7 +93,7 @@ std::vector<Shard> shards_of(
   return shards;
 }
 
-/// Updates on CUDA; on CPU, hands the updates to `use`.
+/// Updates on CUDA; on CPU, passes the updates to `use`.
 template <typename T, typename Run, typename Use>
 void dispatch(
     const UpdateChecks& check,
@@ -129,7 +129,7 @@ void dispatch(const char* op, std::span<const Run> runs, const Use& use) {
   }
 }
 
-/// Copies [begin, end) of one tensor into another, where there is one.
+/// Copies [begin, end) of one tensor to another, if it is defined.
 void copy_range(
     const at::Tensor& into,
     const at::Tensor& from,
@@ -162,8 +162,8 @@ void check_before(const UpdateTensors& tensors, const UpdateTensors& before) {
   check(tensors.moment_sq, before.moment_sq);
 }
 
-/// The update with the copy from `before` in front, a piece at a time, so that
-/// the piece is in the cache when it is updated.
+/// The update preceded by the copy from `before`, piece by piece, so that each
+/// piece is in the cache when it is updated.
 CpuUpdate from_copy(
     CpuUpdate update,
     const UpdateTensors& tensors,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Optimizer updates of many runs of flat shards at once: on CUDA one launch for
-// some forty runs, on CPU one job for the threads of update_pool().
+// `adamw_runs_()`, `sgd_runs_()` and `lion_runs_()` update many runs of flat
+// shards at once: on CUDA with one launch for some forty runs, on CPU as one
+// job for the threads of update_pool().
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"
@@ -13,12 +14,12 @@
 
 namespace tessera {
 
-/// The tensors of one run, flat, contiguous, of one length and on one device.
+/// The tensors of one run: flat, contiguous, of equal length and on one device.
 struct UpdateTensors {
   at::Tensor master; ///< float32 or float64; updated
   at::Tensor grad; ///< master's dtype, or bfloat16 or float16
-  /// Master's dtype or bfloat16; updated. exp_avg of AdamW. An update works
-  /// with the exact new moments and rounds what it keeps of them.
+  /// Master's dtype or bfloat16; updated. exp_avg of AdamW. An update uses the
+  /// exact new moments and rounds what it stores.
   at::Tensor moment;
   at::Tensor moment_sq; ///< as moment; exp_avg_sq, AdamW only
   /// bfloat16 or float16, or undefined: receives the new master, rounded to
@@ -31,7 +32,7 @@ struct AdamWRun {
   AdamWStep step;
 };
 
-/// grad may be undefined nowhere; moment is undefined without momentum.
+/// `grad` is always defined; `moment` is undefined without momentum.
 struct SgdRun {
   UpdateTensors tensors;
   SgdStep step;
@@ -43,18 +44,20 @@ struct LionRun {
 };
 
 /// As adamw_() for every run.
-/// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
-///   hyperparameters outside their range, and for CUDA tensors when the CUDA
-///   backend is not loaded. All runs of a call are of one dtype and device.
+/// @param before CPU only. If empty, updates are in place. Otherwise, for every
+///   run, the master and moments from which the update starts, of the same
+///   dtypes and sizes as the run's own; they do not change, and the previous
+///   values of the run's own are overwritten. An undefined tensor starts from
+///   the run's own values.
 /// @return on CPU, whether every gradient was finite, before grad_scale; the
-///   update has taken place either way. On CUDA, true.
+///   update has taken place in either case. On CUDA, true.
+/// @throws tessera::Error on a mismatch of shape, dtype, device or layout, on
+///   hyperparameters out of range, and for CUDA tensors when the CUDA backend
+///   is not loaded. All runs of a call must have one dtype and device.
+///
 /// On CPU it blocks; on CUDA it runs on the current stream and does not
-/// synchronise. Elements are computed alone: the result depends neither on
-/// threads nor on where a run begins.
-/// @param before CPU only; empty: updates are in place. Else for every run the
-///   master and moments that it begins from, of the same types and sizes; these
-///   stay as they are, and what the run's own held is lost. Undefined ones
-///   begin in place.
+/// synchronize. Each element is computed independently: the result depends
+/// neither on threads nor on where a run begins.
 bool adamw_runs_(
     std::span<const AdamWRun> runs,
     std::span<const UpdateTensors> before = {});

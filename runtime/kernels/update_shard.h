@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps of optimizers with at most one moment. Plain C++, see flat_shard.h.
+// `SgdStep` and `LionStep` hold the hyperparameters of one step of the
+// optimizers with at most one moment. Plain C++, see flat_shard.h.
 
 #include "tessera/runtime/kernels/flat_shard.h"
 
@@ -30,8 +31,8 @@ struct LionStep {
   StochasticRounding rounding;
 };
 
-/// The scalars of one step, computed in double and narrowed to the master's
-/// type, each where LibTorch narrows it.
+/// Scalars of one step, computed in double and narrowed to the master's type
+/// where LibTorch narrows them.
 template <typename T>
 struct SgdScalars {
   T grad_scale;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Vectors of eight floats with AVX2, FMA and F16C. Only sources that are
-// compiled for it include this: everything has internal linkage, so that none
-// of it is shared with code that runs on any machine.
+// `Avx2Vec` is a vector of eight floats with AVX2, FMA and F16C. Only sources
+// compiled for these include it. Everything has internal linkage, so that no
+// code is shared with code that runs on any machine.
 
 #include <immintrin.h>
 
@@ -50,7 +50,7 @@ struct Avx2Vec {
     store_half(
         rounded(_mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), p, count...);
   }
-  /// Up where the 16 bits that are cut off and `noise` overflow.
+  /// Rounds up if the 16 bits that are cut off plus `noise` overflow.
   template <typename... Count>
   void store_bfloat16_with(Bits noise, uint16_t* p, Count... count) const {
     store_half(rounded(noise), p, count...);
@@ -89,7 +89,7 @@ struct Avx2Vec {
   friend Avx2Vec sqrt(Avx2Vec a) {
     return {_mm256_sqrt_ps(a.value)};
   }
-  /// 1, -1, or the zero itself; not a number where `a` is not one.
+  /// 1, -1, or the zero itself; NaN if `a` is NaN.
   friend Avx2Vec sign(Avx2Vec a) {
     __m256 signed_one = _mm256_or_ps(
         _mm256_and_ps(a.value, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(1.0f));

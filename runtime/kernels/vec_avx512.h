@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Vectors of sixteen floats with AVX-512. Only sources that are
-// compiled for it include this: everything has internal linkage, so that none
-// of it is shared with code that runs on any machine.
+// `Avx512Vec` is a vector of sixteen floats with AVX-512. Only sources compiled
+// for it include it. Everything has internal linkage, so that no code is shared
+// with code that runs on any machine.
 
 #include <immintrin.h>
 
@@ -42,7 +42,7 @@ struct Avx512Vec {
   void store(float* p, int64_t count) const {
     _mm512_mask_storeu_ps(p, first(count), value);
   }
-  // Not VCVTNEPS2BF16: it turns denormals into zero.
+  // Not VCVTNEPS2BF16, which flushes denormals to zero.
   template <typename... Count>
   void store_bfloat16(uint16_t* p, Count... count) const {
     __m512i bits = _mm512_castps_si512(value);
@@ -51,7 +51,7 @@ struct Avx512Vec {
     store_half(
         rounded(_mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), p, count...);
   }
-  /// Up where the 16 bits that are cut off and `noise` overflow.
+  /// Rounds up if the 16 bits that are cut off plus `noise` overflow.
   template <typename... Count>
   void store_bfloat16_with(Bits noise, uint16_t* p, Count... count) const {
     store_half(rounded(noise), p, count...);
@@ -91,7 +91,7 @@ struct Avx512Vec {
   friend Avx512Vec sqrt(Avx512Vec a) {
     return {_mm512_sqrt_ps(a.value)};
   }
-  /// 1, -1, or the zero itself; not a number where `a` is not one.
+  /// 1, -1, or the zero itself; NaN if `a` is NaN.
   friend Avx512Vec sign(Avx512Vec a) {
     __m512i bits = _mm512_castps_si512(a.value);
     __m512i sign_bit = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Loops over arrays in the vectors of an instruction set. Only the per-ISA
-// sources include this; each instantiates it with vectors of its own, so that
-// no function compiled for one instruction set is shared with code that runs on
-// any machine.
+// `for_each_vector()` and helpers loop over arrays with the vectors of an
+// instruction set. Only the per-ISA sources include this; each instantiates it
+// with its own vectors, so that no function compiled for one instruction set is
+// shared with code that runs on any machine.
 //
-// A `Vec` wraps a vector register of elements of type Vec::Scalar: broadcast,
-// load and store (`count` elements; kWidth when it is left out), arithmetic,
-// and loads and stores that convert from and round to bfloat16 and float16.
+// A `Vec` wraps a vector register of elements of type Vec::Scalar. It has
+// broadcast, load and store (of `count` elements, by default kWidth),
+// arithmetic, and loads and stores that convert from and round to bfloat16 and
+// float16.
 
 #include "tessera/runtime/kernels/low_precision.h"
 
@@ -15,8 +16,9 @@
 
 namespace tessera::detail {
 
-// Bytes that loads run ahead of the loop. The hardware's prefetchers stop at
-// page ends, and there are up to seven streams; a KiB gains a few percent.
+// Distance in bytes by which prefetches run ahead of the loop. The hardware
+// prefetchers stop at page boundaries, and there are up to seven streams; about
+// a KiB gains a few percent.
 inline constexpr int64_t kPrefetchBytes = 1280;
 
 template <typename Vec>
@@ -38,8 +40,8 @@ void for_each_vector(int64_t begin, int64_t end, Body body) {
   }
 }
 
-/// Calls body with the format as a constant.
-/// @tparam kVaries false: the constant is kNone.
+/// Calls body with the format as a template argument.
+/// @tparam kVaries false: the format is always kNone.
 template <bool kVaries = true, typename Body>
 auto with_format(LowPrecision format, Body body) {
   if constexpr (kVaries) {
@@ -53,7 +55,7 @@ auto with_format(LowPrecision format, Body body) {
   return body.template operator()<LowPrecision::kNone>();
 }
 
-/// Where element `i` of an array of Vec::Scalar, or of kFormat, is.
+/// Address of element `i` of an array of Vec::Scalar, or of kFormat.
 template <LowPrecision kFormat, typename Vec>
 const void* address_as(const void* array, int64_t i) {
   if constexpr (kFormat == LowPrecision::kNone) {
@@ -63,7 +65,7 @@ const void* address_as(const void* array, int64_t i) {
   }
 }
 
-/// Elements from `i` of an array of Vec::Scalar, or of kFormat.
+/// Loads elements from `i` on of an array of Vec::Scalar, or of kFormat.
 template <LowPrecision kFormat, typename Vec, typename... Count>
 Vec load_as(const void* array, int64_t i, Count... count) {
   if constexpr (kFormat == LowPrecision::kNone) {

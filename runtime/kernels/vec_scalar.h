@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A "vector" of one element in plain C++, for any processor and for float64.
-// std::fma is one rounding with or without the instruction.
+// `ScalarVec` is a "vector" of one element in plain C++, for any processor and
+// for float64. std::fma rounds once, with or without the instruction.
 
 #include "tessera/runtime/kernels/stochastic_rounding.h"
 
@@ -42,7 +42,7 @@ struct ScalarVec {
   void store_bfloat16(uint16_t* p, int64_t = 1) const {
     *p = c10::detail::round_to_nearest_even(static_cast<float>(value));
   }
-  /// Up where the 16 bits that are cut off and `noise` overflow.
+  /// Rounds up if the 16 bits that are cut off plus `noise` overflow.
   void store_bfloat16_with(Bits noise, uint16_t* p, int64_t = 1) const {
     const auto narrow = static_cast<float>(value);
     *p = std::isnan(narrow)
@@ -74,7 +74,7 @@ struct ScalarVec {
   friend ScalarVec sqrt(ScalarVec a) {
     return {std::sqrt(a.value)};
   }
-  /// 1, -1, or the zero itself; not a number where `a` is not one.
+  /// 1, -1, or the zero itself; NaN if `a` is NaN.
   friend ScalarVec sign(ScalarVec a) {
     return {a.value > 0 ? T{1} : a.value < 0 ? T{-1} : a.value};
   }

@@ -20,7 +20,7 @@ BlameSocket::BlameSocket()
   address.sun_family = AF_UNIX;
   auto* const plain = reinterpret_cast<sockaddr*>(&address);
   socklen_t bytes = sizeof(address);
-  // Bound to a family alone, it gets a free name from the kernel.
+  // If bound to a family only, it gets an unused name from the kernel.
   TESSERA_CHECK(
       fd_.is_open() && ::bind(fd_.get(), plain, sizeof(sa_family_t)) == 0 &&
           ::getsockname(fd_.get(), plain, &bytes) == 0,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where ranks say that another one is to blame.
+// `BlameSocket` receives the messages of ranks that failed because of another
+// rank.
 
 #include "tessera/runtime/core/unique_fd.h"
 
@@ -9,24 +10,24 @@
 
 namespace tessera {
 
-/// The launcher's end of blame_peer(). A socket in the abstract namespace: it
-/// reaches ranks through wrappers that close files or change folders, and
-/// leaves nothing behind. Whoever else writes to it can only change which of
-/// several failed ranks gives the job its exit code.
+/// The launcher's end of blame_peer(): a socket in the abstract namespace. It
+/// works through wrappers that close files or change folders, and leaves
+/// nothing behind. Other processes that write to it can only change which of
+/// several failed ranks determines the exit code of the job.
 class BlameSocket {
  public:
-  /// @throws Error when the socket cannot be made.
+  /// @throws Error when the socket cannot be created.
   BlameSocket();
 
-  /// Readable when a rank has said something.
+  /// Readable when a message has arrived.
   int fd() const {
     return fd_.get();
   }
-  /// What ranks find in kLauncherSocketVariable.
+  /// The value of kLauncherSocketVariable for the ranks.
   const std::string& name() const {
     return name_;
   }
-  /// The next rank that blames another one, if any. Does not block.
+  /// Number of the next rank that blames another one, if any. Does not block.
   std::optional<int> next();
 
  private:

@@ -36,7 +36,7 @@ Console::Console() {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     streams_[i].fd = fds[i];
     streams_[i].is_terminal = ::isatty(fds[i]) == 1;
-    // A pipe with room takes PIPE_BUF bytes; a file takes anything.
+    // A pipe with room accepts PIPE_BUF bytes; a file accepts anything.
     streams_[i].write_bytes =
         is_regular_file(fds[i]) ? kFileWriteBytes : PIPE_BUF;
   }

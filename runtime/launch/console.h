@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The launcher's own standard output and standard error.
+// `Console` writes to the launcher's standard output and standard error.
 
 #include <array>
 #include <cstddef>
@@ -12,33 +12,33 @@ namespace tessera {
 
 enum class ConsoleStream { kOut = 0, kErr = 1 };
 
-/// Queues what the ranks print and writes it without blocking, so that a
-/// reader that has stopped (a pager, a terminal on hold) does not keep the
-/// launcher from noticing signals and dead ranks. On a terminal it keeps one
+/// Queues the output of the ranks and writes it without blocking, so that a
+/// reader that has stopped (a pager, a paused terminal) does not keep the
+/// launcher from noticing signals and ended ranks. On a terminal it keeps one
 /// progress bar below the lines.
 class Console {
  public:
   Console();
 
-  /// Queues whole lines. `progress`, where given, becomes the progress bar;
-  /// empty text ends it.
+  /// Queues whole lines. If `progress` is given, it replaces the progress bar;
+  /// an empty text ends it.
   void write(
       ConsoleStream stream,
       std::string_view lines,
       std::optional<std::string_view> progress = std::nullopt);
 
-  /// Writes what the stream takes now. A stream whose reader is gone, or that
-  /// cannot be written, drops its text.
+  /// Writes as much as the stream accepts now. If the reader is gone or the
+  /// stream cannot be written, the text is dropped.
   void flush(ConsoleStream stream);
 
-  /// The descriptor to poll for writing, or -1 when nothing waits.
+  /// The file descriptor to poll for writing, or -1 if nothing is queued.
   int fd_to_flush(ConsoleStream stream) const;
-  /// True when so much waits that the ranks should wait too.
+  /// True when so much is queued that output of the ranks should not be read.
   bool is_backlogged() const;
-  /// True once a stream's reader has gone (EPIPE).
+  /// True once the reader of a stream is gone (EPIPE).
   bool is_reader_gone() const;
   bool is_terminal(ConsoleStream stream) const;
-  /// Characters in a line of the terminal; 80 when it does not say.
+  /// Width of the terminal in characters; 80 if unknown.
   int terminal_columns() const;
 
  private:
@@ -46,7 +46,8 @@ class Console {
     int fd = -1;
     bool is_terminal = false;
     bool reader_gone = false;
-    // The most that one write takes without blocking once poll reports room.
+    // Most bytes that one write accepts without blocking once poll reports
+    // room.
     std::size_t write_bytes = 0;
     std::string queue;
   };

@@ -11,7 +11,8 @@ namespace tessera {
 
 namespace {
 
-/// A standard stream that is closed would lend its number to a pipe of ours.
+/// Opens closed standard streams, since a pipe would otherwise get the number
+/// of one.
 void open_missing_standard_streams() {
   int fd = 0;
   do {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The TCP port at which the ranks of a job meet.
+// `PortReservation` reserves the TCP port for the rendezvous of the ranks.
 
 #include "tessera/runtime/core/unique_fd.h"
 
 namespace tessera {
 
-/// Keeps a TCP port for rank 0 to listen on. The port is bound here but not
-/// listened on, with SO_REUSEADDR: nobody else is given it as an ephemeral
-/// port while the ranks are still loading, and rank 0's store, which sets
-/// SO_REUSEADDR too, can bind it beside us.
+/// Reserves a TCP port for rank 0 to listen on. It binds the port with
+/// SO_REUSEADDR but does not listen on it: no other process gets it as an
+/// ephemeral port while the ranks are loading, and rank 0's store, which sets
+/// SO_REUSEADDR too, can bind it as well.
 class PortReservation {
  public:
-  /// @param port the port wanted, or 0 for any free one.
-  /// @throws Error when somebody listens on that port already.
+  /// @param port the port, or 0 for any free one.
+  /// @throws Error when another process is listening on the port.
   explicit PortReservation(int port);
 
   int port() const {

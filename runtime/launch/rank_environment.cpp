@@ -16,7 +16,8 @@ namespace tessera {
 
 namespace {
 
-/// The cores this process may run on, which taskset and containers limit.
+/// Number of cores that this process may use, which taskset and containers
+/// limit.
 int usable_cores() {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
@@ -38,8 +39,8 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
       {"GROUP_RANK", "0"},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", std::to_string(place.port)},
-      // Left over from an outer torchrun, this one would tell rank 0 that
-      // somebody else has opened the store.
+      // If inherited from an outer torchrun, this would tell rank 0 that the
+      // agent has opened the store.
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
       {"TESSERA_TERMINAL_COLUMNS", ""},
       {kLauncherSocketVariable, place.blame_socket},

@@ -21,12 +21,12 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLinger{1000};
-// See [Note: whose exit code]. Above the second for which a failing rank waits
-// for collectives under way.
+// See [Note: whose exit code]. Longer than the second for which a failing rank
+// waits for collectives in progress.
 constexpr milliseconds kCulpritPatience{3000};
 constexpr std::array kStreams{ConsoleStream::kOut, ConsoleStream::kErr};
-// Bounds one turn for a rank that prints without pause; more than a pipe
-// holds, so that all a dead rank has left is read in one turn.
+// Bounds the work per turn for a rank that prints continuously; more than a
+// pipe holds, so that one turn reads everything that a dead rank has left.
 constexpr int kReadsPerTurn = 32;
 
 UniqueFd& pipe_of(RankProcess& process, ConsoleStream stream) {
@@ -66,7 +66,7 @@ int RankJob::run() {
     flush();
   }
   for (Rank& rank : ranks_) {
-    // What it left behind in its group ends with it.
+    // Processes that it left in its group end with it.
     rank.process->signal_group(SIGKILL);
     for (const ConsoleStream stream : kStreams) {
       pass_on(rank, stream);
@@ -150,7 +150,8 @@ void RankJob::take_signals() {
     for (const Rank& rank : ranks_) {
       rank.process->signal_group(signal);
     }
-    // The first one lets ranks end in their own time, say after a checkpoint.
+    // The first signal lets ranks end in their own time, e.g. after a
+    // checkpoint.
     if (++stop_signals_ > 1) {
       end_ranks();
     }
@@ -177,10 +178,10 @@ void RankJob::take_ended_ranks() {
       failed.push_back(&rank);
     }
   }
-  // What they had to say was said before they ended.
+  // Ranks send their messages before they end.
   take_blames();
-  // Of ranks that fail at the same moment, one that blames nobody is the cause,
-  // and before it one that was killed.
+  // Of ranks that fail at the same moment, one that blames no other is the
+  // cause, and among these one that was killed.
   const auto order = [](const Rank* rank) {
     return std::pair(rank->blames_peer, !rank->process->poll_end()->by_signal);
   };
@@ -202,7 +203,7 @@ void RankJob::take_failure(Rank& rank) {
     return;
   }
   first_failure_ = rank.process->poll_end();
-  // Its last words come before ours.
+  // Its last output comes before our message.
   for (const ConsoleStream stream : kStreams) {
     pass_on(rank, stream);
   }
@@ -251,8 +252,8 @@ void RankJob::end_ranks() {
     return;
   }
   kill_time_ = Clock::now() + options_.grace;
-  // Ranks that were signalled already may be busy ending; a second signal
-  // would cut that short.
+  // Ranks that were signaled already may be ending; a second signal would cut
+  // that short.
   if (stop_signals_ == 0) {
     for (const Rank& rank : ranks_) {
       rank.process->signal_group(SIGTERM);
@@ -279,7 +280,7 @@ void RankJob::pass_on(Rank& rank, ConsoleStream stream) {
   if (!pipe.is_open()) {
     lines += prefixer.finish();
   }
-  // Lines that are to be passed on as they are tell no ranks apart.
+  // Without prefixes, the lines do not show which rank wrote them.
   if (stream == ConsoleStream::kErr && options_.prefix) {
     lines = errors_.without_repeated(rank.number, rank.prefix, lines);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The poll loop behind launch().
+// `RankJob` is the poll loop behind launch().
 
 #include "tessera/runtime/launch/blame_socket.h"
 #include "tessera/runtime/launch/console.h"
@@ -21,15 +21,14 @@
 
 namespace tessera {
 
-/// The ranks of one job from start to end. Single-threaded: everything that
-/// happens (output, signals, ended ranks, passed deadlines) is an event of one
-/// poll loop.
+/// The ranks of one job from start to end. Single-threaded: output, signals,
+/// ended ranks and deadlines are events of one poll loop.
 class RankJob {
  public:
   explicit RankJob(const LaunchOptions& options);
 
   /// Starts the ranks, waits for all of them and returns the exit code of the
-  /// job. Call once.
+  /// job. Call it once.
   int run();
 
  private:
@@ -45,10 +44,10 @@ class RankJob {
     int number;
     std::string prefix;
     std::unique_ptr<RankProcess> process;
-    // One for each console stream.
+    // One per console stream.
     std::array<LinePrefixer, 2> prefixers;
     bool ended = false;
-    // It says that it fails because of another one.
+    // It has reported that another rank caused its failure.
     bool blames_peer = false;
   };
 
@@ -77,13 +76,14 @@ class RankJob {
   int running_ = 0;
   int stop_signals_ = 0;
   std::optional<ProcessEnd> first_failure_;
-  // Until then, a rank that fails by itself takes the place of first_failure_,
-  // which blames another one.
+  // Until then, a rank that fails by itself replaces first_failure_, which
+  // blames another rank.
   std::optional<Clock::time_point> culprit_time_;
-  // When ranks that were asked to end are killed.
+  // When to kill ranks that were asked to end.
   std::optional<Clock::time_point> kill_time_;
   bool killed_ = false;
-  // When output held open by what ended ranks left behind is given up.
+  // When to stop waiting for output from processes that ended ranks left
+  // behind.
   std::optional<Clock::time_point> linger_time_;
 };
 

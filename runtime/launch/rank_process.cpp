@@ -39,7 +39,8 @@ std::vector<char*> c_strings(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-/// What the child needs between fork and exec, where nothing may be allocated.
+/// Data that the child needs between fork and exec, where nothing may be
+/// allocated.
 struct ChildSetup {
   pid_t parent;
   int in;
@@ -50,7 +51,7 @@ struct ChildSetup {
   const sigset_t* mask;
 };
 
-/// Becomes the rank's program. Returns, with errno set, only when it cannot.
+/// Executes the rank's program. Returns only on failure, with errno set.
 void become_rank(const ChildSetup& setup) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

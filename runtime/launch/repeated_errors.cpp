@@ -8,7 +8,7 @@ namespace tessera {
 
 namespace {
 
-// Programs that write errors without end are passed on as they are.
+// Limits; beyond these, errors are passed on unfiltered.
 constexpr std::size_t kMostErrors = 10'000;
 constexpr std::size_t kLongestError = 100'000;
 
@@ -16,8 +16,8 @@ constexpr std::string_view kOurs = "tessera: ";
 constexpr std::string_view kRank = "rank ";
 constexpr std::string_view kError = "error: ";
 
-/// What log_error() was given, without the rank that log_line() adds; nothing
-/// for other lines.
+/// The text that log_error() was given, without the rank that log_line() adds;
+/// empty for other lines.
 std::string_view error_in(std::string_view line) {
   if (!line.starts_with(kOurs)) {
     return {};
@@ -59,7 +59,7 @@ bool RepeatedErrors::is_repeated(int rank, std::string_view line) {
     return false;
   }
   std::string& open = open_[rank];
-  // A line further down is the same only behind the same ones.
+  // A later line counts as repeated only after the same previous lines.
   open = error.empty() ? open + std::string(line) : std::string(error);
   if (open.size() > kLongestError) {
     open_.erase(rank);

@@ -26,7 +26,7 @@ SignalScope::SignalScope() {
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    // Blocking an ignored signal would make it pending after all.
+    // Blocking an ignored signal would make it pending.
     if (!is_ignored(signal)) {
       sigaddset(&watched, signal);
     }
@@ -35,7 +35,7 @@ SignalScope::SignalScope() {
   TESSERA_CHECK(
       fd_.is_open(), "cannot watch for signals: {}", std::strerror(errno));
 
-  // With SIGCHLD ignored, exit statuses would be thrown away.
+  // With SIGCHLD ignored, exit statuses would be lost.
   struct sigaction default_action {};
   default_action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &default_action, &outer_child_action_);
@@ -46,7 +46,7 @@ SignalScope::SignalScope() {
 }
 
 SignalScope::~SignalScope() {
-  // A SIGPIPE that is pending would strike at once when it is unblocked.
+  // A pending SIGPIPE would be delivered as soon as it is unblocked.
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Signals as events of a poll loop.
+// `SignalScope` turns signals into events of a poll loop.
 
 #include "tessera/runtime/core/unique_fd.h"
 
@@ -8,11 +8,10 @@
 
 namespace tessera {
 
-/// While it lives, SIGCHLD and the signals that ask a program to end (SIGINT,
-/// SIGTERM, SIGHUP) arrive as readable events on fd() instead of acting on the
-/// calling thread, and SIGPIPE becomes a write error. A signal that was ignored
-/// before (nohup, a job in the background) stays ignored. For the main thread
-/// of a program without other threads.
+/// While it exists, SIGCHLD, SIGINT, SIGTERM and SIGHUP arrive as readable
+/// events on fd() instead of acting on the calling thread, and SIGPIPE becomes
+/// a write error. A signal that was ignored before (nohup, a background job)
+/// stays ignored. Use it on the main thread of a program without other threads.
 class SignalScope {
  public:
   SignalScope();
@@ -20,13 +19,13 @@ class SignalScope {
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
-  /// Readable when a signal waits.
+  /// Readable when a signal is pending.
   int fd() const {
     return fd_.get();
   }
-  /// The next waiting signal, or 0. Does not block.
+  /// The next pending signal, or 0. Does not block.
   int next();
-  /// The thread's mask from before, which a child must get back.
+  /// The signal mask of the thread before this scope, for child processes.
   const sigset_t& outer_mask() const {
     return outer_mask_;
   }

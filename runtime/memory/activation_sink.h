@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where tensors rest that autograd saves for backward.
+// `ActivationSink` receives the tensors that autograd saves for backward and
+// decides where they rest.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
@@ -10,30 +11,31 @@
 
 namespace tessera {
 
-/// True for storages whose memory somebody else governs: parameters, buffers.
+/// True for storages whose memory is managed elsewhere: parameters, buffers.
 using StorageTest = std::function<bool(const c10::StorageImpl&)>;
 
-/// A saved tensor, held by the node of the autograd graph that saved it.
+/// A saved tensor, owned by the node of the autograd graph that saved it.
 class SavedActivation {
  public:
   virtual ~SavedActivation() = default;
 
-  /// The tensor as it was saved: sizes, strides, type and values; of no graph.
-  /// Called any number of times, from any thread, and ready for what is issued
-  /// to the current stream from then on. Does not wait for a device.
+  /// Returns the tensor as it was saved: sizes, strides, dtype and values,
+  /// detached from the graph. Ready for work issued to the current stream from
+  /// then on; does not wait for a device. May be called any number of times,
+  /// from any thread.
   virtual at::Tensor give() = 0;
 };
 
-/// Takes saved tensors over. Thread-safe: operators run in any thread.
+/// Takes over saved tensors. Thread-safe: operators run on any thread.
 class ActivationSink {
  public:
   virtual ~ActivationSink() = default;
 
-  /// Called by an operator while its graph is recorded, without gradients. The
-  /// result may outlive whoever made the sink; it keeps what it needs.
-  /// @param tensor defined; may be a view, a parameter, on any device. Only its
-  ///   storage may be kept, never the tensor: it can be part of the graph.
-  /// @param to_host whether the caller asked for the host, see
+  /// Called by an operator while autograd records it, with gradients disabled.
+  /// The result may outlive the sink's owner and keeps what it needs.
+  /// @param tensor defined; may be a view or a parameter, on any device. Keep
+  ///   only its storage, never the tensor, which can be part of the graph.
+  /// @param to_host whether the caller asked for host memory, see
   ///   SaveToHostScope.
   virtual std::unique_ptr<SavedActivation> take(
       const at::Tensor& tensor,

@@ -27,18 +27,18 @@ void add_bytes(int64_t count) {
   }
 }
 
-// Lives as long as the process: tensors may be freed at its very end.
+// Never destroyed: tensors may be freed at the very end of the process.
 HostHeap& heap() {
   static auto* made = new HostHeap();
   return *made;
 }
 
-// Smaller ones stay with malloc, which keeps them itself.
+// Smaller blocks stay with malloc, which reuses them itself.
 constexpr size_t kSmallestKept = 64 << 10;
 
-/// What lies before every allocation, as long as LibTorch's alignment.
+/// The header of every allocation, as long as LibTorch's alignment.
 struct alignas(64) Header {
-  size_t bytes; ///< of the whole allocation, header included
+  size_t bytes; ///< of the whole allocation, including the header
   bool is_kept; ///< from heap(), not from malloc
 };
 
@@ -90,7 +90,7 @@ class CpuAllocator : public c10::Allocator {
 void install_cpu_memory_counter() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Lives as long as the process: LibTorch keeps the pointer.
+    // Never destroyed: LibTorch keeps the pointer.
     static auto* allocator = new CpuAllocator();
     c10::SetCPUAllocator(allocator, /*priority=*/1);
   });

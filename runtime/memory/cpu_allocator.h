@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What stands behind LibTorch's CPU tensors in a training process.
+// `keep_freed_cpu_memory()` makes LibTorch's CPU tensors reuse freed memory.
 
 #include <cstdint>
 
 namespace tessera {
 
-/// Puts an allocator before LibTorch's that keeps freed memory of 64 KiB and
-/// more for the next tensor of that size (see HostHeap), and counts bytes
-/// (see cpu_memory_counter.h). Tensors made earlier are unaffected. `false`
-/// ends the keeping and returns what was kept to the system. init() calls it
-/// with InitOptions::keep_freed_memory. Thread-safe.
+/// Installs an allocator in front of LibTorch's that keeps freed blocks of 64
+/// KiB and more for later tensors of the same size (see HostHeap) and counts
+/// bytes (see cpu_memory_counter.h). Existing tensors are unaffected. `false`
+/// stops keeping memory and returns what was kept to the system. init() calls
+/// it with InitOptions::keep_freed_memory. Thread-safe.
 void keep_freed_cpu_memory(bool keep);
 
 /// Bytes that are kept for later tensors.

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Counts every byte that LibTorch allocates on the CPU: what a run really
-// needs, activations included, without the noise of the resident set size.
+// `install_cpu_memory_counter()` counts every byte that LibTorch allocates on
+// the CPU: the memory that a run needs, activations included, without the noise
+// of the resident set size.
 
 #include <cstdint>
 
 namespace tessera {
 
-/// Puts a counting allocator before LibTorch's CPU allocator, once per process.
-/// Tensors made earlier are not counted. Call it first thing in main().
+/// Installs a counting allocator in front of LibTorch's CPU allocator, once per
+/// process. Tensors that exist already are not counted: call it first in
+/// main().
 void install_cpu_memory_counter();
 
-/// Bytes of counted CPU tensors alive now; 0 without the counter.
+/// Live bytes of counted CPU tensors; 0 without the counter.
 int64_t cpu_bytes_live();
 
-/// The most that were alive since the start or the last reset.
+/// Maximum of the live bytes since the start or the last reset.
 int64_t cpu_bytes_peak();
 
-/// Sets the peak to what is alive now.
+/// Sets the peak to the bytes that are live now.
 void reset_cpu_bytes_peak();
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What LibTorch's tensors take on a device, the CPU being one.
+// `peak_bytes()` returns the peak memory of LibTorch's tensors on a device,
+// including the CPU.
 
 #include <c10/core/Device.h>
 
@@ -8,12 +9,11 @@
 
 namespace tessera {
 
-/// The most bytes of tensors that were alive at once on `device`, since the
-/// start or the last reset. For the CPU 0 without the counter of
-/// cpu_memory_counter.h.
+/// Peak of the live tensor bytes on `device` since the start or the last reset.
+/// For the CPU it is 0 without the counter of cpu_memory_counter.h.
 int64_t peak_bytes(c10::Device device);
 
-/// Sets the peak to what is alive now.
+/// Sets the peak to the bytes that are live now.
 void reset_peak_bytes(c10::Device device);
 
 } // namespace tessera

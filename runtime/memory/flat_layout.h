@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where things lie in a flat buffer that is divided evenly over ranks.
-// Pure arithmetic; all offsets and lengths count elements.
+// `FlatLayout` places tensors in a flat buffer that is sharded evenly over
+// ranks. Plain arithmetic; all offsets and lengths count elements.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,26 +20,26 @@ struct FlatSpan {
   }
 };
 
-/// The part of one parameter that lies in one rank's shard.
+/// The part of a parameter that lies in one rank's shard.
 struct FlatRun {
-  size_t parameter = 0; ///< index into the spans that were given
+  size_t parameter = 0; ///< index into the given spans
   int64_t shard_offset = 0; ///< from the start of the shard
   int64_t numel = 0;
 };
 
-/// Tensors of the given lengths laid one after the other, each start aligned,
-/// padded at the end so that every rank holds the same number of elements.
+/// Tensors of the given lengths one after another, each start aligned, with
+/// padding at the end so that every rank holds the same number of elements.
 class FlatLayout {
  public:
   /// @param alignment in elements, at least 1.
   /// @param shards number of ranks, at least 1.
   FlatLayout(const std::vector<int64_t>& numels, int64_t alignment, int shards);
 
-  /// Where tensor `index` begins.
+  /// Start of tensor `index`.
   int64_t offset(size_t index) const {
     return offsets_[index];
   }
-  /// Length of the whole buffer, padding included.
+  /// Length of the whole buffer, including padding.
   int64_t padded_numel() const {
     return shard_numel_ * shards_;
   }
@@ -47,7 +47,7 @@ class FlatLayout {
   int64_t shard_numel() const {
     return shard_numel_;
   }
-  /// The shard of `rank` in the whole buffer.
+  /// The span of `rank`'s shard in the whole buffer.
   FlatSpan shard(int rank) const {
     return {rank * shard_numel_, shard_numel_};
   }
@@ -59,7 +59,7 @@ class FlatLayout {
 };
 
 /// The runs of one shard, in the order of `parameters`; parameters outside the
-/// shard have none.
+/// shard have no run.
 std::vector<FlatRun> runs_of_shard(
     std::span<const FlatSpan> parameters,
     FlatSpan shard);

@@ -47,7 +47,7 @@ HostHeap::HostHeap() {
       -1,
       0);
   if (bytes == 0 || range == MAP_FAILED) {
-    return; // an empty heap: every take() says so
+    return; // an empty heap: every take() returns null
   }
   base_ = static_cast<std::byte*>(range);
   bytes_ = bytes;

@@ -5,7 +5,7 @@ namespace tessera {
 
 namespace {
 
-// One plugin serves the process; it registers before any memory is pinned.
+// One plugin per process; it registers before any memory is pinned.
 HostPinning pinning_functions;
 
 } // namespace

@@ -53,7 +53,8 @@ int64_t total_bytes(const MemoryBytes& bytes) {
 
 namespace {
 
-/// A row per purpose and their sum; a column for each of `columns`.
+/// Appends a row per purpose and one for the sum, with a column for each of
+/// `columns`.
 void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
   const auto add_row = [&](const char* name, const auto& bytes_of) {
     char text[64];
@@ -66,7 +67,7 @@ void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
     }
   };
   for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
-    // What only some runs have is no row in the others.
+    // Purposes that only some runs have get no row in the others.
     const auto purpose = static_cast<MemoryPurpose>(i);
     const bool is_used =
         std::any_of(columns.begin(), columns.end(), [i](const auto& column) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Every long-lived buffer of the engine, counted by what it is for.
+// `MemoryLedger` allocates the engine's long-lived buffers and counts their
+// bytes by purpose and tier.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,9 +15,9 @@ namespace tessera {
 
 /// Where bytes are.
 enum class MemoryTier {
-  kDevice, ///< the device of the parameters, which may be the CPU
-  kHost, ///< memory of the host beside it
-  kNvme, ///< files
+  kDevice, ///< device of the parameters, which may be the CPU
+  kHost, ///< offloaded to host memory
+  kNvme, ///< offloaded to files on a local disk
 };
 
 inline constexpr size_t kMemoryTierCount = 3;
@@ -28,9 +29,9 @@ enum class MemoryPurpose {
   kParameters, ///< this rank's shards of the weights
   kGradients, ///< this rank's shards of the gradients
   kOptimizerState, ///< master weights and moments
-  kGatherSlots, ///< where weights are whole while they are in use
-  kReduceSlots, ///< where whole gradients wait for their reduction
-  kStaging, ///< what passes through on its way between tiers
+  kGatherSlots, ///< unsharded weights while they are in use
+  kReduceSlots, ///< whole gradients until they are reduced
+  kStaging, ///< buffers for data in transit between tiers
   kActivations, ///< tensors saved for backward that rest on the host
 };
 
@@ -39,29 +40,30 @@ inline constexpr size_t kMemoryPurposeCount = 7;
 /// "parameters", "gradients", ...
 const char* name_of(MemoryPurpose purpose);
 
-/// Bytes per purpose.
+/// Bytes by purpose.
 using MemoryBytes = std::array<int64_t, kMemoryPurposeCount>;
 
 /// Sum over all purposes.
 int64_t total_bytes(const MemoryBytes& bytes);
 
-/// Bytes per tier and purpose.
+/// Bytes by tier and purpose.
 using TierBytes = std::array<MemoryBytes, kMemoryTierCount>;
 
-/// A table with one row per purpose, for the log; `title` heads it.
+/// Formats a table for the log with one row per purpose, under `title`; staging
+/// and activations only if they are used.
 std::string memory_table(const std::string& title, const MemoryBytes& bytes);
 
-/// The same with a column per tier, if there is anything beside the device.
+/// As above with one column per tier, if any tier but the device is used.
 std::string memory_table(const std::string& title, const TierBytes& bytes);
 
-/// Allocates buffers and knows, at any time, how many bytes of each purpose
-/// are alive. Buffers may outlive the ledger. Thread-safe.
+/// Allocates buffers and counts the live bytes of each purpose. Buffers may
+/// outlive the ledger. Thread-safe.
 class MemoryLedger {
  public:
   MemoryLedger();
 
-  /// [numel] uninitialised, contiguous, aligned to 64 bytes. On the CPU large
-  /// ones are made of huge pages where the system offers them.
+  /// Returns [numel], uninitialized, contiguous, aligned to 64 bytes. On the
+  /// CPU, large buffers use huge pages if the system offers them.
   at::Tensor allocate(
       MemoryPurpose purpose,
       int64_t numel,
@@ -77,14 +79,14 @@ class MemoryLedger {
       at::Device device,
       MemoryTier tier = MemoryTier::kDevice);
 
-  /// Counts what somebody else has allocated, until the last copy of what is
-  /// returned goes.
+  /// Counts bytes that were allocated elsewhere, until the last copy of the
+  /// returned pointer is destroyed.
   std::shared_ptr<void> count(
       MemoryPurpose purpose,
       MemoryTier tier,
       int64_t bytes);
 
-  /// Bytes alive now.
+  /// Bytes that are live now.
   MemoryBytes live_bytes(MemoryTier tier = MemoryTier::kDevice) const;
 
  private:

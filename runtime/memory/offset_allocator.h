@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// First-fit allocation of byte ranges in a buffer of fixed capacity.
-// Pure arithmetic and deterministic: the same calls give the same offsets, so a
-// plan that was simulated with it comes true at run time.
+// `OffsetAllocator` allocates byte ranges in a buffer of fixed capacity, first
+// fit. Plain arithmetic and deterministic: the same calls give the same
+// offsets, so a plan that was simulated with it holds at run time.
 
 #include <cstdint>
 #include <map>
@@ -12,21 +12,22 @@ namespace tessera {
 
 class OffsetAllocator {
  public:
-  /// Sizes are rounded up to this many bytes.
+  /// Sizes are rounded up to a multiple of this.
   static constexpr int64_t kAlignment = 64;
 
   explicit OffsetAllocator(int64_t capacity_bytes);
 
-  /// Which of the ranges that are large enough.
+  /// The end of the buffer at which the search starts.
   enum class End { kLow, kHigh };
 
-  /// Offset of a free range of at least `bytes`, the lowest there is (or the
-  /// highest), or nothing when no range is large enough. Where one range is
-  /// released before the next but one comes, taking the ends in turn needs no
-  /// more than the largest sum of two neighbours, whatever their sizes.
+  /// Offset of the lowest (or highest) place for at least `bytes`, or no value
+  /// if no free range is large enough. If each range is released before the
+  /// next but one is allocated, alternating between the ends needs no more
+  /// capacity than the largest sum of two consecutive sizes.
   std::optional<int64_t> allocate(int64_t bytes, End end = End::kLow);
 
-  /// Gives back a range that allocate() returned.
+  /// Releases a range that allocate() returned.
+  /// @throws tessera::Error when no range begins at `offset`.
   void release(int64_t offset);
 
   int64_t capacity_bytes() const {

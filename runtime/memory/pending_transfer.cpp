@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace {
 
-/// A copy that a stream makes.
+/// A copy on a stream.
 class StreamCopy : public PendingTransfer::Work {
  public:
   StreamCopy(const at::Tensor& into, const at::Tensor& from)

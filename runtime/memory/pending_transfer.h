@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The end of a copy between tiers that may still be under way.
+// `PendingTransfer` is a copy between memory tiers that may still be in
+// progress.
 
 #include <ATen/core/Tensor.h>
 
@@ -8,8 +9,8 @@
 
 namespace tessera {
 
-/// What begins such a copy returns this. It keeps both sides alive; its
-/// destructor waits, and logs an error that nobody has waited for.
+/// Handle of a copy in progress. It keeps source and destination alive. The
+/// destructor waits, and logs an error that wait() has not reported.
 class PendingTransfer {
  public:
   class Work {
@@ -21,7 +22,7 @@ class PendingTransfer {
     virtual void wait() = 0;
   };
 
-  /// One that has ended.
+  /// A transfer that has ended.
   PendingTransfer() = default;
   explicit PendingTransfer(std::shared_ptr<Work> work);
   ~PendingTransfer();
@@ -35,14 +36,15 @@ class PendingTransfer {
     return work_ != nullptr;
   }
 
-  /// Blocks the host until the bytes have arrived.
-  /// @throws tessera::Error when the copy failed, once; it has ended then.
+  /// Blocks the host until all bytes have been copied.
+  /// @throws tessera::Error when the copy failed, on the first call only; the
+  ///   transfer has then ended.
   void wait();
 
   /// For copies to and from a device with streams: blocks the host only until
-  /// all of it is issued. What is issued afterwards to the stream that was
-  /// current when the copy was begun comes after it. On the CPU it is wait().
-  /// wait() or the destructor must still follow.
+  /// the whole copy is issued. Work issued afterwards to the stream that was
+  /// current when the copy began runs after it. On the CPU it is wait(). wait()
+  /// or the destructor must still follow.
   /// @throws tessera::Error as wait().
   void wait_issued();
 
@@ -50,10 +52,10 @@ class PendingTransfer {
   std::shared_ptr<Work> work_;
 };
 
-/// Copies a contiguous tensor into another of as many elements and the same
-/// type. Between the host and a device it is issued to the device's current
-/// stream, and the host goes on (if the host's side is pinned); on the CPU it
-/// is done at once.
+/// Copies a contiguous tensor into another with the same number of elements and
+/// the same dtype. Between the host and a device, the copy is issued to the
+/// current stream of the device and does not block the host if the host memory
+/// is pinned. On the CPU it is done on return.
 PendingTransfer begin_copy(const at::Tensor& into, const at::Tensor& from);
 
 } // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which streams may still be at work on which part of a buffer.
+// `RangeMarks` tracks which streams may still be using which part of a buffer.
 
 #include "tessera/runtime/memory/stream_marks.h"
 
@@ -9,15 +9,15 @@
 
 namespace tessera {
 
-/// Marks per range of bytes. A range's next user waits for the marks of all it
-/// overlaps, and then leaves its own there.
+/// Stream marks by range of bytes. The next user of a range waits for the marks
+/// of all ranges that overlap it, then leaves its own marks.
 class RangeMarks {
  public:
-  /// Replaces what is known of [begin, end) by `marks`. Whoever left them has
-  /// waited for what was there before.
+  /// Replaces the marks of [begin, end) by `marks`. Their owner must have
+  /// waited for the marks that were there before.
   void leave(int64_t begin, int64_t end, const StreamMarks& marks);
 
-  /// The marks of everything that overlaps [begin, end).
+  /// Marks of all ranges that overlap [begin, end).
   StreamMarks marks_of(int64_t begin, int64_t end) const;
 
  private:
@@ -26,7 +26,7 @@ class RangeMarks {
     int64_t end;
     StreamMarks marks;
   };
-  std::vector<Range> ranges_; ///< disjoint, in no order
+  std::vector<Range> ranges_; ///< disjoint, unordered
 };
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A flat tensor, wherever it rests: in memory of its own, or in a store.
+// `RestingTensor` is a flat tensor that rests in memory of its own or in a
+// store.
 
 #include "tessera/runtime/memory/shard_store.h"
 
@@ -10,14 +11,14 @@
 
 namespace tessera {
 
-/// Copies of it are the same tensor. Not thread-safe.
+/// Copies refer to the same tensor. Not thread-safe.
 class RestingTensor {
  public:
-  /// None.
+  /// Undefined.
   RestingTensor() = default;
   /// @param tensor [numel], contiguous, on any device.
   explicit RestingTensor(at::Tensor tensor);
-  /// @param shard where it rests; worked on there where that is memory.
+  /// @param shard where it rests; used in place if that is memory.
   explicit RestingTensor(std::shared_ptr<StoredShard> shard);
 
   bool defined() const {
@@ -25,28 +26,29 @@ class RestingTensor {
   }
   int64_t numel() const;
   at::ScalarType dtype() const;
-  /// kDevice where no store has it.
+  /// kDevice if it does not rest in a store.
   MemoryTier tier() const;
-  /// What it counts in the ledger.
+  /// Bytes that it counts in the ledger.
   int64_t bytes() const;
 
-  /// Memory can be pointed at; a file cannot.
+  /// True if the values are in addressable memory, false if in a file.
   bool in_memory() const {
     return tensor_.defined();
   }
-  /// In memory of `device`, so that its operators can work on tensor().
+  /// True if the values are in memory of `device`, so that operators on it can
+  /// use tensor().
   bool is_on(c10::Device device) const {
     return in_memory() && tensor_.device() == device;
   }
 
-  /// In memory: the tensor itself. Undefined elsewhere. Blocks until transfers
-  /// between it and a device have ended.
+  /// The tensor itself if it is in memory, else undefined. Blocks until
+  /// transfers between it and a device have ended.
   at::Tensor tensor() const;
 
   /// As StoredShard::used_on_current_stream().
   void used_on_current_stream(c10::Device device) const;
 
-  /// As StoredShard::read() and write(), for memory too.
+  /// As StoredShard::read() and write(), also for memory.
   PendingTransfer read(const at::Tensor& into) const;
   PendingTransfer write(const at::Tensor& from) const;
 
@@ -54,8 +56,8 @@ class RestingTensor {
   at::Tensor load() const;
   /// The values on `device`: the tensor itself, or a copy. Blocks.
   at::Tensor load(c10::Device device) const;
-  /// After what load() returned was written to, or of other values of any
-  /// dtype: takes them over. Blocks.
+  /// Takes over the values, converting the dtype: call it after writing to what
+  /// load() returned, or with other values. Blocks.
   void store(const at::Tensor& values) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-/// The sinks of all scopes that live, the latest last.
+/// The sinks of all scopes, most recent last.
 class Sinks {
  public:
   bool any() const {
@@ -86,15 +86,15 @@ class Hooks final : public autograd::SavedVariableHooks {
     return formatted("{} and shape {}", tensor.toString(), tensor.sizes());
   }
 
-  std::shared_ptr<ActivationSink> sink_; ///< until the tensor is there
+  std::shared_ptr<ActivationSink> sink_; ///< until the tensor has arrived
   std::unique_ptr<SavedActivation> saved_;
   c10::VariableVersion version_;
   uint32_t saved_version_ = 0;
 };
 
-/// Everything virtual that is called from outside goes to the engine before,
-/// which keeps its threads and queues; ours starts none. What is not virtual
-/// works on the state of the thread.
+/// Virtual functions that are called from outside are forwarded to the previous
+/// engine, which keeps its threads and queues; this one starts none.
+/// Non-virtual ones work on thread-local state.
 class HookingEngine final : public autograd::Engine {
  public:
   explicit HookingEngine(autograd::Engine& before) : before_(before) {}
@@ -134,8 +134,8 @@ class HookingEngine final : public autograd::Engine {
 };
 
 autograd::Engine& hooking_engine() {
-  // Never destroyed: graphs may be freed after it. First called before it is
-  // put in place, so that the engine before is another.
+  // Never destroyed: graphs may be freed later. Constructed before it is
+  // installed, so that the previous engine is not this one.
   static auto* const kEngine =
       new HookingEngine(autograd::Engine::get_default_engine());
   return *kEngine;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sends every tensor that autograd saves through an ActivationSink, in models
-// that know nothing of it.
+// `SavedTensorScope` passes every tensor that autograd saves to an
+// ActivationSink, without changes to the model.
 //
 // [Note: saved tensors] LibTorch asks its autograd engine for hooks whenever an
-// operator saves a tensor. The engine can be replaced: ours hands everything to
-// the one that was there before and answers this one question itself. That is
-// process-wide, which is why this file is. What the engine before answers (a
-// user's own default hooks) comes first. With hooks LibTorch no longer checks
-// that a saved tensor was not changed in place; ours do, with the same error.
+// operator saves a tensor. The engine can be replaced: ours forwards everything
+// to the previous engine and answers only this question itself. The replacement
+// is process-wide, which is why it has a file of its own. Hooks of the previous
+// engine (a user's own default hooks) take precedence. With hooks, LibTorch no
+// longer checks that a saved tensor was not changed in place; ours do, with the
+// same error.
 
 #include "tessera/runtime/memory/activation_sink.h"
 
@@ -16,9 +17,9 @@
 
 namespace tessera {
 
-/// While it lives, tensors that autograd saves in any thread go to `sink`. Of
-/// several scopes the one that began last takes all. Without one an operator
-/// pays a virtual call and an atomic load for each tensor it saves. Begin and
+/// While it exists, tensors that autograd saves on any thread go to `sink`. If
+/// several scopes exist, the most recent one gets all tensors. Without one, an
+/// operator pays a virtual call and an atomic load per saved tensor. Begin and
 /// end it outside of forward and backward; graphs may outlive it. Thread-safe.
 class SavedTensorScope {
  public:
@@ -31,12 +32,11 @@ class SavedTensorScope {
   std::shared_ptr<ActivationSink> sink_;
 };
 
-/// Whether any SavedTensorScope lives.
+/// Whether any SavedTensorScope exists.
 bool saved_tensors_have_sink();
 
-/// While it lives, what this thread saves is to leave for the host whatever
-/// the sink's own policy (or no longer, with `false`). Without a sink it has no
-/// effect.
+/// While it exists, tensors that this thread saves go to the host, whatever the
+/// policy of the sink (`false` restores the policy). No effect without a sink.
 class SaveToHostScope {
  public:
   explicit SaveToHostScope(bool to_host);

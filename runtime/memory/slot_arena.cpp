@@ -14,8 +14,8 @@ SlotArena::SlotArena(
 void SlotArena::resize(int64_t capacity_bytes) {
   TESSERA_CHECK(
       live_slots_ == 0, "SlotArena: resize with {} slots in use", live_slots_);
-  // The old buffer goes first, so that both never exist at the same time. Its
-  // memory serves the current stream next, which nobody tells to wait.
+  // Frees the old buffer first, so that both never exist at the same time. The
+  // current stream may reuse its memory next without waiting, so it waits here.
   marks_.marks_of(0, this->capacity_bytes()).block_current(device_);
   buffer_ = at::Tensor();
   buffer_ = ledger_.allocate(purpose_, capacity_bytes, at::kByte, device_);
@@ -56,7 +56,8 @@ void SlotArena::release(Slot& slot) {
         slot.offset + static_cast<int64_t>(slot.tensor.nbytes()),
         slot.after);
   } else {
-    // Its memory serves the current stream next, which nobody tells to wait.
+    // The current stream may reuse the memory next without waiting, so it waits
+    // here.
     slot.after.block_current(device_);
   }
   slot = {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One buffer, allocated once, in which short-lived flat tensors get a place.
+// `SlotArena` is one buffer, allocated once, in which short-lived flat tensors
+// get slots.
 
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/offset_allocator.h"
@@ -12,13 +13,13 @@
 
 namespace tessera {
 
-/// A place in a SlotArena, or a buffer of its own when the arena was full.
+/// A place in a SlotArena, or a separate buffer if the arena was full.
 struct Slot {
-  at::Tensor tensor; ///< [numel], contiguous, uninitialised
-  int64_t offset = -1; ///< in the arena, or -1 for a buffer of its own
-  /// What whoever touches the memory next waits for, on every stream: the work
-  /// of those who had it before. Who uses the slot puts marks behind its own
-  /// work here before release(). Empty on the CPU.
+  at::Tensor tensor; ///< [numel], contiguous, uninitialized
+  int64_t offset = -1; ///< in the arena, or -1 for a separate buffer
+  /// Work of previous users of the memory, which any stream must wait for
+  /// before it touches the slot. Before release(), the user of the slot stores
+  /// marks of its own work here. Empty on the CPU.
   StreamMarks after{};
 
   bool defined() const {
@@ -28,27 +29,28 @@ struct Slot {
 
 class SlotArena {
  public:
-  /// @param ledger outlives the arena.
+  /// @param ledger must outlive the arena.
   SlotArena(MemoryLedger& ledger, MemoryPurpose purpose, at::Device device);
 
-  /// Replaces the buffer by one of `capacity_bytes`. Needs all slots released.
+  /// Replaces the buffer by one of `capacity_bytes`. All slots must be
+  /// released.
   void resize(int64_t capacity_bytes);
 
   int64_t capacity_bytes() const {
     return allocator_.capacity_bytes();
   }
 
-  /// A slot in the arena, or an undefined one when there is no room.
+  /// Returns a slot in the arena, or an undefined one if there is no room.
   Slot try_allocate(
       int64_t numel,
       at::ScalarType dtype,
       OffsetAllocator::End end = OffsetAllocator::End::kLow);
 
-  /// A slot outside the arena, freed on release(): for what was not planned.
+  /// Returns a slot outside the arena, freed on release(); for unplanned use.
   Slot allocate_outside(int64_t numel, at::ScalarType dtype);
 
-  /// Gives the slot back and leaves it undefined. Slot::after goes to whoever
-  /// gets this memory next.
+  /// Releases the slot and leaves it undefined. The next user of the memory
+  /// gets Slot::after.
   void release(Slot& slot);
 
  private:

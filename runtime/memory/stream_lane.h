@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A stream beside the one that computes: for gathers, for reductions.
+// `StreamLane` is a stream next to the compute stream, for all-gathers,
+// reduce-scatters or copies.
 
 #include "tessera/runtime/memory/stream_marks.h"
 
@@ -10,8 +11,8 @@
 
 namespace tessera {
 
-/// One stream of a device, of high priority. For the CPU there is no lane: what
-/// is issued "to" it is issued where it stands, and all functions do nothing.
+/// One high-priority stream of a device. The CPU has no lane: work runs where
+/// it is issued, and all functions do nothing.
 class StreamLane {
  public:
   explicit StreamLane(c10::Device device);
@@ -24,8 +25,9 @@ class StreamLane {
     return device_;
   }
 
-  /// While it lives, the lane is its device's current stream. Current is a
-  /// property of the thread: begin and end it on the same one.
+  /// While it exists, the lane is the current stream of its device. The current
+  /// stream is a property of the thread: begin and end the scope on the same
+  /// one.
   class Scope {
    public:
     explicit Scope(const StreamLane& lane) : guard_(lane.stream_) {}
@@ -34,21 +36,22 @@ class StreamLane {
     c10::OptionalStreamGuard guard_;
   };
 
-  /// What is issued to the lane from now on comes after `marks`.
+  /// Work issued to the lane from now on runs after `marks`.
   void wait_for(const StreamMarks& marks) const {
     if (is_real()) {
       marks.block(*stream_);
     }
   }
-  /// ... and after what was issued to the current stream.
+  /// Work issued to the lane from now on runs after the work already issued to
+  /// the current stream.
   void follow_current() const {
     wait_for(mark_current(device_));
   }
 
-  /// Marks what has been issued to the lane.
+  /// Marks the work already issued to the lane.
   StreamMarks mark() const;
 
-  /// Blocks the host until that is done.
+  /// Blocks the host until the work issued to the lane is done.
   void synchronize() const {
     if (is_real()) {
       stream_->synchronize();

@@ -12,8 +12,8 @@ namespace tessera {
 
 namespace {
 
-/// Events that nobody holds. Making one costs a call of the driver; recording
-/// one again does not. Thread-safe.
+/// Unused events. Creating one costs a driver call; recording one again does
+/// not. Thread-safe.
 class EventPool {
  public:
   std::shared_ptr<c10::Event> take(c10::Device device) {
@@ -30,7 +30,7 @@ class EventPool {
       event = std::make_unique<c10::Event>(device.type());
     }
     return {event.release(), [this, device](c10::Event* used) {
-              // What waits for it already waits for this record of it.
+              // Streams that wait for it already wait for its current record.
               const std::lock_guard lock(mutex_);
               idle_[device].emplace_back(used);
             }};
@@ -47,7 +47,7 @@ class EventPool {
 };
 
 EventPool& event_pool() {
-  // Never destroyed: at exit the device's library may be gone before it.
+  // Never destroyed: at exit the device's library may be gone first.
   static auto* const kPool = new EventPool;
   return *kPool;
 }
@@ -104,7 +104,7 @@ bool StreamSet::insert(const c10::Stream& stream) {
 }
 
 bool StreamSet::contains(const c10::Stream& stream) const {
-  // Mostly there is one, or the last one again.
+  // Usually there is only one stream, or it is the last one again.
   return std::find(streams_.rbegin(), streams_.rend(), stream) !=
          streams_.rend();
 }

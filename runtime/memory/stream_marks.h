@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Order between device streams, without waiting on the host.
-//
-// Everything here is for any device with streams; for the CPU, where what is
-// issued is done, all of it does nothing.
+// `StreamMarks` orders work on device streams without blocking the host. It
+// supports any device with streams; on the CPU, where work is done when it is
+// issued, everything here does nothing.
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
@@ -18,18 +17,19 @@ namespace tessera {
 /// The current stream of `device`; null for the CPU.
 std::optional<c10::Stream> current_stream(c10::Device device);
 
-/// Points in the work of streams: what was issued to each of them before it
-/// was marked. Whoever waits for the marks comes after all of that. Cheap to
-/// copy; the events come from a pool and go back to it with the last copy.
+/// Points in the work of streams. To wait for the marks is to run after
+/// everything that was issued to each stream before it was marked. Cheap to
+/// copy; the events come from a pool and return to it with the last copy.
 class StreamMarks {
  public:
-  /// Marks what has been issued to `stream` so far.
+  /// Marks the work issued to `stream` so far.
   void add(const c10::Stream& stream);
   void add(const StreamMarks& others);
 
-  /// Makes what is issued to `stream` from now on wait; not the host.
+  /// Makes work issued to `stream` from now on wait for the marks. Does not
+  /// block the host.
   void block(const c10::Stream& stream) const;
-  /// As above for the current stream of `device`, if it has streams.
+  /// As above, for the current stream of `device`, if it has streams.
   void block_current(c10::Device device) const;
 
   bool empty() const {
@@ -43,19 +43,19 @@ class StreamMarks {
 /// Marks the current stream of `device`; empty for the CPU.
 StreamMarks mark_current(c10::Device device);
 
-/// The streams on which something was used, each once.
+/// The set of streams on which something was used.
 class StreamSet {
  public:
   /// @return true when `stream` is new.
   bool insert(const c10::Stream& stream);
 
-  /// True when `stream` was the last one inserted, or any other.
+  /// Whether `stream` was inserted; fastest for the last one inserted.
   bool contains(const c10::Stream& stream) const;
 
-  /// Marks all of them.
+  /// Marks all streams.
   StreamMarks mark() const;
 
-  /// Makes all of them wait for `marks`.
+  /// Makes all streams wait for `marks`.
   void block(const StreamMarks& marks) const;
 
   const std::vector<c10::Stream>& streams() const {

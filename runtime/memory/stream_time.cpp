@@ -8,7 +8,7 @@ namespace tessera {
 StreamTime StreamTime::now(c10::Device device) {
   StreamTime time;
   if (const auto stream = current_stream(device)) {
-    // Events with clocks are not those of the pool, which have none.
+    // Timed events cannot come from the pool, whose events have no timers.
     time.event_ = std::make_shared<c10::Event>(
         device.type(), c10::EventFlag::BACKEND_DEFAULT);
     time.event_->record(*stream);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the work of a device takes, without waiting for it while it runs.
+// `StreamTime` measures how long work on a device takes, without blocking while
+// it runs.
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
@@ -10,15 +11,16 @@
 
 namespace tessera {
 
-/// A moment in the work of a device: when its current stream has come to where
-/// it was noted. For the CPU it is a moment of the host. Cheap to copy.
+/// The time at which the current stream of a device reaches the point where it
+/// was recorded. On the CPU it is the host time of the call. Cheap to copy.
 class StreamTime {
  public:
-  /// Notes where the current stream of `device` is; does not block.
+  /// Records the current point of the current stream of `device`; does not
+  /// block.
   static StreamTime now(c10::Device device);
 
-  /// Seconds from `earlier`, a moment of the same device, to this one. Blocks
-  /// until the device has come to both.
+  /// Seconds from `earlier`, a time of the same device, to this one. Blocks
+  /// until the device has reached both.
   double seconds_since(const StreamTime& earlier) const;
 
  private:

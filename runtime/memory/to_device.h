@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Batches on their way to where the model is.
+// `to_device()` copies batches to the device of the model.
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
 
-/// `host` on `device`; itself if it is there. To CUDA it goes through pinned
-/// memory on the current stream, and the host does not wait: LibTorch keeps the
-/// pinned memory until the copy is done.
+/// Returns `host` on `device`, or `host` itself if it is there already. Copies
+/// to CUDA use pinned memory and the current stream and do not block the host;
+/// LibTorch keeps the pinned memory until the copy is done.
 at::Tensor to_device(const at::Tensor& host, c10::Device device);
 
 } // namespace tessera

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The LibTorch packages export Gloo from libtorch_cpu.so but ship none of its
-// headers. These are the declarations that c10d's ProcessGroupGloo.hpp names;
-// Tessera calls none of them. The virtual functions of Store repeat the
-// order of Gloo's own, which ProcessGroupGloo overrides.
+// Declares the parts of Gloo that c10d's ProcessGroupGloo.hpp names. LibTorch
+// packages export Gloo from libtorch_cpu.so but do not ship its headers.
+// Tessera calls none of these. The virtual functions of Store are in the same
+// order as Gloo's, because ProcessGroupGloo overrides them.
 
 #include <chrono>
 #include <cstdint>
