@@ -33,10 +33,10 @@ namespace tessera {
 /// parameters. With a world size of one the slot is the shard and nothing is
 /// reduced.
 ///
-/// [Note: gradients elsewhere] The shard may rest on another tier. Reduced
-/// gradients are moved there from the slot. To accumulate, the old sum is
-/// brought back first: to a part of the slot that the reduction has left free
-/// or, if the group is not sharded, to the slot when it is opened, which then
+/// [Note: gradients elsewhere] The shard may rest on another tier. What was
+/// reduced leaves for there from the slot. To accumulate, the old sum comes
+/// back first: to a part of the slot that the reduction has left free, or,
+/// where the group is not divided, to the slot when it is opened, which then
 /// takes the place of the shard.
 ///
 /// [Note: applied gradients] If the optimizer runs during backward, a gradient
@@ -48,8 +48,8 @@ namespace tessera {
 /// arrived or the reduction begins; then one kernel moves all of them.
 class GradientBucket {
  public:
-  /// @param group, replicas must outlive the bucket.
-  /// @param replicas the ranks that hold the same shard of the group.
+  /// @param group, replicas outlive the bucket.
+  /// @param replicas the ranks that hold the same part of the group.
   /// @param dtype in which gradients are collected, reduced and accumulated.
   /// @param store where the shard rests; null: on the parameters' device.
   /// @param keeps_shard false: see [Note: applied gradients].
@@ -100,7 +100,7 @@ class GradientBucket {
   MemoryTier tier() const {
     return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
   }
-  /// Returns the bytes of a slot.
+  /// Bytes of a slot.
   int64_t padded_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
@@ -113,8 +113,8 @@ class GradientBucket {
   bool is_open() const {
     return open_;
   }
-  /// Starts collecting into `slot` ([padded_numel], dtype()); if it is
-  /// undefined, into the shard, which requires a group that is not sharded.
+  /// Starts collecting into `slot` ([padded_numel], dtype()); undefined when
+  /// the shard is to collect them, which takes a group that is not divided.
   void open(Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and

@@ -313,7 +313,7 @@ class Pager : public PageFaultHandler {
   /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
   Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
-  /// Releases the slot that has been held for longest. Blocks.
+  /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
   /// Releases the slots that are being written to files. Blocks.
   void finish_storing();

@@ -28,11 +28,10 @@ inline bool is_low_precision(at::ScalarType dtype) {
 struct PrecisionPolicy {
   /// bfloat16 or float16: dtype of compute and of all-gathers.
   std::optional<at::ScalarType> parameters;
-  /// dtype in which gradients are collected, reduced and accumulated. By
-  /// default float32 for low-precision parameters, otherwise the parameters'
-  /// dtype.
+  /// In which gradients are collected, reduced and accumulated. By default
+  /// float32 for parameters of a lower precision, else the parameters' type.
   std::optional<at::ScalarType> gradients;
-  /// dtype of floating-point buffers. By default they keep theirs.
+  /// Of floating-point buffers. By default they keep their type.
   std::optional<at::ScalarType> buffers;
   /// If false, optimizers update the low-precision weights themselves, which
   /// loses updates smaller than half a unit in the last place.
@@ -67,7 +66,7 @@ at::ScalarType gradient_dtype(
     const PrecisionPolicy& policy,
     at::ScalarType dtype);
 
-/// Converts floating-point buffers to policy.buffers.
+/// Gives floating-point buffers the type of policy.buffers.
 void convert_buffers(torch::nn::Module& module, const PrecisionPolicy& policy);
 
 } // namespace tessera

@@ -49,10 +49,10 @@ void check_experts_apart(
 
 /// Averages the gradients of all parameters, for training without an engine:
 /// those of DividedExperts over `same_experts`, the others over `gradients`
-/// (see [Note: gradients of experts]). A parameter without a gradient counts as
-/// zero, and has a gradient afterwards. Parameters, gradients and optimizer
-/// state are whole on every rank that has them. Collective; blocks; one
-/// all-reduce per parameter.
+/// ([Note: gradients of experts] says why that is right). A parameter without a
+/// gradient counts as zero, and has one afterwards. Parameters, gradients and
+/// optimizer state are whole on every rank that has them.
+/// Collective, blocks; one all-reduce for each parameter.
 /// @param gradients ParallelGroup::kGradients.
 /// @param same_experts ParallelGroup::kSameExperts.
 void average_gradients(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `SequenceLayerNorm` normalizes activations between parallel layers.
+// Layer normalisation between parallel layers.
 
 #include "tessera/sharding/parallel/parallel_module.h"
 
@@ -18,9 +18,8 @@ struct SequenceLayerNormOptions {
 };
 
 /// torch::nn::LayerNorm over the last dimension of activations between layers,
-/// which under sequence parallelism are slices of sequences. Weight and bias
-/// are whole on every rank; their gradients are summed over the tokens of all
-/// ranks.
+/// which under sequence parallelism are parts of sequences. Weight and bias are
+/// whole on every rank; their gradients count the tokens of all ranks.
 class SequenceLayerNormImpl : public ParallelModule {
  public:
   SequenceLayerNormImpl(
@@ -30,7 +29,7 @@ class SequenceLayerNormImpl : public ParallelModule {
   at::Tensor forward(const at::Tensor& x);
 
   at::Tensor weight;
-  at::Tensor bias; ///< undefined if there is none
+  at::Tensor bias; ///< undefined without one
 
  private:
   SequenceLayerNormOptions options_;
