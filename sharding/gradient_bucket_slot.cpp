@@ -224,8 +224,8 @@ void GradientBucket::complete(const WaitCheck& check) {
   completed_ = true;
 }
 
-/// Returns [shard_numel] elements outside of the result: another rank's part of
-/// the slot or, if there is none, memory that was not planned for.
+/// [shard_numel] behind the reduction: a part of the slot that was another
+/// rank's, or memory that was not planned for where there is no other.
 at::Tensor GradientBucket::room_beside_reduced() const {
   const int64_t numel = reduced_.numel();
   if (numel == slot_.tensor.numel()) {

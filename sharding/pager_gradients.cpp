@@ -67,7 +67,7 @@ void Pager::open_bucket(size_t g) {
 
 Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
   const int64_t numel = group.layout().padded_numel();
-  // Usually one group collects while the previous one is being reduced.
+  // Mostly one group collects while the one before it is being reduced.
   const auto end = std::exchange(
       reduce_slot_end_,
       reduce_slot_end_ == OffsetAllocator::End::kLow
