@@ -37,10 +37,10 @@ struct CheckpointOptions {
   Communicator* divide_inputs_over = nullptr;
 };
 
-/// A `Contained` that recomputes its forward in backward ([Note:
-/// recomputation]). It derives from Contained and has the same parameters under
-/// the same names, so that checkpoints of the model do not depend on it. In an
-/// engine it is a group of its own; it also works without an engine.
+/// A `Contained` that recomputes its forward in backward; see
+/// [Note: recomputation]. It derives from Contained and has the same parameters
+/// under the same names, so that checkpoints of the model do not depend on it.
+/// In an engine it is a group of its own; it also works without an engine.
 ///
 /// forward() takes the arguments of Contained::forward, none of them defaulted:
 /// tensors (defined or not, requiring gradients or not) and the other types
@@ -98,8 +98,8 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
   Communicator* divide_inputs_over;
 };
 
-/// Module holder: CheckpointBlock<Layer> block(Layer(options), {.zero_stage =
-/// 2});
+/// Module holder:
+/// `CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});`
 template <typename Holder>
 class CheckpointBlock
     : public torch::nn::ModuleHolder<

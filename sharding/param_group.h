@@ -161,8 +161,8 @@ class ParamGroup {
   }
 
   /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane;
-  /// if the shard is in a file, starts reading it (see [Note: shards
-  /// elsewhere]).
+  /// if the shard is in a file, starts reading it; see
+  /// [Note: shards elsewhere].
   /// @param communicator, lane must outlive the group; the lane must be ordered
   ///   after writes to shard().
   void begin_unshard(

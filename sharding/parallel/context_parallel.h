@@ -47,16 +47,16 @@ at::Tensor own_context_part(
     const ContextParallel& how);
 
 /// Returns the tokens of all ranks, in sequence order, for results that all
-/// ranks use in the same way; for gradients see [Note: losses over divided
-/// sequences]. Collective; blocks.
+/// ranks use in the same way; for gradients see
+/// [Note: losses over divided sequences]. Collective; blocks.
 at::Tensor whole_context(
     const at::Tensor& own,
     int64_t dim,
     const ContextParallel& how);
 
 /// Returns the sum of `own_sum` over the ranks, divided by `count`: a mean over
-/// tokens, whose number may differ between ranks. For gradients see [Note:
-/// losses over divided sequences]. Collective; blocks.
+/// tokens, whose number may differ between ranks. For gradients see
+/// [Note: losses over divided sequences]. Collective; blocks.
 /// @param count total over all ranks, known to every rank.
 at::Tensor context_mean(
     const at::Tensor& own_sum,

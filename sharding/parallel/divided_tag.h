@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `DividedTag` marks a tensor as a partition of a weight ([Note: divided
-// weights]).
+// `DividedTag` marks a tensor as a partition of a weight; see
+// [Note: divided weights].
 
 #include "tessera/sharding/parallel/divided_weight.h"
 

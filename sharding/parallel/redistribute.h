@@ -9,12 +9,12 @@
 
 namespace tessera {
 
-/// Returns the tensor `tensor`, placed as `from`, placed as `to` ([Note:
-/// placements]). Differentiable twice. Collective; blocks; all ranks must call
-/// it in the same order, as the functions of group_operations.h that it
+/// Changes the placement of a tensor from `from` to `to`; see
+/// [Note: placements]. Differentiable twice. Collective; blocks; all ranks must
+/// call it in the same order, as the functions of group_operations.h that it
 /// consists of. Axes with equal placements and groups of one rank cost nothing.
-/// A change from one Shard to another gathers the dimension temporarily, and so
-/// does a change from Partial to a Shard of uneven parts.
+/// A change from one Shard to another gathers the dimension temporarily; a
+/// change from Partial to a Shard of uneven parts all-reduces the whole first.
 ///
 /// ```
 /// // [tokens, features]: data ranks have tokens, tensor ranks have summands.

@@ -43,10 +43,10 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 /// ```
 /// Between a kColumn layer and its kRow layer, activations have fewer features
 /// than in the unpartitioned model, so the model's code must not hard-code
-/// their number: attention that views them as heads must use view({batch,
-/// length, -1, head_features}), not view({batch, length, heads,
-/// head_features}). Dropout there draws the same mask on every rank, and a
-/// different one than on a single rank.
+/// their number: attention that views them as heads must use
+/// view({batch, length, -1, head_features}), not
+/// view({batch, length, heads, head_features}). Dropout there draws the same
+/// mask on every rank, and a different one than on a single rank.
 ///
 /// Call this on every rank, with the same weights, before wrap() and before
 /// creating an optimizer; deferred weights (lazy()) stay deferred. Afterwards

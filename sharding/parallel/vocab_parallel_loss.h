@@ -30,8 +30,8 @@ struct VocabParallelLossOptions {
 };
 
 /// Softmax cross-entropy without gathering the logits. With lse = log of the
-/// sum of exp(logits) over the whole vocabulary V, x_t the target's logit and e
-/// = label_smoothing, the loss of a token is
+/// sum of exp(logits) over the whole vocabulary V, x_t the target's logit and
+/// e = label_smoothing, the loss of a token is
 ///
 ///     lse - (1 - e) x_t - e / V * (sum of all logits) + z_loss * lse^2
 ///
