@@ -108,8 +108,8 @@ class GradientBucket {
     return own_runs_;
   }
 
-  /// Returns whether it is collecting: true from open() until begin_reduce()
-  /// ends.
+  /// Returns whether it has been opened: true from open() until end_reduce() or
+  /// close_empty().
   bool is_open() const {
     return open_;
   }

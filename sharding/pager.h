@@ -136,7 +136,7 @@ class Pager : public PageFaultHandler {
   void max_over_ranks(const at::Tensor& values);
 
   /// All-gathers flat tensors that are sharded like a group. Collective.
-  /// @param whole [world_size * n].
+  /// @param whole [mesh().shard_size * n].
   /// @param shard [n], of the same dtype, both on the parameters' device.
   /// @param what names it in errors.
   void all_gather_shards(

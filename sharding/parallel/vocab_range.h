@@ -19,9 +19,9 @@ struct OwnTokens {
 /// @param tokens int64, of any shape.
 OwnTokens own_tokens(const at::Tensor& tokens, const DimSplit& vocab, int rank);
 
-/// @throws tessera::Error on the CPU, naming the token that is outside of [0,
-///   size). On a GPU this is an asynchronous device error; the call does not
-///   synchronize.
+/// @throws tessera::Error unless `tokens` are int64 and, on the CPU, when one
+///   is outside of [0, size), naming it. On a GPU the latter is an asynchronous
+///   device error; the call does not synchronize.
 void check_tokens(const at::Tensor& tokens, int64_t size, const char* where);
 
 } // namespace tessera
