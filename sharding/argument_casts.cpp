@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-/// Their other argument says which type is wanted, or takes any.
+/// Their other argument determines the type, or may have any type.
 bool is_about_types(std::string_view name) {
   constexpr std::array<std::string_view, 4> kNames = {
       "aten::to", "aten::type_as", "aten::copy_", "aten::_to_copy"};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Mixed precision at the operator: arguments that fit the type of the sharded
-// parameter beside them.
+// `cast_arguments()` implements mixed precision at the operator: it casts
+// arguments to the dtype of the sharded parameter in the same call.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -12,11 +12,11 @@
 namespace tessera {
 
 /// Converts the floating-point tensor arguments of a call to `dtype`, so that
-/// an operator on a bfloat16 weight takes float32 activations and the other way
-/// round. Autograd records the conversions. What stays as it is: sharded
-/// parameters, tensors the operator writes to, single numbers, and the
-/// operators that are about types (to, type_as, copy_).
-/// @return the type the results are to be given back in, for norm layers whose
+/// an operator on a bfloat16 weight accepts float32 activations and vice versa.
+/// Autograd records the conversions. Not converted are sharded parameters,
+/// tensors that the operator writes to, single numbers, and the arguments of
+/// operators whose purpose is a type conversion (to, type_as, copy_).
+/// @return the dtype in which to return the results, for norm layers whose
 ///   arguments were converted.
 std::optional<at::ScalarType> cast_arguments(
     const c10::OperatorHandle& op,

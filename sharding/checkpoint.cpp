@@ -24,17 +24,17 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What backward needs beside the inputs.
+/// What backward needs apart from the inputs.
 struct CheckpointedCall : torch::CustomClassHolder {
   const variable_list* inputs = nullptr; ///< during forward only
   const TensorFunction* first = nullptr; ///< during forward only
   TensorFunction again;
   std::vector<size_t> differentiable; ///< inputs that require a gradient
-  Communicator* group = nullptr; ///< over which those are divided, if any
-  std::vector<DividedTensor> divided; ///< what they were
+  Communicator* group = nullptr; ///< over which those are sharded, if any
+  std::vector<DividedTensor> divided; ///< how to gather them again
   RandomState random;
   AutocastState autocast;
-  RecordReplay::Position records; ///< what it recorded comes from there on
+  RecordReplay::Position records; ///< where its records begin
 };
 
 constexpr const char* kCall = "call";
@@ -49,8 +49,8 @@ std::vector<uint32_t> versions_of(const variable_list& tensors) {
 }
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  /// `differentiable` and `anchor` are there for the graph's edges: autograd
-  /// takes no undefined tensors, and without an edge no output would require
+  /// `differentiable` and `anchor` only create edges of the graph: autograd
+  /// accepts no undefined tensors, and without an edge no output would require
   /// a gradient.
   static variable_list forward(
       AutogradContext* context,
@@ -70,8 +70,9 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       outputs = (*call->first)(inputs);
     }
     for (at::Tensor& output : outputs) {
-      // An output becomes part of the graph. What somebody else holds as well,
-      // such as an input that is passed through or a buffer, must not.
+      // An output becomes part of the graph. A tensor that is also referenced
+      // elsewhere, such as an input that is passed through or a buffer, must
+      // not.
       if (output.use_count() > 1) {
         output = output.detach();
       }
@@ -113,11 +114,11 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     run_backward(recompute(*call, inputs), output_gradients);
     scope.finish();
 
-    variable_list gradients{at::Tensor()}; // of the call itself
+    variable_list gradients{at::Tensor()}; // of `call` itself
     for (const size_t i : call->differentiable) {
       gradients.push_back(inputs[i].grad());
     }
-    gradients.emplace_back(); // of the anchor
+    gradients.emplace_back(); // of `anchor`
     return gradients;
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Recomputation in backward: what CheckpointBlock and TransformerBlockList
-// stand on.
+// `checkpoint()` recomputes a call in backward. CheckpointBlock and
+// TransformerBlockList are built on it.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/tensor_visitor.h"
@@ -17,37 +17,39 @@
 
 namespace tessera {
 
-/// [Note: recomputation] The forward runs without gradients, so that nothing
-/// inside it is kept but its arguments. In backward it runs again, with
-/// gradients, from the same arguments, generators and autocast, and a backward
-/// of its own goes through what it made. The gradients of its parameters are
-/// accumulated there, where their hooks see them; only those of the arguments
-/// return to the graph around. The graph holds the arguments and the function,
-/// never a weight: those are paged in when the forward runs again.
+/// [Note: recomputation] The forward runs without gradients, so that only its
+/// arguments are kept. In backward it runs again, with gradients, from the same
+/// arguments, generator states and autocast settings, and a nested backward
+/// runs through the recomputed graph. The gradients of parameters are
+/// accumulated there, where their hooks see them; only the gradients of the
+/// arguments return to the surrounding graph. That graph holds the arguments
+/// and the function, but no weights: they are paged in when the forward runs
+/// again.
 ///
-/// From this follows what it cannot do, and says: torch::autograd::grad() and
-/// double backward. A forward must compute the same twice; buffers that it
-/// updates (running statistics) are updated twice.
+/// Consequently torch::autograd::grad() and double backward are not supported;
+/// both throw an error. A forward must compute the same result twice; buffers
+/// that it updates (running statistics) are updated twice.
 using TensorFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// How a call is checkpointed.
+/// `CheckpointMode` says how a call is checkpointed.
 struct CheckpointMode {
   /* implicit */ CheckpointMode(
       bool trains,
       Communicator* divide_over = nullptr)
       : trains(trains), divide_over(divide_over) {}
 
-  /// Whether it has parameters that require a gradient: then gradients are
-  /// wanted even if no argument requires one.
+  /// Whether the call uses parameters that require a gradient. If so, its
+  /// outputs require a gradient even if no argument does.
   bool trains;
-  /// A group whose ranks have the same arguments; it outlives the graph. Each
-  /// keeps its part of those that require a gradient, and backward gathers
-  /// them, to the bit: collective then, over the group.
+  /// A group whose ranks have the same arguments; must outlive the graph. Each
+  /// rank keeps its slice of those that require a gradient, and backward
+  /// all-gathers them, bit for bit; backward is then collective over the group.
   Communicator* divide_over;
 };
 
-/// Runs `first` on `inputs`, all defined, and keeps `again` for backward.
+/// Runs `first` on `inputs`, which must all be defined, and keeps `again` for
+/// backward.
 std::vector<at::Tensor> checkpoint_tensors(
     const std::vector<at::Tensor>& inputs,
     const TensorFunction& first,
@@ -68,7 +70,7 @@ std::vector<at::Tensor> take_tensors(T& value) {
   return tensors;
 }
 
-/// Which of the tensors of `value` are defined.
+/// Returns, for each tensor of `value`, whether it is defined.
 template <typename T>
 std::vector<bool> defined_tensors(T& value) {
   std::vector<bool> defined;
@@ -76,7 +78,7 @@ std::vector<bool> defined_tensors(T& value) {
   return defined;
 }
 
-/// Undoes take_tensors().
+/// Inverse of take_tensors().
 template <typename T>
 void put_tensors(
     T& value,
@@ -93,10 +95,10 @@ void put_tensors(
 
 } // namespace detail
 
-/// function(arguments...), computed again in backward. The arguments are
-/// copied; see visit_tensors() for what they may be.
-/// @param function copyable; called once now and once per backward, with
-///   lvalues. It owns what it uses.
+/// Returns function(arguments...), and recomputes it in backward. The arguments
+/// are copied; see visit_tensors() for their types.
+/// @param function copyable; called with lvalues, once now and once per
+///   backward. It must own what it uses.
 template <typename Function, typename... Arguments>
 auto checkpoint(
     const CheckpointMode& mode,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A module whose inside is not kept for backward but computed again.
+// `CheckpointBlock` wraps a module whose intermediate activations are not kept
+// for backward but recomputed.
 
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpoint.h"
@@ -18,35 +19,37 @@
 namespace tessera {
 
 struct CheckpointOptions {
-  /// false: an ordinary forward; the block is still a group with its
-  /// zero_stage.
+  /// If false, forward() is an ordinary forward; the block is still a group
+  /// with its own zero_stage.
   bool use_checkpoint = true;
-  /// 1, 2 or 3 for this block's parameters; none: as the engine does.
+  /// ZeRO stage (1, 2 or 3) of this block's parameters. If unset, the engine
+  /// decides.
   std::optional<int> zero_stage;
-  /// The arguments rest on the host until backward, those of the last such
-  /// block excepted, which is the first to need them. Takes effect while an
-  /// engine lives whose OffloadOptions::activations is not kOff.
+  /// The arguments rest on the host until backward, except those of the last
+  /// such block, which backward needs first. Takes effect while an engine
+  /// exists whose OffloadOptions::activations is not kOff.
   bool inputs_on_host = false;
-  /// Ranks that all have the same arguments, such as those of a tensor-parallel
-  /// group without sequence parallelism: each keeps 1/n of those that require a
-  /// gradient, and gathers them when the block is computed again (ZeRO-R,
-  /// arXiv:1910.02054, 6.1). Outlives the block's graphs.
+  /// A group whose ranks all have the same arguments, such as a tensor-parallel
+  /// group without sequence parallelism: each rank keeps 1/n of every argument
+  /// that requires a gradient, and they are all-gathered when the block is
+  /// recomputed (ZeRO-R, arXiv:1910.02054, 6.1). Must outlive the block's
+  /// graphs.
   Communicator* divide_inputs_over = nullptr;
 };
 
-/// A `Contained` that recomputes its forward in backward ([Note:
-/// recomputation]). It is a Contained, with the same parameters under the same
-/// names, so that checkpoints of the model do not depend on it; it is a group
-/// of its own in an engine, and works without one.
+/// A `Contained` that recomputes its forward in backward; see
+/// [Note: recomputation]. It derives from Contained and has the same parameters
+/// under the same names, so that checkpoints of the model do not depend on it.
+/// In an engine it is a group of its own; it also works without an engine.
 ///
-/// forward() takes what Contained::forward takes, each argument given: tensors
-/// (defined or not, requiring gradients or not), and whatever else
-/// visit_tensors() knows.
+/// forward() takes the arguments of Contained::forward, none of them defaulted:
+/// tensors (defined or not, requiring gradients or not) and the other types
+/// that visit_tensors() supports.
 template <typename Contained>
 class CheckpointBlockImpl : public Contained, public ResidencyHints {
  public:
-  /// Shares the parameters and submodules of `module`, which should not be
-  /// used any more.
+  /// Shares the parameters and submodules of `module`, which should not be used
+  /// afterwards.
   explicit CheckpointBlockImpl(
       const torch::nn::ModuleHolder<Contained>& module,
       const CheckpointOptions& options = {})
@@ -62,7 +65,7 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
     if (!use_checkpoint || !at::GradMode::is_enabled()) {
       return plain_forward(arguments...);
     }
-    // Owns the module: the graph may outlive it.
+    // The lambda owns the module, because the graph may outlive it.
     auto self =
         std::static_pointer_cast<CheckpointBlockImpl>(this->shared_from_this());
     const SaveToHostScope to_host(inputs_on_host);
@@ -74,7 +77,7 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         arguments...);
   }
 
-  /// Contained's own forward.
+  /// Calls Contained::forward without recomputation.
   template <typename... Arguments>
   auto plain_forward(const Arguments&... arguments) {
     return Contained::forward(arguments...);
@@ -89,13 +92,14 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         });
   }
 
-  /// May be changed at any time, all.
+  /// These may be changed at any time.
   bool use_checkpoint;
   bool inputs_on_host;
   Communicator* divide_inputs_over;
 };
 
-/// The holder: CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});
+/// Module holder:
+/// `CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});`
 template <typename Holder>
 class CheckpointBlock
     : public torch::nn::ModuleHolder<
@@ -113,7 +117,7 @@ class CheckpointBlock
   /* implicit */ CheckpointBlock(std::nullptr_t)
       : torch::nn::ModuleHolder<Impl>(nullptr) {}
 
-  // ModuleHolder's own does not see a forward that is a template.
+  // ModuleHolder::operator() does not see a forward that is a template.
   template <typename... Arguments>
   auto operator()(const Arguments&... arguments) {
     return this->get()->forward(arguments...);

@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace {
 
-// Marks a DataPtr as ours and owns what it carries.
+// Marks a DataPtr as deferred and owns its context.
 void deferred_init_deleter(void* context) {
   delete static_cast<DeferredInit*>(context);
 }
@@ -77,7 +77,7 @@ void materialize(const at::Tensor& tensor) {
       at::empty({count}, tensor.options().requires_grad(false));
   deferred_init(storage)->fill(whole, 0);
   allow_access(storage);
-  // The DataPtr keeps the filled tensor, and with it its memory, alive.
+  // The DataPtr owns the filled tensor and so keeps its memory alive.
   storage.set_data_ptr_noswap(c10::DataPtr(
       whole.data_ptr(),
       new at::Tensor(whole),

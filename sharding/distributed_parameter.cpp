@@ -12,11 +12,12 @@ namespace tessera {
 
 namespace {
 
-/// What stands in DeferredInit::fill, where init_parameters() finds it.
+/// The type in DeferredInit::fill by which init_parameters() recognizes
+/// distributed parameters.
 struct DistributedFill {
   std::vector<int64_t> sizes;
   InitMethod method;
-  std::optional<RandomStream> random; ///< once it is determined
+  std::optional<RandomStream> random; ///< set by init_parameters()
 
   void operator()(const at::Tensor& slice, int64_t first_element) const {
     TESSERA_CHECK(

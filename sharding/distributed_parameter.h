@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters that are declared, and made only where they are kept: for models
-// that are larger than the memory of any rank.
+// `DistributedParameter` declares a parameter that is allocated only as shards,
+// for models that do not fit in the memory of any rank.
 
 #include "tessera/sharding/init_method.h"
 
@@ -21,8 +21,8 @@ struct DistributedParameterOptions {
 };
 
 /// A parameter with sizes and an init method, without memory. init_parameters()
-/// says what it starts from; wrap() makes this rank's slice of it. From then on
-/// it is used as any tensor of a wrapped module: operators gather it.
+/// determines its initial values; wrap() allocates this rank's shard. From then
+/// on it is used as any tensor of a wrapped module: operators all-gather it.
 class DistributedParameter {
  public:
   DistributedParameter() = default;
@@ -31,7 +31,7 @@ class DistributedParameter {
       InitMethod init,
       const DistributedParameterOptions& options = {});
 
-  /// The tensor to register and to give to operators.
+  /// The tensor to register and to pass to operators.
   const at::Tensor& tensor() const {
     return tensor_;
   }
@@ -39,32 +39,33 @@ class DistributedParameter {
     return tensor_;
   }
 
-  /// The whole value as a tensor of its own, for code that reads memory. Its
-  /// gradient goes to the parameter. Collective, as any use of the parameter;
-  /// only in a training step or a forward.
+  /// Returns a copy of the whole value, for code that reads memory. Its
+  /// gradient flows to the parameter. Collective, as any use of the parameter;
+  /// call it only in a training step or a forward.
   at::Tensor gather() const;
 
  private:
   at::Tensor tensor_;
 };
 
-/// A module with distributed parameters.
+/// A module that can register distributed parameters.
 class DistributedModule : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
   using torch::nn::Module::register_parameter;
 
-  /// Registers it under `name` and returns it.
+  /// Registers `parameter` under `name` and returns it.
   DistributedParameter register_parameter(
       const std::string& name,
       DistributedParameter parameter);
 };
 
-/// Determines the initial values of all distributed parameters in `module`:
-/// those of each depend on the seed, its first name in `module`, and its init
-/// method, and neither on the number of ranks nor on other parameters. Fills
-/// nothing yet; wrap() or materialize() does. Parameters with memory stay as
-/// they are. Call it on every rank, with the same seed, before wrap().
+/// Determines the initial values of all distributed parameters in `module`. The
+/// values of a parameter depend on the seed, its first name in `module` and its
+/// init method, but not on the number of ranks or on other parameters. Nothing
+/// is filled yet; wrap() or materialize() does that. Parameters that have
+/// memory stay as they are. Call this on every rank, with the same seed, before
+/// wrap().
 /// @throws tessera::Error when the module is wrapped.
 void init_parameters(const torch::nn::Module& module, uint64_t seed = 0);
 

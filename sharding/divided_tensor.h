@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A tensor that all ranks of a group have, and of which each keeps a part.
+// `DividedTensor` shards a tensor that is equal on all ranks of a group and
+// gathers it again.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -11,18 +12,18 @@
 
 namespace tessera {
 
-/// What it takes to put the tensor together again. Elements are divided evenly
-/// in the order in which they lie in memory; strides come back as they were.
+/// What is needed to gather the tensor. Elements are divided evenly in memory
+/// order; strides are restored.
 class DividedTensor {
  public:
-  /// @param whole the same on all ranks.
+  /// @param whole equal on all ranks.
   DividedTensor(const at::Tensor& whole, Communicator& group);
 
-  /// This rank's part [numel / ranks, rounded up], in memory of its own. Called
-  /// once: the whole is let go.
+  /// Returns this rank's part, [numel / ranks, rounded up], in memory of its
+  /// own. Call it once: it releases the whole.
   at::Tensor take_part();
 
-  /// The whole from every rank's part. Collective; blocks.
+  /// Returns the whole, from every rank's part. Collective; blocks.
   at::Tensor gather(const at::Tensor& part) const;
 
  private:

@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-// Generators are shared by all threads; their users lock them.
+// Generators are shared by all threads and must be locked.
 at::Tensor state_of(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());

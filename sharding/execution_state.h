@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a forward depends on beside its arguments: random generators and
-// autocast. Taken before it and put back to run it a second time.
+// `RandomState` and `AutocastState` capture what a forward depends on apart
+// from its arguments, so that it can be repeated.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,11 +14,12 @@ namespace tessera {
 class RandomState {
  public:
   RandomState() = default;
-  /// Takes the CPU's, and that of every CUDA device that a tensor is on. The
-  /// state of a CUDA generator lies on the host: nothing synchronises.
+  /// Captures the state of the CPU generator and that of every CUDA device that
+  /// a tensor is on. The state of a CUDA generator is in host memory: nothing
+  /// synchronizes.
   static RandomState take(const std::vector<at::Tensor>& tensors);
   void put_back() const;
-  /// The present states of the same generators.
+  /// Captures the current states of the same generators.
   RandomState now() const;
 
  private:
@@ -27,11 +28,11 @@ class RandomState {
   std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
-/// Whether autocast is on and to what type, for CPU and CUDA.
+/// Whether autocast is enabled, and its dtype, for CPU and CUDA.
 class AutocastState {
  public:
   static AutocastState take();
-  /// @param cache whether casts of weights are kept.
+  /// @param cache whether autocast caches casts of weights.
   void put_back(bool cache) const;
   bool cache() const {
     return cache_;
@@ -47,8 +48,8 @@ class AutocastState {
   bool cache_ = true;
 };
 
-/// While it lives, generators and autocast are as they were then; afterwards
-/// as they were before.
+/// Restores captured generator and autocast states while it is alive, and the
+/// previous states afterwards.
 class ExecutionStateScope {
  public:
   ExecutionStateScope(const RandomState& random, const AutocastState& autocast);
@@ -61,8 +62,9 @@ class ExecutionStateScope {
   AutocastState autocast_before_;
 };
 
-/// While it lives, autocast keeps no casts of weights. One made without
-/// gradients in a first forward would be taken for the recomputation's.
+/// Disables autocast's cache of casted weights while it is alive. Otherwise the
+/// recomputation would use casts that were cached without gradients in the
+/// first forward.
 class NoAutocastCache {
  public:
   NoAutocastCache();

@@ -71,7 +71,7 @@ GradientBucket::GradientBucket(
     entries_.push_back(std::move(entry));
   }
   for (auto& entry : entries_) {
-    // The info's address is final only now.
+    // The address of the info is final only now.
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
   own_runs_ = runs_of_shard(spans, group.layout().shard(rank_));
@@ -142,7 +142,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient) {
   Entry& entry = entries_[i];
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
-  // Where the slot is the shard, earlier gradients are there.
+  // If the slot is the shard, it contains earlier gradients.
   const bool accumulate =
       entry.arrived || (collects_on_top() && entry.in_shard);
   if (accumulate) {
@@ -228,7 +228,7 @@ bool GradientBucket::all_arrived() const {
 }
 
 bool GradientBucket::holds_token(const Entry& entry) {
-  // zero_grad(false) leaves a detached alias of the token there.
+  // zero_grad(false) leaves a detached alias of the token.
   const at::Tensor& gradient = entry.parameter.grad();
   return gradient.defined() && gradient_token_info(gradient) == &entry.info;
 }

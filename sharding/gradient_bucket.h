@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gradients of one ParamGroup: collected whole in a slot during backward,
-// reduced over the ranks, accumulated in this rank's shard.
+// `GradientBucket` collects the gradients of one ParamGroup in a slot during
+// backward, reduce-scatters them, and accumulates them in this rank's shard.
 //
-// [Note: order of averaging] The gradients of the ranks that divide a copy are
-// added up, then those sums over the copies, and the total is divided by the
-// number of ranks. Float16 gradients are divided first, because their
-// sum may be too large for the type.
+// [Note: order of averaging] The gradients of the ranks that shard a replica
+// are summed, then those sums over the replicas, and the total is divided by
+// the number of ranks. Float16 gradients are divided first, because their sum
+// may overflow.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -29,8 +29,9 @@ namespace tessera {
 /// [Note: gradient life cycle] Autograd leaves a gradient in parameter.grad();
 /// take() moves it into the slot and puts a token there. The reduction adds the
 /// average over the ranks to the shard. A user's zero_grad() removes tokens:
-/// refresh() sees that and drops what the shard and slot held for those
-/// parameters. In a world of one the slot is the shard and nothing is reduced.
+/// refresh() detects that and drops what the shard and slot hold for those
+/// parameters. With a world size of one the slot is the shard and nothing is
+/// reduced.
 ///
 /// [Note: gradients elsewhere] The shard may rest on another tier. What was
 /// reduced leaves for there from the slot. To accumulate, the old sum comes
@@ -38,13 +39,13 @@ namespace tessera {
 /// where the group is not divided, to the slot when it is opened, which then
 /// takes the place of the shard.
 ///
-/// [Note: applied gradients] Where the optimizer runs during backward, a
-/// gradient that is final at its reduction stays in the slot, is applied from
-/// there and never gets to a shard. A bucket that is made for this has a shard
-/// only while a step needs one.
+/// [Note: applied gradients] If the optimizer runs during backward, a gradient
+/// that is final at its reduction stays in the slot, is applied from there and
+/// is never moved to a shard. A bucket made for this has a shard only while a
+/// step needs one.
 ///
-/// On a device with streams take() only keeps the gradient, until all are there
-/// or the reduction begins; then one kernel moves all of them.
+/// On a device with streams take() only keeps the gradient until all have
+/// arrived or the reduction begins; then one kernel moves all of them.
 class GradientBucket {
  public:
   /// @param group, replicas outlive the bucket.
@@ -65,36 +66,37 @@ class GradientBucket {
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
 
-  /// Average over the ranks of the accumulated gradients of this rank's slice:
-  /// [shard_numel]. Only runs of parameters with has_gradient() have meaning.
-  /// Undefined where none is kept and there is no gradient.
+  /// Average over the ranks of the accumulated gradients of this rank's shard:
+  /// [shard_numel]. Only runs of parameters with has_gradient() are valid.
+  /// Undefined if none is kept and there is no gradient.
   RestingTensor shard() const {
     return applying_ ? RestingTensor(reduced_) : shard_;
   }
-  /// Whether it has to leave for another tier.
+  /// Returns whether the shard rests on another tier.
   bool is_stored() const {
     return store_ != nullptr;
   }
-  /// Changes it. @param change gets shard() in memory. Blocks.
+  /// Changes the shard.
+  /// @param change is called with shard() in memory. Blocks.
   void change(const std::function<void(const at::Tensor& shard)>& change);
 
-  /// What shard() is to be multiplied with to get the gradients: whoever clips
-  /// them leaves the work to whoever reads them next.
+  /// The factor by which shard() must be multiplied to get the gradients:
+  /// clipping defers the multiplication to the next reader.
   double factor() const {
     return factor_;
   }
   void multiply(double factor) {
     factor_ *= factor;
   }
-  /// Does the multiplication.
+  /// Multiplies the shard by factor().
   void apply_factor();
 
   at::ScalarType dtype() const {
     return dtype_;
   }
-  /// Bytes of shard() while it is kept, as the ledger counts them.
+  /// Returns the bytes of shard() while it is kept, as the ledger counts them.
   int64_t shard_bytes() const;
-  /// Where they are.
+  /// The tier on which the shard rests.
   MemoryTier tier() const {
     return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
   }
@@ -106,7 +108,8 @@ class GradientBucket {
     return own_runs_;
   }
 
-  /// True between open() and begin_reduce()'s end.
+  /// Returns whether it has been opened: true from open() until end_reduce() or
+  /// close_empty().
   bool is_open() const {
     return open_;
   }
@@ -115,23 +118,24 @@ class GradientBucket {
   void open(Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and
-  /// leaves the token. @throws tessera::Error on a sparse gradient.
+  /// leaves the token.
+  /// @throws tessera::Error on a sparse gradient.
   void take(size_t i);
 
-  /// Adds `gradient` to what parameter `i` has collected.
+  /// Adds `gradient` to the collected gradient of parameter `i`.
   void add(size_t i, const at::Tensor& gradient);
 
-  /// Sets the collected and accumulated gradient of parameter `i` to zero;
-  /// it keeps having one.
+  /// Sets the collected and accumulated gradient of parameter `i` to zero; the
+  /// parameter still has a gradient.
   void zero(size_t i);
 
   bool any_arrived() const;
   bool all_arrived() const;
 
   /// Starts the reduction of what was collected, on the lane; parameters that
-  /// collected nothing count as zero. Untaken gradients must have been taken
-  /// before. Whoever reads the shard afterwards waits for the lane.
-  /// @param lane outlives the bucket.
+  /// collected nothing count as zero. All untaken gradients must have been
+  /// taken before. Readers of the shard must wait for the lane afterwards.
+  /// @param lane must outlive the bucket.
   /// @param apply the result is final and applied before release_slot().
   void begin_reduce(
       Communicator& communicator,
@@ -140,9 +144,11 @@ class GradientBucket {
   bool reducing() const {
     return reducing_;
   }
-  /// Ends it for the host: shard() has the result, or will have it.
+  /// Ends the reduction for the host: shard() has the result, or will have it
+  /// when the lane is done.
   void end_reduce(const WaitCheck& check);
-  /// True while the result may still be on its way from the slot to a file.
+  /// Returns whether the result may still be on its way from the slot to a
+  /// file.
   bool is_storing() const {
     return slot_.defined() && !open_ && !reducing_ && storing_.pending() &&
            tier() == MemoryTier::kNvme;
@@ -155,45 +161,47 @@ class GradientBucket {
   bool applying() const {
     return apply_;
   }
-  /// Whether the group was updated with the gradients of this step, which are
-  /// gone. A zero_grad() of all parameters starts the group anew.
+  /// Returns whether the group was updated with the gradients of this step,
+  /// which no longer exist. A zero_grad() of all parameters starts the group
+  /// anew.
   bool applied();
 
-  /// Ends collecting without a reduction, when nothing is left of it.
+  /// Ends collecting without a reduction, when no collected gradient remains.
   Slot close_empty();
 
-  /// Notices gradients that the user has zeroed or set since the last call;
-  /// such a set gradient needs take().
+  /// Detects gradients that the user has zeroed or set since the last call;
+  /// those that were set must be taken with take().
   void refresh();
 
-  /// Whether parameter `i` has a gradient that is still to be applied.
+  /// Returns whether parameter `i` has a gradient that is still to be applied.
   bool has_gradient(size_t i) const {
     return entries_[i].has && !applied_;
   }
-  /// Whether any parameter has one with a part on this rank.
+  /// Returns whether any parameter has a gradient with a part on this rank.
   bool any_gradient() const;
-  /// Whether it got one, on this rank or, once agreed on, on any.
+  /// Returns whether parameter `i` got a gradient: on this rank or, once agreed
+  /// on, on any rank.
   bool got_gradient(size_t i) const {
     return entries_[i].has;
   }
-  /// What all ranks have agreed on.
+  /// Sets what all ranks have agreed on.
   void set_has_gradient(size_t i, bool has) {
     entries_[i].has = has;
   }
-  /// True when parameter.grad() holds a tensor of the user's that was not
+  /// Returns whether parameter.grad() holds a tensor of the user that was not
   /// taken yet.
   bool is_untaken(size_t i) const;
 
-  /// Adds the settled gradients of the same group elsewhere: in each of
-  /// `copies`, a group divided in the same way. All parameters have a gradient
-  /// afterwards, and get no more of it until clear() or the user's zero_grad().
-  /// Collective over the copies; blocks.
+  /// Adds the settled gradients of the same group on other pipeline stages,
+  /// which must be sharded in the same way on each rank of `copies`. All
+  /// parameters have a gradient afterwards, and no more can be added until
+  /// clear() or the user's zero_grad(). Collective over `copies`; blocks.
   void add_copies(Communicator& copies, const WaitCheck& check);
   bool has_copies() const {
     return has_copies_;
   }
 
-  /// Sets all gradients to none.
+  /// Resets all gradients.
   void clear();
 
   /// Removes tokens and forgets the parameters.
@@ -213,7 +221,8 @@ class GradientBucket {
     bool token_placed = false;
   };
 
-  /// The slot, or the shard in its place, holds what was accumulated before.
+  /// Returns whether the slot, or the shard in its place, holds what was
+  /// accumulated before.
   bool collects_on_top() const {
     return !slot_.defined() || on_top_;
   }
@@ -226,22 +235,23 @@ class GradientBucket {
   at::Tensor slot_view(const Entry& entry) const;
   void store(const Entry& entry, const at::Tensor& gradient);
   void fill_missing();
-  /// Orders the current stream behind whoever wrote to the slot before.
+  /// Orders the current stream after the previous writer of the slot.
   void write_on_current_stream();
-  /// Moves what waits to the slot. @param rest zeros to what nothing came for.
+  /// Moves waiting gradients to the slot.
+  /// @param rest spans without a gradient, which are set to zero.
   void pack_waiting(const std::vector<FlatSpan>& rest);
   std::vector<FlatSpan> missing_spans() const;
-  /// The end of the reduction, on the lane.
+  /// Ends the reduction, on the lane.
   void complete(const WaitCheck& check);
-  /// True when the reduction is added to what the shard already holds.
+  /// Returns whether the reduction is added to what the shard already holds.
   bool accumulates() const;
   bool divides_first() const;
   void ensure_shard();
-  /// What gradients are multiplied with on their way to the slot.
+  /// The factor by which gradients are multiplied on their way to the slot.
   double packing_factor() const;
 
   ParamGroup& group_;
-  int rank_; ///< among those that divide the group
+  int rank_; ///< among those that shard the group
   int ranks_; ///< whose gradients are averaged
   Communicator& replicas_;
   MemoryLedger& ledger_;
@@ -250,21 +260,21 @@ class GradientBucket {
   bool keeps_shard_;
   std::vector<Entry> entries_;
   std::vector<FlatRun> own_runs_;
-  std::vector<FlatSpan> gaps_; ///< of the flat buffer, without a parameter
+  std::vector<FlatSpan> gaps_; ///< spans of the flat buffer without a parameter
   RestingTensor shard_;
   at::Tensor collected_; ///< slot's tensor, or the shard in a world of one
   Slot slot_;
   bool on_top_ = false; ///< the shard was brought to the slot
-  PendingTransfer storing_; ///< from the slot
-  at::Tensor reduced_; ///< where the running reduction arrives
+  PendingTransfer storing_; ///< transfer from the slot
+  at::Tensor reduced_; ///< result of the reduction in progress
   PendingCollective pending_;
   bool packs_; ///< on a device with streams
-  StreamSet arrived_on_; ///< streams that made what waits
-  std::optional<c10::Stream> writer_; ///< of the slot, the last one
-  const StreamLane* lane_ = nullptr; ///< of the running reduction
+  StreamSet arrived_on_; ///< streams that produced the waiting gradients
+  std::optional<c10::Stream> writer_; ///< last stream that wrote to the slot
+  const StreamLane* lane_ = nullptr; ///< of the reduction in progress
   bool completed_ = false;
-  bool apply_ = false; ///< the running reduction's result
-  bool applying_ = false; ///< and it stays in the slot
+  bool apply_ = false; ///< the result of the reduction in progress is applied
+  bool applying_ = false; ///< the result to apply is in the slot
   bool applied_ = false;
   bool has_copies_ = false;
   double factor_ = 1;

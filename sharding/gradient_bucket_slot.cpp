@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of gradients through the slot: packing, reduction, accumulation.
+// `GradientBucket`: packing gradients into the slot, reduction, accumulation.
 #include "tessera/sharding/gradient_bucket.h"
 
 #include "tessera/runtime/core/error.h"
@@ -93,13 +93,13 @@ void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
       continue;
     }
     if (entry.span.numel != entry.parameter.numel()) {
-      // What lies between the parameter's elements counts in norms.
+      // Gaps between the parameter's elements are included in norms.
       collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
     }
     runs.push_back({slot_view(entry), entry.waiting});
   }
   pack_runs_(runs, packing_factor());
-  // The memory of the gradients goes back to the streams that made them.
+  // The memory of the gradients is returned to the streams that made them.
   if (!gradients.empty()) {
     arrived_on_.block(mark_current(group_.device()));
   }
@@ -110,7 +110,7 @@ void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
 }
 
 at::Tensor GradientBucket::slot_view(const Entry& entry) const {
-  // as_strided counts from the storage's begin, not the tensor's.
+  // as_strided counts from the start of the storage, not of the tensor.
   return collected_.as_strided(
       entry.parameter.sizes(),
       entry.parameter.strides(),
@@ -120,7 +120,7 @@ at::Tensor GradientBucket::slot_view(const Entry& entry) const {
 void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
   write_on_current_stream();
   if (entry.span.numel != entry.parameter.numel()) {
-    // What lies between the parameter's elements counts in norms.
+    // Gaps between the parameter's elements are included in norms.
     collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
   }
   const PackRun run{slot_view(entry), gradient};
@@ -169,7 +169,7 @@ void GradientBucket::begin_reduce(
     bool apply) {
   const c10::NoGradGuard no_grad;
   fill_missing();
-  // A zero_grad() between now and end_reduce() is seen by the tokens.
+  // The tokens detect a zero_grad() between now and end_reduce().
   for (Entry& entry : entries_) {
     if (entry.requires_grad) {
       place_token(entry);
@@ -183,11 +183,11 @@ void GradientBucket::begin_reduce(
   if (!slot_.defined()) {
     return;
   }
-  // fill_missing() was behind all other writers.
+  // fill_missing() was ordered after all other writers.
   lane.follow_current();
   const StreamLane::Scope on_lane(lane);
-  // What is added to the shard, or never gets there, arrives in the slot, where
-  // this rank's part of the input lies.
+  // Results that are added to the shard, or are never moved there, are placed
+  // in the slot, at this rank's part of the input.
   if (divides_first() && !packs_) {
     slot_.tensor.div_(ranks_);
   }
@@ -235,7 +235,7 @@ at::Tensor GradientBucket::room_beside_reduced() const {
   return slot_.tensor.narrow(0, rank_ == 0 ? numel : 0, numel);
 }
 
-/// Brings what was reduced to the shard, on the lane.
+/// Moves the result to the shard, on the lane.
 void GradientBucket::store_reduced() {
   const bool in_place = shard_.is_on(group_.device());
   at::Tensor sum = in_place ? shard_.tensor() : reduced_;

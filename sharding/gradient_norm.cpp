@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-/// This rank's parts of a group's gradients, in `shard`.
+/// Returns this rank's parts of a group's gradients, in `shard`.
 std::vector<at::Tensor> runs_with_gradient(
     const GradientBucket& bucket,
     const at::Tensor& shard) {
@@ -132,7 +132,7 @@ double gradient_norm(
   }
   const at::Tensor total = at::tensor({mine}, at::kDouble);
   if (largest) {
-    // A maximum over the ranks may lose a NaN.
+    // A maximum over the ranks may drop a NaN.
     const at::Tensor bad =
         at::tensor({std::isnan(mine) ? 1.0 : 0.0}, at::kDouble);
     for (const at::Tensor& value : {bad, total}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a user may say about how parameters are divided into groups.
+// `GroupPolicy` determines how parameters are divided into groups.
 
 #include "tessera/sharding/parameter_census.h"
 
@@ -10,53 +10,53 @@
 
 namespace tessera {
 
-/// Whether groups are dropped between forward and backward.
+/// Whether groups are resharded between forward and backward.
 struct ReshardRule {
-  /// Regular expression over the whole path of a group's module or of a module
-  /// that it is in; "root" is what no group's module holds.
+  /// Regular expression that matches the whole path of a group's module or of a
+  /// module that contains it; "root" matches the root group.
   std::string path;
   bool reshard_after_forward = true;
 };
 
-/// Paths are written as named_modules() and named_parameters() give them,
+/// Paths are those of named_modules() and named_parameters(), such as
 /// "encoder.layer.3". Expressions are ECMAScript and match a whole path. One
-/// that matches nothing is an error which names the nearest paths.
+/// that matches nothing is an error that names the nearest paths.
 struct GroupPolicy {
-  /// What is smaller is collected until it reaches this size; what is larger
-  /// keeps a group of its own. Not so for what the rules below name.
+  /// Smaller modules are merged until they reach this size; larger ones keep a
+  /// group of their own. Does not apply to what the rules below name.
   int64_t min_group_numel = 100'000;
-  /// Groups that follow each other merge while their sum is at most this; 0:
-  /// they do not.
+  /// Consecutive groups are merged while their sum is at most this; 0: they are
+  /// not merged.
   int64_t max_group_numel = 0;
 
-  /// Modules that are blocks, a group each, in place of the default rule: by
+  /// Modules that are blocks, each a group, in place of the default rule: by
   /// C++ type ("BertLayer", "tessera::BertLayerImpl"), ...
   std::vector<std::string> block_types;
   /// ... by path ("encoder\\.layer\\.\\d+"), ...
   std::vector<std::string> block_paths;
-  /// ... or as it pleases. Blocks inside of blocks are groups too; the outer
-  /// one keeps the rest.
+  /// ... or by predicate. A block inside a block is a group too; the outer
+  /// block keeps the remaining parameters.
   ModulePredicate is_block;
 
-  /// Embeddings, and linear layers with as many outputs as an embedding has
-  /// rows, are groups of their own and merge with nothing, wherever they are,
+  /// If set, embeddings, and linear layers with as many outputs as an embedding
+  /// has rows, are groups of their own and are not merged, wherever they are,
   /// if their weight has at least min_group_numel elements.
   bool vocabulary_apart = false;
 
-  /// Parameters, by any of their names, that are groups of their own and merge
-  /// with nothing.
+  /// Parameters, by any of their names, that are groups of their own and are
+  /// not merged.
   std::vector<std::string> parameters_apart;
 
-  /// What the engine leaves alone.
+  /// Parameters that the engine ignores.
   IgnoredParameters ignored;
 
-  /// The first rule that matches a group decides; groups without one follow
-  /// the engine's own plan.
+  /// The first rule that matches a group applies; groups that match none follow
+  /// the residency plan of the engine.
   std::vector<ReshardRule> reshard_after_forward;
 };
 
-/// @throws tessera::Error on a value that no module could make sense of:
-///   negative sizes, a maximum below the minimum, malformed expressions.
+/// @throws tessera::Error on values that are invalid for any module: negative
+///   sizes, a maximum below the minimum, malformed expressions.
 void check_group_policy(const GroupPolicy& policy);
 
 } // namespace tessera

@@ -23,7 +23,7 @@ using RecordOf = std::unordered_map<const c10::TensorImpl*, ParameterRecord>;
 struct Candidate {
   GroupSpec spec;
   bool may_be_collected = true; ///< with other small ones
-  bool may_merge = true; ///< with its neighbours
+  bool may_merge = true; ///< with its neighbors
 };
 
 int64_t numel_of(const GroupSpec& group) {
@@ -34,7 +34,7 @@ int64_t numel_of(const GroupSpec& group) {
   return numel;
 }
 
-/// Groups merge only where these are equal.
+/// Groups are merged only if these are equal.
 using Wishes = std::pair<std::optional<bool>, std::optional<int>>;
 
 Wishes wishes_of(const GroupSpec& group) {
@@ -45,7 +45,8 @@ const c10::StorageImpl* storage_of(const ParameterRecord& record) {
   return record.tensor.storage().unsafeGetStorageImpl();
 }
 
-/// Storages used from more than one piece leave their pieces.
+/// Returns the storages that are used by more than one piece; they form groups
+/// of their own.
 std::unordered_set<const c10::StorageImpl*> shared_storages(
     const std::vector<ModulePiece>& pieces,
     const RecordOf& records) {
@@ -119,7 +120,8 @@ std::vector<Candidate> candidates_of(
       groups.push_back(std::move(group));
     }
   }
-  // Tied weights are used early and late; they come first, as embeddings do.
+  // Tied weights are used early and late; their groups come first, as those of
+  // embeddings do.
   groups.insert(
       groups.begin(),
       std::make_move_iterator(shared_groups.begin()),
@@ -127,7 +129,7 @@ std::vector<Candidate> candidates_of(
   return groups;
 }
 
-/// A path and all that it lies in: "a.b.c", "a.b", "a".
+/// Returns a path and its ancestors: "a.b.c", "a.b", "a".
 std::vector<std::string> with_ancestors(std::string path) {
   std::vector<std::string> paths{path};
   for (size_t dot = path.rfind('.'); dot != std::string::npos;
@@ -170,8 +172,8 @@ void append(GroupSpec& target, GroupSpec&& group) {
       std::back_inserter(target.parameters));
 }
 
-/// Merges groups that follow each other, up to a size. Their gradients arrive
-/// one after the other: merged ones are not scattered.
+/// Merges consecutive groups, up to a size. Their gradients arrive
+/// consecutively, so merged groups are not scattered.
 std::vector<Candidate> merge_neighbours(
     std::vector<Candidate> groups,
     int64_t max_numel) {
@@ -190,7 +192,7 @@ std::vector<Candidate> merge_neighbours(
   return merged;
 }
 
-/// Collects small groups, in order, until a collection reaches the minimum.
+/// Merges small groups, in order, until a group reaches the minimum.
 std::vector<GroupSpec> collect_small(
     std::vector<Candidate> groups,
     int64_t min_numel) {
@@ -220,14 +222,14 @@ std::vector<GroupSpec> collect_small(
 
 using GroupKind = std::pair<at::ScalarType, bool>; ///< dtype, trainable
 
-/// Gathers what the blocks have a little of, e.g. float32 norms: a group for
-/// several blocks' share in place of one for each.
+/// Combines small parts of blocks, e.g. float32 norms, into groups that span
+/// several blocks, instead of one group per block.
 class SmallParts {
  public:
   SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
       : min_numel_(min_numel), out_(out) {}
 
-  /// @return false when the part is large enough to stay alone.
+  /// @return false when the part is large enough to be a group of its own.
   bool add(GroupKind kind, const GroupSpec& part) {
     if (numel_of(part) >= min_numel_) {
       return false;
@@ -253,10 +255,11 @@ class SmallParts {
  private:
   int64_t min_numel_;
   std::vector<GroupSpec>& out_;
-  std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< that take more
+  std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< accept more parts
 };
 
-/// One group per (dtype, requires_grad); the trainable part keeps the name.
+/// Makes one group per (dtype, requires_grad); the trainable one keeps the
+/// name.
 void split_by_kind(
     const GroupSpec& group,
     SmallParts& small,

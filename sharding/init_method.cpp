@@ -19,7 +19,7 @@ Fans fans_of(at::IntArrayRef sizes) {
       sizes.size() >= 2,
       "a Xavier or Kaiming init method needs a parameter of at least two dimensions, [out, in, ...]; this one has sizes {}. Use normal_init() or uniform_init().",
       sizes);
-  double field = 1; // what a convolution's kernel covers
+  double field = 1; // number of elements of a convolution kernel
   for (const int64_t size : sizes.slice(2)) {
     field *= static_cast<double>(size);
   }
@@ -28,7 +28,8 @@ Fans fans_of(at::IntArrayRef sizes) {
       static_cast<double>(sizes[0]) * field};
 }
 
-/// Mean 0 and the standard deviation that `std_of` finds for the sizes.
+/// Normal with mean 0 and the standard deviation that `std_of` returns for the
+/// fans.
 template <typename StdOf>
 InitMethod normal_of(StdOf std_of) {
   return [std_of](const at::Tensor& slice, const InitPlace& place) {

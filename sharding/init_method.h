@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Initial values that can be made for any part of a parameter by itself, the
-// same whoever makes them.
+// `InitMethod` fills any slice of a parameter with initial values that do not
+// depend on how the parameter is sharded.
 
 #include "tessera/runtime/kernels/counter_random.h"
 
@@ -12,15 +12,17 @@
 
 namespace tessera {
 
-/// Where a slice lies, and what it may draw from.
+/// `InitPlace` tells an init method which slice it fills and which random
+/// numbers it uses.
 struct InitPlace {
-  at::IntArrayRef sizes; ///< of the whole parameter
-  int64_t first_element = 0; ///< of the slice, in the flattened parameter
-  RandomStream random; ///< the parameter's own
+  at::IntArrayRef sizes; ///< sizes of the whole parameter
+  /// index of the slice's first element in the flattened parameter
+  int64_t first_element = 0;
+  RandomStream random; ///< random stream of the parameter
 };
 
-/// Fills `slice` ([n], contiguous) in place. One of yours must give an element
-/// what its index, the sizes and the stream say, and nothing else.
+/// Fills `slice` ([n], contiguous) in place. In a custom method, the value of
+/// an element must depend only on its index, the sizes and the random stream.
 using InitMethod =
     std::function<void(const at::Tensor& slice, const InitPlace& place)>;
 
@@ -30,11 +32,12 @@ InitMethod ones_init();
 InitMethod normal_init(double mean = 0, double std = 1);
 InitMethod uniform_init(double low = 0, double high = 1);
 
-/// Which way the variance is kept: of activations (in), of gradients (out).
+/// The fan that preserves the variance: kIn of activations, kOut of gradients.
 enum class Fan { kIn, kOut };
 
 /// Variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio, AISTATS 2010).
-/// These four need parameters of two dimensions or more: [out, in, ...].
+/// The Xavier and Kaiming methods need a parameter of two dimensions or more:
+/// [out, in, ...].
 InitMethod xavier_normal_init(double gain = 1);
 InitMethod xavier_uniform_init(double gain = 1);
 

@@ -33,8 +33,8 @@ TensorSummary summarize(
   return summary;
 }
 
-/// Merges values and gradients over the ranks; a gradient that some rank has
-/// counts on all.
+/// Merges values and gradients over the ranks; a gradient that any rank has
+/// counts on all of them.
 void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
   std::vector<TensorStatistics> statistics;
   for (const TensorSummary& item : summary) {
@@ -51,7 +51,7 @@ void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
   }
 }
 
-/// This rank's part of parameter `index`.
+/// Summarizes this rank's part of parameter `index`.
 /// @param master of its group.
 TensorSummary summarize_own_part(
     const Pager& pager,
@@ -109,7 +109,7 @@ void append_numbers(Row& row, const std::optional<TensorStatistics>& of) {
   }
 }
 
-/// Names to the left, numbers to the right.
+/// Left-aligns the first columns (names) and right-aligns the others (numbers).
 std::string format_table(const std::vector<Row>& rows, size_t left_columns) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -169,7 +169,7 @@ std::vector<TensorSummary> inspect_model(
        first});
   std::vector<TensorSummary> summary;
   std::optional<size_t> group;
-  at::Tensor master; // of that group; it may have to come from a disk
+  at::Tensor master; // of the current group; may have to be read from disk
   for (const size_t index : picked) {
     if (pager.parameters()[index].group != group) {
       group = pager.parameters()[index].group;

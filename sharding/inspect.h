@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tables of what is in a model: parameters, gradients, recorded hidden states.
+// `inspect_model()` and `inspect_tensor()` compute tables of statistics of
+// parameters, gradients and recorded hidden states.
 
 #include "tessera/sharding/tensor_recorder.h"
 #include "tessera/sharding/tensor_statistics.h"
@@ -16,7 +17,7 @@ namespace tessera {
 
 class Pager;
 
-/// A line of the table.
+/// A row of the table.
 struct TensorSummary {
   std::string name;
   std::vector<int64_t> sizes; ///< of a hidden state: on this rank
@@ -24,31 +25,33 @@ struct TensorSummary {
   std::optional<TensorStatistics> gradient;
 };
 
-/// Parameters and gradients of a module that is not wrapped.
+/// Summarizes parameters and gradients of a module that is not wrapped.
 /// @param pattern regular expression (ECMAScript) that matches whole names.
-/// @throws tessera::Error when it matches none.
+/// @throws tessera::Error when no name matches.
 std::vector<TensorSummary> inspect_model(
     const torch::nn::Module& module,
     const std::string& pattern = ".*");
 
-/// The same of paged ones, from the shards: nothing is gathered. Gradients are
-/// divided by `gradient_scale`; those of before a step are averages over the
-/// ranks. Collective.
+/// As above for sharded parameters, computed from the shards; nothing is
+/// gathered. Gradients are divided by `gradient_scale`; before a step they are
+/// averages over the ranks. Collective.
 std::vector<TensorSummary> inspect_model(
     Pager& pager,
     const std::string& pattern,
     double gradient_scale);
 
-/// What was recorded in this process.
+/// Summarizes the tensors recorded in this process.
 std::vector<TensorSummary> inspect_tensor(const TensorRecorder& recorder);
 
-/// What was recorded on all ranks, as one tensor each. Collective.
+/// Summarizes the tensors recorded on all ranks, each as one tensor.
+/// Collective.
 std::vector<TensorSummary> inspect_tensor(
     Pager& pager,
     const TensorRecorder& recorder,
     double gradient_scale);
 
-/// A table with a line each, columns aligned, "-" where there is no gradient.
+/// Formats a table with one row per tensor and aligned columns; "-" where there
+/// is no gradient.
 std::string format_summary(const std::vector<TensorSummary>& summary);
 
 } // namespace tessera

@@ -22,7 +22,8 @@ uint64_t draw_seed() {
   return generator.get<at::CPUGeneratorImpl>()->random64();
 }
 
-/// Errors are to name parameters. @return the storages of lazy ones.
+/// Sets the names of lazy parameters, for error messages.
+/// @return their storages.
 Storages name_parameters(const torch::nn::Module& module) {
   Storages parameters;
   for (const auto& item : module.named_parameters()) {
@@ -88,13 +89,13 @@ void LazyScope::finish(const torch::nn::Module& module) {
   }
   for (const auto& weak : state_->recording.made) {
     const auto storage = weak.lock();
-    // Nobody else has it, or it is a parameter's.
+    // Nothing else refers to it, or it belongs to a parameter.
     if (storage == nullptr || storage.use_count() == 1 ||
         parameters.count(storage.get())) {
       continue;
     }
     const LazyFill* fill = lazy_fill(*storage);
-    // A large one may be the weight of a module that served as a template.
+    // A large tensor may be the weight of a module that served as a template.
     if (fill == nullptr ||
         fill->value->largest_numel > state_->recording.options.max_read_numel) {
       continue;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Building a module of any size: its constructor runs as it is, but large
-// tensors get a shape only, and what would initialise them is noted.
+// `lazy()` builds a module of any size: its constructors run unchanged, but
+// large tensors get only a shape, and their initialization is recorded and
+// deferred.
 
 #include "tessera/sharding/deferred_init.h"
 
@@ -16,33 +17,36 @@
 namespace tessera {
 
 struct LazyOptions {
-  /// Of all random initialisers. Nothing: drawn from LibTorch's default
-  /// generator, so that torch::manual_seed() decides. wrap() gives all ranks
-  /// the seed of rank 0; only a constructor that reads random values back needs
-  /// the same one from the start.
+  /// Seed of all random initializers. If unset, it is drawn from LibTorch's
+  /// default generator, so that torch::manual_seed() determines it. wrap()
+  /// gives all ranks the seed of rank 0; only a constructor that reads random
+  /// values back needs the same seed on all ranks from the start.
   std::optional<uint64_t> seed;
-  /// Smaller tensors are made at once, as usual. A constructor that reads or
-  /// writes elements by pointer or accessor needs tensors that are.
+  /// Smaller tensors are allocated at once, as usual. Tensors that a
+  /// constructor reads or writes by pointer or accessor must be smaller than
+  /// this.
   int64_t min_numel = 4096;
-  /// When the constructor asks for values (Tensor::item(), nonzero, ...) they
-  /// are made on the spot from at most this many elements. Larger tensors that
-  /// are neither parameters nor registered buffers stay without memory.
+  /// When the constructor asks for values (Tensor::item(), nonzero, ...), they
+  /// are computed immediately from tensors of at most this many elements.
+  /// Larger tensors that are neither parameters nor registered buffers stay
+  /// without memory.
   int64_t max_read_numel = int64_t{1} << 22;
 };
 
-/// While it lives, floating-point tensors that this thread makes are deferred.
-/// Use lazy().
+/// While a `LazyScope` is alive, floating-point tensors that this thread
+/// creates are deferred. Use lazy() instead of this class.
 class LazyScope {
  public:
-  /// @throws tessera::Error inside another one, and when another library holds
-  ///   the dispatch key TESTING_ONLY_GenericMode.
+  /// @throws tessera::Error inside another LazyScope, and when another library
+  ///   uses the dispatch key TESTING_ONLY_GenericMode.
   explicit LazyScope(const LazyOptions& options);
   ~LazyScope();
   LazyScope(const LazyScope&) = delete;
   LazyScope& operator=(const LazyScope&) = delete;
 
-  /// Gives parameters their names for errors, and values to all that is no
-  /// parameter: buffers and tensors that the module keeps otherwise.
+  /// Gives deferred parameters their names for error messages, and materializes
+  /// everything that is not a parameter: buffers and other tensors that the
+  /// module holds.
   void finish(const torch::nn::Module& module);
 
  private:
@@ -70,19 +74,20 @@ Contained& module_in(const torch::nn::ModuleHolder<Contained>& holder) {
 /// auto model = tessera::lazy([&] { return MyModel(config); });
 /// auto engine = tessera::wrap(model, options);
 /// ```
-/// wrap() makes and initialises each rank's own part only, group by group;
-/// materialize() makes the module whole. Either way, and for any number of
-/// ranks, an element gets the same number: random ones depend on the seed, on
-/// which of the random operators it was, and on the element's place. (They are
-/// others than LibTorch's generator would give.) A tensor whose initialisation
-/// is not elementwise, such as torch::nn::init::orthogonal_, is for a moment
-/// whole on every rank. Buffers are real and right when lazy() returns.
+/// wrap() allocates and initializes only each rank's shard, group by group;
+/// materialize() initializes the whole module. Either way, and for any number
+/// of ranks, an element gets the same value: random values depend on the seed,
+/// on the position of the random operator in the sequence of them, and on the
+/// index of the element. (They differ from the values that LibTorch's generator
+/// would give.) A tensor whose initialization is not elementwise, such as
+/// torch::nn::init::orthogonal_, is temporarily whole on every rank. Buffers
+/// are allocated and initialized when lazy() returns.
 ///
-/// Casts belong inside of `build` (model->to(torch::kBFloat16)). Not
-/// collective; all ranks must build the same.
-/// @param build returns a module holder or a std::shared_ptr of a module.
+/// Cast inside `build` (model->to(torch::kBFloat16)). Not collective; all ranks
+/// must build the same module.
+/// @param build returns a module holder or a std::shared_ptr to a module.
 /// @throws tessera::Error naming the operator when the constructor needs values
-///   that are too large to be made whole.
+///   of tensors that are too large to be computed.
 template <typename Build>
 auto lazy(Build&& build, const LazyOptions& options = {}) {
   LazyScope scope(options);

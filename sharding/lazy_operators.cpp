@@ -53,7 +53,8 @@ bool writes_to_out(const c10::OperatorHandle& op) {
   return op.operator_name().overload_name.find("out") != std::string::npos;
 }
 
-/// A view of what it is given, or the same tensor with other flags.
+/// Returns whether the result is a view of the argument, or the argument with
+/// other flags.
 bool is_view(const c10::OperatorHandle& op) {
   const auto& results = op.schema().returns();
   return std::any_of(results.begin(), results.end(), [](const auto& result) {

@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How an operator is treated while a module is built lazily.
+// Classifies operators for lazy construction.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/ScalarType.h>
 
 namespace tessera {
 
-/// True for the types of weights.
+/// Returns whether tensors of `dtype`, a type that weights can have, are
+/// deferred.
 bool is_deferrable(at::ScalarType dtype);
 
 bool is_allocation(const c10::OperatorHandle& op);
 
-/// Made of others that are seen in turn: an allocation and an initialiser, a
-/// copy, or whatever a composite operator calls.
-/// @param has_lazy_arguments without them only factories are looked into: the
-///   inner operators of others may write by pointer.
+/// Returns whether the operator calls other operators that the recorder sees:
+/// an allocation and an initializer, a copy, or the operators that a composite
+/// operator consists of.
+/// @param has_lazy_arguments if false, only for factories: the inner operators
+///   of others may write by pointer.
 bool is_made_of_others(const c10::OperatorHandle& op, bool has_lazy_arguments);
 
-/// Reads or writes sizes, strides and flags only.
+/// Returns whether the operator accesses only sizes, strides and flags.
 bool is_metadata_only(const c10::OperatorHandle& op);
 
-/// What it leaves behind is not the tensor that it was given.
+/// Returns whether the operator replaces the storage of its argument.
 bool replaces_storage(const c10::OperatorHandle& op);
 
-/// Returns a tensor, or several, one by one.
+/// Returns whether the operator returns one or more tensors, but no list of
+/// tensors.
 bool returns_tensors(const c10::OperatorHandle& op);
 
 } // namespace tessera

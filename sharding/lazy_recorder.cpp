@@ -26,7 +26,7 @@ constexpr auto kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;
 using Stack = torch::jit::Stack;
 using ValuePtr = std::shared_ptr<LazyValue>;
 
-/// What happens to one operator that the constructor calls.
+/// Handles one operator that the constructor calls.
 class Recorder {
  public:
   Recorder(
@@ -68,7 +68,7 @@ class Recorder {
     op_.callBoxed(stack_);
   }
 
-  /// Runs the kernel, while the operators that it calls come here.
+  /// Runs the kernel; the operators that it calls are recorded.
   void run_inner_recorded() {
     op_.redispatchBoxed(
         keys_ & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kMode),
@@ -125,7 +125,7 @@ class Recorder {
     return nullptr;
   }
 
-  /// An allocation: none is made for what can be deferred.
+  /// Handles an allocation: allocates nothing if the tensor can be deferred.
   void allocate() {
     const auto& schema = op_.schema().arguments();
     Stack on_meta(arguments().begin(), arguments().end());
@@ -151,14 +151,14 @@ class Recorder {
     torch::jit::push(stack_, lazy_like(meta, device, value_of(meta)));
   }
 
-  /// The value of a storage for a tensor like `meta`, still empty.
+  /// Returns the still empty value of a storage for a tensor like `meta`.
   static ValuePtr value_of(const at::Tensor& meta) {
     return std::make_shared<LazyValue>(
         static_cast<int64_t>(meta.storage().nbytes() / meta.itemsize()),
         meta.scalar_type());
   }
 
-  /// A lazy tensor with the sizes and strides of `meta`.
+  /// Makes a lazy tensor with the sizes and strides of `meta`.
   at::Tensor lazy_like(
       const at::Tensor& meta,
       c10::Device device,
@@ -182,7 +182,8 @@ class Recorder {
         at::TensorOptions().dtype(tensor.dtype()).device(at::kMeta));
   }
 
-  /// The call as it is now, whatever happens to its arguments later.
+  /// Captures the call as it is now, independent of later changes of its
+  /// arguments.
   /// @param written the argument that is written to, if any.
   std::shared_ptr<LazyCall> capture(std::optional<size_t> written) const {
     const NotRecorded not_recorded;
@@ -225,7 +226,8 @@ class Recorder {
     return call;
   }
 
-  /// An operator that writes to one lazy tensor: a new value of its storage.
+  /// Handles an operator that writes to one lazy tensor: records a new value of
+  /// its storage.
   void record_write() {
     if (written_arguments_ != 1 || replaces_storage(op_)) {
       fail("writes to a lazy tensor in a way that cannot be deferred");
@@ -269,8 +271,8 @@ class Recorder {
     fill.value = std::move(value);
   }
 
-  /// An operator that makes new tensors: lazy ones, if what they look like can
-  /// be told without values.
+  /// Handles an operator that returns new tensors: makes lazy ones if their
+  /// sizes and dtypes can be determined without values.
   bool record_result() {
     const auto call = capture(std::nullopt);
     Stack outputs;
@@ -294,8 +296,8 @@ class Recorder {
         return false;
       }
     }
-    // Small results and those that are no floating-point numbers are what a
-    // constructor goes on to compute with. Random ones wait for the seed.
+    // Small results and those that are not floating-point are likely to be read
+    // by the constructor. Random ones wait for the seed.
     if (!is_random_ && lazy_numel_ <= recording_.options.max_read_numel &&
         std::any_of(outputs.begin(), outputs.end(), [this](const auto& output) {
           return !is_deferrable(output.toTensor().scalar_type()) ||
@@ -317,7 +319,7 @@ class Recorder {
     return true;
   }
 
-  /// An operator whose result is needed at once.
+  /// Handles an operator whose result is needed immediately.
   void read_now() {
     if (lazy_numel_ > recording_.options.max_read_numel) {
       fail(
@@ -343,9 +345,10 @@ class Recorder {
   c10::DispatchKeySet keys_;
   Stack& stack_;
   const std::string& name_;
-  int64_t lazy_numel_ = -1; ///< to make to have the arguments; -1: none is lazy
+  /// Number of elements to compute for the arguments; -1: none is lazy.
+  int64_t lazy_numel_ = -1;
   c10::Device device_{at::kCPU}; ///< of the lazy arguments
-  bool is_random_ = false; ///< some lazy argument
+  bool is_random_ = false; ///< some lazy argument is
   bool writes_lazy_ = false;
   bool writes_real_ = false;
   int written_arguments_ = 0;
@@ -366,7 +369,7 @@ void on_operator(
 }
 
 void register_mode() {
-  // Lives as long as the process, as the dispatcher does.
+  // Never destroyed, like the dispatcher.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "_", kMode, __FILE__, __LINE__);
   try {

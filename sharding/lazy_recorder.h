@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Notes what a module's constructor does to tensors that have no memory.
+// The lazy recorder records what a module's constructor does to tensors that
+// have no memory.
 //
-// [Note: recording mode] The dispatch key TESTING_ONLY_GenericMode lies above
-// all others but the page key's. While a thread includes it, every operator
-// that the thread calls comes to one boxed fallback. The key is meant for
-// LibTorch's own tests, as the page key is, and free otherwise; its
-// registration is process-wide, which is why this file is.
+// [Note: recording mode] The dispatch key TESTING_ONLY_GenericMode has priority
+// over all others except the page key. While a thread includes it, every
+// operator that the thread calls is dispatched to one boxed fallback. Like the
+// page key, it is meant for LibTorch's own tests and otherwise unused; its
+// registration is process-wide, so it lives in this file only.
 
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/lazy_value.h"
@@ -19,35 +20,37 @@
 
 namespace tessera {
 
-/// What is recorded on one thread.
+/// The recording of one thread.
 struct LazyRecording {
   LazyOptions options;
   std::shared_ptr<uint64_t> seed;
-  uint64_t next_random = 0; ///< number of the next operator that draws
+  /// number of the next operator that draws random values
+  uint64_t next_random = 0;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made;
 };
 
-/// The recording of this thread, or null.
+/// Returns the recording of this thread, or null.
 LazyRecording*& lazy_recording();
 
-/// While it lives, operators of this thread are recorded.
+/// While it is alive, operators that this thread calls are recorded.
 struct RecordedOperators {
   c10::impl::IncludeDispatchKeyGuard guard{
       c10::DispatchKeySet{c10::DispatchKey::TESTING_ONLY_GenericMode}};
 };
 
-/// While it lives, they are run instead.
+/// While it is alive, operators that this thread calls run instead of being
+/// recorded.
 struct NotRecorded {
   c10::impl::ExcludeDispatchKeyGuard guard{
       c10::DispatchKeySet{c10::DispatchKey::TESTING_ONLY_GenericMode}};
 };
 
 /// Registers the fallback. Idempotent, thread-safe.
-/// @throws tessera::Error when another library holds the key.
+/// @throws tessera::Error when another library uses the key.
 void ensure_recording_mode_registered();
 
-/// What makes the storage's or the tensor's values; null where that is not a
-/// recording.
+/// Returns what computes the values of the storage or tensor; null if it is not
+/// lazy.
 LazyFill* lazy_fill(const c10::StorageImpl& storage);
 LazyFill* lazy_fill(const at::Tensor& tensor);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How lazy values are made.
+// Computes lazy values.
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy_recorder.h"
 #include "tessera/sharding/lazy_value.h"
@@ -24,7 +24,8 @@ using ValuePtr = std::shared_ptr<LazyValue>;
 /// Shorter than what LibTorch divides among threads.
 constexpr int64_t kPieceNumel = 16384;
 
-/// From the first value that does not build on another to `value`.
+/// Returns the chain of values from the first one that does not depend on a
+/// previous one to `value`.
 std::vector<const LazyValue*> steps_of(const ValuePtr& value) {
   std::vector<const LazyValue*> steps;
   for (const LazyValue* at = value.get(); at != nullptr;
@@ -60,7 +61,7 @@ void draw(const LazyValue& step, const at::Tensor& target, int64_t begin) {
   }
 }
 
-/// Part of a range.
+/// The intersection of two ranges.
 struct Overlap {
   int64_t begin = 0; ///< in the storage
   int64_t numel = 0;
@@ -73,7 +74,8 @@ Overlap overlap_of(const LazyValue& step, int64_t begin, int64_t numel) {
   return {from, std::max<int64_t>(to - from, 0)};
 }
 
-/// Fills and draws in place. @param slice elements from `begin` on.
+/// Fills and draws in place.
+/// @param slice elements starting at `begin`.
 void fill_directly(
     const ValuePtr& value,
     const at::Tensor& slice,
@@ -107,10 +109,11 @@ std::vector<c10::IValue> run(
   return stack;
 }
 
-/// Elements [begin, begin + numel) of a value that is made by slice.
+/// Computes elements [begin, begin + numel) of a value that is computed by
+/// slice.
 at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel);
 
-/// The result of `step`'s call for a part of its view.
+/// Runs `step`'s call for a part of its view.
 /// @param own this part of the storage before the call; undefined for kResult.
 at::Tensor call_for_part(
     const LazyValue& step,
@@ -133,7 +136,7 @@ at::Tensor call_for_part(
     }
     const LazyArgument& lazy = found->second;
     if (own.defined() && lazy.value == step.previous) {
-      return own.clone(); // elementwise: at the same place, see finish()
+      return own.clone(); // elementwise: same position, see finish()
     }
     return make_slice(lazy.value, lazy.view.offset + from, part.numel);
   };
@@ -151,7 +154,7 @@ at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {
   for (const LazyValue* step : steps_of(value)) {
     const Overlap part = overlap_of(*step, begin, numel);
     if (step->kind == ValueKind::kResult) {
-      // It may be an argument that the operator passed through.
+      // The result may be an argument that the operator passed through.
       slice = call_for_part(*step, part, {}).clone();
       continue;
     }
@@ -171,13 +174,14 @@ at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {
   return slice;
 }
 
-/// A generator for an operator that is no fill, from the value's own stream.
+/// Makes a generator, from the value's own stream, for a random operator other
+/// than fills.
 at::Generator generator_of(const RandomStream& random) {
   return at::detail::createCPUGenerator(
       random.seed ^ (random.stream * 0x9E3779B97F4A7C15));
 }
 
-/// Makes values whole. One that several others need is made once.
+/// Computes values whole. A value that several others need is computed once.
 class WholeMaker {
  public:
   at::Tensor make(const ValuePtr& value) {
@@ -269,13 +273,13 @@ class WholeMaker {
   std::unordered_map<const LazyCall*, std::vector<c10::IValue>> results_;
 };
 
-/// Operators below are run, not recorded, and remember no gradients.
+/// Operators in its scope are run, not recorded, without autograd.
 struct PlainOperators {
   c10::NoGradGuard no_grad;
   NotRecorded not_recorded;
 };
 
-/// A decomposition's bits depend on the number of threads.
+/// The bits of a decomposition depend on the number of threads.
 struct OneThread {
   OneThread() {
     at::set_num_threads(1);

@@ -20,8 +20,8 @@ void add_seeds(LazySeeds& seeds, const LazySeeds& more) {
   }
 }
 
-/// The elements of the call's tensor arguments lie as those of `view`, and each
-/// can be made by slice.
+/// Returns whether the elements of all tensor arguments of the call are laid
+/// out as those of `view` and can be computed by slice.
 bool arguments_by_slice(const LazyValue& value) {
   const LazyCall& call = *value.call;
   for (const c10::IValue& argument : call.arguments) {
@@ -52,7 +52,7 @@ bool arguments_by_slice(const LazyValue& value) {
   return true;
 }
 
-/// Reads nothing of what it writes to.
+/// Returns whether the operator does not read the tensor that it writes to.
 bool is_assignment(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   return name == "aten::copy_" || name == "aten::fill_";
@@ -109,7 +109,7 @@ at::Tensor LazyView::in(const at::Tensor& memory) const {
 }
 
 LazyValue::~LazyValue() {
-  // One after the other: a chain may be longer than the stack is deep.
+  // Iterative, because a long chain would overflow the stack.
   while (previous && previous.use_count() == 1) {
     previous = std::exchange(previous->previous, nullptr);
   }

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the constructor of a module did to a tensor that has no memory: enough
-// to do it later, whole or for a slice.
+// `LazyValue` records what a module's constructor did to a tensor that has no
+// memory, so that it can be done later, for the whole tensor or a slice.
 //
-// [Note: lazy values] A value is what a storage holds at one moment. It never
-// changes: an operator that writes to a lazy storage makes a new value, which
-// knows the one before. Whoever read the old value keeps it. So there are no
-// cycles, and initialisers that are overwritten are forgotten.
+// [Note: lazy values] A value is the content of a storage at one moment. It is
+// immutable: an operator that writes to a lazy storage makes a new value, which
+// refers to the previous one. Operators that have read the old value keep it.
+// So there are no cycles, and initializers whose results are overwritten are
+// dropped.
 //
-// [Note: values by slice] Most initialisers are elementwise: fill a range, draw
-// random numbers by counter, scale. Such a value can be made for any range of
-// its storage alone. Others (a QR decomposition, a strided column) are made
-// whole, by one thread, and the wanted part is copied out. Which of both it is
-// depends on the recording only, so all ranks agree. Elementwise arithmetic is
-// done in pieces that begin at fixed elements and are too short to be divided
-// among threads: the bits are the same for every slice, number of ranks and of
-// threads.
+// [Note: values by slice] Most initializers are elementwise: they fill a range,
+// draw random numbers by counter, or scale. Such a value can be computed for
+// any range of its storage. Others (a QR decomposition, a strided column) are
+// computed whole, by one thread, and the requested range is copied out. Which
+// applies depends only on the recording, so all ranks agree. Elementwise
+// arithmetic is done in pieces that begin at fixed elements and are too short
+// to be divided among threads, so the bits are the same for every slice, number
+// of ranks and number of threads.
 
 #include "tessera/runtime/kernels/counter_random.h"
 
@@ -37,7 +38,7 @@ using LazySeeds = std::vector<std::shared_ptr<uint64_t>>;
 
 /// A stream of random numbers whose seed may still change.
 struct LazyRandom {
-  std::shared_ptr<uint64_t> seed; ///< null: nothing is drawn
+  std::shared_ptr<uint64_t> seed; ///< null: no random numbers are used
   uint64_t stream = 0;
 
   RandomStream numbers() const {
@@ -45,7 +46,7 @@ struct LazyRandom {
   }
 };
 
-/// The place of a tensor in its storage, in elements.
+/// Sizes, strides and offset of a tensor in its storage, in elements.
 struct LazyView {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -53,41 +54,42 @@ struct LazyView {
 
   static LazyView of(const at::Tensor& tensor);
   int64_t numel() const;
-  /// Covers numel() elements in a row, each once, in whatever order.
+  /// Returns whether it covers numel() consecutive elements, each once, in any
+  /// order.
   bool is_dense() const;
-  /// Elements of equal index lie in equal order.
+  /// Returns whether elements of equal index have the same order in memory.
   bool same_order(const LazyView& other) const;
-  /// This view of `memory`, which holds the whole storage.
+  /// Returns this view of `memory`, which holds the whole storage.
   at::Tensor in(const at::Tensor& memory) const;
 };
 
-/// An argument that is lazy.
+/// A lazy argument of an operator.
 struct LazyArgument {
   std::shared_ptr<LazyValue> value;
   LazyView view;
 };
 
-/// An operator and what it was called with. Lazy tensors are stood in for by
-/// meta tensors, others were copied.
+/// An operator and its arguments. Lazy tensors are represented by meta tensors,
+/// others were copied.
 struct LazyCall {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;
-  /// By stand-in. The tensor that is written to is not among them.
+  /// By meta tensor. The tensor that is written to is not among them.
   std::unordered_map<const c10::TensorImpl*, LazyArgument> lazy;
-  /// Stands in for the tensor that is written to; may be null.
+  /// The meta tensor of the tensor that is written to; may be null.
   const c10::TensorImpl* target = nullptr;
-  /// For operators that draw numbers of their own.
+  /// For operators that draw random numbers.
   LazyRandom random;
 };
 
 struct LazyValue {
   enum class Kind {
-    kEmpty, ///< zeros; what at::empty makes of it may differ
-    kFill, ///< `first` in `view`
-    kUniform, ///< in [first, second)
+    kEmpty, ///< zeros; at::empty may return other values
+    kFill, ///< `first`, in `view`
+    kUniform, ///< uniform in [first, second)
     kNormal, ///< mean `first`, standard deviation `second`
     kWrite, ///< `call` wrote to `view`
-    kResult, ///< output number `output` of `call`, which is all of the storage
+    kResult, ///< output number `output` of `call`, which covers the storage
   };
 
   LazyValue(int64_t numel, at::ScalarType dtype)
@@ -98,7 +100,7 @@ struct LazyValue {
 
   int64_t numel;
   at::ScalarType dtype;
-  /// What was there before; null where nothing of it is left.
+  /// The value before this one; null if nothing of it remains.
   std::shared_ptr<LazyValue> previous;
 
   Kind kind = Kind::kEmpty;
@@ -109,21 +111,23 @@ struct LazyValue {
   std::shared_ptr<const LazyCall> call;
   size_t output = 0;
 
-  /// That its numbers come from, in the order of their first use.
+  /// Seeds on which the value depends, in the order of first use.
   LazySeeds seeds;
-  /// Of the largest storage that must be made to have this one.
+  /// Number of elements of the largest storage that must be computed for this
+  /// value.
   int64_t largest_numel;
-  /// Ranges can be made alone.
+  /// Whether ranges can be computed separately.
   bool by_slice = true;
-  /// Ranges can be made in place, without arithmetic on other tensors.
+  /// Whether ranges can be filled in place, without arithmetic on other
+  /// tensors.
   bool fills_only = true;
 };
 
 /// Sets seeds, largest_numel, by_slice and fills_only, and drops a previous
-/// value that is overwritten. Call when all else is set.
+/// value that is overwritten. Call it after setting all other members.
 void finish(LazyValue& value);
 
-/// A DeferredInit's fill function that makes a lazy value.
+/// A DeferredInit::fill function that computes a lazy value.
 struct LazyFill {
   std::shared_ptr<LazyValue> value;
 
@@ -131,10 +135,11 @@ struct LazyFill {
   void operator()(const at::Tensor& slice, int64_t first_element) const;
 };
 
-/// The whole value, on the CPU: [numel].
+/// Computes the whole value, on the CPU: [numel].
 at::Tensor make_whole(const std::shared_ptr<LazyValue>& value);
 
-/// `value` with `change` applied to each tensor in it, lists included.
+/// Returns `value` with `change` applied to each tensor in it, also inside
+/// lists.
 c10::IValue map_tensors(
     const c10::IValue& value,
     const std::function<at::Tensor(const at::Tensor&)>& change);

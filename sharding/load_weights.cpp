@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A parameter's place in a flat buffer and what goes there.
+/// A parameter's place in a flat buffer and the view that is loaded into it.
 struct FlatWeight {
   EntryView source;
   FlatSpan span;
@@ -38,7 +38,7 @@ FlatWeight flat_weight(const WeightTarget& target, int64_t begin) {
       target.tensor.is_contiguous()};
 }
 
-/// Writes the part of the weight that lies in `slice`, which begins at element
+/// Writes the part of the weight that overlaps `slice`, which begins at element
 /// `first` of the flat buffer.
 void read_part(
     const FlatWeight& weight,
@@ -55,7 +55,7 @@ void read_part(
     read_elements(weight.source, offset, part);
     return;
   }
-  // Rows of the file are scattered over the buffer, perhaps with gaps.
+  // The elements are scattered over the buffer, possibly with gaps.
   const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
   const at::Tensor is_written = values.to(at::kBool);
   read_whole(weight.source, values.as_strided(weight.sizes, weight.strides));
@@ -70,7 +70,7 @@ void read_part(
 struct FileFill {
   std::shared_ptr<const WeightFiles> files;
   std::vector<FlatWeight> weights;
-  /// Makes the elements that no weight covers; may be empty.
+  /// Fills the elements that no weight covers; may be empty.
   std::function<void(const at::Tensor&, int64_t)> rest;
 
   void operator()(const at::Tensor& slice, int64_t first_element) const {
@@ -177,7 +177,7 @@ LoadWeightsReport load_sharded_weights(
       group->write_master(master);
     }
   }
-  // Buffers, and parameters that the engine leaves alone.
+  // Buffers, and parameters that the engine ignores.
   for (const auto& [tensor, target] : by_tensor) {
     if (target->source.entry != nullptr) {
       read_whole(target->source, target->tensor);

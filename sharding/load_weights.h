@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Weights from safetensors into a module: whole, lazy, or already sharded.
+// `load_weights()` loads safetensors files into a module, which may be in
+// memory, lazy or sharded.
 
 #include "tessera/sharding/weight_files.h"
 
@@ -18,66 +19,70 @@ namespace tessera {
 class Communicator;
 class Pager;
 
-/// A tensor of the module inside a tensor of the checkpoint: offset, sizes and
-/// strides as in EntryView.
+/// A tensor of the module as a view of a tensor of the checkpoint: offset,
+/// sizes and strides as in EntryView.
 struct WeightPiece {
-  std::string name; ///< the module's
-  std::vector<int64_t> shape; ///< that the checkpoint's tensor must have
+  std::string name; ///< name of the module's tensor
+  std::vector<int64_t> shape; ///< shape that the checkpoint's tensor must have
   int64_t offset = 0;
-  std::vector<int64_t> sizes; ///< as many elements as the module's tensor has
+  /// must have as many elements as the module's tensor
+  std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 };
 
 struct LoadWeightsOptions {
-  /// The module's name of a checkpoint's tensor; "" leaves the tensor out.
-  /// By default names are taken as they are.
+  /// Maps the name of a tensor in the checkpoint to its name in the module; ""
+  /// leaves the tensor out. By default, names are taken as they are.
   std::function<std::string(std::string_view)> rename;
-  /// In place of `rename`, for a checkpoint that keeps tensors transposed or
-  /// several as one, or a module that holds parts of them: what of the tensor
-  /// of this name goes where. Empty leaves the tensor out; nothing says that it
-  /// is unexpected.
+  /// Used instead of `rename` for a checkpoint that stores tensors transposed
+  /// or fused, or for a module that holds partitions of them: returns which
+  /// part of the checkpoint's tensor of this name goes to which tensor of the
+  /// module. An empty list leaves the tensor out; std::nullopt means that the
+  /// tensor is unexpected.
   std::function<std::optional<std::vector<WeightPiece>>(std::string_view)>
       pieces;
-  /// Parameters with one of these prefixes may be missing; they keep what they
-  /// hold.
+  /// Parameters with one of these prefixes may be missing; they keep their
+  /// values.
   std::vector<std::string> may_be_missing;
-  /// Otherwise missing and unexpected names are reported, not refused.
+  /// If false, missing and unexpected names are reported instead of refused.
   bool strict = true;
-  /// Unexpected names are reported, even if strict.
+  /// Unexpected names are reported instead of refused, even if strict.
   bool allows_unexpected = false;
 };
 
 struct LoadWeightsReport {
-  /// Parameters that the checkpoint does not have, by their first names.
+  /// Parameters that are not in the checkpoint, by their first names.
   std::vector<std::string> missing;
-  /// Tensors of the checkpoint that the module does not have.
+  /// Tensors of the checkpoint that are not in the module.
   std::vector<std::string> unexpected;
   /// Tensors of the checkpoint that `rename` left out.
   std::vector<std::string> left_out;
 };
 
-/// Loads a checkpoint into parameters and registered buffers; floating-point
-/// numbers are converted to what the module has. Buffers may be missing. Of a
-/// tied parameter any of its names will do.
+/// Loads a checkpoint into parameters and registered buffers. Floating-point
+/// values are converted to the dtype of the module. Buffers may be missing. A
+/// tied parameter may be stored under any of its names.
 ///
-/// Parameters that have memory are read now. Lazy ones (tessera::lazy) are read
-/// when they get memory: tessera::wrap reads each rank's part of the file,
-/// materialize() reads all. The files must stay as they are until then.
+/// Parameters that have memory are read now. Lazy parameters (tessera::lazy)
+/// are read when they get memory: tessera::wrap reads only each rank's shard,
+/// materialize() reads everything. The files must not change until then.
 /// @param path see WeightFiles::open().
-/// @throws tessera::Error, with the module unchanged, that names every tensor
-///   that is missing, unexpected (with the nearest names), of another shape, or
-///   of a dtype that does not convert.
+/// @throws tessera::Error that names every tensor that is missing, unexpected
+///   (with the nearest names), of another shape, or of a dtype that cannot be
+///   converted; the module is then unchanged.
 LoadWeightsReport load_weights(
     torch::nn::Module& module,
     const std::filesystem::path& path,
     const LoadWeightsOptions& options = {});
 
-/// The same for a module that is sharded: each rank reads its own part of each
-/// parameter, into the master weights where there are some. Gradients become
-/// none. No gather scope may be open. Collective; all ranks see the same files.
-/// @param stages where other ranks have other pipeline stages: those with this
-///   place in each. What one stage takes is neither unexpected nor left out,
-///   and the report is that of all.
+/// As load_weights(), for a module that is sharded: each rank reads its shard
+/// of each parameter, into the master weight if there is one. Gradients are
+/// reset. No gather scope may be open. Collective; all ranks must see the same
+/// files.
+/// @param stages if the model is divided into pipeline stages, a group of the
+///   corresponding ranks of all of them. Tensors that any pipeline stage takes
+///   are neither unexpected nor left out, and the report covers the whole
+///   model.
 LoadWeightsReport load_sharded_weights(
     Pager& pager,
     torch::nn::Module& module,

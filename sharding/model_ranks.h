@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The ranks that hold one copy of a model between them because they divide its
-// layers, and what has to be added up over them.
+// `ModelRanks` sums values over the ranks that divide one copy of a model by
+// tensor and pipeline parallelism.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
@@ -16,14 +16,15 @@
 
 namespace tessera {
 
-/// The ranks of one tensor-parallel group in every pipeline stage. What a
-/// stage's tensor-parallel ranks have whole counts once in sums over
-/// parameters.
+/// The ranks of one tensor-parallel group in every pipeline stage. A parameter
+/// that is whole on all tensor-parallel ranks of a pipeline stage counts once
+/// in sums over parameters.
 class ModelRanks {
  public:
   /// Collective over these ranks; blocks until all have called.
-  /// @param key the same on all of them, unused before.
-  /// @param divided parameters of which every tensor-parallel rank has a part.
+  /// @param key equal on all of them, not used before.
+  /// @param divided parameters that are partitioned over the tensor-parallel
+  ///   ranks.
   /// @param device of the parameters.
   ModelRanks(
       World& world,
@@ -37,26 +38,28 @@ class ModelRanks {
     return pipeline_->size();
   }
 
-  /// What this stage shares with others.
+  /// Parameters that this pipeline stage shares with others.
   TiedStages& tied() {
     return tied_;
   }
 
-  /// True where this rank alone has all there is of the model.
+  /// Returns whether this rank has the whole model.
   bool is_alone() const {
     return tensor_->size() == 1 && pipeline_->size() == 1;
   }
-  /// True for a part of a parameter; of what all ranks of a tensor-parallel
-  /// group have whole, on the first of them; of what several stages have, on
-  /// the first of those.
+  /// Returns whether this rank counts the parameter in sums: true for a
+  /// partition of a parameter; for a parameter that is whole on all ranks of a
+  /// tensor-parallel group, true on the first of them; for one that several
+  /// pipeline stages have, true on the first of those.
   bool counts(const at::Tensor& parameter) const;
-  /// Whether a part of the parameter is on every rank of the group.
+  /// Returns whether the parameter is partitioned over the tensor-parallel
+  /// group.
   bool is_divided(const at::Tensor& parameter) const;
 
-  /// Adds up a small CPU tensor over the ranks, in place, in an order that does
+  /// Sums a small CPU tensor over the ranks, in place, in an order that does
   /// not depend on the rank. Collective; blocks.
   void sum(const at::Tensor& values, const WaitCheck& check);
-  /// Takes the largest, in place. Collective; blocks.
+  /// Takes the maximum over the ranks, in place. Collective; blocks.
   void max(const at::Tensor& values, const WaitCheck& check);
 
  private:

@@ -41,7 +41,8 @@ bool has_parameters(const Module& module) {
   return !module.parameters(/*recurse=*/true).empty();
 }
 
-/// A module made of modules, not a mere list of them: what a block looks like.
+/// Returns whether a module has submodules and is not a mere list of them, as
+/// is typical of blocks.
 bool is_composite(const Module& module) {
   return !module.children().empty() && !is_container(module) &&
          has_parameters(module);
@@ -66,7 +67,8 @@ std::optional<int> zero_stage_of(
   return hints->zero_stage;
 }
 
-/// The default rule: repeated composite modules; no blocks inside of blocks.
+/// The default rule: repeated composite modules are blocks; there are no blocks
+/// inside blocks.
 void add_repeated_blocks(const Module& module, Modules& blocks) {
   std::map<std::type_index, std::vector<const Module*>> by_type;
   for (const auto& child : module.children()) {
@@ -89,7 +91,7 @@ void add_repeated_blocks(const Module& module, Modules& blocks) {
   }
 }
 
-/// Calls `visit` with every module under `module`, itself not included.
+/// Calls `visit` for every module under `module`, except `module` itself.
 template <typename Visit>
 void for_each_submodule(
     const Module& module,
@@ -102,7 +104,7 @@ void for_each_submodule(
   }
 }
 
-/// Blocks as the policy names them.
+/// Returns the blocks that the policy names.
 Modules named_blocks(const Module& module, const GroupPolicy& policy) {
   auto types =
       NamePatterns::of_types("GroupPolicy::block_types", policy.block_types);
@@ -111,7 +113,7 @@ Modules named_blocks(const Module& module, const GroupPolicy& policy) {
   Modules blocks;
   for_each_submodule(
       module, "", [&](const std::string& path, const Module& part) {
-        // Each is asked, so that each knows whether it was of use.
+        // Evaluate all of them, so that each rule records whether it matched.
         const bool by_type =
             types.first_match(c10::demangle(typeid(part).name())).has_value();
         const bool by_path = paths.first_match(path).has_value();
@@ -130,7 +132,8 @@ bool is_embedding(const Module& module) {
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module);
 }
 
-/// Large embeddings, and the linear layers that look like heads of theirs.
+/// Returns large embeddings and the linear layers that look like their output
+/// heads.
 Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   Modules apart;
   std::set<int64_t> vocabularies;
@@ -188,7 +191,7 @@ class PieceFinder {
         });
   }
 
-  /// A module around blocks: its own parameters, then each child.
+  /// Adds a module that contains blocks: its own parameters, then each child.
   void add_around_blocks(const Module& module, const std::string& path) {
     add(module, path, module.parameters(/*recurse=*/false));
     for (const auto& child : module.named_children()) {
@@ -203,7 +206,7 @@ class PieceFinder {
     }
   }
 
-  /// A module that is a piece; pieces inside of it follow.
+  /// Adds a module that is a piece, followed by the pieces inside it.
   void add_whole(const Module& module, const std::string& path) {
     std::vector<at::Tensor> own;
     std::vector<std::pair<std::string, const Module*>> inner;

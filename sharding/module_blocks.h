@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which parts of a module belong together, before sizes are looked at.
+// `find_pieces()` divides a module by its structure, before sizes are
+// considered.
 
 #include "tessera/sharding/group_policy.h"
 
@@ -14,18 +15,18 @@ namespace tessera {
 
 /// Parameters of one part of the model, in registration order.
 struct ModulePiece {
-  std::string path; ///< of the module; "" for the whole
+  std::string path; ///< path of the module; "" for the wrapped module
   std::vector<const c10::TensorImpl*> parameters; ///< not empty
-  /// Named by a rule: it is not collected with other small ones.
+  /// Named by a rule: it is not merged with other small ones.
   bool is_named = false;
-  /// Holds a vocabulary: it merges with nothing.
+  /// Holds a vocabulary: it is not merged.
   bool is_apart = false;
-  /// As the module wishes (residency_hints.h).
+  /// ZeRO stage requested by the module itself (residency_hints.h).
   std::optional<int> zero_stage = {};
 };
 
-/// Divides `module` by blocks: those that `policy` names, or else children of a
-/// container and siblings of one composite type.
+/// Divides `module` into blocks: those that `policy` names, or else children of
+/// a container and siblings of one composite type.
 /// @throws tessera::Error when a rule matches nothing.
 std::vector<ModulePiece> find_pieces(
     const torch::nn::Module& module,

@@ -18,12 +18,12 @@ namespace tessera {
 
 namespace {
 
-/// Makes the counterparts of storages on a device, each once.
+/// Copies storages to a device, each once.
 class StorageMover {
  public:
   explicit StorageMover(c10::Device device) : device_(device) {}
 
-  /// What `tensor` is to look at in place of its own storage.
+  /// Returns the storage that replaces that of `tensor`.
   c10::Storage counterpart(const at::Tensor& tensor) {
     const c10::Storage& storage = tensor.storage();
     const auto [place, is_new] =
@@ -48,7 +48,7 @@ class StorageMover {
   }
 
   c10::Storage copied(const at::Tensor& tensor) const {
-    // All of the memory, whatever part of it the tensor shows.
+    // The whole storage, whichever part of it the tensor shows.
     const auto count =
         static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
     const at::Tensor source =
@@ -62,7 +62,8 @@ class StorageMover {
 };
 
 bool is_elsewhere(const at::Tensor& tensor, c10::Device device) {
-  // "cuda" without a number is the current one; a tensor's has a number.
+  // "cuda" without an index is the current device; that of a tensor has an
+  // index.
   return tensor.defined() && tensor.has_storage() &&
          (tensor.device().type() != device.type() ||
           (device.has_index() && tensor.device() != device));
@@ -78,8 +79,8 @@ void move_module(torch::nn::Module& module, c10::Device device) {
         "move_module: parameter '{}' is sharded by an engine. Move the module before tessera::wrap.",
         item.key());
   }
-  // All storages are known before the first one goes: the addresses of those
-  // that are freed would be given to new ones.
+  // Collect all storages before any is freed: new ones could get the addresses
+  // of those that were freed.
   StorageMover mover(device);
   std::vector<std::pair<at::Tensor, c10::Storage>> moves;
   const auto plan = [&](const at::Tensor& tensor) {

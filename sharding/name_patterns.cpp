@@ -13,10 +13,10 @@ namespace tessera {
 namespace {
 
 constexpr size_t kShownNames = 3;
-/// More are not measured: a message is not worth minutes.
+/// Distances are not computed for more names, to bound the time for a message.
 constexpr size_t kMeasuredNames = 5000;
 
-/// What a path that the expression was meant for may look like.
+/// Returns a path that the expression was probably meant to match.
 std::string without_regex_syntax(const std::string& expression) {
   std::string plain;
   for (size_t i = 0; i < expression.size(); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Options that pick modules or parameters by name: every pattern must pick
-// something, and one that does not is told what it may have meant.
+// `NamePatterns` selects modules or parameters by name. Every pattern must
+// match something; one that does not is an error with suggestions.
 
 #include <cstddef>
 #include <functional>
@@ -19,7 +19,7 @@ std::string nearest_names_hint(
     std::string_view name,
     std::span<const std::string> candidates);
 
-/// The patterns of one option. Remembers which ones have picked something.
+/// The patterns of one option. Remembers which of them have matched.
 class NamePatterns {
  public:
   /// Regular expressions (ECMAScript) that must match a whole path.
@@ -29,9 +29,8 @@ class NamePatterns {
       std::string option,
       const std::vector<std::string>& patterns);
 
-  /// C++ type names as demangle gives them, or what follows some "::" in them.
-  /// "Impl" at the end may be left out: "BertLayer" picks
-  /// "tessera::BertLayerImpl".
+  /// C++ type names as demangled, or what follows some "::" in them. "Impl" at
+  /// the end may be omitted: "BertLayer" matches "tessera::BertLayerImpl".
   /// @throws tessera::Error on an empty name.
   static NamePatterns of_types(
       std::string option,
@@ -41,18 +40,18 @@ class NamePatterns {
     return patterns_.empty();
   }
 
-  /// Index of the first pattern that picks `name`, if any. All patterns that
-  /// do count as used.
+  /// Returns the index of the first pattern that matches `name`, if any. All
+  /// patterns that match count as used.
   std::optional<size_t> first_match(const std::string& name);
 
-  /// @throws tessera::Error when a pattern has picked none of the names it was
-  ///   asked about, with the nearest of them.
+  /// @throws tessera::Error when a pattern has matched none of the names that
+  ///   it was tested on, with the nearest of them.
   void check_all_used() const;
 
  private:
   struct Pattern {
     std::string text;
-    std::string plain; ///< as a name, to measure distances from
+    std::string plain; ///< as a name, for distances
     std::function<bool(const std::string&)> picks;
     bool used = false;
   };

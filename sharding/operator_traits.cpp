@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-// Operators that read or write sizes, strides and flags only. Composite ones
+// Operators that read or write only sizes, strides and flags. Composite ones
 // that may copy (reshape, contiguous, to, flatten) are not among them: inside
 // the fallback their inner operators are no longer seen.
 const std::unordered_set<std::string>& metadata_operators() {
@@ -91,7 +91,8 @@ const std::unordered_set<std::string>& metadata_operators() {
 
 OperatorKind classify(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
-  // zeros_like(x) touches no element of x, zeros_like.out writes to its out.
+  // zeros_like(x) accesses no element of x, but zeros_like.out writes to its
+  // out.
   if (op.operator_name().overload_name.find("out") != std::string::npos) {
     return OperatorKind::kReadsData;
   }

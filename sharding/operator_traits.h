@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the fallback must know of an operator before it runs.
+// `kind_of()` tells the page key's fallback what an operator does with its
+// arguments.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 namespace tessera {
 
 enum class OperatorKind {
-  kReadsData, ///< pages are brought in first
-  kMetadata, ///< views, sizes, flags: touches no element
+  kReadsData, ///< pages are unsharded first
+  kMetadata, ///< views, sizes, flags: accesses no element
   kInplaceAdd, ///< add_: accumulates on a gradient token
   kAdd, ///< add: autograd's accumulation under create_graph
   kInplaceZero, ///< zero_: resets a gradient token
 };
 
-/// The kind of `op`; looked up by name once, then cached per operator.
+/// Returns the kind of `op`; looked up by name once, then cached per operator.
 OperatorKind kind_of(const c10::OperatorHandle& op);
 
 } // namespace tessera

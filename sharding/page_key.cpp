@@ -34,7 +34,7 @@ constexpr auto kPageKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 // Counts fallback calls until the self-test is over.
 std::atomic<int> self_test_calls{0};
 
-/// Everything of ours among the arguments of one call.
+/// Paged tensors and tokens among the arguments of one call.
 struct PagedArguments {
   c10::SmallVector<PageAccess, 8> accesses;
   GradientTokenInfo* token = nullptr;
@@ -82,7 +82,8 @@ PagedArguments find_paged_arguments(
   return found;
 }
 
-/// Serves an operator on a gradient token. True when the call is answered.
+/// Handles an operator on a gradient token. Returns true if the call is
+/// complete.
 bool serve_token(
     const c10::OperatorHandle& op,
     OperatorKind kind,
@@ -94,7 +95,7 @@ bool serve_token(
   if (kind == OperatorKind::kMetadata) {
     return false;
   }
-  // Outside of backward the result of `gradient + x` is the user's.
+  // Outside of backward the result of `gradient + x` belongs to the user.
   const bool is_accumulation =
       kind == OperatorKind::kInplaceAdd ||
       (kind == OperatorKind::kAdd &&
@@ -120,14 +121,14 @@ bool serve_token(
       op.schema().name());
 }
 
-/// Every handler gets all its pages at once, so that none of them makes room
-/// for another.
+/// Every handler gets all its pages at once, so that none is evicted to make
+/// room for another.
 void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
   const char* name = op.schema().name().c_str();
   const auto handler_of = [](const PageAccess& access) {
     return &access.page->group().handler();
   };
-  c10::SmallVector<PageFaultHandler*, 2> handlers; // nearly always one
+  c10::SmallVector<PageFaultHandler*, 2> handlers; // almost always one
   for (const PageAccess& access : found.accesses) {
     if (std::find(handlers.begin(), handlers.end(), handler_of(access)) ==
         handlers.end()) {
@@ -149,9 +150,10 @@ void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
   }
 }
 
-/// The type in which an operator on these parameters computes; none when
-/// nothing is to be converted: backward has the types that forward left, and
-/// where parameters of two types meet, LibTorch's own promotion decides.
+/// Returns the dtype in which an operator on these parameters computes, or none
+/// if nothing is to be converted: in backward, tensors have the dtypes that
+/// forward left, and where parameters of two dtypes meet, LibTorch's own
+/// promotion applies.
 std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
   if (torch::autograd::get_current_graph_task_id() >= 0 &&
       !at::GradMode::is_enabled()) {
@@ -197,7 +199,7 @@ void page_fallback(
 }
 
 void register_and_test() {
-  // Lives as long as the process: keyed tensors may outlive every engine.
+  // Never destroyed: tensors with the key may outlive every engine.
   static auto* library = new torch::Library(
       torch::Library::IMPL, "_", kPageKey, __FILE__, __LINE__);
   try {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How the engine learns that an operator is about to use a sharded parameter.
+// The page key tells the engine that an operator is about to use a sharded
+// parameter.
 //
 // [Note: page key] Each sharded parameter carries one extra dispatch key of the
 // highest priority, above autograd and autocast. The fallback registered on it
 // sees every operator that takes such a tensor or a view of one (views inherit
-// the key), brings the data in, and calls the operator again with the key
+// the key), pages the data in, and calls the operator again with the key
 // excluded. The key is TESTING_ONLY_GenericWrapper, the only one that LibTorch
-// leaves free; its registration is process-wide, which is why this file is.
+// leaves unused; its registration is process-wide, so it lives in this file
+// only.
 
 #include "tessera/sharding/paged_storage.h"
 
@@ -16,36 +18,35 @@
 
 namespace tessera {
 
-/// What the fallback found among an operator's arguments.
+/// A page among an operator's arguments.
 struct PageAccess {
   PagedStorage* page = nullptr;
   bool is_write = false;
 };
 
-/// Brings pages in. Called by the fallback, on the thread that runs the
-/// operator.
+/// Pages data in. Called by the fallback, on the thread that runs the operator.
 class PageFaultHandler {
  public:
   virtual ~PageFaultHandler() = default;
 
-  /// After it returns, every page of `accesses` (all of this handler's) is
+  /// When it returns, every page of `accesses` (all belong to this handler) is
   /// readable until the operator ends.
   /// @param op_name for errors, e.g. "aten::linear".
   virtual void on_access(
       c10::ArrayRef<PageAccess> accesses,
       const char* op_name) = 0;
 
-  /// `gradient` is added to the gradient that the token of parameter
-  /// `parameter` stands for.
+  /// Adds `gradient` to the gradient that the token of parameter `parameter`
+  /// stands for.
   virtual void on_token_add(size_t parameter, const at::Tensor& gradient) = 0;
 
-  /// The token's gradient is set to zero and stays defined.
+  /// Sets the token's gradient to zero; it stays defined.
   virtual void on_token_zero(size_t parameter) = 0;
 };
 
-/// Registers the fallback and proves on a small tensor that it is called.
+/// Registers the fallback and checks on a small tensor that it is called.
 /// Idempotent, thread-safe.
-/// @throws tessera::Error when another library holds the key.
+/// @throws tessera::Error when another library uses the key.
 void ensure_page_key_registered();
 
 void add_page_key(const at::Tensor& tensor);

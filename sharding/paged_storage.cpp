@@ -8,9 +8,9 @@ namespace tessera {
 namespace {
 
 // [Note: access flag] StorageImpl can throw when its data pointer is read, but
-// offers only a public function that also drops the data. The flag is private;
-// explicit instantiation of a template may name private members, so that is
-// how it is reached.
+// the only public function for that also drops the data. The flag is private;
+// it is accessed by explicit instantiation of a template, which may name
+// private members.
 template <auto Flag, auto Refresh>
 struct AccessFlag {
   friend void set_access_flag(c10::StorageImpl& storage, bool forbidden) {
@@ -23,7 +23,7 @@ template struct AccessFlag<
     &c10::StorageImpl::throw_on_immutable_data_ptr_,
     &c10::StorageImpl::refresh_has_data_ptr_check>;
 
-// Marks a DataPtr as ours; there is nothing to free.
+// Marks a DataPtr as that of a PagedStorage; there is nothing to free.
 void paged_storage_deleter(void* /*context*/) {}
 
 c10::DataPtr make_data_ptr(void* data, PagedStorage* page, c10::Device device) {

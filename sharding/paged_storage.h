@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One StorageImpl whose memory comes and goes while every tensor over it stays.
+// `PagedStorage` attaches memory to a StorageImpl and detaches it, while every
+// tensor on that storage stays valid.
 
 #include <c10/core/Storage.h>
 
@@ -11,14 +12,14 @@ namespace tessera {
 
 class ParamGroup;
 
-/// Takes over what a StorageImpl points to. Parameters, their views and
-/// everything autograd saved share the StorageImpl and follow.
+/// Controls what a StorageImpl points to. Parameters, their views and
+/// everything that autograd saved share the StorageImpl and follow.
 ///
-/// While detached, every read of the data pointer throws with the name of the
-/// parameter; sizes and nbytes stay as they were.
+/// While detached, every read of the data pointer throws an error that names
+/// the parameter; sizes and nbytes do not change.
 class PagedStorage {
  public:
-  /// Moves the storage's memory out: detached from now on.
+  /// Takes the storage's memory away: it is detached from now on.
   /// @param group owns this object and outlives it.
   /// @param begin first element of the storage in the group's flat buffer.
   PagedStorage(
@@ -29,17 +30,17 @@ class PagedStorage {
   PagedStorage(const PagedStorage&) = delete;
   PagedStorage& operator=(const PagedStorage&) = delete;
 
-  /// The PagedStorage behind `storage`, or null for an ordinary one.
-  /// O(1), no lock, no map: it hangs on the storage's own DataPtr.
+  /// Returns the PagedStorage of `storage`, or null for an ordinary one. O(1),
+  /// without a lock or a map: it is the context of the storage's DataPtr.
   static PagedStorage* of(const c10::StorageImpl* storage);
 
   /// Points the storage at `data`, which must stay valid until detach().
   void attach(void* data);
 
-  /// Points the storage at nothing.
+  /// Detaches the storage from its memory.
   void detach();
 
-  /// Gives the storage memory of its own; this object no longer governs it.
+  /// Gives the storage memory of its own; this object no longer controls it.
   void restore(c10::DataPtr memory);
 
   ParamGroup& group() const {
@@ -57,8 +58,8 @@ class PagedStorage {
   const c10::StorageImpl* impl() const {
     return storage_.unsafeGetStorageImpl();
   }
-  /// True while this object, and nothing put there behind the engine's back,
-  /// is what the storage points through.
+  /// Returns whether the storage still points through this object, i.e. its
+  /// DataPtr was not replaced by other code.
   bool is_intact() const;
 
  private:

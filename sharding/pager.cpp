@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction, lookup, and what ranks tell each other.
+// `Pager`: construction, lookup, and small collectives.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -19,8 +19,8 @@ c10::Device device_of(const std::vector<GroupSpec>& specs) {
   return specs.front().parameters.front().tensor.device();
 }
 
-/// What can be wrong with a module is found before the ranks are connected, so
-/// that none of them fails because another one has left with that error.
+/// Checks the module before the ranks are connected, so that all ranks report
+/// an error in the module and none fails because another one has exited.
 std::vector<GroupSpec> checked_groups(
     const torch::nn::Module& module,
     const PagerOptions& options) {
@@ -113,7 +113,7 @@ Pager::Pager(
       places_.push_back({group, i});
     }
   }
-  materialize(module); // what is lazy and ignored
+  materialize(module); // lazy tensors that are ignored
   for (const auto& group : groups_) {
     if (!group->trainable()) {
       buckets_.push_back(nullptr);
@@ -147,7 +147,7 @@ Pager::Pager(
   for (const auto& group : groups_) {
     if (!pages_[static_cast<size_t>(group->number)]) {
       group->attach_shard();
-      // Alone, nothing has to be noticed.
+      // When alone, no use has to be detected.
       group->touched_epoch = is_alone() ? epoch_ : 0;
     }
   }
@@ -155,7 +155,7 @@ Pager::Pager(
 
 Pager::~Pager() {
   remove_hooks();
-  // The memory that is freed now serves the current stream next.
+  // The memory that is freed now is next used by the current stream.
   try {
     gather_lane_.mark().block_current(gather_lane_.device());
     wait_for_reduce_lane();
@@ -265,7 +265,7 @@ void Pager::all_gather_shards(
 void Pager::sum_over_shards(const at::Tensor& values) {
   sum_over_ranks(values);
   if (mesh_.replicas > 1) {
-    values.div_(mesh_.replicas); // every copy has counted
+    values.div_(mesh_.replicas); // every replica has been added
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Pages a module's parameters: brings groups in when operators use them, drops
-// and reduces them as planned, and keeps the ranks in step.
+// `Pager` pages a module's parameters: it unshards groups when operators use
+// them, reshards and reduces them as planned, and keeps the ranks in agreement.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -33,25 +33,26 @@
 
 namespace tessera {
 
-/// One module's parameters, divided over all ranks of a World.
+/// The parameters of one module, sharded over the ranks of a World.
 ///
-/// [Note: streams] On a device with streams, gathers run on one lane and
-/// reductions on another, over communicators of their own, and the host waits
-/// for neither. A stream that uses a page waits for its gather; the gather that
-/// gets the page's slot next waits for every stream that used it. Gradients are
-/// copied to their slot on the stream where backward runs, so that their memory
-/// is free at once; from there the reduce lane takes them, and only readers of
-/// the shards wait for it. The gather lane comes after writes to the shards
-/// because every function that ends such writes makes it wait.
+/// [Note: streams] On a device with streams, all-gathers run on one lane and
+/// reductions on another, over separate communicators, and the host waits for
+/// neither. A stream that uses a page waits for its all-gather; the next
+/// all-gather into the page's slot waits for every stream that used it.
+/// Gradients are copied to their slot on the stream where backward runs, so
+/// that their memory is free at once; from there the reduce lane takes them,
+/// and only readers of the shards wait for it. The gather lane is ordered after
+/// writes to the shards because every function that ends such writes makes it
+/// wait.
 ///
 /// Not thread-safe: forward and backward run on one thread at a time.
 ///
-/// Collective functions are called by all ranks in the same order.
+/// Collective functions must be called by all ranks in the same order.
 class Pager : public PageFaultHandler {
  public:
-  /// Divides the parameters; afterwards each rank holds its shards only.
-  /// Follow with make_slots(). Collective. `world`, `ledger` and the
-  /// placement's stores outlive the pager.
+  /// Shards the parameters; afterwards each rank holds only its shards. Call
+  /// make_slots() next. Collective. `world`, `ledger` and the placement's
+  /// stores must outlive the pager.
   /// @param placement null: everything is on the parameters' device.
   Pager(
       World& world,
@@ -59,36 +60,36 @@ class Pager : public PageFaultHandler {
       const PagerOptions& options,
       MemoryLedger& ledger,
       ShardPlacement* placement = nullptr);
-  /// Ends without unwrap(): the parameters' values are lost, and reading them
-  /// is an error.
+  /// Without a prior unwrap(), the parameters' values are lost, and reading
+  /// them is an error.
   ~Pager() override;
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  /// Makes the room for unsharded groups and whole gradients, once.
+  /// Allocates the arenas for unsharded groups and whole gradients, once.
   /// @param slot_bytes for both; by default what PagerOptions asks for.
-  /// @throws tessera::Error when a group does not fit, with the least that is
-  ///   needed.
+  /// @throws tessera::Error when a group does not fit, with the minimum needed.
   void make_slots(std::optional<int64_t> slot_bytes = std::nullopt);
 
   const PagerOptions& options() const {
     return options_;
   }
-  /// Of the job.
+  /// Rank in the job.
   int rank() const {
     return agreement_.rank();
   }
   int world_size() const {
     return agreement_.size();
   }
-  /// Who holds which part.
+  /// Which rank holds which shard.
   const ShardMesh& mesh() const {
     return mesh_;
   }
   bool is_divided() const {
     return mesh_.shard_size > 1;
   }
-  /// Nothing comes, goes or is agreed on: one rank that holds everything.
+  /// Returns whether a single rank holds everything, so that nothing is paged
+  /// or agreed on.
   bool is_alone() const {
     return is_alone_;
   }
@@ -96,12 +97,12 @@ class Pager : public PageFaultHandler {
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
     return groups_;
   }
-  /// The gradients of group `g`, or null when it is frozen.
+  /// Returns the gradients of group `g`, or null when it is frozen.
   GradientBucket* bucket(size_t g) const {
     return buckets_[g].get();
   }
 
-  /// Where parameter number `index` lives.
+  /// The place of parameter number `index`.
   struct ParameterPlace {
     size_t group = 0;
     size_t position = 0; ///< in the group's parameter list
@@ -110,39 +111,41 @@ class Pager : public PageFaultHandler {
     return places_;
   }
   const PagedParameter& parameter(size_t index) const;
-  /// Index of a parameter by any of its names.
+  /// Returns the index of a parameter by any of its names.
   /// @throws tessera::Error naming the nearest.
   size_t find_parameter(const std::string& name) const;
-  /// Index of a parameter by tensor. @throws tessera::Error when it is not one.
+  /// Returns the index of a parameter by tensor.
+  /// @throws tessera::Error when it is not one.
   size_t find_parameter(const at::Tensor& tensor) const;
 
   /// Makes the gradients final: reduces what backward left over and agrees
   /// which parameters have one. Collective.
-  /// @param intent what for, since ranks that differ in it part afterwards.
+  /// @param intent the operation that follows, on which all ranks must agree.
   void settle_gradients(
       const RankIntent& intent = {RankIntent::Kind::kStep, -1, -1});
 
   /// Tells the other ranks that this one has failed, and why: they end with an
-  /// error in place of waiting for it. The module can not be trained on.
+  /// error instead of waiting for it. The module cannot be trained afterwards.
   void abandon(const std::string& reason) noexcept;
 
-  /// Adds up a small CPU tensor over the ranks, in place. Collective.
+  /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
-  /// As above, over the parts of one copy: what each rank knows of its shard.
+  /// As above, over the ranks that shard one replica.
   void sum_over_shards(const at::Tensor& values);
-  /// Takes the largest over the ranks, in place. Collective.
+  /// Takes the maximum over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
 
-  /// Gathers flat tensors that are divided as a group's shards are.
-  /// @param whole [world_size * n]. @param shard [n], of the same dtype, both
-  /// on
-  ///   the parameters' device. @param what names it in errors. Collective.
+  /// All-gathers flat tensors that are sharded like a group. Collective.
+  /// @param whole [mesh().shard_size * n].
+  /// @param shard [n], of the same dtype, both on the parameters' device.
+  /// @param what names it in errors.
   void all_gather_shards(
       const at::Tensor& whole,
       const at::Tensor& shard,
       const std::string& what);
 
-  /// Multiplies all settled gradients; the work is left to who reads them next.
+  /// Multiplies all settled gradients; the multiplication is deferred to the
+  /// next reader.
   void multiply_gradients(double factor);
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
@@ -152,41 +155,44 @@ class Pager : public PageFaultHandler {
   /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
 
-  /// To be set at once, where PagerOptions::update_in_backward is or somebody
-  /// wants to know. @param user outlives what is done with the pager.
+  /// Must be called right after construction if
+  /// PagerOptions::update_in_backward is set or `user` wants to be notified.
+  /// @param user must outlive the last use of the pager.
   void set_shard_user(ShardUser* user) {
     shard_user_ = user;
   }
-  /// To be called before gradients of a group are changed, for the ShardUser.
+  /// Notifies the ShardUser before gradients of a group are changed.
   void before_gradients_change(size_t g);
-  /// True after a group was updated and before begin_next_step().
+  /// Returns whether a group was updated since the last begin_next_step().
   bool updated_in_backward() const;
 
-  /// The whole settled gradient of a parameter, or undefined. Collective.
+  /// Returns the whole settled gradient of a parameter, or an undefined tensor.
+  /// Collective.
   at::Tensor whole_gradient(size_t parameter);
 
-  /// The whole values of a group as the optimizer has them ([padded_numel],
-  /// of its master's dtype): more precise than what operators see where there
-  /// are master weights. Collective; unplanned.
+  /// Returns the whole values of a group as the optimizer has them
+  /// ([padded_numel], of its master's dtype): more precise than what operators
+  /// see if there are master weights. Collective; unplanned.
   at::Tensor whole_master(size_t group);
 
-  /// After the optimizer has written the shards: pages still in are stale and
-  /// dropped, gradients become none, and the plan is made or rewound and its
-  /// first gathers are issued. Collective.
+  /// Must be called after the optimizer has written the shards. Pages still
+  /// unsharded are stale and dropped, gradients are reset, and the plan is made
+  /// or rewound and its first all-gathers are issued. Collective.
   void begin_next_step();
 
-  /// After the shards were written outside of a step: pages still in are stale
-  /// and dropped, gradients (settled before) become none. Collective.
+  /// Must be called after the shards were written outside of a step. Pages
+  /// still unsharded are stale and dropped, gradients (settled before) are
+  /// reset. Collective.
   void invalidate();
 
-  /// Brings groups in and holds them until unpin(). Collective.
+  /// Unshards groups and holds them until unpin(). Collective.
   void pin(const std::vector<size_t>& groups, bool writable);
-  /// Lets them go; `writable` ones take over this rank's slice. Not
-  /// collective. Does not throw.
+  /// Releases them; the shards of `writable` ones take over what was written.
+  /// Not collective. Does not throw.
   void unpin(const std::vector<size_t>& groups, bool writable) noexcept;
 
-  /// Gives every parameter its whole value and its memory back. Collective.
-  /// The pager can only be destroyed afterwards.
+  /// Gives every parameter its whole value and its memory back. Afterwards the
+  /// pager can only be destroyed. Collective.
   void unwrap();
   bool unwrapped() const {
     return unwrapped_;
@@ -195,13 +201,14 @@ class Pager : public PageFaultHandler {
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
 
-  /// Bytes of shards, own master weights, gradients and slots on this rank.
+  /// Returns the bytes of shards, own master weights, gradients and slots on
+  /// this rank.
   TierBytes planned_bytes() const;
 
   const PagerStatistics& statistics() const {
     return statistics_;
   }
-  /// Where compute waits for this pager's transfers.
+  /// Records where compute waits for this pager's transfers.
   TransferWaits& transfer_waits() {
     return transfer_waits_;
   }
@@ -269,10 +276,12 @@ class Pager : public PageFaultHandler {
   void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
   void unshard_on_demand(int group);
   void begin_unshard(ParamGroup& group, Slot slot);
-  /// When it throws, the other ranks need not wait for this one.
+  /// Runs `use_of_stores`; if it throws, tells the other ranks, so that they
+  /// need not wait for this one.
   void or_abandon(const std::function<void()>& use_of_stores);
-  /// Issues the gathers that wait for files, in the order of their begin, up to
-  /// and with the group's; all without one.
+  /// Issues the all-gathers that wait for reads of files, in the order of their
+  /// begin_unshard(), up to and including the group's; all if no group is
+  /// given.
   void issue_gathers(std::optional<int> up_to = std::nullopt);
   RankIntent intent_to_read(int group) const;
   void wait_ready(int group);
@@ -280,7 +289,7 @@ class Pager : public PageFaultHandler {
       int group,
       OffsetAllocator::End end = OffsetAllocator::End::kLow);
   void reshard(int group);
-  /// Orders the gather lane and the current stream behind the ShardUser's work
+  /// Orders the gather lane and the current stream after the ShardUser's work
   /// on the shard. Blocks.
   void settle_shard(size_t group);
   void agree_joining_reductions(const RankIntent& intent);
@@ -292,65 +301,67 @@ class Pager : public PageFaultHandler {
   // pager_gradients.cpp
   void note_arrival(size_t parameter);
   void open_bucket(size_t group);
-  /// Collects gradients that are there without a hook having told: set by hand,
-  /// or the user has put another hook in the place of ours.
+  /// Takes gradients that arrived without a call of the hook: set by hand, or
+  /// because the user has replaced our hook.
   void take_untaken(size_t group);
-  /// @param is_final nothing reads the group or adds to its gradients until
-  ///   the step.
+  /// @param is_final nothing reads the group or adds to its gradients until the
+  ///   step.
   void begin_reduce(size_t group, bool is_final = false);
-  /// Ends them for the host: final gradients are handed over, slots given back
-  /// or held, but for those on their way to files.
+  /// Ends reductions for the host: final gradients are handed over, slots are
+  /// released or held, except those that are being written to files.
   void finish_reductions();
-  /// @return whether they are still read from the slot.
+  /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
   Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
-  /// Gives back those on their way to files. Blocks.
+  /// Releases the slots that are being written to files. Blocks.
   void finish_storing();
   void release_reduce_slot(size_t group);
   /// @throws tessera::Error when the group was updated in this step already.
   void check_not_updated(size_t group, const char* what) const;
-  /// Makes the current stream wait for them.
+  /// Makes the current stream wait for the reduce lane.
   void wait_for_reduce_lane() const {
     reduce_lane_.mark().block_current(reduce_lane_.device());
   }
   void on_backward_end();
-  /// Reduces what was collected; of what is kept whole only if `all`.
+  /// Reduces collected gradients; those that are kept whole only if `all`.
   void reduce_leftovers(bool all);
 
   // pager_steps.cpp
-  /// Drops pages and gradients. @param why for the error of a held group.
+  /// Drops pages and gradients.
+  /// @param why for the error when a group is held.
   void drop_values(const char* why);
-  /// Performs what the phase's plan begins with.
+  /// Performs the start actions of the phase's plan.
   void start_plan();
   void count_arrivals();
   void adopt_plans();
 
   PagerOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
-  /// Per group, what is to be done otherwise than options_ says.
+  /// Per group, settings that override options_.
   std::vector<std::optional<int>> zero_stages_;
   std::vector<std::optional<bool>> reshards_after_forward_;
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
   std::vector<ParameterPlace> places_;
   ShardMesh mesh_;
-  std::vector<bool> pages_; ///< per group: it comes and goes, in a slot
+  std::vector<bool> pages_; ///< per group: it is paged, in a slot
   bool is_alone_ = false;
   RankAgreement agreement_;
   StreamLane gather_lane_;
   StreamLane reduce_lane_;
-  std::unique_ptr<Communicator> data_; ///< of the ranks that divide one copy
-  /// The same ranks once more, so that gathers do not queue behind reductions;
-  /// null where there are no lanes.
+  std::unique_ptr<Communicator> data_; ///< of the ranks that shard one replica
+  /// A second communicator over the same ranks, so that all-gathers do not
+  /// queue behind reductions; null where there are no lanes.
   std::unique_ptr<Communicator> reductions_;
-  std::unique_ptr<Communicator> replicas_; ///< of those that hold the same part
+  /// of the ranks that hold the same shard
+  std::unique_ptr<Communicator> replicas_;
   SlotArena gather_arena_;
   SlotArena reduce_arena_;
   OffsetAllocator::End reduce_slot_end_ = OffsetAllocator::End::kLow;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
-  /// Per parameter what our hook stands in front of, maybe null; nothing where
+  /// Per parameter, the hook that ours replaced, maybe null; std::nullopt if
   /// there is no hook of ours (requires_grad may change after wrap).
   std::vector<
       std::optional<std::unique_ptr<torch::autograd::PostAccumulateGradHook>>>
@@ -364,13 +375,15 @@ class Pager : public PageFaultHandler {
   std::vector<int> writable_pins_; ///< per group
   std::deque<int> reading_groups_; ///< see issue_gathers()
   std::vector<size_t> reducing_; ///< groups, in issue order
-  std::vector<size_t> storing_; ///< groups whose slots leave for files
+  /// groups whose slots are being written to files
+  std::vector<size_t> storing_;
   std::vector<bool> final_; ///< per group, of its running reduction
   ShardUser* shard_user_ = nullptr;
   /// [Note: held slots] Gradients that are applied in backward stay in their
-  /// slot while the update reads them, beside the rest of backward. A group
-  /// that finds no room waits for the update that began first: slots take no
-  /// more than they do without, and backward is at most about one group ahead.
+  /// slot while the update reads them, concurrently with the rest of backward.
+  /// A group that finds no room waits for the update that began first: slots
+  /// take no more memory than without overlap, and backward is at most about
+  /// one group ahead.
   struct HeldSlot {
     size_t group;
     Slot slot;
@@ -378,12 +391,13 @@ class Pager : public PageFaultHandler {
   std::deque<HeldSlot> held_slots_;
   /// Per group, the entry of the train plan at which its gradients are final.
   std::vector<std::optional<size_t>> final_reductions_;
-  /// Per group, gradients that arrived in this step and that make it complete.
-  /// In a world of one they stand for the plan.
+  /// Per group, the number of gradients that arrived in this step, and the
+  /// number that makes it complete. With a world size of one they replace the
+  /// plan.
   std::vector<int> arrivals_;
   std::vector<int> expected_arrivals_;
   uint64_t epoch_ = 1; ///< of the touch in progress
-  /// The backward at whose end gradients are flushed, by autograd's number.
+  /// Number, in autograd, of the backward at whose end gradients are flushed.
   int backward_to_flush_ = -1;
   bool warned_outside_ = false;
   bool has_budget_ = false; ///< for gather slots

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page faults: bringing groups in, by the plan or on demand.
+// `Pager`: page faults, i.e. unsharding groups as planned or on demand.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -32,8 +32,8 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
         "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; in place of a torch::optim optimizer use Engine::step().",
         access.page->parameter_name(),
         op_name);
-    // What a gather scope holds may be read by one rank alone: it is no event
-    // of the plan that all ranks share.
+    // Values held by a gather scope may be read on one rank alone, so this is
+    // not an event of the plan that all ranks share.
     current = current && (group.touched_epoch == epoch_ || group.pins > 0);
   }
   if (current) {
@@ -59,7 +59,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
     for (const int g : groups) {
       groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
     }
-    return; // nothing to bring in
+    return; // nothing to unshard
   }
   const bool backward = in_backward();
   const bool training =
@@ -97,12 +97,12 @@ void Pager::enter_phase(PlanPhase phase) {
   if (phase == phase_) {
     return;
   }
-  // Within a training step everything belongs to it, e.g. the forward of a
-  // checkpointed block; only a step that has not begun gives way.
+  // Inside a training step everything belongs to it, e.g. the forward of a
+  // checkpointed block; the phase changes only if the step has not begun.
   if (phase_ == PlanPhase::kTrain && !cursor().at_beginning()) {
     return;
   }
-  // Each phase has a plan of its own, which only ranks that enter it follow.
+  // Each phase has its own plan, which only ranks that enter the phase follow.
   agree_joining_reductions(
       {RankIntent::Kind::kForwardPhase, static_cast<int64_t>(phase), -1});
   leave_phase();
@@ -139,7 +139,7 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
     for (const PlanAction& action : entry.before) {
       perform(action, /*exposed=*/true, i);
     }
-    // Here on all ranks, whether this one waits for them or passes by.
+    // They are unsharded on all ranks, whether or not this rank waits for them.
     for (const int g : entry.groups) {
       issue_gathers(g);
     }
@@ -275,7 +275,7 @@ Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
     if (slot.defined()) {
       return slot;
     }
-    // The least recently used group that nothing holds makes room.
+    // Evict the least recently used group that is not held.
     const ParamGroup* victim = nullptr;
     for (const auto& group : groups_) {
       const bool evictable =

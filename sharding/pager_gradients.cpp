@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients: arrival, reduction, and what is read of them.
+// `Pager`: arrival and reduction of gradients, and access to them.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -20,7 +20,7 @@ void Pager::on_gradient(size_t parameter_index) {
   const ParameterPlace& place = places_[parameter_index];
   GradientBucket& bucket = *buckets_[place.group];
   if (!parameter(parameter_index).record.tensor.grad().defined()) {
-    return; // a hook of the user's has dropped it
+    return; // a hook of the user has dropped it
   }
   if (bucket.is_untaken(place.position)) {
     open_bucket(place.group);
@@ -122,8 +122,8 @@ void Pager::note_arrival(size_t parameter) {
          {static_cast<int>(g)},
          /*in_backward=*/true});
   }
-  // A backward that ended with an exception has dropped its callbacks: each
-  // one queues its own.
+  // A backward that ended with an exception has dropped its callbacks, so each
+  // backward queues its own.
   const int backward = current_backward();
   if (std::exchange(backward_to_flush_, backward) != backward) {
     call_at_backward_end([this] {
@@ -136,8 +136,8 @@ void Pager::note_arrival(size_t parameter) {
     begin_reduce(g, /*is_final=*/true);
     finish_reductions();
   }
-  // Without a plan a group is reduced as soon as it is complete. What arrives
-  // later is reduced again and added.
+  // Without a plan a group is reduced as soon as it is complete. Later
+  // gradients are reduced again and added.
   if (!is_alone() && !keeps_whole_gradients(g) && !cursor().following() &&
       buckets_[g]->all_arrived()) {
     agree_joining_reductions(
@@ -165,8 +165,8 @@ void Pager::begin_reduce(size_t g, bool is_final) {
   open_bucket(g);
   take_untaken(g);
   reduce_sequence_[g] = agreement_.count_collective();
-  // Where this rank misses a gradient, others may have it: the step, which
-  // knows, applies those.
+  // If this rank lacks a gradient, others may have it: those are applied by the
+  // step, which knows.
   final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived() &&
               !is_apart_[g];
   bucket.begin_reduce(
@@ -227,8 +227,8 @@ bool Pager::hand_over_gradients(size_t g) {
   if (!buckets_[g]->applying()) {
     return false;
   }
-  // What is left of the old weights: whoever saved them for a backward that is
-  // still to come gets an error, and an operator has to fault them in.
+  // Invalidate the old weights: a pending backward that saved them gets an
+  // error, and operators have to fault the group in.
   group.bump_versions();
   reshard(group.number);
   group.touched_epoch = 0;
@@ -376,7 +376,7 @@ at::Tensor Pager::whole_gradient(size_t index) {
   }
   const PagedParameter& wanted = parameter(index);
   const ParamGroup& group = *groups_[place.group];
-  settle_shard(place.group); // who reads the gradients has ended too
+  settle_shard(place.group); // readers of the gradients have finished too
   const at::Tensor shard = bucket->shard().load(group.device());
   if (!is_divided()) {
     return group.view_of(shard, place.position).mul(bucket->factor());

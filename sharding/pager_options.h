@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a user decides about the division of a module.
+// `PagerOptions` determine how a module is sharded.
 
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/precision.h"
@@ -14,8 +14,8 @@ namespace tessera {
 enum class GradientAccumulation {
   /// Each backward reduces them into this rank's shard: least memory.
   kReduceEachBackward,
-  /// They stay whole on every rank and are reduced once, by the step: least
-  /// communication.
+  /// Gradients stay whole on every rank and are reduced once, by the step:
+  /// least communication.
   kKeepWhole,
 };
 
@@ -23,37 +23,40 @@ struct PagerOptions {
   GroupPolicy groups;
   PrecisionPolicy precision;
 
-  /// What is divided over the ranks: 1 = optimizer state, 2 = gradients too,
-  /// 3 = parameters too. At 1 and 2 a group that was gathered stays until the
-  /// step; at 1 gradients are accumulated with kKeepWhole.
+  /// ZeRO stage, i.e. what is sharded: 1 = optimizer state, 2 = also gradients,
+  /// 3 = also parameters. With ZeRO stages 1 and 2, a group that was unsharded
+  /// stays so until the step; with ZeRO stage 1, gradients are accumulated with
+  /// kKeepWhole.
   int zero_stage = 3;
-  /// By default kReduceEachBackward, kKeepWhole at stage 1.
+  /// By default kReduceEachBackward; kKeepWhole with ZeRO stage 1.
   std::optional<GradientAccumulation> accumulation;
 
-  /// Bytes for unsharded groups, in place of what zero_stage asks for: as many
-  /// groups stay as fit, those needed last going first.
+  /// Limit in bytes for unsharded groups, in place of what zero_stage implies:
+  /// as many groups as fit stay unsharded; those needed last are resharded
+  /// first.
   std::optional<int64_t> gather_bytes;
 
-  /// Hybrid sharding: so many neighbouring ranks (those of a node) divide the
-  /// parameters, and every such group of ranks holds them all. 0: all ranks.
+  /// Hybrid sharding: each group of this many neighboring ranks (those of a
+  /// node) shards the parameters and holds one replica of the model. 0: all
+  /// ranks.
   int shard_ranks = 0;
 
   /// Groups are updated during backward, as soon as their gradients are final,
-  /// which then need no memory of their own. See
-  /// EngineOptions::update_in_backward, which sets it.
+  /// so that gradients need no memory of their own. Set by
+  /// EngineOptions::update_in_backward.
   bool update_in_backward = false;
 
-  /// Groups gathered ahead of the one in use.
+  /// Number of groups that are unsharded ahead of the one in use.
   int prefetch_depth = 1;
-  /// Starts every rank from rank 0's parameters and buffers.
+  /// Broadcasts rank 0's parameters and buffers to all ranks at the start.
   bool broadcast_from_rank0 = true;
 };
 
-/// @throws tessera::Error naming the option, its value and what it may be.
+/// @throws tessera::Error naming the option, its value and the values allowed.
 void check(const PagerOptions& options);
 
-/// Whether gradients stay whole between backward passes.
-/// @param zero_stage of a group that has its own.
+/// Returns whether gradients stay whole between backward passes.
+/// @param zero_stage ZeRO stage of the group, if it has its own.
 bool keeps_whole_gradients(
     const PagerOptions& options,
     std::optional<int> zero_stage);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole values outside of a step: gather scopes and the end of paging.
+// `Pager`: whole values outside of a step, i.e. gather scopes and unwrap().
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -49,9 +49,10 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
       group.bump_versions();
       group.written = is_divided();
     }
-    // A slot outside the arena exists for the scope only. One that was written
-    // goes as well: only this rank's slice of it is known to be what the other
-    // ranks have. The rest stays as long as the plan wants it.
+    // A slot outside the arena exists only for the scope. A group that was
+    // written is dropped as well: only this rank's slice of it is known to
+    // equal that of the other ranks. Other groups stay as long as the plan
+    // keeps them.
     if (--group.pins == 0 && (group.slot_is_outside() || group.written)) {
       group.written = false;
       reshard(static_cast<int>(g));
@@ -59,7 +60,8 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
   }
 }
 
-/// The end of a scope must not throw: what cannot be stored ends the job.
+/// Does not throw, because it runs at the end of a scope: if the values cannot
+/// be stored, the job ends.
 void Pager::write_back(ParamGroup& group) noexcept {
   try {
     settle_shard(static_cast<size_t>(group.number));

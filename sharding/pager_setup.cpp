@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making ranks start alike, and the hooks on their parameters.
+// `Pager`: making ranks start with equal values, and gradient hooks.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -22,8 +22,8 @@ namespace tessera {
 
 namespace {
 
-/// Tells the pager that a parameter's gradient is there, after whatever hook
-/// the user had installed.
+/// Notifies the pager that a parameter's gradient has arrived, after calling
+/// the hook that the user had installed, if any.
 class GradientHook : public torch::autograd::PostAccumulateGradHook {
  public:
   GradientHook(
@@ -130,12 +130,13 @@ void Pager::broadcast_module(
         {static_cast<int64_t>(storage.nbytes())},
         at::TensorOptions().dtype(at::kByte).device(tensor.device()));
     const std::string what = "broadcast of '" + name + "'";
-    // A buffer may be on the host although the parameters are not.
+    // A buffer may be on the CPU although the parameters are not.
     if (tensor.is_cpu()) {
       control().broadcast(bytes, 0, what).wait();
       return;
     }
-    // First to rank 0's counterparts, then from each of them to its copy.
+    // First to the ranks of other replicas that correspond to rank 0, then from
+    // each of them to its replica.
     if (mesh_.shard_rank == 0) {
       replicas_->broadcast(bytes, 0, what).wait();
     }
@@ -187,7 +188,8 @@ void Pager::find_tied_groups(const torch::nn::Module& module) {
       }
     }
   }
-  // `head->weight = embedding->weight` leaves the head's own registered.
+  // After `head->weight = embedding->weight` the head's own is still
+  // registered.
   for (const auto& part : module.modules(/*include_self=*/false)) {
     const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
     const auto registered = part->named_parameters(/*recurse=*/false);

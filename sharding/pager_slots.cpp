@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room for unsharded groups and whole gradients, and the plans made for it.
+// `Pager`: arenas for unsharded groups and whole gradients, and the plans that
+// use them.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -35,7 +36,7 @@ PlanLimits Pager::plan_limits() const {
   limits.capacity_bytes = gather_arena_.capacity_bytes();
   limits.prefetch_depth = options_.prefetch_depth;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    // What stays where it is takes a place in the plan, and none in a slot.
+    // A group that is not paged is part of the plan but needs no slot.
     limits.group_bytes.push_back(
         pages_[g] ? groups_[g]->padded_bytes() : OffsetAllocator::kAlignment);
     if (!pages_any()) {
@@ -117,8 +118,8 @@ std::optional<ResidencyPlan> Pager::make_plan(
     const std::vector<PlanEvent>& events) {
   PlanLimits limits = plan_limits();
   auto plan = compile_plan(events, limits);
-  // A budget is kept, whatever it costs; the room that was merely computed from
-  // an order of use that turned out wrong grows.
+  // A budget is kept at any cost; a capacity that was computed from an expected
+  // order of use that turned out wrong grows.
   if ((!plan || plan->exposed_unshards > 0) && !has_budget_) {
     const int64_t needed = capacity_without_exposed_unshards(events, limits);
     if (needed > limits.capacity_bytes) {

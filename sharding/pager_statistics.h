@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a pager has done.
+// `PagerStatistics` counts the operations of a pager.
 
 #include <cstdint>
 
@@ -8,8 +8,9 @@ namespace tessera {
 
 /// Counters since construction.
 struct PagerStatistics {
-  int64_t planned_unshards = 0; ///< issued ahead of their use
-  int64_t on_demand_unshards = 0; ///< issued when an operator already waited
+  int64_t planned_unshards = 0; ///< issued before they were needed
+  /// issued when an operator was already waiting
+  int64_t on_demand_unshards = 0;
   int64_t reductions = 0;
   int64_t steps = 0;
 };

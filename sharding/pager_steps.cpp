@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From one step to the next: stale values go, plans are agreed on and begun.
+// `Pager`: transition between steps, i.e. dropping stale values, agreeing on
+// plans and starting them.
 #include "tessera/sharding/pager.h"
 
 #include "tessera/runtime/core/error.h"
@@ -24,14 +25,14 @@ void Pager::drop_values(const char* why) {
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (!pages_[g]) {
-      settle_shard(g); // operators read it, without a gather that would wait
+      settle_shard(g); // operators read it without an unshard that would wait
     }
     groups_[g]->bump_versions();
     if (buckets_[g]) {
       buckets_[g]->clear();
     }
   }
-  // Whoever calls this has written the shards.
+  // The caller has written the shards.
   gather_lane_.follow_current();
 }
 
@@ -45,7 +46,7 @@ void Pager::start_plan() {
 
 void Pager::invalidate() {
   drop_values("load");
-  // A step under way goes on by page faults.
+  // A step in progress continues with page faults.
   if (!is_alone() && cursor().at_beginning()) {
     start_plan();
   }
@@ -67,14 +68,15 @@ void Pager::count_arrivals() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (is_alone() && shard_user_ != nullptr) {
       expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
-      groups_[g]->touched_epoch = epoch_; // alone, nothing is faulted in
+      // when alone, there are no page faults
+      groups_[g]->touched_epoch = epoch_;
     }
     arrivals_[g] = 0;
   }
 }
 
 void Pager::adopt_plans() {
-  // [wants a plan, hash of what it saw] per phase, from every rank.
+  // [needs a plan, hash of its events] per phase, from every rank.
   std::vector<int64_t> mine;
   for (const PlanCursor& cursor : cursors_) {
     mine.push_back(cursor.needs_plan() ? 1 : 0);

@@ -41,7 +41,8 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
-/// Whoever still uses the storage gets `message`, not freed memory.
+/// Makes later accesses to the storage throw `message` instead of reading freed
+/// memory.
 void abandon(PagedStorage& page, const std::string& message) {
   auto& storage = const_cast<c10::StorageImpl&>(*page.impl());
   page.restore(c10::DataPtr(nullptr, storage.device()));
@@ -63,7 +64,7 @@ FlatLayout flat_layout_of(const GroupSpec& spec, int shards) {
   const ParameterRecord& first = spec.parameters.front();
   std::vector<int64_t> numels;
   for (const auto& storage : unique_storages(spec)) {
-    // What the storages hold now is of the original type.
+    // The storages still have the original dtype.
     numels.push_back(numel_of(storage, first.tensor.scalar_type()));
   }
   return FlatLayout(
@@ -138,7 +139,7 @@ ParamGroup::ParamGroup(
   }
 }
 
-/// Zeros: [shard_numel].
+/// Allocates zeros: [shard_numel].
 RestingTensor ParamGroup::make_shard(
     const char* what,
     MemoryPurpose purpose,
@@ -265,7 +266,8 @@ void ParamGroup::issue_unshard() {
   begin_gather(own_slice(slot_.tensor));
 }
 
-/// On the lane. @param shard this rank's slice, maybe in the slot.
+/// Runs on the lane.
+/// @param shard this rank's shard, which may be in the slot.
 void ParamGroup::begin_gather(const at::Tensor& shard) {
   gather_ = communicator_->all_gather(
       slot_.tensor, shard, "unshard of '" + name_ + "'");
@@ -339,14 +341,14 @@ Slot ParamGroup::reshard(const WaitCheck& check) {
 }
 
 Slot ParamGroup::take_slot() {
-  // Without marks, nothing has happened to the slot since it came.
+  // Without marks, the slot has not been used since it was taken.
   if (!ready_.empty()) {
     slot_.after = users_.mark();
     slot_.after.add(ready_);
   }
   users_.clear();
   ready_ = {};
-  arriving_ = {}; // it has, long ago
+  arriving_ = {}; // completed long ago
   return std::exchange(slot_, {});
 }
 
@@ -425,7 +427,7 @@ Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
               storage->parameter_name() + "' before it was unwrapped.");
       continue;
     }
-    // The DataPtr keeps the copy, and with it its memory, alive.
+    // The DataPtr owns the copy and so keeps its memory alive.
     storage->restore(c10::DataPtr(
         own.data_ptr(),
         new at::Tensor(own),

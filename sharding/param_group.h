@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The page: parameters that are gathered, reduced and dropped together.
+// `ParamGroup` is a page: parameters that are unsharded, reduced and resharded
+// together.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/flat_layout.h"
@@ -23,14 +24,14 @@ namespace tessera {
 
 class PageFaultHandler;
 
-/// A parameter's place in its group's flat buffer.
+/// A parameter and its place in its group's flat buffer.
 struct PagedParameter {
   ParameterRecord record;
   size_t index = 0; ///< in the pager's list of all parameters
   FlatSpan span; ///< in the flat buffer, elements
 };
 
-/// Where this rank's slices of a group rest; null: on the parameters' device.
+/// Where this rank's shards of a group rest; null: on the parameters' device.
 struct ShardStores {
   ShardStore* parameters = nullptr;
   ShardStore* master = nullptr; ///< if the group has master weights
@@ -40,23 +41,25 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 
 /// One flat buffer of one dtype, divided evenly over the ranks.
 ///
-/// The gather output *is* the parameters' memory: while unsharded, every
-/// parameter's StorageImpl points into the slot; nothing is copied in or out.
+/// The output of the all-gather *is* the parameters' memory: while unsharded,
+/// every parameter's StorageImpl points into the slot; nothing is copied in or
+/// out.
 ///
-/// [Note: shards elsewhere] This rank's slice may rest on another tier. It is
-/// then brought to its place in the slot first, and gathered from there. A copy
-/// from host memory is issued to the lane, and the gather right behind it. A
-/// file takes time: the gather is issued by issue_unshard(), later, so that the
-/// host need not wait; all ranks call that for the same groups in the same
-/// order, and end_unshard() or reshard() does it at the latest.
+/// [Note: shards elsewhere] This rank's shard may rest on another tier. It is
+/// then first brought to its place in the slot, and all-gathered from there. A
+/// copy from host memory is issued to the lane, followed by the all-gather.
+/// Reading a file takes time: the all-gather is issued later, by
+/// issue_unshard(), so that the host need not wait; all ranks call that for the
+/// same groups in the same order, and end_unshard() or reshard() does it at the
+/// latest.
 class ParamGroup {
  public:
-  /// Takes this rank's slice of every parameter and frees the rest; of a
-  /// deferred parameter (deferred_init.h) it makes the slice alone. Parameters
-  /// whose ParameterRecord::dtype is not their own are changed to it.
+  /// Takes this rank's slice of every parameter and frees the rest; for a
+  /// deferred parameter (deferred_init.h) it makes only the slice. Parameters
+  /// are converted to ParameterRecord::dtype.
   /// @param first_index index of the first parameter in the pager's list.
-  /// @param policy all records have the same dtype by it.
-  /// @param stores outlive the group.
+  /// @param policy assigns the same dtype to all records.
+  /// @param stores must outlive the group.
   ParamGroup(
       const GroupSpec& spec,
       size_t first_index,
@@ -95,24 +98,24 @@ class ParamGroup {
     return handler_;
   }
 
-  /// Of the parameters.
+  /// Device of the parameters.
   c10::Device device() const {
     return device_;
   }
 
-  /// This rank's slice of the weights, as it is gathered: [shard_numel],
+  /// This rank's shard of the weights, as it is all-gathered: [shard_numel],
   /// dtype().
   const RestingTensor& shard() const {
     return shard_;
   }
-  /// Whether it has to be brought in from another tier.
+  /// Returns whether the shard rests on another tier.
   bool is_stored() const {
     return shard_.tier() != MemoryTier::kDevice;
   }
 
-  /// This rank's slice of the weights as optimizers update it: [shard_numel],
-  /// of at least float32 precision. The shard itself where that is precise
-  /// enough; else whoever updates it writes the rounded values to the shard.
+  /// This rank's shard of the weights as optimizers update it: [shard_numel],
+  /// of at least float32 precision. It is shard() itself if that is precise
+  /// enough; otherwise the updater writes the rounded values to shard().
   const RestingTensor& master() const {
     return own_master_ ? master_ : shard_;
   }
@@ -122,34 +125,35 @@ class ParamGroup {
   at::ScalarType master_dtype() const {
     return own_master_ ? at::kFloat : dtype_;
   }
-  /// From now on whoever wants the weights from where they rest gets this
-  /// error.
+  /// Marks the weights as lost: from now on, reading them from where they rest
+  /// throws an error with this reason.
   void lose_values(const std::string& why) {
     loss_ = why;
   }
-  /// Takes another tensor, which rests on the same tier, for the group's own
-  /// master weights and gives its own for it.
+  /// Swaps the group's own master weights with another tensor, which must rest
+  /// on the same tier.
   void swap_master(RestingTensor& master) {
     std::swap(master_, master);
   }
   /// @throws tessera::Error after lose_values().
   void check_values() const;
-  /// The master weights in memory, on the parameters' device: themselves, or a
-  /// copy. Blocks.
+  /// Returns the master weights in memory, on the parameters' device: the
+  /// tensor itself, or a copy. Blocks.
   at::Tensor read_master() const;
-  /// After what read_master() returned was written to: takes it over and rounds
-  /// it into the shard. Blocks.
+  /// Stores the result of read_master() after it was written to, and rounds it
+  /// into the shard. Blocks.
   void write_master(const at::Tensor& values);
-  /// The parameters' type outside of the engine.
+  /// The parameters' dtype outside of the engine.
   at::ScalarType original_dtype() const {
     return original_dtype_;
   }
-  /// Operators get their other arguments in dtype().
+  /// Whether operators get their other arguments cast to dtype().
   bool casts_arguments() const {
     return casts_arguments_;
   }
 
-  /// Shows `whole` ([padded_numel], any dtype) as parameter `i`'s value.
+  /// Returns a view of `whole` ([padded_numel], any dtype) as parameter `i`'s
+  /// value.
   at::Tensor view_of(const at::Tensor& whole, size_t i) const;
 
   Residency residency() const {
@@ -157,35 +161,37 @@ class ParamGroup {
   }
 
   /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane;
-  /// of a shard in a file, its reading (see [Note: shards elsewhere]).
-  /// @param communicator, lane outlive the group; the lane comes after what was
-  ///   written to shard().
+  /// if the shard is in a file, starts reading it; see
+  /// [Note: shards elsewhere].
+  /// @param communicator, lane must outlive the group; the lane must be ordered
+  ///   after writes to shard().
   void begin_unshard(
       Communicator& communicator,
       Slot slot,
       const StreamLane& lane);
 
-  /// True while the gather waits for issue_unshard().
+  /// Returns whether the all-gather waits for issue_unshard().
   bool is_reading() const {
     return reading_;
   }
-  /// Issues the gather of what is in the slot by then. Blocks until it is.
+  /// Issues the all-gather once the shard is in the slot. Blocks until then.
   void issue_unshard();
 
-  /// Ends it: the parameters are readable, on the current stream. The host
-  /// does not wait where the communicator runs on streams.
+  /// Ends the all-gather: the parameters are readable, on the current stream.
+  /// The host does not wait if the communicator runs on streams.
   void end_unshard(const WaitCheck& check);
 
-  /// To be called before each use of the unsharded group: the current stream
-  /// comes after the gather, and the slot is not used again before it. Cheap
-  /// from the second time on; nothing on the CPU.
+  /// Must be called before each use of the unsharded group: orders the current
+  /// stream after the all-gather, and the next use of the slot after the
+  /// current stream. Cheap after the first call; does nothing on the CPU.
   void use_on_current_stream();
 
-  /// Points the parameters at the shard itself: an undivided group.
+  /// Points the parameters at the shard itself, for a group that is not
+  /// sharded.
   void attach_shard();
 
-  /// Drops the whole weights and gives the slot back, marked with the work of
-  /// all streams that used it. Ends a running gather.
+  /// Drops the whole weights and returns the slot, marked with the work of all
+  /// streams that used it. Ends an all-gather in progress.
   Slot reshard(const WaitCheck& check);
 
   /// Copies this rank's slice of the unsharded weights into the shard, after
@@ -199,22 +205,23 @@ class ParamGroup {
   }
 
   /// @throws tessera::Error naming a parameter whose storage or key was
-  ///   replaced behind the engine's back.
+  ///   replaced without the engine's knowledge.
   void check_identity() const;
 
-  /// Ends paging: every storage gets memory of its own and the type it had,
-  /// filled from `whole` ([padded_numel], any dtype). Ends a running gather.
+  /// Ends paging: every storage gets memory of its own and its original dtype,
+  /// filled from `whole` ([padded_numel], any dtype). Ends an all-gather in
+  /// progress.
   /// @return the slot, if there was one.
   Slot restore(const at::Tensor& whole, const WaitCheck& check);
 
-  /// Makes autograd refuse to use what it saved of the old values.
+  /// Makes autograd refuse to use tensors that it saved of the old values.
   void bump_versions();
 
-  /// True while the whole weights are in a buffer of their own.
+  /// Returns whether the whole weights are in a buffer outside of the arena.
   bool slot_is_outside() const {
     return slot_.defined() && slot_.offset < 0;
   }
-  /// Marks for the pager.
+  /// Bookkeeping of the pager.
   int number = 0; ///< in the pager's list
   uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
   uint64_t last_use = 0; ///< for least-recently-used eviction
@@ -261,20 +268,20 @@ class ParamGroup {
   RestingTensor shard_;
   bool own_master_ = false;
   RestingTensor master_;
-  std::string loss_; ///< of the values; empty: there is none
+  std::string loss_; ///< why the values were lost; empty: they were not
   at::Tensor whole_;
   Slot slot_;
-  PendingTransfer arriving_; ///< the shard, in its place in the slot
-  bool reading_ = false; ///< and the gather is not issued
+  PendingTransfer arriving_; ///< transfer of the shard to its place in the slot
+  bool reading_ = false; ///< as above, and the all-gather is not issued yet
   Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;
   const StreamLane* lane_ = nullptr; ///< of the last gather
-  StreamMarks ready_; ///< behind the gather
+  StreamMarks ready_; ///< after the all-gather
   StreamSet users_; ///< streams that have waited for it
   Residency residency_ = Residency::kSharded;
 };
 
-/// How a group's parameters lie in its flat buffer.
+/// Returns how a group's parameters are laid out in its flat buffer.
 FlatLayout flat_layout_of(const GroupSpec& spec, int shards);
 
 } // namespace tessera

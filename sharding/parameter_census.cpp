@@ -65,7 +65,7 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
   }
 }
 
-/// Names of ignored parameters.
+/// Collects the names of ignored parameters.
 class IgnoredNames {
  public:
   IgnoredNames(
@@ -112,7 +112,7 @@ class IgnoredNames {
   std::unordered_set<std::string> names_;
 };
 
-/// A tensor or a storage is ignored everywhere or nowhere.
+/// Checks that a tensor or storage is ignored either everywhere or nowhere.
 void check_not_ignored_elsewhere(
     const std::vector<ParameterRecord>& records,
     const std::vector<ParameterRecord>& ignored) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where a step stands in its plan, and the record from which the next plan is
-// made. No tensors, no communication.
+// `PlanCursor` tracks the position of a step in its plan and records the events
+// from which the next plan is made. No tensors, no communication.
 
 #include "tessera/sharding/residency_plan.h"
 
@@ -11,16 +11,16 @@
 
 namespace tessera {
 
-/// One kind of step, with a plan of its own.
+/// Kinds of steps, each with a plan of its own.
 enum class PlanPhase { kTrain = 0, kNoGrad = 1 };
 inline constexpr size_t kPlanPhaseCount = 2;
 
 class PlanCursor {
  public:
-  /// The most events that are kept; a longer phase has no plan.
+  /// Maximum number of events recorded; a longer phase has no plan.
   static constexpr size_t kMaxEvents = 1 << 18;
 
-  /// Back to the beginning; what was recorded is forgotten.
+  /// Goes back to the beginning and drops what was recorded.
   void rewind();
 
   bool at_beginning() const {
@@ -29,15 +29,15 @@ class PlanCursor {
 
   void record(PlanEvent event);
 
-  /// True while this rank follows a plan.
+  /// Returns whether this rank follows a plan.
   bool following() const {
     return plan_.has_value() && !departed_;
   }
 
-  /// The plan's entries from the current one up to the one that covers a touch
-  /// of `groups`, as [first, last): all are to be run, the last one waited for.
-  /// The cursor moves behind it. Nothing when the plan has no such entry ahead
-  /// in this pass.
+  /// Returns the plan's entries from the current one up to the one that covers
+  /// a touch of `groups`, as [first, last): all are to be performed, the last
+  /// one waited for. The cursor advances past it. Returns nothing when the plan
+  /// has no such entry ahead in this pass.
   struct Range {
     size_t first = 0;
     size_t last = 0;
@@ -46,10 +46,10 @@ class PlanCursor {
       const std::vector<int>& groups,
       bool in_backward);
 
-  /// The entries up to and including the next backward end.
+  /// Returns the entries up to and including the next backward end.
   std::optional<Range> advance_to_backward_end();
 
-  /// From now on this rank goes without a plan until rewind().
+  /// Makes this rank work without a plan until rewind().
   void depart() {
     departed_ = true;
   }
@@ -64,8 +64,8 @@ class PlanCursor {
     return plan_->entries[index];
   }
 
-  /// True when what happened since rewind() calls for another plan: nothing
-  /// was planned, or the plan was left.
+  /// Returns whether the events since rewind() require a new plan: there was
+  /// none, or it was departed from.
   bool needs_plan() const {
     return !events_.empty() && !overflow_ && !following();
   }

@@ -15,7 +15,7 @@ bool is_norm(const torch::nn::Module& module) {
   return module.name().find("Norm") != std::string::npos;
 }
 
-/// The parameters of all modules that keep float32.
+/// Returns the parameters of all modules that keep float32.
 std::unordered_set<const c10::TensorImpl*> float32_parameters(
     const torch::nn::Module& root,
     const PrecisionPolicy& policy) {
@@ -105,7 +105,8 @@ void choose_dtypes(
 at::ScalarType gradient_dtype(
     const PrecisionPolicy& policy,
     at::ScalarType dtype) {
-  // An island keeps its precision: what the option lowers is the rest.
+  // Parameters that stay in float32 keep its precision; the option applies to
+  // the others.
   if (policy.gradients && (is_low_precision(dtype) || !policy.is_mixed())) {
     return *policy.gradients;
   }

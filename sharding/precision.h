@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which numbers are kept in which type, when training in mixed precision.
+// `PrecisionPolicy` determines the dtypes of parameters, gradients and buffers
+// in mixed-precision training.
 
 #include "tessera/sharding/parameter_census.h"
 
@@ -18,24 +19,25 @@ inline bool is_low_precision(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
 }
 
-/// The defaults change nothing: everything keeps the module's own types.
+/// By default, everything keeps the module's own dtypes.
 ///
-/// With `parameters` set, floating-point parameters are gathered and used in
-/// that type, while optimizers update float32 master weights. Operators that
-/// use a parameter get their other floating-point arguments in its type; those
-/// of norm layers return the type they were given.
+/// With `parameters` set, floating-point parameters are all-gathered and used
+/// in that dtype, while optimizers update float32 master weights. Operators
+/// that use a parameter get their other floating-point arguments in its dtype;
+/// norm layers return the dtype that they were given.
 struct PrecisionPolicy {
-  /// bfloat16 or float16: the type of compute and of gathers.
+  /// bfloat16 or float16: dtype of compute and of all-gathers.
   std::optional<at::ScalarType> parameters;
   /// In which gradients are collected, reduced and accumulated. By default
   /// float32 for parameters of a lower precision, else the parameters' type.
   std::optional<at::ScalarType> gradients;
   /// Of floating-point buffers. By default they keep their type.
   std::optional<at::ScalarType> buffers;
-  /// False: optimizers update the low-precision weights themselves, which
+  /// If false, optimizers update the low-precision weights themselves, which
   /// loses updates smaller than half a unit in the last place.
   bool master_weights = true;
-  /// LayerNorm, BatchNorm and everything else with "Norm" in its type's name.
+  /// Keeps LayerNorm, BatchNorm and every other module with "Norm" in its type
+  /// name in float32.
   bool norms_in_float32 = true;
   /// Regular expressions over module paths ("encoder\\.layer\\.0", "head"):
   /// modules whose parameters keep float32, children included. Their results
@@ -47,7 +49,7 @@ struct PrecisionPolicy {
   }
 };
 
-/// @throws tessera::Error naming the option, its value and what it may be.
+/// @throws tessera::Error naming the option, its value and the values allowed.
 void check(const PrecisionPolicy& policy);
 
 /// Sets ParameterRecord::dtype of every record. Parameters that share a storage
@@ -59,7 +61,7 @@ void choose_dtypes(
     const PrecisionPolicy& policy,
     std::vector<ParameterRecord>& records);
 
-/// The type of the gradients of parameters that are used in `dtype`.
+/// Returns the dtype of the gradients of parameters that are used in `dtype`.
 at::ScalarType gradient_dtype(
     const PrecisionPolicy& policy,
     at::ScalarType dtype);

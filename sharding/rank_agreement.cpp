@@ -82,7 +82,7 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
     intents.push_back(
         {static_cast<RankIntent::Kind>(fields[0]), fields[1], fields[2]});
   }
-  // Which of a group's parameters asked for it does not matter.
+  // It does not matter which of a group's parameters caused it.
   const auto same = [](const RankIntent& a, const RankIntent& b) {
     return a.kind == b.kind && a.group == b.group;
   };
@@ -157,14 +157,14 @@ WaitCheck RankAgreement::watch(
       uint64_t issued = 0;
       note >> agreement >> issued;
       note.ignore();
-      // Older notes are of agreements that have come about since.
+      // Older notes are of agreements that were reached since.
       if (agreement == agreements_ && sequence >= issued) {
         std::string theirs;
         std::getline(note, theirs);
         accounts.emplace_back(r, theirs);
       }
     }
-    // Other ranks that wait get one more round to say for what.
+    // Other waiting ranks get one more round to state their intent.
     if (!accounts.empty() && std::exchange(seen, true)) {
       accounts.emplace_back(rank(), doing());
       std::sort(accounts.begin(), accounts.end());
@@ -182,7 +182,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
         key_of_failure(),
         to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
-    // The store is gone, and with it the rank that holds it.
+    // The store no longer exists, because the rank that hosts it has ended.
   }
 }
 

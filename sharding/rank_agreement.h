@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How ranks make sure that they are about to do the same thing, and how they
-// find out when one of them went another way.
+// `RankAgreement` makes ranks agree on what they are about to do, and detects
+// ranks that do something else.
 
 #include "tessera/runtime/comm/init.h"
 
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-/// What a rank is about to do with all others.
+/// A collective operation that a rank is about to start.
 struct RankIntent {
   enum class Kind : int64_t {
     kUnshard,
@@ -35,24 +35,26 @@ struct RankIntent {
   int64_t parameter = -1; ///< that caused it, or -1
 };
 
-/// Agreement over a communicator of its own, so that its small messages never
-/// mix with the data.
+/// Agreement over a communicator of its own, so that its small messages are
+/// never mixed with the data.
 ///
 /// [Note: ranks that disagree] A collective that was not planned is agreed on
-/// first: every rank states its intent, all see all, and ranks that differ get
-/// an error naming what each one wanted, never sums of the wrong groups. A
-/// planned collective needs no agreement, since all ranks follow the same plan.
+/// first: every rank states its intent, all ranks see all intents, and if they
+/// differ, every rank gets an error that names what each rank intended, never
+/// sums of the wrong groups. A planned collective needs no agreement, since all
+/// ranks follow the same plan.
 ///
-/// A rank that has waited for an agreement for a while notes in the store which
-/// one it is (they are counted), how many planned collectives it has issued,
-/// and what it wants. A rank that waits for a later collective, and has not
-/// been in that agreement, sees that each waits for the other: both end with an
-/// error instead of hanging. An agreement that comes about costs no note.
+/// A rank that has waited for an agreement for a while writes to the store the
+/// number of the agreement, how many planned collectives it has issued, and its
+/// intent. A rank that waits for a later collective, and has not taken part in
+/// that agreement, then sees that each waits for the other: both end with an
+/// error instead of hanging. An agreement that is reached in time does not use
+/// the store.
 class RankAgreement {
  public:
-  /// Collective. Agreements of one job do not see each other, whatever their
-  /// names. @param world outlives this object. @param describe turns an intent
-  /// into words for errors.
+  /// Collective. Agreements of one job are separate, whatever their names.
+  /// @param world must outlive this object.
+  /// @param describe formats an intent for error messages.
   RankAgreement(
       World& world,
       const std::string& name,
@@ -68,45 +70,45 @@ class RankAgreement {
     return *control_;
   }
 
-  /// States `mine` and blocks until every rank has stated its own.
-  /// @return nothing when all agree; or the group of a reduction that some
-  ///   rank wants first: every rank joins it, then states its intent again.
+  /// States `mine` and blocks until every rank has stated its intent.
+  /// @return nothing when all agree; or the group of a reduction that some rank
+  ///   needs first: every rank joins it, then states its intent again.
   /// @throws tessera::Error naming every rank's intent when they differ.
   std::optional<int64_t> agree(const RankIntent& mine);
 
-  /// To be called for every planned or agreed data collective, when it is
-  /// issued. @return its number.
+  /// Must be called when a planned or agreed data collective is issued.
+  /// @return its number.
   uint64_t count_collective() {
     return issued_++;
   }
 
-  /// A check for waiting on data collective number `sequence`.
-  /// @param doing what this rank is doing, for the error.
+  /// Returns a check for waiting on data collective number `sequence`.
+  /// @param doing describes what this rank is doing, for the error.
   WaitCheck watch(uint64_t sequence, std::function<std::string()> doing);
 
-  /// A check that only looks for other ranks' failures.
+  /// Returns a check that only detects failures of other ranks.
   WaitCheck watch_failures();
 
   /// Tells the other ranks that this one has failed: their waits end with an
   /// error that gives the reason.
   void report(const std::string& reason) noexcept;
 
-  /// Tells all ranks and throws.
+  /// Reports `message` to all ranks and throws it.
   [[noreturn]] void fail(const std::string& message);
 
  private:
-  /// A rank and what it does, in words.
+  /// A rank and a description of what it does.
   using Account = std::pair<int, std::string>;
 
   std::string key(const std::string& suffix) const;
   std::string key_of_rank(int rank) const;
-  /// In the store of the job: what the parts of a model tell each other.
+  /// Key in the store of the job, shared by the ranks that divide a model.
   std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
   std::string disagreement(const std::vector<Account>& accounts) const;
   void throw_if_failed();
 
-  /// "rank 3", by its number in the job.
+  /// "rank 3", with the rank number in the job.
   std::string name_of_rank(int rank) const;
 
   World& world_;
@@ -114,8 +116,8 @@ class RankAgreement {
   std::string name_;
   std::unique_ptr<Communicator> control_;
   std::function<std::string(const RankIntent&)> describe_;
-  uint64_t agreements_ = 0; ///< that have come about
-  uint64_t issued_ = 0; ///< data collectives
+  uint64_t agreements_ = 0; ///< reached so far
+  uint64_t issued_ = 0; ///< data collectives issued
 };
 
 } // namespace tessera

@@ -14,12 +14,13 @@ namespace {
 struct ThreadState {
   int forwards = 0;
   int recomputations = 0;
-  int outer_backward = -1; ///< around the outermost recomputation
-  std::vector<std::function<void()>> waiting; ///< for the outermost scope's end
+  int outer_backward = -1; ///< the backward around the outermost recomputation
+  /// called at the end of the outermost scope
+  std::vector<std::function<void()>> waiting;
 };
 
 ThreadState& state() {
-  // Autograd runs a nested backward on the thread that asks for it.
+  // Autograd runs a nested backward on the calling thread.
   thread_local ThreadState state;
   return state;
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where this thread is with respect to checkpointed blocks. The pager asks: a
-// block's first forward runs without gradients and still belongs to a training
-// step, and a backward inside a backward does not end the step's backward.
+// `CheckpointedForward` and `RecomputeScope` mark, for the pager, where this
+// thread is in checkpointed blocks: a block's first forward runs without
+// gradients but belongs to a training step, and a nested backward does not end
+// the step's backward.
 
 #include <functional>
 
 namespace tessera {
 
-/// While it lives, this thread runs the first forward of a checkpointed block.
+/// While it is alive, this thread runs the first forward of a checkpointed
+/// block.
 class CheckpointedForward {
  public:
   CheckpointedForward();
@@ -17,12 +19,12 @@ class CheckpointedForward {
   CheckpointedForward& operator=(const CheckpointedForward&) = delete;
 };
 
-/// True inside of any CheckpointedForward of this thread.
+/// Returns whether this thread is inside a CheckpointedForward.
 bool in_checkpointed_forward();
 
-/// While it lives, this thread recomputes a block and runs the backward of
-/// what it has recomputed. Made in the backward of the autograd graph that the
-/// block is part of.
+/// While it is alive, this thread recomputes a block and runs the nested
+/// backward. Created in the backward of the autograd graph that contains the
+/// block.
 class RecomputeScope {
  public:
   RecomputeScope();
@@ -30,21 +32,22 @@ class RecomputeScope {
   RecomputeScope(const RecomputeScope&) = delete;
   RecomputeScope& operator=(const RecomputeScope&) = delete;
 
-  /// Ends the scope; what waits for the end of backward now waits for that of
-  /// the graph around. Without it, after an exception, it is forgotten.
+  /// Ends the scope; callbacks for the end of backward are passed to the
+  /// enclosing graph. Without this call, after an exception, they are dropped.
   void finish();
 
  private:
   bool finished_ = false;
 };
 
-/// Autograd's number of the backward that the user has started, also inside of
-/// a recomputation; -1 outside of backward.
+/// Returns autograd's number of the backward that the user has started, also
+/// inside a recomputation; -1 outside of backward.
 int current_backward();
 
-/// Calls `callback` when the backward that the user has started ends. Called
-/// in a backward; recomputed graphs do not count. A backward that a user's own
-/// autograd function starts does: LibTorch does not show it.
+/// Calls `callback` when the backward that the user has started ends. Must be
+/// called in a backward. Recomputed graphs do not count as backwards; one that
+/// a user's own autograd function starts does, since LibTorch does not expose
+/// the difference.
 void call_at_backward_end(std::function<void()> callback);
 
 } // namespace tessera

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a module may say of itself and its parameters for when it is wrapped.
+// `ResidencyHints` and `ModuleContainer` are base classes with which a module
+// influences how it is sharded.
 
 #include <optional>
 
 namespace tessera {
 
 /// A module that also derives from this is a group of its own, whatever its
-/// type, and its wishes go before the engine's options. Of modules inside it,
-/// the wishes do not count.
+/// type, and its hints override the engine's options. Hints of modules inside
+/// it are ignored.
 struct ResidencyHints {
   virtual ~ResidencyHints() = default;
 
-  /// 1, 2 or 3: what is divided over the ranks (parameters and gradients whole;
-  /// gradients divided; parameters divided as well). None: as the engine does.
+  /// ZeRO stage of the group: 1 (parameters and gradients whole), 2 (gradients
+  /// sharded) or 3 (parameters sharded as well). If unset, the engine decides.
   std::optional<int> zero_stage;
 
  protected:
@@ -22,8 +23,8 @@ struct ResidencyHints {
   ResidencyHints& operator=(const ResidencyHints&) = default;
 };
 
-/// A module that also derives from this is a mere list of others, as
-/// torch::nn::ModuleList is: they may be groups, it is none.
+/// A module that also derives from this is a mere list of modules, like
+/// torch::nn::ModuleList: they may be groups, but it is not.
 struct ModuleContainer {
   virtual ~ModuleContainer() = default;
 

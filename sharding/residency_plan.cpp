@@ -13,15 +13,15 @@ namespace {
 
 using EventKind = PlanEvent::Kind;
 
-/// Where groups of different sizes are put, so that the room between them
-/// stays usable: which way is best depends on the model.
+/// Strategies for placing groups of different sizes so as to avoid
+/// fragmentation; which one is best depends on the model.
 enum class Placement {
-  kLow, ///< always at the first place that fits
-  kAlternate, ///< one after the other at either end
+  kLow, ///< always at the first position that fits
+  kAlternate, ///< alternately at either end
   kBySize, ///< small ones at the other end
 };
 
-/// Which groups are unsharded while the entries are walked through.
+/// Simulates which groups are unsharded while the entries are visited in order.
 class ResidencySimulation {
  public:
   ResidencySimulation(
@@ -47,8 +47,8 @@ class ResidencySimulation {
 
   /// Makes room for `group` and places it, appending the actions.
   /// @param now index of the current entry.
-  /// @param keep groups that stay.
-  /// @param only_later evict only what is needed later than `group` itself.
+  /// @param keep groups that must stay.
+  /// @param only_later evict only groups that are needed later than `group`.
   /// @return false, with nothing changed, when there is no room.
   bool place(
       int group,
@@ -93,7 +93,7 @@ class ResidencySimulation {
     return high ? OffsetAllocator::End::kHigh : OffsetAllocator::End::kLow;
   }
 
-  /// First entry after `now` that uses the group.
+  /// Returns the first entry after `now` that uses the group.
   size_t next_use(int group, size_t now) const {
     const auto found = uses_.find(group);
     if (found == uses_.end()) {
@@ -128,8 +128,9 @@ class ResidencySimulation {
   std::map<int, std::vector<size_t>> uses_;
 };
 
-/// The groups of the next touches after entry `from`, at least `depth` that are
-/// not in `current`; a touch is taken with all its groups or not at all.
+/// Returns the groups of the next touches after entry `from`, at least `depth`
+/// that are not in `current`; a touch is included with all its groups or not at
+/// all.
 std::vector<int> upcoming_groups(
     const std::vector<PlanEntry>& entries,
     size_t from,
@@ -152,7 +153,7 @@ std::vector<int> upcoming_groups(
   return upcoming;
 }
 
-/// The positions of each group's last arrival before each backward end.
+/// Returns the positions of each group's last arrival before each backward end.
 std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
   std::set<size_t> last_arrivals;
   std::map<int, size_t> latest;
@@ -169,7 +170,7 @@ std::set<size_t> find_last_arrivals(const std::vector<PlanEvent>& events) {
   return last_arrivals;
 }
 
-/// Touches and backward ends, with the reductions where they are due.
+/// Returns touches and backward ends, with the reductions where they are due.
 std::vector<PlanEntry> entries_with_reductions(
     const std::vector<PlanEvent>& events,
     const std::vector<bool>& keeps_gradients = {}) {
@@ -220,7 +221,7 @@ std::optional<ResidencyPlan> compile_plan(
     }
   };
 
-  // The first group counts as the one in use, the depth lies beyond it.
+  // The first group counts as the one in use; the depth is counted after it.
   const auto first = upcoming_groups(plan.entries, 0, {}, 1);
   for (const int group : first) {
     if (!simulation.place(group, 0, {}, /*only_later=*/false, plan.start)) {
@@ -323,12 +324,12 @@ int64_t capacity_without_exposed_unshards(
     window = std::max(window, bytes);
   }
   // Room between slots of different sizes is not always usable; a few eighths
-  // more settle it.
+  // more suffice.
   PlanLimits tried = limits;
   for (const int64_t eighths : {8, 9, 10, 12, 16, 24}) {
     tried.capacity_bytes = std::min(staying + window * eighths / 8, all);
     const auto plan = compile_plan(events, tried);
-    // Without prefetching every one is exposed, whatever the room.
+    // Without prefetching all unshards are exposed, for any capacity.
     if (plan && (plan->exposed_unshards == 0 || limits.prefetch_depth == 0)) {
       return tried.capacity_bytes;
     }
@@ -341,7 +342,7 @@ int64_t peak_reduce_bytes(
     const std::vector<int64_t>& group_bytes) {
   const auto entries = entries_with_reductions(events);
   const auto last_arrivals = find_last_arrivals(events);
-  // The arrivals are gone from the entries; walk both in step.
+  // The entries contain no arrivals; iterate over both in parallel.
   size_t entry = 0;
   std::set<int> open;
   std::set<int> complete;
@@ -358,8 +359,8 @@ int64_t peak_reduce_bytes(
     if (events[i].kind == EventKind::kArrival) {
       const int group = events[i].groups[0];
       open.insert(group);
-      // A complete group waits for its turn: the reduction before it, begun at
-      // an earlier touch, gives its slot up when there is no other.
+      // A complete group waits for its reduction: the previous reduction, begun
+      // at an earlier touch, releases its slot if there is no other.
       peak = std::max(
           peak, bytes_of(open) + (complete.empty() ? bytes_of(reducing) : 0));
       if (last_arrivals.count(i)) {

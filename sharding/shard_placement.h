@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the shards of a model rest, as somebody else decides.
+// `ShardPlacement` decides where the shards of a model rest; implemented
+// outside of the pager.
 
 #include "tessera/runtime/memory/shard_store.h"
 #include "tessera/sharding/grouping.h"
@@ -14,15 +15,15 @@ class ShardPlacement {
  public:
   virtual ~ShardPlacement() = default;
 
-  /// Called once, before anything is divided.
+  /// Called once, before anything is sharded.
   virtual void plan(
       const std::vector<GroupSpec>& groups,
       const ShardMesh& mesh) = 0;
 
-  /// The stores for this rank's part of group number `group`; null: it rests on
-  /// the parameters' device. After plan(). The master weights are those that
-  /// the group has beside its parameters; gradients are asked for only where it
-  /// is trained.
+  /// Return the stores for this rank's shard of group number `group`; null: it
+  /// rests on the parameters' device. Called after plan(). master_store() is
+  /// for master weights that the group has in addition to its parameters;
+  /// gradient_store() is called only if the group is trained.
   virtual ShardStore* parameter_store(size_t group) = 0;
   virtual ShardStore* master_store(size_t group) = 0;
   virtual ShardStore* gradient_store(size_t group) = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who works on shards and gradients beside forward and backward, as the pager
-// knows him.
+// `ShardUser` is the pager's interface to code that uses shards and gradients
+// outside of forward and backward, i.e. the optimizer.
 
 #include "tessera/runtime/memory/stream_marks.h"
 
@@ -14,21 +14,23 @@ class ShardUser {
  public:
   virtual ~ShardUser() = default;
 
-  /// Nothing reads the weights of group `g` or adds to its gradients any more
-  /// before the step, if it goes on as the one that was planned from. With
-  /// PagerOptions::update_in_backward its weights may be written from here on;
-  /// it is called at most once a step for a group then, and what it did not
-  /// apply is left to the step. The current stream comes after the reduction.
+  /// Called when nothing will read the weights of group `g` or add to its
+  /// gradients before the step, provided that this step proceeds as planned.
+  /// With PagerOptions::update_in_backward its weights may be written from here
+  /// on; it is then called at most once per step for a group, and what it did
+  /// not apply is left to the step. The current stream is ordered after the
+  /// reduction.
   /// @return whether the gradients are read after this call.
   virtual bool on_final_gradients(size_t g) = 0;
 
-  /// The gradients of group `g`, as they are or were, will be changed or freed.
-  /// Blocks while they are read. @return what streams that write to their
-  /// memory wait for.
+  /// Called before the current or past gradients of group `g` are changed or
+  /// freed. Blocks while they are read.
+  /// @return marks that streams that write to their memory must wait for.
   virtual StreamMarks before_gradients_change(size_t g) = 0;
 
-  /// The shard of group `g` will be read or written. Blocks while it is written
-  /// or read. @return what streams that touch it wait for.
+  /// Called before the shard of group `g` is read or written. Blocks while it
+  /// is in use.
+  /// @return marks that streams that access it must wait for.
   virtual StreamMarks before_shard_use(size_t g) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pipeline stages that read one checkpoint tell each other about it.
+// Exchange of findings between pipeline stages that load from one checkpoint.
 #include "tessera/sharding/weight_matching.h"
 
 #include "tessera/runtime/comm/gather_texts.h"
@@ -24,10 +24,10 @@ bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// What a stage found, or why it could not go on.
+/// What a pipeline stage found, or why it failed.
 struct Finding {
   LoadWeightsReport report;
-  Names names; ///< of what the stage has
+  Names names; ///< that the pipeline stage has
   std::string error;
 };
 
@@ -49,7 +49,8 @@ Finding finding_of(const std::string& text) {
       from.at("error")};
 }
 
-/// What no stage takes: unexpected where no stage knows it.
+/// Combines the reports: a tensor that no pipeline stage takes is unexpected if
+/// it is unexpected on all of them.
 LoadWeightsReport joined(const std::vector<Finding>& stages) {
   LoadWeightsReport report;
   const auto look = [&](const Names& names) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Dispatch keys of a tensor that LibTorch does not let one change.
+// `add_key()` and `remove_key()` change the dispatch keys of a tensor, for
+// which LibTorch has no function.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
@@ -18,8 +19,8 @@ struct KeySetAccess : c10::TensorImpl {
 
 } // namespace detail
 
-/// Operators on `tensor`, and on views that are made of it from now on, go
-/// through the kernels of `key` as well.
+/// Makes operators on `tensor`, and on views made of it from now on, go through
+/// the kernels of `key` as well.
 inline void add_key(const at::Tensor& tensor, c10::DispatchKey key) {
   auto& keys = detail::KeySetAccess::of(tensor);
   keys = keys.add(key);

@@ -10,8 +10,9 @@ namespace tessera {
 
 namespace {
 
-// A model's forward has no other way to know who is listening. Backward, and
-// with it recomputation, may run on another thread.
+// Global, because a model's forward does not know the recorder, and
+// thread_local would not do: backward, and with it recomputation, may run on
+// another thread.
 std::atomic<TensorRecorder*> active{nullptr};
 
 } // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Hidden states of a model, picked out by its own code, for inspection.
+// `TensorRecorder` records hidden states that a model's code passes to
+// record_tensor(), for inspection.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,22 +12,24 @@
 
 namespace tessera {
 
-/// While it lives, record_tensor() keeps what it is given, until the recorder
-/// goes. One at a time in a process; forward and backward run while it lives.
+/// While a recorder is alive, record_tensor() adds tensors to it. There can be
+/// one recorder in a process at a time; it must be alive during forward and
+/// backward.
 class TensorRecorder {
  public:
   struct Record {
-    std::string name; ///< as recorded, with ".0", ".1", ... for each use of it
-    at::Tensor tensor; ///< its grad() is there after backward
+    /// recorded name; ".0", ".1", ... are appended for each use of it
+    std::string name;
+    at::Tensor tensor; ///< its grad() is set after backward
   };
 
-  /// @throws tessera::Error when there is one already.
+  /// @throws tessera::Error when there already is a recorder.
   TensorRecorder();
   ~TensorRecorder();
   TensorRecorder(const TensorRecorder&) = delete;
   TensorRecorder& operator=(const TensorRecorder&) = delete;
 
-  /// In the order of the forward.
+  /// The records, in the order of the forward.
   const std::vector<Record>& records() const {
     return records_;
   }
@@ -41,17 +44,17 @@ class TensorRecorder {
   size_t position_ = SIZE_MAX;
 };
 
-/// Records `tensor` when a TensorRecorder lives, and keeps its gradient; else
-/// does nothing, at the cost of a load. For use in a module's forward. A
-/// checkpointed block records the tensor again when it is recomputed, in the
-/// same place: its gradient is known then.
+/// Records `tensor` and retains its gradient if a TensorRecorder is alive;
+/// otherwise costs one load. For use in a module's forward. When a checkpointed
+/// block is recomputed, the recomputed tensor, whose gradient is known then,
+/// replaces the first one.
 void record_tensor(const at::Tensor& tensor, const std::string& name);
 
-/// What a checkpointed forward records a second time goes where it was the
-/// first time.
+/// While a `RecordReplay` is alive, tensors that a recomputed forward records
+/// replace those that it recorded the first time.
 class RecordReplay {
  public:
-  /// Where the next record goes.
+  /// Index of the next record.
   struct Position {
     const TensorRecorder* recorder = nullptr;
     size_t index = 0;

@@ -16,7 +16,7 @@ namespace tessera {
 
 namespace {
 
-// Parts are widened to float64 this many elements at a time.
+// Parts are converted to float64 this many elements at a time.
 constexpr int64_t kPart = int64_t{1} << 20;
 constexpr int64_t kFields = 5;
 
@@ -32,7 +32,7 @@ TensorStatistics of_part(const at::Tensor& values) {
   return statistics;
 }
 
-/// As std::min or std::max, but a NaN stays.
+/// As std::min or std::max, but propagates NaN.
 template <typename Better>
 double pick(double a, double b, Better better) {
   return std::isnan(a) || (!std::isnan(b) && !better(b, a)) ? a : b;
@@ -81,7 +81,7 @@ double TensorStatistics::norm() const {
 
 void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics) {
   const auto items = static_cast<int64_t>(statistics.size());
-  // Every rank fills its row; the sum of all is the table of all rows.
+  // Every rank fills its row; the sum over the ranks is the whole table.
   const at::Tensor table =
       at::zeros({pager.world_size(), items, kFields}, at::kDouble);
   auto* rows = table.mutable_data_ptr<double>();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a table says of a tensor: range, mean, spread, norm; mergeable, so that
-// parts on several ranks give the numbers of the whole.
+// `TensorStatistics` holds range, mean, spread and norm of a tensor; it is
+// mergeable, so that statistics of parts on several ranks give those of the
+// whole.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +11,8 @@
 
 namespace tessera {
 
-/// Of the elements that were added, in float64. NaN in them makes NaN of all
-/// but count.
+/// Statistics of the elements that were added, in float64. If any of them is
+/// NaN, so are all members but count.
 struct TensorStatistics {
   int64_t count = 0;
   double min = 0;
@@ -19,7 +20,7 @@ struct TensorStatistics {
   double mean = 0;
   double squares = 0; ///< sum of squared distances from the mean
 
-  /// Adds the elements of `part`, each multiplied with `factor`. Blocks.
+  /// Adds the elements of `part`, each multiplied by `factor`. Blocks.
   void add(const at::Tensor& part, double factor = 1);
   void merge(const TensorStatistics& other);
 
@@ -31,8 +32,8 @@ struct TensorStatistics {
 
 class Pager;
 
-/// Merges the statistics at each position over the ranks. Collective; all ranks
-/// give as many.
+/// Merges the statistics at each position over the ranks. Collective; the
+/// number of positions must be equal on all ranks.
 void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics);
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All tensors in an argument or a result of a forward, whatever its type.
+// `visit_tensors()` visits all tensors in an argument or a result of a forward,
+// whatever its type.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -48,12 +49,12 @@ inline constexpr bool kUnknownType = false;
 
 } // namespace detail
 
-/// Calls visit(at::Tensor&) for every tensor in `value`, undefined ones too, in
-/// an order that depends on its structure alone. Knows tensors, numbers, enums
-/// and strings, and optionals, vectors, arrays, tuples and pairs of what it
-/// knows. For a struct of yours write, in its namespace,
+/// Calls visit(at::Tensor&) for every tensor in `value`, including undefined
+/// ones, in an order that depends only on its structure. Supports tensors,
+/// numbers, enums and strings, and optionals, vectors, arrays, tuples and pairs
+/// of supported types. For a struct of your own, define, in its namespace,
 /// `template <typename F> void visit_tensors_of(Mine& mine, F&& visit)`, which
-/// calls `visit` on each of its members that may hold a tensor.
+/// calls `visit` on each member that may hold a tensor.
 template <typename T, typename Visitor>
 void visit_tensors(T& value, const Visitor& visit) {
   if constexpr (std::is_same_v<T, at::Tensor>) {

@@ -13,7 +13,8 @@ namespace tessera {
 
 namespace {
 
-/// What each stage says of its trainable parameters: a line each, "name form".
+/// Describes the trainable parameters of a pipeline stage, one line each: "name
+/// form".
 std::string forms_of(const torch::nn::Module& module) {
   std::ostringstream lines;
   for (const auto& item : module.named_parameters()) {
@@ -56,7 +57,7 @@ TiedStages::TiedStages(
     return key + "/parameters/" + std::to_string(rank);
   };
   world.store()->set(entry(world.rank()), bytes_of(forms_of(module)));
-  // By name, the stages' ranks that have it.
+  // For each name, the ranks (one per pipeline stage) that have the parameter.
   std::map<std::string, std::vector<int>> owners;
   std::map<std::string, std::string> forms;
   for (const int rank : ranks) {

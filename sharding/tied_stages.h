@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters that several stages of a pipeline have, such as an embedding that
-// is the head as well.
+// `TiedStages` keeps parameters equal that several pipeline stages have, such
+// as an embedding that is also the output head.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
@@ -18,18 +18,19 @@
 
 namespace tessera {
 
-/// Trainable parameters of one name on several stages are one parameter. Each
-/// stage has a copy, divided over its own ranks; the copies start from the
-/// first one's values and are updated with the sum of their gradients, so that
-/// they stay the same bits. In norms the first one counts.
+/// Trainable parameters of one name on several pipeline stages are one
+/// parameter. Each pipeline stage has a copy, sharded over its own ranks; the
+/// copies start from the values of the first one and are updated with the sum
+/// of their gradients, so that they stay bitwise equal. In norms only the first
+/// one counts.
 class TiedStages {
  public:
-  /// Finds them. Collective over the ranks that hold one copy of the model;
-  /// blocks until all stages have called.
-  /// @param key the same on all of them, unused before.
+  /// Finds the tied parameters. Collective over the ranks that hold one copy of
+  /// the model; blocks until all pipeline stages have called.
+  /// @param key equal on all of them, not used before.
   /// @param device of the parameters.
-  /// @throws tessera::Error when one is not of the same shape and type
-  ///     everywhere.
+  /// @throws tessera::Error when the shape or dtype of one differs between
+  ///   pipeline stages.
   TiedStages(
       World& world,
       const std::string& key,
@@ -37,26 +38,28 @@ class TiedStages {
       const torch::nn::Module& module,
       at::Device device);
 
-  /// For GroupPolicy::parameters_apart: shards of a group of its own are
-  /// divided alike on all stages.
+  /// Names for GroupPolicy::parameters_apart: a group of its own is sharded in
+  /// the same way on all pipeline stages.
   std::vector<std::string> names() const;
 
-  /// True for a copy that is not the first one.
+  /// Returns whether the parameter is a copy other than the first.
   bool is_later_copy(const at::Tensor& parameter) const {
     return later_.count(parameter.unsafeGetTensorImpl()) > 0;
   }
 
-  /// Takes the first copy's values over. Collective over the model's ranks.
+  /// Copies the values of the first copy to the others. Collective over the
+  /// model's ranks.
   void copy_values(Pager& pager);
 
-  /// Adds up the settled gradients of all copies, once a step: later calls do
+  /// Sums the settled gradients of all copies, once per step: later calls do
   /// nothing. Collective over the model's ranks.
   void add_gradients(Pager& pager);
 
  private:
   struct Tied {
     std::string name;
-    Communicator* copies; ///< this rank's place on every stage that has one
+    /// corresponding ranks of the pipeline stages that have one
+    Communicator* copies;
     Communicator* control; ///< the same ranks, for flags
   };
 

@@ -19,7 +19,7 @@ void TransferWaits::close() noexcept {
   try {
     waits_.push_back({opened_, StreamTime::now(device_)});
   } catch (...) {
-    // The device has failed; whoever uses it next gets the error.
+    // The device has failed; its next user gets the error.
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How long compute stood still for transfers: gathers, reductions, tiers.
+// `TransferWaits` records how long compute waits for transfers: gathers,
+// reductions, tiers.
 
 #include "tessera/runtime/memory/stream_time.h"
 
@@ -9,10 +10,11 @@
 
 namespace tessera {
 
-/// Notes the waits of one module's pager, if asked to. On a device with streams
-/// a wait is what the compute stream spends in it, not the host.
+/// Records the waits of one module's pager while it is started. On a device
+/// with streams, a wait is the time that the compute stream, not the host,
+/// spends waiting.
 ///
-/// Not thread-safe, as the pager is not.
+/// Not thread-safe, like the pager.
 class TransferWaits {
  public:
   struct Wait {
@@ -23,8 +25,8 @@ class TransferWaits {
     }
   };
 
-  /// From here on waits of streams of `device` are noted; take() them now and
-  /// then.
+  /// Starts recording waits of streams of `device`; call take() from time to
+  /// time.
   void start(c10::Device device) {
     device_ = device;
     is_noting_ = true;
@@ -34,14 +36,14 @@ class TransferWaits {
     waits_.clear();
   }
 
-  /// Waits noted since the last take().
+  /// Number of waits recorded since the last take().
   size_t count() const {
     return waits_.size();
   }
   std::vector<Wait> take();
 
-  /// While it lives, compute waits. One inside of another counts once. Without
-  /// start() it does nothing.
+  /// Marks that compute waits while it is alive. Nested scopes count once. Does
+  /// nothing without start().
   class Scope {
    public:
     explicit Scope(TransferWaits& waits)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks one after the other: hidden states go from block to block, the other
-// arguments go to every block.
+// `TransformerBlockList` runs blocks one after another: hidden states pass from
+// block to block, the other arguments go to every block.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpoint_block.h"
@@ -20,22 +20,22 @@
 
 namespace tessera {
 
-/// What a list of blocks returns together with all its hidden states.
+/// The result of a list of blocks together with all its hidden states.
 template <typename Hidden>
 struct HiddenStates {
   Hidden output;
-  /// What entered each block, the first one included, stacked: [blocks, ...]
-  /// for each hidden state.
+  /// The inputs of all blocks, including the first, stacked: [blocks, ...] for
+  /// each hidden state.
   Hidden entered;
 };
 
-/// @tparam Holder of the block's module, e.g. TransformerLayer. Its forward
-///   takes NumHidden tensors, then anything that a CheckpointBlock takes, and
-///   returns a tensor (NumHidden = 1) or a tuple, array or vector of NumHidden
-///   tensors.
+/// A list of blocks, each a CheckpointBlock, registered as "0", "1", ... or
+/// under its number in a larger list, and a group of its own in an engine.
 ///
-/// Each block is a CheckpointBlock, registered as "0", "1", ... or under the
-/// numbers that it has in a larger list, and a group of its own in an engine.
+/// @tparam Holder holder of the block's module, e.g. TransformerLayer. Its
+///   forward takes NumHidden tensors, then any arguments that a CheckpointBlock
+///   takes, and returns a tensor (NumHidden = 1) or a tuple, array or vector of
+///   NumHidden tensors.
 template <typename Holder, size_t NumHidden = 1>
 class TransformerBlockListImpl : public torch::nn::Module,
                                  public ModuleContainer {
@@ -44,15 +44,16 @@ class TransformerBlockListImpl : public torch::nn::Module,
  public:
   using Block = CheckpointBlock<Holder>;
   using States = std::array<at::Tensor, NumHidden>;
-  /// What forward() returns.
+  /// Return type of forward().
   using Hidden = std::conditional_t<NumHidden == 1, at::Tensor, States>;
 
-  /// Blocks with options of their own.
-  /// @param blocks_per_checkpoint that many consecutive blocks are recomputed
-  ///   together: fewer inputs are kept, more is alive while one is recomputed.
-  ///   About the root of the number of blocks needs the least memory.
-  /// @param numbers of the blocks, ascending, where they are some of a longer
-  ///   list; empty: 0, 1, ...
+  /// Makes a list of blocks that have options of their own.
+  /// @param blocks_per_checkpoint number of consecutive blocks that are
+  ///   recomputed together: with more, fewer inputs are kept, but more memory
+  ///   is used during recomputation. The square root of the number of blocks
+  ///   needs about the least memory.
+  /// @param numbers numbers of the blocks, ascending, if they are part of a
+  ///   larger list; empty: 0, 1, ...
   explicit TransformerBlockListImpl(
       const std::vector<Block>& blocks,
       size_t blocks_per_checkpoint = 1,
@@ -80,7 +81,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     }
   }
 
-  /// Blocks with the same options.
+  /// Makes a list of blocks with the same options.
   explicit TransformerBlockListImpl(
       const std::vector<Holder>& blocks,
       const CheckpointOptions& options = {},
@@ -97,14 +98,14 @@ class TransformerBlockListImpl : public torch::nn::Module,
     return unpack(run_all(nullptr, all(), arguments...));
   }
 
-  /// The blocks numbered [begin, end) alone.
-  /// @throws tessera::Error when one of them is not here.
+  /// Runs only the blocks numbered [begin, end).
+  /// @throws tessera::Error when one of them is not in this list.
   template <typename... Arguments>
   Hidden forward_range(int begin, int end, const Arguments&... arguments) {
     return unpack(run_all(nullptr, range(begin, end), arguments...));
   }
 
-  /// As forward_range(), and returns what entered every block as well.
+  /// As forward_range(), and also returns the inputs of all blocks.
   template <typename... Arguments>
   HiddenStates<Hidden> forward_range_with_hidden_states(
       int begin,
@@ -113,7 +114,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     return with_hidden_states(range(begin, end), arguments...);
   }
 
-  /// As forward(), and returns what entered every block as well.
+  /// As forward(), and also returns the inputs of all blocks.
   template <typename... Arguments>
   HiddenStates<Hidden> forward_with_hidden_states(
       const Arguments&... arguments) {
@@ -139,7 +140,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
 
  private:
   using Blocks = std::vector<std::shared_ptr<typename Block::Impl>>;
-  using Span = std::pair<size_t, size_t>; ///< of blocks_
+  using Span = std::pair<size_t, size_t>; ///< indices into blocks_
 
   Span all() const {
     return {0, blocks_.size()};
@@ -222,7 +223,8 @@ class TransformerBlockListImpl : public torch::nn::Module,
     }
   }
 
-  /// One block after the other; also what entered all but the first of them.
+  /// Runs the blocks one after another; also returns the inputs of all but the
+  /// first.
   template <typename... Others>
   static std::pair<States, std::vector<States>> run(
       const Blocks& blocks,
@@ -284,7 +286,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     return hidden;
   }
 
-  /// The blocks from `first` on that are recomputed together.
+  /// Returns the blocks, starting at `first`, that are recomputed together.
   Blocks segment_from(size_t first, size_t last) const {
     const auto begin = blocks_.begin() + static_cast<std::ptrdiff_t>(first);
     const size_t most = std::min(blocks_per_checkpoint_, last - first);
@@ -322,10 +324,10 @@ class TransformerBlockListImpl : public torch::nn::Module,
 
   Blocks blocks_;
   size_t blocks_per_checkpoint_;
-  std::vector<int> numbers_; ///< of the blocks, ascending
+  std::vector<int> numbers_; ///< numbers of the blocks, ascending
 };
 
-/// The holder: TransformerBlockList<Layer> layers(std::vector<Layer>{...}).
+/// Module holder: TransformerBlockList<Layer> layers(std::vector<Layer>{...}).
 template <typename Holder, size_t NumHidden = 1>
 class TransformerBlockList : public torch::nn::ModuleHolder<
                                  TransformerBlockListImpl<Holder, NumHidden>> {
@@ -352,7 +354,7 @@ class TransformerBlockList : public torch::nn::ModuleHolder<
   /* implicit */ TransformerBlockList(std::nullptr_t)
       : torch::nn::ModuleHolder<Impl>(nullptr) {}
 
-  // ModuleHolder's own does not see a forward that is a template.
+  // ModuleHolder::operator() does not see a forward that is a template.
   template <typename... Arguments>
   auto operator()(const Arguments&... arguments) {
     return this->get()->forward(arguments...);

@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Elements that are read and converted at a time.
+/// Number of elements that are read and converted at a time.
 constexpr int64_t kChunkNumel = int64_t{1} << 19;
 
-/// The tensors and the files that an index assigns them to.
+/// Returns the tensors in an index, with the files that contain them.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const auto json = parse_json(read_text_file(path), path.string());
   const auto weight_map = json.is_object()
@@ -227,7 +227,7 @@ void read_elements(
     int64_t first,
     const at::Tensor& target) {
   const c10::NoGradGuard no_grad;
-  // Entries need not be aligned: copied as bytes, then converted.
+  // Entries need not be aligned: copy bytes, then convert.
   const at::Tensor chunk = at::empty(
       {std::min(kChunkNumel, target.numel())},
       at::TensorOptions().dtype(scalar_type_of(*view.entry)));

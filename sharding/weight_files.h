@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tensors of a safetensors checkpoint, in one file or in several, and
-// reading parts of them.
+// `WeightFiles` gives access to the tensors of a safetensors checkpoint, in one
+// file or several, and to parts of them.
 
 #include "tessera/runtime/io/safetensors.h"
 
@@ -14,17 +14,18 @@
 
 namespace tessera {
 
-/// A checkpoint's tensors by name. The files stay mapped; reading touches only
-/// the bytes that are asked for.
+/// A checkpoint's tensors by name. The files stay memory-mapped; only the bytes
+/// that are requested are read.
 class WeightFiles {
  public:
   /// @param path a .safetensors file, an index file (.json), or a folder that
-  ///   holds model.safetensors or model.safetensors.index.json.
+  ///   contains model.safetensors or model.safetensors.index.json.
   /// @throws tessera::Error when there are no safetensors, when a file is
-  ///   malformed, or when the index names a file or a tensor that is not there.
+  ///   malformed, or when the index names a file or a tensor that does not
+  ///   exist.
   static WeightFiles open(const std::filesystem::path& path);
 
-  /// The entries live as long as this.
+  /// The entries live as long as this object.
   const std::map<std::string, const SafetensorsEntry*>& entries() const {
     return entries_;
   }
@@ -42,40 +43,41 @@ class WeightFiles {
   std::map<std::string, const SafetensorsEntry*> entries_;
 };
 
-/// Elements of an entry in an order of their own: that of a tensor of `sizes`,
-/// row by row, whose element (i, j, ...) is the entry's element
-/// offset + i * strides[0] + j * strides[1] + ... So a slice, a transpose and a
-/// part of a fused weight are read without the rest of the entry.
+/// A view of an entry's elements as a tensor of `sizes` whose element (i, j,
+/// ...) is the entry's element offset + i * strides[0] + j * strides[1] + ...
+/// With it, a slice, a transpose or a part of a fused weight is read without
+/// the rest of the entry.
 struct EntryView {
   const SafetensorsEntry* entry = nullptr;
   int64_t offset = 0;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 
-  /// The whole entry as it lies in the file.
+  /// The whole entry in file order.
   static EntryView whole(const SafetensorsEntry& entry);
 
   int64_t numel() const;
   bool is_contiguous() const;
-  /// Whether every element is one of the entry's.
+  /// Returns whether every element lies within the entry.
   bool lies_within_entry() const;
 };
 
-/// The LibTorch type of a file's elements.
-/// @throws tessera::Error naming the entry when LibTorch's CPU kernels have
-///   none, as for 8-bit floats and unsigned integers above 8 bits.
+/// Returns the LibTorch dtype of an entry.
+/// @throws tessera::Error naming the entry when LibTorch's CPU kernels do not
+///   support its type, as for 8-bit floats and unsigned integers above 8 bits.
 at::ScalarType scalar_type_of(const SafetensorsEntry& entry);
 
-/// Reads elements [first, first + target.numel()) of the view, row by row, and
-/// converts them to the target's dtype. Needs a few MiB beside the target.
+/// Reads elements [first, first + target.numel()) of the view, in row-major
+/// order, and converts them to the target's dtype. Needs a few MiB in addition
+/// to the target.
 /// @param target one-dimensional, contiguous; on any device.
 void read_elements(
     const EntryView& view,
     int64_t first,
     const at::Tensor& target);
 
-/// Reads the whole view into `target`, which has as many elements and any
-/// strides.
+/// Reads the whole view into `target`, which must have as many elements and may
+/// have any strides.
 void read_whole(const EntryView& view, const at::Tensor& target);
 
 } // namespace tessera

@@ -72,7 +72,8 @@ std::string hint(
   return "";
 }
 
-/// Finds an entry for each target. @throws when something does not fit.
+/// Finds an entry for each target.
+/// @throws tessera::Error when something does not match.
 class Matching {
  public:
   Matching(
@@ -205,7 +206,7 @@ class Matching {
               ? "; F64, F32, F16 and BF16 are converted"
               : "");
     } else if (target.source.entry == nullptr) {
-      // A tied one is taken by one of its names.
+      // A tied target is found by one of its names.
       target.source = std::move(source);
     }
   }
@@ -230,8 +231,8 @@ class Matching {
   const LoadWeightsOptions& options_;
   std::unordered_map<std::string, size_t> index_;
   std::vector<std::string> all_names_;
-  std::unordered_set<std::string> taken_; ///< names of the module
-  std::unordered_set<std::string> used_; ///< names of the checkpoint
+  std::unordered_set<std::string> taken_; ///< names in the module
+  std::unordered_set<std::string> used_; ///< names in the checkpoint
   Findings wrong_;
   LoadWeightsReport report_;
 };

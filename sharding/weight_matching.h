@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which tensor of a checkpoint goes where in a module.
+// `match_weights()` determines which tensor of a checkpoint goes to which
+// tensor of a module.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/load_weights.h"
@@ -13,30 +14,31 @@
 
 namespace tessera {
 
-/// A parameter or buffer of a module and what the checkpoint has for it.
+/// A parameter or buffer of a module and the part of the checkpoint for it.
 struct WeightTarget {
   std::vector<std::string> names;
   at::Tensor tensor;
   bool is_buffer = false;
-  bool is_found = false; ///< by name
-  EntryView source; ///< without an entry: keeps what it holds
+  bool is_found = false; ///< whether a name was found
+  EntryView source; ///< without an entry: keeps its values
 };
 
-/// The parameters and registered buffers of `module`, tied ones once.
+/// Returns the parameters and registered buffers of `module`, tied ones once.
 std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module);
 
-/// Sets WeightTarget::source where the checkpoint has one.
-/// @throws tessera::Error that names everything that does not fit.
+/// Sets WeightTarget::source where the checkpoint has a tensor for the target.
+/// @throws tessera::Error that names everything that does not match.
 LoadWeightsReport match_weights(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options);
 
-/// The same for the targets of one pipeline stage, whose checkpoint has those
-/// of the other stages too: what one of them takes is neither unexpected nor
-/// left out. The report is that of all stages. Collective over `group`, this
-/// place in every stage; blocks.
-/// @throws tessera::Error on all stages when something does not fit on one.
+/// As match_weights(), for the targets of one pipeline stage. The checkpoint
+/// also contains those of the others: what one of them takes is neither
+/// unexpected nor left out. The report covers all pipeline stages. Collective
+/// over `group`, the corresponding ranks of all pipeline stages; blocks.
+/// @throws tessera::Error on all pipeline stages when something does not match
+///   on one.
 LoadWeightsReport match_weights_of_stage(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,

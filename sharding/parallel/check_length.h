@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether a tensor is as long as its place in a group says.
+// `check_length()` checks the length of a tensor that a collective operation
+// takes.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -10,7 +11,7 @@
 
 namespace tessera {
 
-/// @param function names the caller in the message.
+/// @param function name of the caller, for the message.
 /// @throws tessera::Error unless dimension `dim` has `expected` elements.
 void check_length(
     const at::Tensor& tensor,
@@ -19,8 +20,8 @@ void check_length(
     const char* function,
     const Communicator& group);
 
-/// @throws tessera::Error unless the ranks divide dimension `dim`, which is not
-///     empty.
+/// @throws tessera::Error unless the length of dimension `dim` is a positive
+///   multiple of the number of ranks.
 void check_divides(
     const at::Tensor& tensor,
     int64_t dim,

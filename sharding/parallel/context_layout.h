@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which tokens of a sequence a context-parallel rank has.
+// `ContextLayout` determines which tokens of a sequence a context-parallel rank
+// has.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,35 +11,35 @@
 namespace tessera {
 
 enum class ContextLayout {
-  /// Rank r has part r of n.
+  /// Rank r has slice r of n.
   kContiguous,
-  /// Rank r has parts r and 2n-1-r of 2n: under causal attention all ranks then
-  /// have the same work, where with kContiguous the last one has most of it.
+  /// Rank r has slices r and 2n-1-r of 2n. Under causal attention this balances
+  /// the work, most of which kContiguous gives to the last rank.
   kZigzag,
 };
 
-/// Tokens that follow each other, in the sequence and on their rank.
+/// A run of tokens that are consecutive both in the sequence and on their rank.
 struct ContextSegment {
-  int64_t first = 0; ///< in the sequence
-  int64_t offset = 0; ///< among the rank's own tokens
+  int64_t first = 0; ///< index in the sequence
+  int64_t offset = 0; ///< index among the rank's own tokens
   int64_t length = 0;
 
   bool operator==(const ContextSegment&) const = default;
 };
 
-/// The tokens of one rank, ascending.
+/// Returns the tokens of one rank, ascending.
 /// @param length of the whole sequence.
-/// @throws tessera::Error when the ranks (for kZigzag twice the ranks) do not
-///     divide it.
+/// @throws tessera::Error when it is not a multiple of the number of ranks
+///   (twice that for kZigzag).
 std::vector<ContextSegment> context_segments(
     ContextLayout layout,
     int64_t length,
     int rank,
     int ranks);
 
-/// This rank's tokens of dimension `dim` of a tensor that all ranks have, such
-/// as token ids, positions or targets. Not collective: a gradient reaches the
-/// rank's own tokens only.
+/// Returns this rank's tokens along dimension `dim` of a tensor that is whole
+/// on all ranks, such as token ids, positions or targets. Not collective: only
+/// the rank's own tokens get a gradient.
 at::Tensor take_context_part(
     const at::Tensor& whole,
     int64_t dim,
@@ -46,8 +47,7 @@ at::Tensor take_context_part(
     int rank,
     int ranks);
 
-/// Tokens of all ranks, one rank behind the other, to their order in the
-/// sequence.
+/// Reorders the tokens of all ranks, concatenated by rank, into sequence order.
 at::Tensor in_sequence_order(
     const at::Tensor& by_rank,
     int64_t dim,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How sequences are divided over context-parallel ranks, and results joined.
+// `ContextParallel` describes how sequences are sharded over context-parallel
+// ranks; the functions below slice tensors and combine results.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/ring_channels.h"
@@ -17,44 +18,46 @@ enum class ContextKind {
   kUlysses, ///< ulysses_attention()
 };
 
-/// What all layers of a model are given.
+/// Context parallelism options shared by all layers of a model.
 ///
 /// [Note: losses over divided sequences] Context-parallel ranks have the same
-/// batch and different tokens, and average their gradients with all others
-/// (ParallelGroup::kGradients). So a loss is the same number on all of them,
-/// and each rank's gradient is n times its tokens' share: the average over n
-/// ranks is the gradient.
+/// batch and different tokens, and average their gradients with all other ranks
+/// (ParallelGroup::kGradients). So the loss has the same value on all of them,
+/// and each rank's gradient is n times the share of its tokens: the average
+/// over n ranks is the gradient.
 struct ContextParallel {
-  /// ParallelGroup::kContext; outlives the layers and their graphs.
+  /// ParallelGroup::kContext; must outlive the layers and their graphs.
   Communicator* group = nullptr;
   ContextKind kind = ContextKind::kUlysses;
   ContextLayout layout = ContextLayout::kContiguous;
-  /// Between the same ranks, for kRing; outlives the layers and their graphs.
+  /// Connects the same ranks, for kRing; must outlive the layers and their
+  /// graphs.
   RingChannels* ring = nullptr;
 };
 
-/// @throws tessera::Error when a group or ring is missing or they are not of
-///     the same ranks.
+/// @throws tessera::Error when a group or ring is missing, or they consist of
+///   different ranks.
 void check(const ContextParallel& how);
 
-/// This rank's tokens of dimension `dim` of what all ranks have.
+/// Returns this rank's tokens along dimension `dim` of a tensor that is whole
+/// on all ranks.
 at::Tensor own_context_part(
     const at::Tensor& whole,
     int64_t dim,
     const ContextParallel& how);
 
-/// The tokens of all ranks, in the order of the sequence, for results that all
-/// ranks go on with in the same way; gradients as the note has it. Collective,
-/// blocks.
+/// Returns the tokens of all ranks, in sequence order, for results that all
+/// ranks use in the same way; for gradients see
+/// [Note: losses over divided sequences]. Collective; blocks.
 at::Tensor whole_context(
     const at::Tensor& own,
     int64_t dim,
     const ContextParallel& how);
 
-/// The sum of all ranks' numbers divided by `count`, gradients as the note has
-/// it: a mean over tokens, of which ranks may have different numbers.
-/// Collective, blocks.
-/// @param count of all ranks, which every rank knows.
+/// Returns the sum of `own_sum` over the ranks, divided by `count`: a mean over
+/// tokens, whose number may differ between ranks. For gradients see
+/// [Note: losses over divided sequences]. Collective; blocks.
+/// @param count total over all ranks, known to every rank.
 at::Tensor context_mean(
     const at::Tensor& own_sum,
     const at::Tensor& count,

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One dimension of a tensor in consecutive parts, one for each rank.
+// `DimSplit` divides a dimension of a tensor into consecutive parts, one per
+// rank.
 
 #include <cstdint>
 #include <string>
 
 namespace tessera {
 
-/// A dimension of `size` elements in `parts` parts, of whole units. Where they
-/// do not divide evenly, the first parts have one unit more.
+/// Divides a dimension of `size` elements into `parts` parts of whole units. If
+/// they do not divide evenly, the first parts have one unit more.
 class DimSplit {
  public:
-  /// @param unit elements that stay together, such as those of one head.
-  /// @throws tessera::Error when the units do not make up the dimension, or
-  ///     there are fewer of them than parts.
+  /// @param unit number of consecutive elements that stay together, such as
+  ///   those of one head.
+  /// @throws tessera::Error when `size` is not a multiple of `unit`, or there
+  ///   are fewer units than parts.
   DimSplit(int64_t size, int parts, int64_t unit = 1);
 
   int64_t size() const {
@@ -26,7 +28,7 @@ class DimSplit {
   int64_t length(int part) const {
     return begin(part + 1) - begin(part);
   }
-  /// Of all parts.
+  /// Returns the length of the longest part.
   int64_t longest() const {
     return length(0);
   }
@@ -40,7 +42,7 @@ class DimSplit {
   int64_t unit_;
 };
 
-/// "1, 2, 3, 6": what divides `number`, for messages.
+/// Returns the divisors of `number`, e.g. "1, 2, 3, 6", for messages.
 std::string divisors_of(int64_t number);
 
 } // namespace tessera

@@ -24,8 +24,8 @@ Parameters parameters_of_experts(const torch::nn::Module& module) {
   return found;
 }
 
-/// Registers `module` as "a.b.c", with modules without anything else for "a"
-/// and "a.b".
+/// Registers `module` as "a.b.c", with otherwise empty modules for "a" and
+/// "a.b".
 void put(
     torch::nn::Module& root,
     const std::string& path,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters that not all ranks have: the experts of a rank.
+// `DividedExperts` holds the experts of a mixture-of-experts layer that are on
+// this rank; other ranks have others.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parameter_census.h"
@@ -12,35 +13,36 @@
 
 namespace tessera {
 
-/// The experts that a rank has of more. Whatever is registered in it is another
-/// rank's only if that rank is in the same ParallelGroup::kSameExperts, and may
-/// have other names elsewhere.
+/// This rank's experts. Only ranks of the same ParallelGroup::kSameExperts have
+/// the same parameters in it; elsewhere they may have other names.
 class DividedExperts : public torch::nn::Module {
  public:
   DividedExperts() : Module("DividedExperts") {}
 };
 
-/// [Note: engines and divided experts] An engine divides all of its parameters
-/// over the same ranks. Experts are divided over the ranks that have the same
-/// ones, which are fewer, by an engine of their own: one over
-/// divided_experts_of the model, beside one that leaves is_divided_experts()
-/// out. ExpertEngines of `engine` is both in one.
+/// [Note: engines and divided experts] An engine shards all of its parameters
+/// over the same ranks. Experts are sharded over the ranks that have the same
+/// experts, which are fewer, by an engine of their own: one engine wraps
+/// divided_experts_of() the model, another one wraps the model and ignores
+/// is_divided_experts(). ExpertEngines of `engine` combines the two.
 
-/// Whether some of the module's experts are on other ranks.
+/// Returns whether some of the module's experts are on other ranks.
 bool has_divided_experts(const torch::nn::Module& module);
 
-/// For GroupPolicy::ignored: what an engine of the other parameters leaves out.
+/// Predicate for GroupPolicy::ignored of the engine that wraps the other
+/// parameters.
 bool is_divided_experts(
     const std::string& path,
     const torch::nn::Module& module);
 
-/// All DividedExperts of `module`, under the names that they have in it, and
-/// nothing else. On ranks that have the same experts these are the same.
+/// Returns a module with all DividedExperts of `module`, under their names in
+/// it, and nothing else. It is the same on all ranks that have the same
+/// experts.
 std::shared_ptr<torch::nn::Module> divided_experts_of(
     const torch::nn::Module& module);
 
-/// @throws tessera::Error when an engine over `module` would divide experts and
-///     other parameters over the same ranks, saying what to do.
+/// @throws tessera::Error, with a remedy, when an engine over `module` would
+///   shard experts and other parameters over the same ranks.
 void check_experts_apart(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored);

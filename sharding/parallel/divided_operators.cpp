@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of [Note: divided weights].
+// Kernels of operators on partitioned weights ([Note: divided weights]).
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_tag.h"
 #include "tessera/sharding/parallel/group_operations.h"
@@ -33,9 +33,9 @@ bool in_backward() {
   return torch::autograd::get_current_graph_task_id() >= 0;
 }
 
-/// The weight of a product x W^T, or null when the product is one that autograd
-/// makes of parts: those are right as they are.
-/// @throws tessera::Error on a use that is not known.
+/// Returns the weight of a product x W^T, or null if autograd makes the product
+/// of partitions: those are correct as they are.
+/// @throws tessera::Error on an unsupported use.
 const DividedParameter* weight_of_product(
     const at::Tensor& x,
     const at::Tensor& weight,
@@ -50,7 +50,7 @@ const DividedParameter* weight_of_product(
   const bool is_weight = weight.key_set().has(kDividedKey);
   const bool is_left = x.key_set().has(kDividedKey);
   if (!is_weight && !is_left) {
-    return nullptr; // the key is that of a bias
+    return nullptr; // only the bias has the key
   }
   const DividedParameter* left = divided_parameter(x);
   TESSERA_CHECK(
@@ -63,7 +63,8 @@ const DividedParameter* weight_of_product(
   return &*tag->what;
 }
 
-/// What of x the part of a row layer is multiplied with.
+/// Returns the features of x with which the partition of a row-parallel layer
+/// is multiplied.
 at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
   const DimSplit& split = what.part.split;
   Communicator& group = *what.how.group;
@@ -83,7 +84,7 @@ at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
   return take_part(x, -1, split, group);
 }
 
-/// x W^T; `product` multiplies with this rank's part.
+/// Computes x W^T; `product` multiplies with this rank's partition.
 template <typename Product>
 at::Tensor divided_product(
     const at::Tensor& x,
@@ -97,8 +98,8 @@ at::Tensor divided_product(
   if (what.division == TensorDivision::kColumn || group.size() == 1) {
     return y;
   }
-  // Of its own memory: layers add their bias in place, and autograd does not
-  // allow that of what its functions return as a view.
+  // A copy, because layers add their bias in place, which autograd does not
+  // allow for a view returned by a custom function.
   return gather_parts(y, -1, what.part.split, group)
       .clone(at::MemoryFormat::Contiguous);
 }
@@ -200,8 +201,8 @@ at::Tensor transpose(const at::Tensor& weight, int64_t dim0, int64_t dim1) {
       at::transpose(weight, dim0, dim1), swaps ? divided_tag(weight) : nullptr);
 }
 
-/// Tensor::set_data() asks this before it replaces what a tensor is: the new
-/// one becomes a part of the same parameter.
+/// Tensor::set_data() calls this before it replaces the contents of a tensor:
+/// the new contents become a partition of the same parameter.
 bool has_compatible_shallow_copy_type(
     const at::Tensor& tensor,
     const at::Tensor& from) {
@@ -219,7 +220,7 @@ bool has_compatible_shallow_copy_type(
   return at::_has_compatible_shallow_copy_type(tensor, from);
 }
 
-/// For operators that would mix a part with what is whole.
+/// For operators that would mix a partition with whole tensors.
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TESSERA_CHECK(
       in_backward(),
@@ -230,7 +231,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void register_all() {
-  // Live as long as the process: divided weights may outlive everything.
+  // Never destroyed: partitioned weights may outlive everything.
   static auto* fallback = new torch::Library(
       torch::Library::IMPL, "_", kDividedKey, __FILE__, __LINE__);
   static auto* operators = new torch::Library(

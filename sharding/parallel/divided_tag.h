@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How the knowledge of [Note: divided weights] sits in a tensor.
+// `DividedTag` marks a tensor as a partition of a weight; see
+// [Note: divided weights].
 
 #include "tessera/sharding/parallel/divided_weight.h"
 
@@ -14,13 +15,14 @@ constexpr auto kDividedKey = c10::DispatchKey::DeferredInit;
 
 struct DividedTag : c10::BackendMeta {
   std::shared_ptr<const DividedParameter> what;
-  bool is_transposed = false; ///< of the parameter, as x W^T takes it
+  /// whether it is a transposed view of the parameter, as in x W^T
+  bool is_transposed = false;
 };
 
-/// Null when there is none, as in slices of a divided weight.
+/// Returns null if there is no tag, as on slices of a partitioned weight.
 const DividedTag* divided_tag(const at::Tensor& tensor);
 
-/// Gives the tensor the key and the tag.
+/// Adds the dispatch key and the tag to the tensor.
 void set_divided_tag(
     const at::Tensor& tensor,
     std::shared_ptr<const DividedParameter> what,

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Weights of modules that know nothing of tensor parallelism.
+// `mark_divided()` marks a weight as a partition, so that operators of modules
+// that know nothing of tensor parallelism communicate.
 //
 // [Note: divided weights] A torch::nn::Linear calls operators with its weight,
-// and that is all one needs to see: a rank's part of the weight carries a
-// dispatch key, above autograd and below the pager's, and with it what the part
-// is of. Operators that multiply with such a weight, or look rows up in it,
-// then go to kernels that put the communication around the operator. All other
-// operators on it pass through at no cost. The key is DeferredInit, which
-// LibTorch has set aside for libraries like this one and does not use; its
-// registration is process-wide.
+// and that is enough to intercept: a rank's partition of the weight carries a
+// dispatch key, above autograd and below the page key, and a description of the
+// partition. Operators that multiply with such a weight, or look up rows in it,
+// are dispatched to kernels that add the communication. All other operators on
+// it pass through at no cost. The key is DeferredInit, which LibTorch has
+// reserved for such libraries and does not use; its registration is
+// process-wide.
 //
-// The knowledge is kept in the TensorImpl, and follows it: through detach(),
-// Module::to() and set_data(). It does not follow clone() or a cast, whose
-// results are tensors of their own.
+// The description is kept in the TensorImpl. It is preserved by detach(),
+// Module::to() and set_data(), but not by clone() or a cast, which return new
+// tensors.
 
 #include "tessera/sharding/parallel/parallel_module.h"
 
@@ -24,40 +25,42 @@
 
 namespace tessera {
 
-/// What becomes of a layer.
+/// How a layer is partitioned.
 enum class TensorDivision {
   /// A torch::nn::Linear: each rank computes some of the output features, from
   /// whole activations.
   kColumn,
-  /// The same, and all ranks get all of them.
+  /// As kColumn, but all ranks get all output features.
   kColumnGathered,
-  /// A torch::nn::Linear: each rank uses some of the input features, as a
-  /// kColumn layer leaves them or of whole activations; all ranks get the sum.
+  /// A torch::nn::Linear: each rank uses some of the input features, either the
+  /// output of a kColumn layer or a slice of whole activations; all ranks get
+  /// the sum.
   kRow,
-  /// A torch::nn::Embedding: each rank has some of the rows. A head that
-  /// multiplies with the same table is kColumnGathered.
+  /// A torch::nn::Embedding: each rank has some of the rows. An output head
+  /// tied to it must be kColumnGathered.
   kVocab,
 };
 
 const char* to_string(TensorDivision division);
 
-/// What a rank's part of a parameter is of.
+/// Describes a partition of a parameter.
 struct DividedParameter {
-  std::string name; ///< for errors
+  std::string name; ///< for error messages
   TensorDivision division = TensorDivision::kColumn;
   ParameterPart part;
   TensorParallel how;
-  /// kVocab: of the whole table, whose row gets no gradient; -1: there is none.
+  /// kVocab: the row of the whole table that gets no gradient; -1: there is
+  /// none.
   int64_t padding_id = -1;
 };
 
-/// From now on operators treat `part` as a part.
-/// @throws tessera::Error when another library holds the dispatch key.
+/// From now on, operators treat `part` as a partition.
+/// @throws tessera::Error when another library uses the dispatch key.
 void mark_divided(
     const at::Tensor& part,
     std::shared_ptr<const DividedParameter> what);
 
-/// What mark_divided() was given for the tensor, or null.
+/// Returns the description given to mark_divided(), or null.
 const DividedParameter* divided_parameter(const at::Tensor& tensor);
 
 } // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-to-alls as operators that autograd knows: each is the other way round in
-// backward. See [Note: collectives and their gradients].
+// Differentiable all-to-all operators; the gradient of each is the reverse
+// exchange. See [Note: collectives and their gradients].
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/dim_split.h"
@@ -13,10 +13,11 @@
 
 namespace tessera {
 
-/// Parts of dimension `whole_dim` in place of parts of `parts_dim`: the
-/// argument has a part of the second and all of the first, the result a part of
-/// the first and all of the second. A rank sends (n - 1) / n of its elements.
-/// @throws tessera::Error when the tensor is not as long as the splits say.
+/// Exchanges parts of dimension `parts_dim` for parts of dimension `whole_dim`:
+/// the argument has a part of the former and all of the latter, the result a
+/// part of the latter and all of the former. A rank sends (n - 1) / n of its
+/// elements.
+/// @throws tessera::Error when the sizes of the tensor do not match the splits.
 at::Tensor all_to_all_parts(
     const at::Tensor& part,
     int64_t parts_dim,
@@ -25,17 +26,18 @@ at::Tensor all_to_all_parts(
     const DimSplit& whole,
     Communicator& group);
 
-/// How many rows of a tensor go where in an all-to-all.
+/// How many rows of a tensor go to and come from each rank in an all-to-all.
 struct RowCounts {
   std::vector<int64_t> sent; ///< to each rank
   std::vector<int64_t> taken; ///< from each rank
 };
 
-/// Rows [sent rows, ...], those for the first rank first, to rows [taken rows,
-/// ...], those from the first rank first. Any number of rows may be 0, on ranks
-/// too; all ranks take part in backward nevertheless, if the argument requires
-/// a gradient.
-/// @throws tessera::Error when the tensor has other than the sent rows.
+/// Exchanges rows [sent rows, ...], ordered by destination rank, for rows
+/// [taken rows, ...], ordered by source rank. Any count may be 0, also all
+/// counts of a rank; all ranks take part in backward nevertheless if the
+/// argument requires a gradient.
+/// @throws tessera::Error when the number of rows is not the number of sent
+///   rows.
 at::Tensor all_to_all_rows(
     const at::Tensor& rows,
     const RowCounts& exchange,

@@ -29,16 +29,17 @@ at::Tensor with_gradient_times(const at::Tensor& x, double factor) {
       [factor](const at::Tensor& gradient) { return gradient * factor; });
 }
 
-/// The kept choices of all tokens, numbered token * k + choice, by expert.
+/// The kept choices of all tokens, numbered token * k + choice, ordered by
+/// expert.
 struct Choices {
   at::Tensor order; ///< int64 [kept]
-  at::Tensor counts; ///< int64 [experts]: how many each expert got
+  at::Tensor counts; ///< int64 [experts]: number of choices per expert
 };
 
 Choices by_expert(const ExpertRouting& routing, int64_t experts) {
   at::Tensor expert = routing.experts.flatten();
   if (routing.kept.defined()) {
-    // Behind all the others.
+    // Sort them after all others.
     expert = expert.masked_fill(~routing.kept.flatten(), experts);
   }
   return {
@@ -53,7 +54,8 @@ std::vector<int64_t> numbers_in(const at::Tensor& counts) {
   return {begin, begin + host.numel()};
 }
 
-/// The experts of this rank, one after the other. @param counts rows of each.
+/// Applies the experts of this rank one after another.
+/// @param counts number of rows of each.
 at::Tensor apply_in_turn(
     const at::Tensor& rows,
     const std::vector<int64_t>& counts,
@@ -69,7 +71,7 @@ at::Tensor apply_in_turn(
   return results.empty() ? rows : at::cat(results);
 }
 
-/// Rows of all experts to those who have them, and their results back.
+/// Sends rows to the ranks that have their experts, and returns the results.
 at::Tensor apply_elsewhere(
     const at::Tensor& rows,
     const at::Tensor& counts,
@@ -141,7 +143,7 @@ at::Tensor apply_experts(
   const Choices chosen = by_expert(routing, experts);
   const int64_t kept = chosen.counts.sum().item<int64_t>();
   const at::Tensor order = chosen.order.narrow(0, 0, kept);
-  // A copy for each choice, so that gradients are added up in a fixed order.
+  // A copy per choice, so that gradients are summed in a fixed order.
   const at::Tensor rows = tokens.unsqueeze(1)
                               .expand({-1, choices, -1})
                               .flatten(0, 1)

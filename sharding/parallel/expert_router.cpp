@@ -22,7 +22,7 @@ at::Tensor kept_within(
     const at::Tensor& chosen,
     int64_t experts,
     int64_t capacity) {
-  // First choices of all tokens, then second ones.
+  // First choices of all tokens, then second choices.
   const at::Tensor flat = chosen.t().flatten();
   const auto [sorted, order] =
       at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -74,7 +74,7 @@ ExpertRouting route_tokens(
       logits,
       -1,
       logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  // Not topk(): which of equal ones it takes is left open.
+  // Not topk(): its order of equal values is unspecified.
   auto [weights, chosen] =
       at::sort(shares, /*stable=*/true, /*dim=*/-1, /*descending=*/true);
   ExpertRouting routing;

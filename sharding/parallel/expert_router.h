@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which experts a token goes to, and how much each of them counts.
+// `route_tokens()` selects the experts of each token and their weights.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,38 +11,39 @@ namespace tessera {
 
 struct RouterOptions {
   int64_t experts_per_token = 1;
-  /// The weights of a token's experts are made to add up to 1.
+  /// Normalizes the weights of a token's experts so that they sum to 1.
   bool normalise = false;
-  /// An expert takes no more than its share of the call's choices times this
-  /// (arXiv:2006.16668, arXiv:2101.03961); see expert_capacity(). Without it no
-  /// choice is dropped, however many tokens an expert gets.
+  /// Limits the number of choices that an expert accepts to its even share of
+  /// the call's choices times this factor (arXiv:2006.16668, arXiv:2101.03961);
+  /// see expert_capacity(). If unset, no choice is dropped.
   std::optional<double> capacity_factor;
 };
 
-/// @throws tessera::Error naming the option, its value and what it may be.
+/// @throws tessera::Error naming the option, its value and the values allowed.
 void check(const RouterOptions& options, int64_t experts);
 
 struct ExpertRouting {
   at::Tensor experts; ///< int64 [tokens, k], a token's best first
-  at::Tensor weights; ///< [tokens, k], float32, or float64 as the logits
-  /// bool [tokens, k], false where an expert was full; undefined: nowhere.
+  at::Tensor weights; ///< [tokens, k], float32 (float64 for float64 logits)
+  /// bool [tokens, k], false where an expert was full; undefined if no choice
+  /// was dropped.
   at::Tensor kept;
 };
 
-/// ceil(factor * k * tokens / experts), at least 1: choices that an expert
-/// takes of these tokens.
-/// @param options with a capacity_factor.
+/// Returns how many choices of these tokens an expert accepts: ceil(factor * k
+/// * tokens / experts), at least 1.
+/// @param options must have a capacity_factor.
 int64_t expert_capacity(
     int64_t tokens,
     int64_t experts,
     const RouterOptions& options);
 
-/// The k greatest of softmax(logits), of equal ones the first. Full experts
-/// take first choices before second ones, and those of earlier tokens before
-/// those of later ones: what is kept depends on the call's logits alone. The
-/// gradient goes through the weights.
-/// @param logits [tokens, experts]: those of this rank, which a capacity is
-///     reckoned from.
+/// Selects the k largest of softmax(logits); of equal values, the first. Full
+/// experts accept first choices before second choices, and those of earlier
+/// tokens before those of later tokens, so that the result depends only on the
+/// logits of this call. Differentiable through the weights.
+/// @param logits [tokens, experts] of this rank's tokens, from whose number the
+///   capacity follows.
 /// @throws tessera::Error as check().
 ExpertRouting route_tokens(
     const at::Tensor& logits,

@@ -27,7 +27,8 @@ at::Tensor summed(const at::Tensor& tensor, Communicator& group) {
   return sum;
 }
 
-/// The own part, of memory of its own: autograd takes no views here.
+/// Returns this rank's part, in memory of its own: autograd accepts no views
+/// here.
 at::Tensor own_part(
     const at::Tensor& whole,
     int64_t dim,
@@ -43,13 +44,13 @@ at::Tensor with_length(const at::Tensor& front, int64_t length) {
   return at::empty(sizes, front.options());
 }
 
-/// All parts of `dim`, one behind the other.
+/// Concatenates the parts of all ranks along `dim`.
 at::Tensor gathered(
     const at::Tensor& part,
     int64_t dim,
     const DimSplit& split,
     Communicator& group) {
-  // c10d joins parts along the first dimension, all of one length.
+  // c10d concatenates parts of equal length along the first dimension.
   at::Tensor front = part.movedim(dim, 0).contiguous();
   const int64_t longest = split.longest();
   if (front.size(0) < longest) {
@@ -67,7 +68,7 @@ at::Tensor gathered(
     }
     all = at::cat(parts);
   }
-  // Products and norms would copy it, each for itself, and keep their copies.
+  // Otherwise products and norms would each copy it, and keep their copies.
   return all.movedim(0, dim).contiguous();
 }
 

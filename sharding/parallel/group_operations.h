@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives as operators that autograd knows.
+// Differentiable collectives over a group.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/dim_split.h"
@@ -11,12 +11,13 @@
 
 namespace tessera {
 
-/// [Note: collectives and their gradients] Along a tensor-parallel group a
-/// tensor is one of three things: the same on all ranks (whole), each rank's
-/// part of a dimension (parts), or a summand of what it stands for (partial).
-/// The loss is whole, and every rank computes all of it. The gradient of what
-/// is whole and used whole is whole; of what is whole and used for parts,
-/// partial. Each function below is the other's gradient in its pair:
+/// [Note: collectives and their gradients] Over a tensor-parallel group a
+/// tensor is one of three things: equal on all ranks (whole), each rank's part
+/// of a dimension (parts), or a summand of the tensor (partial). The loss is
+/// whole, and every rank computes all of it. The gradient of a tensor that is
+/// whole and used whole is whole; that of a tensor that is whole and used for
+/// parts is partial. The functions below form pairs of which each is the
+/// gradient of the other:
 ///
 /// | function             | forward          | backward         |
 /// | copy_to_group        | nothing          | sum over ranks   |
@@ -28,25 +29,25 @@ namespace tessera {
 /// | all_to_all_parts     | all-to-all       | all-to-all       |
 ///
 /// (The last one is in exchange_operations.h.) gather_parts() is for a result
-/// that all ranks go on with in the same way: their gradients of it are equal,
-/// and adding them up would count them several times. all_gather_parts() is for
-/// a result that each rank uses for a part of a layer: each has a summand of
-/// its gradient, and taking one's own would drop what the other ranks found out
-/// about it.
+/// that all ranks use in the same way: their gradients of it are equal, and a
+/// sum would count them several times. all_gather_parts() is for a result that
+/// each rank uses for a part of a layer: each rank has a summand of its
+/// gradient, and taking only the own part would drop the contributions of the
+/// other ranks.
 ///
 /// All are collective, block, and must be called by all ranks of the group in
-/// the same order; in backward too, so whether the argument requires a gradient
-/// must not differ between ranks. They can be differentiated twice. `group`
-/// outlives the graph. In a group of one they return their argument.
+/// the same order, in backward too, so whether the argument requires a gradient
+/// must not differ between ranks. They are differentiable twice. `group` must
+/// outlive the graph. In a group of one rank they return their argument.
 
-/// Whole to whole, used for parts.
+/// Whole to whole, used for parts; see the note.
 at::Tensor copy_to_group(const at::Tensor& whole, Communicator& group);
 
 /// Partial to whole.
 at::Tensor reduce_over_group(const at::Tensor& partial, Communicator& group);
 
 /// Parts of dimension `dim` to whole.
-/// @throws tessera::Error when the part is not as long as `split` says.
+/// @throws tessera::Error when the length of the part does not match `split`.
 at::Tensor gather_parts(
     const at::Tensor& part,
     int64_t dim,
@@ -54,7 +55,8 @@ at::Tensor gather_parts(
     Communicator& group);
 
 /// Whole to this rank's part of dimension `dim`.
-/// @throws tessera::Error when the dimension is not `split.size()`.
+/// @throws tessera::Error when the length of the dimension is not
+///   `split.size()`.
 at::Tensor take_part(
     const at::Tensor& whole,
     int64_t dim,
@@ -68,16 +70,17 @@ at::Tensor all_gather_parts(
     Communicator& group);
 
 /// Partial to equal parts of dimension `dim`.
-/// @throws tessera::Error when the ranks do not divide the dimension.
+/// @throws tessera::Error when the length of the dimension is not a multiple of
+///   the number of ranks.
 at::Tensor reduce_scatter_parts(
     const at::Tensor& partial,
     int64_t dim,
     Communicator& group);
 
-/// The mean of all ranks' numbers, the same on all of them; the gradient stays
-/// each rank's own. It is for losses of ranks that see different tokens and
-/// average their gradients afterwards (ParallelGroup::kGradients): that average
-/// is then the gradient of the mean.
+/// Returns the mean of `own` over the ranks, equal on all of them; the gradient
+/// is that of each rank's own value, unscaled. It is for losses of ranks that
+/// see different tokens and average their gradients afterwards
+/// (ParallelGroup::kGradients): that average is then the gradient of the mean.
 at::Tensor mean_over_group(const at::Tensor& own, Communicator& group);
 
 } // namespace tessera

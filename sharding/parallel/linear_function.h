@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Linear maps that autograd does not know.
+// `apply_linear()` makes a linear map that autograd does not know
+// differentiable.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,9 +11,9 @@ namespace tessera {
 
 using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
 
-/// map(input), whose gradient is `transpose` of the result's. It can be
-/// differentiated as often as one likes.
-/// @param map, transpose return tensors of their own, or their argument.
+/// Returns map(input); the gradient of the input is `transpose` of the gradient
+/// of the result. Differentiable any number of times.
+/// @param map, transpose must return new tensors or their argument.
 at::Tensor apply_linear(
     const at::Tensor& input,
     TensorMap map,

@@ -18,7 +18,7 @@ NumberedInit::NumberedInit(int64_t number) {
     generator_.begin(generator, mixed(generator.current_seed() ^ own));
   }
   if (LazyRecording* recording = lazy_recording()) {
-    // Room for 2^24 random operators beside those of other numbers.
+    // Leaves room for 2^24 random operators per number.
     next_random_ = std::exchange(recording->next_random, own << 24);
   }
 }

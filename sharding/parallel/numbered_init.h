@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Fresh parameters of models of which a rank makes some layers only.
+// `NumberedInit` makes the initial values of a layer independent of which other
+// layers a rank constructs.
 
 #include "tessera/sharding/parallel/generator_scope.h"
 
@@ -8,10 +9,11 @@
 
 namespace tessera {
 
-/// While it lives, what constructors draw on this thread follows from the seed
-/// of LibTorch's default generator (torch::manual_seed()) and `number`, and not
-/// from what was drawn before: layer 7 starts from the same values whether or
-/// not layers 0 to 6 were made here. Inside of tessera::lazy() or outside.
+/// While a `NumberedInit` is alive, the random numbers that constructors draw
+/// on this thread depend on the seed of LibTorch's default generator
+/// (torch::manual_seed()) and on `number`, but not on what was drawn before:
+/// layer 7 starts from the same values whether or not layers 0 to 6 are
+/// constructed on this rank. Works inside and outside tessera::lazy().
 class NumberedInit {
  public:
   explicit NumberedInit(int64_t number);
@@ -21,7 +23,8 @@ class NumberedInit {
 
  private:
   GeneratorScope generator_;
-  uint64_t next_random_ = 0; ///< of the recording around, to go on from
+  /// counter of the enclosing recording, to be restored
+  uint64_t next_random_ = 0;
 };
 
 } // namespace tessera

@@ -20,12 +20,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What both directions of a function have to know.
+/// What forward and backward of a function both need.
 struct Border : torch::CustomClassHolder {
   explicit Border(const TensorParallel& how) : how(how) {}
   TensorParallel how;
-  /// Of the layers that enter: the bias's place among the function's tensors,
-  /// behind the activation and all weights; 0 without one.
+  /// When entering layers: for each layer, the index of its bias among the
+  /// function's tensors, after the activation and all weights; 0 without one.
   std::vector<size_t> biases;
 };
 
@@ -45,7 +45,7 @@ bool is_plain(const at::Tensor& x, const TensorParallel& how) {
          at::autocast::is_autocast_enabled(x.device().type());
 }
 
-/// out = a W^T + b, of matrices.
+/// out = a W^T + b, for matrices.
 void multiply(at::Tensor out, const at::Tensor& a, const LinearWeights& layer) {
   if (layer.bias.defined()) {
     at::addmm_out(out, layer.bias, a, layer.weight.t());
@@ -59,7 +59,7 @@ at::Tensor matrix(int64_t rows, int64_t columns, const at::Tensor& like) {
 }
 
 struct EnterLinear : torch::autograd::Function<EnterLinear> {
-  /// Gradients of the input and of weights can be asked for one after the other
+  /// Gradients of the input and of the weights can be requested separately
   /// ([Note: backward in two halves]).
   static constexpr bool is_traceable = true;
 
@@ -152,7 +152,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
   }
 
  private:
-  /// For every argument of forward().
+  /// Returns an undefined gradient for every argument of forward().
   static variable_list no_gradients(const Border& border) {
     size_t tensors = 1 + border.biases.size();
     for (const size_t bias : border.biases) {
@@ -161,7 +161,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     return variable_list(tensors + 1);
   }
 
-  /// The same of operators that autograd knows.
+  /// Computes the same with operators that autograd knows.
   static variable_list differentiable(
       const variable_list& gradients,
       const variable_list& saved,
@@ -184,7 +184,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
 };
 
 struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
-  static constexpr bool is_traceable = true; ///< as EnterLinear
+  static constexpr bool is_traceable = true; ///< as in EnterLinear
 
   static at::Tensor forward(
       AutogradContext* context,

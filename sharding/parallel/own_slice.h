@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A rank's part of a parameter that exists.
+// `own_slice()` takes a rank's partition of an existing parameter.
 
 #include "tessera/sharding/parallel/parallel_module.h"
 
@@ -8,8 +8,9 @@
 
 namespace tessera {
 
-/// Rank `rank`'s part, in memory of its own. Of a deferred parameter the part
-/// is deferred, and gets the numbers that the whole would have there.
+/// Returns the partition of rank `rank`, in memory of its own. If the parameter
+/// is deferred, so is the partition, which gets the same values as in the whole
+/// parameter.
 at::Tensor own_slice(
     const at::Tensor& whole,
     const ParameterPart& part,

@@ -13,7 +13,8 @@ namespace tessera {
 
 namespace {
 
-/// Elements [begin, begin + part.size(dim)) of a dimension of `length`.
+/// Drops with elements [begin, begin + part.size(dim)) of the mask of the
+/// whole, whose dimension `dim` has `length` elements.
 at::Tensor drop_of_whole(
     const at::Tensor& part,
     double probability,
@@ -21,12 +22,12 @@ at::Tensor drop_of_whole(
     int64_t begin,
     int64_t length) {
   if (probability == 0 || probability == 1) {
-    return at::dropout(part, probability, true); // draws nothing
+    return at::dropout(part, probability, true); // draws no random numbers
   }
   std::vector<int64_t> sizes = part.sizes().vec();
   const int64_t own = part.size(dim);
   sizes.at(static_cast<size_t>(dim < 0 ? dim + part.dim() : dim)) = length;
-  // The CPU's generator makes int32 and converts them to anything else.
+  // The CPU generator yields int32 and converts them to anything else.
   const at::Tensor mask =
       at::empty(
           sizes, part.options().dtype(part.is_cpu() ? at::kInt : at::kBool))

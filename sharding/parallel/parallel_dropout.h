@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Dropout of activations of which each rank has a part.
+// `dropout_part()` applies dropout to an activation of which each rank has a
+// part.
 
 #include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
@@ -11,14 +12,15 @@
 
 namespace tessera {
 
-/// Whether a rank draws masks of whole activations for tensors on `device`.
+/// Returns whether a rank draws masks of whole activations for tensors on
+/// `device`.
 bool draws_whole_masks(const TensorParallel& how, at::Device device);
 
-/// Dropout while training. With DropoutMasks::kOfWhole the ranks' default
-/// generators have to be in the same state, and are so again afterwards; on the
-/// CPU one rank drops what torch::dropout does. Not collective.
+/// Applies dropout, in training mode. With DropoutMasks::kOfWhole the ranks'
+/// default generators must be in the same state, and still are afterwards; on
+/// the CPU, one rank drops what torch::dropout drops. Not collective.
 /// @param part of a tensor whose dimension `dim` is divided by `split`, such as
-///     features, heads or sequences.
+///   features, heads or sequences.
 at::Tensor dropout_part(
     const at::Tensor& part,
     double probability,
@@ -26,8 +28,8 @@ at::Tensor dropout_part(
     const DimSplit& split,
     const TensorParallel& how);
 
-/// The same of an activation between layers: whole, or under sequence
-/// parallelism a part of the sequences.
+/// As dropout_part() for an activation between layers: whole, or under sequence
+/// parallelism a slice of the sequences.
 at::Tensor dropout_between(
     const at::Tensor& between,
     double probability,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Linear layers whose weight is divided over a tensor-parallel group
+// `ParallelLinear` layers partition their weight over a tensor-parallel group
 // (arXiv:1909.08053).
 
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Which dimension of a linear layer's weight [out, in] is divided.
+/// The dimension of a linear layer's weight [out, in] that is partitioned.
 enum class LinearDivision {
   kData, ///< none: every rank has the whole layer
   kColumn, ///< out: every rank computes some of the output features
@@ -22,36 +22,39 @@ struct ParallelLinearOptions {
   int64_t in = 0;
   int64_t out = 0;
   bool bias = true;
-  /// kColumn: the output is whole on every rank, in place of its features.
+  /// kColumn: gathers the output features, so that every rank returns all of
+  /// them.
   bool gather_output = false;
-  /// kRow: the input is this rank's features, as a column layer leaves them.
-  /// Otherwise it is whole, which sequence parallelism does not have.
+  /// kRow: the input is this rank's features, as returned by a column-parallel
+  /// layer. If false, the input has all features, which is not supported under
+  /// sequence parallelism.
   bool input_is_parallel = true;
-  /// Features that stay on one rank, such as those of a head.
+  /// Number of consecutive features that stay on one rank, such as those of a
+  /// head.
   int64_t unit = 1;
-  /// By default as torch::nn::Linear: uniform within 1 / sqrt(in).
+  /// By default that of torch::nn::Linear: uniform within 1 / sqrt(in).
   InitMethod weight_init;
   InitMethod bias_init;
   DistributedParameterOptions parameters;
 };
 
-/// y = x W^T + b, with activations between layers as TensorParallel says, or
-/// parts of their features:
+/// y = x W^T + b, where x and y are activations between layers (see
+/// TensorParallel) or partitions of their features:
 ///
 /// | division | x [..., in]   | W here       | b here | y [..., out]         |
 /// | kData    | between layers| whole        | whole  | between layers       |
 /// | kColumn  | between layers| [out/n, in]  | [out/n]| features, or gathered|
 /// | kRow     | features      | [out, in/n]  | whole  | between layers       |
 ///
-/// A row layer adds its bias once, behind the sum over the ranks. Its replicas
-/// stay equal: all ranks see equal gradients, under sequence parallelism
-/// because they are summed (whole_parameter()).
+/// A row-parallel layer adds its bias once, after the sum over the ranks. The
+/// replicas of the bias stay equal because all ranks see equal gradients: under
+/// sequence parallelism, they are summed (whole_parameter()).
 ///
 /// Feature counts need not divide evenly, see DimSplit.
 class ParallelLinearImpl : public ParallelModule {
  public:
-  /// @throws tessera::Error when the divided features are fewer than ranks, or
-  ///     an option does not go with the division.
+  /// @throws tessera::Error when there are fewer features to partition than
+  ///   ranks, or an option does not apply to the division.
   ParallelLinearImpl(
       LinearDivision division,
       const TensorParallel& how,
@@ -60,8 +63,9 @@ class ParallelLinearImpl : public ParallelModule {
   /// Collective unless the group has one rank.
   at::Tensor forward(const at::Tensor& x);
 
-  /// A column layer behind enter_layer(), for several of them that enter
-  /// together. Not collective.
+  /// The linear layer alone, for several column-parallel layers that share one
+  /// enter_layer(). Not collective.
+  /// @param entered result of enter_layer().
   at::Tensor forward_entered(const at::Tensor& entered) const;
 
   const DimSplit& split() const {
@@ -69,15 +73,15 @@ class ParallelLinearImpl : public ParallelModule {
   }
 
   at::Tensor weight;
-  at::Tensor bias; ///< undefined without one
+  at::Tensor bias; ///< undefined if there is none
 
  private:
   LinearDivision division_;
   ParallelLinearOptions options_;
-  DimSplit split_; ///< of the divided dimension
+  DimSplit split_; ///< of the partitioned dimension
 };
 
-/// One name over all three (LiBai's).
+/// One name for all three divisions (LiBai's).
 using Linear1DImpl = ParallelLinearImpl;
 TORCH_MODULE(Linear1D);
 

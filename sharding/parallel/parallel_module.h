@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What tensor-parallel layers have in common: parameters of which each rank has
-// a part.
+// `ParallelModule` is the base class of tensor-parallel layers: it registers
+// parameters of which each rank has a partition.
 
 #include "tessera/sharding/distributed_parameter.h"
 #include "tessera/sharding/parallel/dim_split.h"
@@ -15,21 +15,22 @@
 
 namespace tessera {
 
-/// Which part of a parameter a rank has.
+/// `ParameterPart` describes how a parameter is partitioned.
 struct ParameterPart {
-  int64_t dim = 0; ///< that is divided
+  int64_t dim = 0; ///< dimension that is partitioned
   DimSplit split; ///< over the tensor-parallel group
 };
 
-/// A module some of whose parameters are divided over a tensor-parallel group.
-/// They are declared and get values from init_parameters(), by name: the same
-/// numbers that the whole would have, however many ranks there are.
+/// A module some of whose parameters are partitioned over a tensor-parallel
+/// group. They are distributed parameters whose values come from
+/// init_parameters(), by name: the same values as in the whole parameter, for
+/// any number of ranks.
 class ParallelModule : public DistributedModule {
  public:
   const TensorParallel& how() const {
     return how_;
   }
-  /// Of its own parameters, those that are divided, by name.
+  /// Partitioned parameters of this module (not of its children), by name.
   const std::map<std::string, ParameterPart>& parts() const {
     return parts_;
   }
@@ -38,7 +39,7 @@ class ParallelModule : public DistributedModule {
   /// @throws tessera::Error when `how` has no group.
   explicit ParallelModule(const TensorParallel& how);
 
-  /// Registers this rank's part of a parameter of `sizes`.
+  /// Registers this rank's partition of a parameter of `sizes`.
   at::Tensor register_part(
       const std::string& name,
       std::vector<int64_t> sizes,
@@ -46,7 +47,7 @@ class ParallelModule : public DistributedModule {
       InitMethod init,
       const DistributedParameterOptions& options);
 
-  /// Registers a parameter that every rank has whole.
+  /// Registers a parameter that is whole on every rank.
   at::Tensor register_whole(
       const std::string& name,
       at::IntArrayRef sizes,
@@ -58,9 +59,9 @@ class ParallelModule : public DistributedModule {
   std::map<std::string, ParameterPart> parts_;
 };
 
-/// All divided parameters in `module`, itself included: of parallel modules,
-/// and those that a tensor plan has divided. What is not in it is
-/// whole on every rank.
+/// Returns all partitioned parameters in `module`, including its own: those of
+/// parallel modules and those partitioned by a tensor plan. All other
+/// parameters are whole on every rank.
 std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
     const torch::nn::Module& module);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The dimension that an axis divides, checked.
+// Checked access to the dimension that a mesh axis divides.
 
 #include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/placement.h"
@@ -10,12 +10,12 @@
 
 namespace tessera {
 
-/// Which of `dims` dimensions it is.
-/// @throws tessera::Error naming the axis when there is no such one.
+/// Returns the index of the dimension, out of `dims`, that `shard` divides.
+/// @throws tessera::Error naming the axis when the dimension does not exist.
 size_t dim_of(const Shard& shard, size_t dims, size_t axis);
 
-/// How `group` divides a dimension of `length` elements.
-/// @throws tessera::Error naming the axis when it cannot.
+/// Returns how `group` divides a dimension of `length` elements.
+/// @throws tessera::Error naming the axis when it cannot be divided.
 DimSplit split_of(
     const Shard& shard,
     int64_t length,

@@ -20,7 +20,7 @@ bool is_marked(uint64_t seed) {
   return (seed & kMarkBits) == kMark;
 }
 
-/// Unlike mixed(x + y) alone, not the same for x and y swapped.
+/// Unlike mixed(x + y), not symmetric in x and y.
 uint64_t mixed_pair(uint64_t x, int64_t y) {
   constexpr uint64_t kStep = 0x9E3779B97F4A7C15; // splitmix64's
   return mixed(mixed(x) + kStep * (static_cast<uint64_t>(y) + 1));

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers that depend on what is computed, not on which ranks compute
-// it.
+// `RandomKeyScope` makes random numbers depend on what is computed, not on
+// which ranks compute it.
 //
 // [Note: random keys] A training step draws from LibTorch's default generators
-// in the order in which a rank computes. Under pipelining that order differs
-// from one rank's: a stage knows nothing of what the stages before it have
-// drawn. So every micro-batch has a key, which seeds the generators, and every
-// layer has a number, which seeds them anew from the micro-batch's seed,
-// wherever they stand. What a layer draws then is a function of (seed of the
-// run, step, micro-batch, layer).
+// in the order in which a rank computes. With pipeline parallelism that order
+// differs from that of a single rank: a pipeline stage does not know what
+// earlier pipeline stages have drawn. So every micro-batch has a key, which
+// seeds the generators, and every layer has a number, which reseeds them from
+// the seed of the micro-batch. The random numbers of a layer are thus a
+// function of (seed of the run, step, micro-batch, layer).
 //
-// The key is kept nowhere but in the seed of the generators, which is part of
-// their state. So whoever keeps and restores that state, as the recomputation
-// of checkpointed blocks does, has the key with it, even when the next
-// micro-batches have begun meanwhile. 24 bits of the seed are a mark: a
-// generator without it was seeded by somebody else, and layers leave it alone.
+// The key is kept only in the seed of the generators, which is part of their
+// state. So code that saves and restores that state, such as the recomputation
+// of checkpointed blocks, also restores the key, even if the next micro-batches
+// have begun in the meantime. 24 bits of the seed are a mark: layers do not
+// reseed a generator without it, because it was not seeded from a key.
 
 #include "tessera/sharding/parallel/generator_scope.h"
 
@@ -26,19 +26,20 @@
 
 namespace tessera {
 
-/// Of the numbers drawn in one micro-batch.
+/// Identifies the random numbers of one micro-batch.
 struct RandomKey {
   uint64_t seed = 0; ///< of the run
-  int64_t step = 0; ///< of the optimizer
-  /// Among all micro-batches of the step, over all data-parallel ranks and
-  /// accumulation: ranks that divide a model have the same one.
+  int64_t step = 0; ///< optimizer step
+  /// Index among all micro-batches of the step, over all data-parallel ranks
+  /// and accumulation; equal on all ranks that divide one model replica.
   int64_t micro_batch = 0;
 };
 
-/// While it lives, the default generators of the CPU and of `device` are those
-/// of the key; afterwards as before. Put it around the forward of a
-/// micro-batch, on every rank and pipeline stage. Takes some microseconds; does
-/// not synchronise. Not thread-safe: generators belong to the process.
+/// While it is alive, the default generators of the CPU and of `device` are
+/// seeded from the key; afterwards their previous state is restored. Use it
+/// around the forward of a micro-batch, on every rank and pipeline stage. Takes
+/// a few microseconds; does not synchronize. Not thread-safe: generators are
+/// per process.
 class RandomKeyScope {
  public:
   RandomKeyScope(const RandomKey& key, at::Device device);
@@ -48,13 +49,13 @@ class RandomKeyScope {
   GeneratorScope device_;
 };
 
-/// Inside of a RandomKeyScope: while it lives, the generators are those of the
-/// key and of `layer`. Outside of one, or without a number, nothing happens.
-/// What draws in a model outside of numbered layers is to come first in it, or
-/// to have a number of its own.
+/// Inside a RandomKeyScope, seeds the generators from the key and `layer` while
+/// it is alive. Outside of one, or without a number, it does nothing. Code that
+/// draws random numbers outside of numbered layers must run first in the model
+/// or have a number of its own.
 class RandomLayerScope {
  public:
-  /// @param layer counted over the whole model, not over a pipeline stage.
+  /// @param layer number in the whole model, not in a pipeline stage.
   RandomLayerScope(std::optional<int64_t> layer, at::Device device);
 
  private:

@@ -27,13 +27,13 @@ std::string text_of(const Placements& placements) {
   return text;
 }
 
-/// A dimension, and how it is divided.
+/// A dimension and its division.
 struct Parts {
   int64_t dim = 0;
   DimSplit split;
 };
 
-/// [Note: placements] for one axis; `group` has two ranks or more.
+/// Implements [Note: placements] for one axis; `group` has at least two ranks.
 class AxisChange {
  public:
   explicit AxisChange(Communicator& group) : group_(group) {}
@@ -44,8 +44,8 @@ class AxisChange {
       const Placement& to) const {
     const auto& [dim, split] = parts;
     if (std::holds_alternative<Partial>(to)) {
-      // Zeros where the other ranks' parts are. constant_pad_nd() counts
-      // dimensions from the back.
+      // Zeros in place of the other ranks' parts. constant_pad_nd() counts
+      // dimensions from the end.
       const int64_t before = split.begin(group_.rank());
       const int64_t after = split.size() - before - x.size(dim);
       std::vector<int64_t> pad(static_cast<size_t>(2 * (x.dim() - dim)), 0);
@@ -74,20 +74,20 @@ class AxisChange {
     return take_part(to_whole(x, from), dim, split, group_);
   }
 
-  /// Between the placements that leave sizes as they are.
+  /// Changes between placements that do not change sizes.
   at::Tensor of_whole(
       const at::Tensor& x,
       const Placement& from,
       const Placement& to) const {
     if (std::holds_alternative<Shared>(from) &&
         std::holds_alternative<Partial>(to)) {
-      return x * (group_.rank() == 0 ? 1 : 0); // whose gradient is masked, too
+      return x * (group_.rank() == 0 ? 1 : 0); // the gradient is masked, too
     }
     return from_whole(to_whole(x, from), to);
   }
 
  private:
-  /// To Replicate.
+  /// Changes to Replicate.
   at::Tensor to_whole(const at::Tensor& x, const Placement& from) const {
     if (std::holds_alternative<Partial>(from)) {
       return reduce_over_group(x, group_);
@@ -97,7 +97,7 @@ class AxisChange {
                : x;
   }
 
-  /// From Replicate.
+  /// Changes from Replicate.
   at::Tensor from_whole(const at::Tensor& x, const Placement& to) const {
     if (std::holds_alternative<Shared>(to)) {
       return copy_to_group(x, group_);
@@ -110,7 +110,7 @@ class AxisChange {
   Communicator& group_;
 };
 
-/// A tensor on its way from one placement to another, axis by axis.
+/// Changes the placement of a tensor axis by axis.
 class Redistribution {
  public:
   Redistribution(
@@ -131,8 +131,8 @@ class Redistribution {
 
   at::Tensor to(const Placements& goal) {
     for (size_t axis = groups_.size(); axis-- > 0;) {
-      // An inner axis divides what the outer ones leave: it is gathered before
-      // they change.
+      // An inner axis divides what the outer ones leave, so it is gathered
+      // before they change.
       if (is_shard(now_[axis]) &&
           (!is_shard(goal[axis]) || in_the_way(axis, goal))) {
         change(axis, is_shard(goal[axis]) ? Replicate{} : goal[axis]);
@@ -149,7 +149,8 @@ class Redistribution {
     return sizes_.size();
   }
 
-  /// Whether an axis outside of this one divides its dimension, and changes.
+  /// Returns whether an axis outside of this one divides the same dimension and
+  /// changes.
   bool in_the_way(size_t axis, const Placements& goal) const {
     const size_t dim = dim_of(std::get<Shard>(now_[axis]), dims(), axis);
     const auto divides = [&](const Placement& placement, size_t outer) {
@@ -165,7 +166,7 @@ class Redistribution {
     return false;
   }
 
-  /// How this axis divides what the axes outside of it leave.
+  /// Returns how this axis divides what the outer axes leave.
   Parts parts_of(size_t axis, const Shard& shard) const {
     const size_t dim = dim_of(shard, dims(), axis);
     const Placements outer(now_.begin(), now_.begin() + static_cast<int>(axis));
@@ -215,7 +216,7 @@ at::Tensor redistribute(
     const Placements& from,
     const Placements& to,
     at::ArrayRef<Communicator*> groups) {
-  placed_sizes(sizes, to, groups); // says before anything is sent what is wrong
+  placed_sizes(sizes, to, groups); // reports errors before communicating
   return Redistribution(tensor, sizes, from, groups).to(to);
 }
 

@@ -37,7 +37,7 @@ struct RingSetup : torch::CustomClassHolder {
   RingAttentionOptions options;
 };
 
-/// Tensors that move on to the next rank while those of the rank before arrive.
+/// Sends tensors to the next rank while receiving those of the previous rank.
 class Shift {
  public:
   Shift(RingChannels& ring, const std::vector<at::Tensor>& tensors) {
@@ -72,7 +72,7 @@ struct Tile {
   bool masked = false; ///< some of it is hidden
 };
 
-/// Those between this rank's queries and the keys of rank `from`.
+/// Returns the tiles between this rank's queries and the keys of rank `from`.
 std::vector<Tile> tiles(const RingSetup& setup, int from, int64_t own_tokens) {
   const int ranks = setup.ring.size();
   const auto segments = [&](int rank) {
@@ -94,8 +94,8 @@ std::vector<Tile> tiles(const RingSetup& setup, int from, int64_t own_tokens) {
   return found;
 }
 
-/// Heads that share a kv head, one behind the other:
-/// [batch, heads, n, f] to [batch, kv heads, heads / kv heads * n, f].
+/// Concatenates heads that share a kv head: [batch, heads, n, f] to [batch, kv
+/// heads, heads / kv heads * n, f].
 at::Tensor joined(const at::Tensor& x, int64_t kv_heads) {
   return x.unflatten(1, {kv_heads, -1}).flatten(2, 3);
 }
@@ -126,7 +126,7 @@ at::Tensor scores_of(
   return scores;
 }
 
-/// exp(a - b), 0 where a is -infinity, even if b is as well.
+/// exp(a - b); 0 where a is -infinity, even if b is too.
 at::Tensor weight_of(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).exp_().masked_fill_(a.isneginf(), 0);
 }
@@ -136,8 +136,8 @@ double scale_of(const RingSetup& setup, const at::Tensor& query) {
       1 / std::sqrt(static_cast<double>(query.size(3))));
 }
 
-/// Calls `work(rank, key, value)` for the keys and values of every rank, its
-/// own first, while the next ones arrive.
+/// Calls `work(rank, key, value)` for the keys and values of every rank,
+/// starting with its own, while the next ones arrive.
 template <typename Work>
 void for_all_blocks(
     RingChannels& ring,
@@ -227,7 +227,8 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
 
     const at::Tensor query_gradient =
         at::zeros_like(query, at::MemoryFormat::Contiguous);
-    // Of the block that is here, from all ranks that have had it.
+    // Gradients of the block that is here, summed over the ranks that have had
+    // it.
     const auto zeros = [&](const at::Tensor& like) {
       return at::zeros(like.sizes(), query.options());
     };
@@ -262,7 +263,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
             of(home[1], tile.key)
                 .add_(softmax.transpose(2, 3).matmul(tile_gradient));
           }
-          // On to the rank that has the block next, at last to its owner.
+          // To the rank that has the block next, finally to its owner.
           if (setup->ring.size() > 1) {
             home = Shift(setup->ring, home).wait();
           }

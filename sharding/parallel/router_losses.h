@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Losses that keep routers of experts even and calm.
+// Auxiliary losses of mixture-of-experts routers: load balancing and z-loss.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/expert_router.h"
@@ -11,48 +11,47 @@
 
 namespace tessera {
 
-/// What the losses are made of: sums over tokens, which add up over layers and
-/// ranks. Undefined for no tokens.
+/// The sums over tokens from which the losses are computed; they add up over
+/// layers and ranks. Undefined if there are no tokens.
 struct RouterSums {
   at::Tensor choices; ///< [experts]: how often each was chosen; no gradient
-  at::Tensor shares; ///< [experts]: of the softmax of the logits
-  at::Tensor squares; ///< scalar: of logsumexp(logits)
-  at::Tensor tokens; ///< scalar: how many; no gradient
+  at::Tensor shares; ///< [experts]: sum of softmax(logits)
+  at::Tensor squares; ///< scalar: sum of logsumexp(logits)^2
+  at::Tensor tokens; ///< scalar: number of tokens; no gradient
 
   bool defined() const {
     return tokens.defined();
   }
 };
 
-/// @param logits [tokens, experts]. @param routing of them; choices count
-///     whether or not they were kept.
+/// @param logits [tokens, experts].
+/// @param routing of these tokens; dropped choices count too.
 /// @param counts [tokens], 0 for tokens that do not count (padding); undefined:
-///     all do.
+///   all count.
 RouterSums router_sums(
     const at::Tensor& logits,
     const ExpertRouting& routing,
     const at::Tensor& counts = {});
 
-/// All together, as if they were of one router.
+/// Adds up the sums, as if they were those of one router.
 RouterSums total(const std::vector<RouterSums>& sums);
 
-/// As one tensor [2 experts + 2], which pipeline stages can hand on, and back.
-/// Undefined sums are an undefined tensor.
+/// Packs the sums into one tensor [2 experts + 2], which pipeline stages can
+/// pass on; unpacked() is the inverse. Undefined sums give an undefined tensor.
 at::Tensor packed(const RouterSums& sums);
 RouterSums unpacked(const at::Tensor& sums);
 
-/// All ranks' together. The gradient is that of a loss whose gradients will be
-/// averaged over the group's ranks, as mean_over_group() has it. One
-/// collective, blocks.
+/// Sums over the ranks. The gradient is that of a loss whose gradients will be
+/// averaged over the group's ranks, as for mean_over_group(). One collective;
+/// blocks.
 RouterSums total_over_group(const RouterSums& sums, Communicator& group);
 
-/// experts * sum over experts of the share of choices and the mean of the
-/// softmax (arXiv:2101.03961, arXiv:2006.16668; with k choices a token the
-/// shares of choices add up to k): k where all are used alike, more otherwise.
+/// experts * sum over experts of (share of choices) * (mean softmax)
+/// (arXiv:2101.03961, arXiv:2006.16668); with k choices per token the shares
+/// sum to k. The result is k if all experts are used equally, larger otherwise.
 at::Tensor load_balancing_loss(const RouterSums& sums);
 
-/// The mean of logsumexp(logits)^2 (arXiv:2202.08906), which keeps logits
-/// small.
+/// Mean of logsumexp(logits)^2 (arXiv:2202.08906), which keeps logits small.
 at::Tensor router_z_loss(const RouterSums& sums);
 
 } // namespace tessera

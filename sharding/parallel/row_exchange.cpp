@@ -17,7 +17,7 @@ namespace tessera {
 
 namespace {
 
-/// The stream of `device` on which activations travel.
+/// The stream of `device` for communication of activations.
 const StreamLane& lane_of(c10::Device device) {
   static std::mutex mutex;
   static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, StreamLane>
@@ -27,7 +27,7 @@ const StreamLane& lane_of(c10::Device device) {
       .first->second;
 }
 
-/// Sizes without features, the sequence first.
+/// Sizes without features, the sequence dimension first.
 std::vector<int64_t> sequence_first(const at::Tensor& x, int64_t dim) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.pop_back();
@@ -96,7 +96,7 @@ at::Tensor RowExchange::shaped(const at::Tensor& matrix, int64_t parts) const {
 }
 
 at::Tensor RowExchange::part_shaped(const at::Tensor& matrix) const {
-  // Norms would copy it, and keep their copy.
+  // Otherwise norms would copy it, and keep their copy.
   return shaped(matrix, 1).contiguous();
 }
 
@@ -152,7 +152,7 @@ void RowExchange::gather_pieces(
     LaneCollective collective;
   };
   const std::vector<Rows> all = pieces();
-  // One is used while the other one is filled.
+  // Double buffering: one is used while the other one is filled.
   Travelling rooms[2];
   const auto start = [&](size_t i) {
     Travelling& one = rooms[i % 2];

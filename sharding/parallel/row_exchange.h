@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows of matrices between the ranks of a tensor-parallel group, in pieces.
+// `RowExchange` gathers and reduces rows of matrices over a tensor-parallel
+// group, in pieces.
 
 #include "tessera/runtime/comm/lane_collective.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
@@ -23,22 +24,21 @@ struct Rows {
   }
 };
 
-/// Activations of one border of a divided layer as matrices, a row for every
-/// token, whatever their features: the part that a rank has between layers, and
-/// the whole, in which the ranks' parts follow each other. Without sequence
-/// parallelism the part is the whole.
+/// Views the activations of one boundary of a partitioned layer as matrices
+/// with one row per token: the part that a rank has between layers, and the
+/// whole, the concatenation of all ranks' parts. The number of features may
+/// vary. Without sequence parallelism the part is the whole.
 ///
-/// Pieces that are sent are rows of the part, and of the whole the same rows of
-/// all ranks. All collectives are issued by the ranks in the order of the
-/// calls.
+/// A piece consists of rows of the part, and of the same rows of all ranks'
+/// parts in the whole. All ranks must call these functions in the same order.
 class RowExchange {
  public:
   /// @param between any activation between layers, [..., features].
   RowExchange(const at::Tensor& between, const TensorParallel& how);
 
-  /// @param whole any activation inside of a layer, [..., features].
-  /// @throws tessera::Error naming `function` when its sequences are to be
-  ///     divided and cannot be.
+  /// @param whole any activation inside a layer, [..., features].
+  /// @throws tessera::Error naming `function` when its sequences must be
+  ///   sharded and cannot be.
   static RowExchange of_whole(
       const at::Tensor& whole,
       const TensorParallel& how,
@@ -48,18 +48,18 @@ class RowExchange {
     return parts_ * rows_;
   }
 
-  /// Activations to contiguous matrices, [rows, features].
+  /// Reshape activations into contiguous matrices, [rows, features].
   at::Tensor rows_of_part(const at::Tensor& between) const;
   at::Tensor rows_of_whole(const at::Tensor& whole) const;
 
-  /// ... and back. The part is contiguous; the whole may be strided.
+  /// Inverse of the above. The part is contiguous; the whole may be strided.
   at::Tensor part_shaped(const at::Tensor& matrix) const;
   at::Tensor whole_shaped(const at::Tensor& matrix) const;
 
-  /// The whole of what is under way.
+  /// Result of a gather in progress.
   class Gathered {
    public:
-    /// Blocks until it is there; see LaneCollective::wait().
+    /// Blocks until it is complete; see LaneCollective::wait().
     at::Tensor wait();
 
    private:
@@ -71,16 +71,17 @@ class RowExchange {
   /// Starts a gather of all ranks' parts.
   Gathered gather(const at::Tensor& own) const;
 
-  /// Gathers piece by piece: while `use` works on one, the next one travels.
-  /// @param use given rows, and what the whole has there.
+  /// Gathers piece by piece: while `use` works on one piece, the next one is
+  /// communicated.
+  /// @param use takes the rows and their values in the whole.
   void gather_pieces(
       const at::Tensor& own,
       const std::function<void(const Rows&, const at::Tensor&)>& use) const;
 
-  /// A sum over the ranks that is under way, of this rank's rows.
+  /// Sum over the ranks in progress, of this rank's rows.
   class Reduced {
    public:
-    /// Blocks until it is there; see LaneCollective::wait().
+    /// Blocks until it is complete; see LaneCollective::wait().
     at::Tensor wait();
 
    private:
@@ -89,9 +90,10 @@ class RowExchange {
     at::Tensor own_;
   };
 
-  /// Sums up over the ranks, piece by piece: while `make` works on one, the
-  /// last one travels.
-  /// @param make given rows, and where to write what this rank adds there.
+  /// Sums over the ranks piece by piece: while `make` computes one piece, the
+  /// previous one is communicated.
+  /// @param make takes the rows and a tensor to which it writes this rank's
+  ///   summand.
   Reduced reduce_pieces(
       int64_t features,
       const at::Tensor& like,
@@ -103,18 +105,19 @@ class RowExchange {
       std::vector<int64_t> part_sizes,
       int64_t dim);
 
-  /// Rows of the part that travel together.
+  /// Returns the rows of the part that are communicated together.
   std::vector<Rows> pieces() const;
   at::Tensor shaped(const at::Tensor& matrix, int64_t parts) const;
   std::string what(const char* step) const;
 
   Communicator* group_;
   int64_t piece_count_;
-  bool is_divided_; ///< sequences are
-  int64_t dim_; ///< of sequences, from the front
-  std::vector<int64_t> part_sizes_; ///< without features, sequence first
-  int64_t rows_; ///< of a part
-  int64_t parts_; ///< in the whole
+  bool is_divided_; ///< whether sequences are sharded
+  int64_t dim_; ///< sequence dimension, counted from the start
+  /// sizes of the part without features, sequence first
+  std::vector<int64_t> part_sizes_;
+  int64_t rows_; ///< number of rows of a part
+  int64_t parts_; ///< number of parts in the whole
 };
 
 } // namespace tessera

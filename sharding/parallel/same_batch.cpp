@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kSameBatch = "one batch for all ranks of a group";
 
-/// A hash of everything that should be the same.
+/// Hashes everything that must be equal on all ranks.
 int64_t digest_of(const std::vector<at::Tensor>& batch) {
   std::ostringstream text;
   for (const at::Tensor& tensor : batch) {
@@ -63,7 +63,7 @@ void broadcast_batch(
         "broadcast_batch takes contiguous tensors, and got one of sizes {} and strides {}.",
         tensor.sizes(),
         tensor.strides());
-    // Not every backend knows every type.
+    // Not every backend supports every dtype.
     group.broadcast(tensor.view({-1}).view(at::kByte), 0, kSameBatch).wait();
   }
 }

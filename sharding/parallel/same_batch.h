@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Ranks that divide a model between them work on one batch.
+// `check_same_batch()` checks that ranks that divide a model work on the same
+// batch.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -10,20 +11,20 @@
 
 namespace tessera {
 
-/// Finds out whether all ranks of a group (ParallelGroup::kOneBatch, say) have
-/// the same tensors: their number, types, sizes and bits. A data loader that
-/// was seeded by the rank is found here, and not in a loss that will not fall.
-/// Collective; blocks; tensors of a device are copied to the host.
+/// Checks whether all ranks of a group (e.g. ParallelGroup::kOneBatch) have the
+/// same tensors: number, dtypes, sizes and bits. It detects, for example, a
+/// data loader that was seeded with the rank. Collective; blocks; tensors on a
+/// device are copied to the host.
 /// @throws tessera::Error on every rank, naming those that differ from rank 0
-///     of the group.
+///   of the group.
 void check_same_batch(
     const std::vector<at::Tensor>& batch,
     Communicator& group);
 
-/// Gives all ranks of a group rank 0's values, for data that only it has read.
-/// Collective; blocks.
-/// @param batch contiguous, in number, types and sizes the same on all ranks;
-///     elsewhere than on rank 0 overwritten.
+/// Broadcasts the values of rank 0 to all ranks of a group, for data that only
+/// rank 0 has read. Collective; blocks.
+/// @param batch contiguous tensors, equal in number, dtypes and sizes on all
+///   ranks; overwritten on all ranks but rank 0.
 void broadcast_batch(const std::vector<at::Tensor>& batch, Communicator& group);
 
 } // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Initial values of a part of a parameter.
+// `slice_init()` derives the init method of a slice of a parameter from that of
+// the whole.
 
 #include "tessera/sharding/init_method.h"
 
@@ -9,8 +10,8 @@
 
 namespace tessera {
 
-/// Where a part lies in a whole: elements [begin, begin + length) of dimension
-/// `dim` of a parameter of `sizes`.
+/// Elements [begin, begin + length) of dimension `dim` of a parameter of
+/// `sizes`.
 struct ParameterSlice {
   std::vector<int64_t> sizes;
   int64_t dim = 0;
@@ -18,9 +19,9 @@ struct ParameterSlice {
   int64_t length = 0;
 };
 
-/// An init method for the part, as a parameter of its own, that gives it the
-/// numbers which `whole` gives the whole. It asks `whole` for runs of elements
-/// that follow each other; nothing else of the whole is made.
+/// Returns an init method for the slice, as a parameter of its own, that gives
+/// it the same values as `whole` gives the whole parameter. It calls `whole`
+/// for contiguous runs of elements; the rest of the whole is never computed.
 InitMethod slice_init(InitMethod whole, ParameterSlice slice);
 
 } // namespace tessera

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How layers are divided over a tensor-parallel group, and the borders between
-// what is divided and what is not.
+// `TensorParallel` describes how layers are partitioned over a tensor-parallel
+// group; enter_layer() and leave_layer() are the boundaries of a partitioned
+// layer.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/placement.h"
@@ -12,49 +13,52 @@
 
 namespace tessera {
 
-/// What a rank draws for dropout of its part of an activation.
+/// How a rank draws the dropout mask for its partition of an activation.
 enum class DropoutMasks {
   kByDevice, ///< kOfWhole on the CPU, kOfRank elsewhere
-  /// The mask of the whole activation, of which it takes its part: the same
-  /// elements are dropped at any number of ranks. Costs the drawing of a whole
-  /// mask on every rank, and attention that keeps its weights.
+  /// The rank's part of the mask of the whole activation: the same elements are
+  /// dropped for any number of ranks. Every rank draws a whole mask, and
+  /// attention has to materialize its weights.
   kOfWhole,
-  /// A mask of its part alone, with numbers of its own: nothing more is drawn
-  /// than is used, and fused kernels are. Which elements are dropped depends on
-  /// the number of ranks.
+  /// A mask of the rank's partition only, with random numbers of its own: no
+  /// more is drawn than is used, and fused kernels work. Which elements are
+  /// dropped depends on the number of ranks.
   kOfRank,
 };
 
-/// What all layers of a model are given. Between divided layers activations are
-/// whole on every rank, or, under sequence parallelism (arXiv:2205.05198), each
-/// rank has its part of every sequence: norms, dropout and residuals then work
-/// on parts, and their activations take 1/size of the memory, for as many bytes
-/// of communication.
+/// Tensor parallelism options shared by all layers of a model. Between
+/// partitioned layers, activations are whole on every rank or, under sequence
+/// parallelism (arXiv:2205.05198), each rank has its slice of every sequence:
+/// norms, dropout and residuals then work on slices, and their activations take
+/// 1/size of the memory, for the same number of bytes communicated.
 struct TensorParallel {
-  Communicator* group = nullptr; ///< outlives the layers and their graphs
+  Communicator* group = nullptr; ///< must outlive the layers and their graphs
   bool sequence = false;
-  /// Of activations: 1 for [batch, sequence, features].
+  /// Sequence dimension of activations: 1 for [batch, sequence, features].
   int64_t sequence_dim = 1;
   DropoutMasks masks = DropoutMasks::kByDevice;
-  /// In which activations travel at the borders of linear layers, each while
-  /// others are multiplied ([Note: products while activations travel]).
+  /// Number of pieces in which activations are communicated at the boundaries
+  /// of linear layers, overlapped with the matrix products of other pieces
+  /// ([Note: products while activations travel]).
   int64_t pieces = 2;
 };
 
-/// How activations between layers are placed: Replicate, or under sequence
-/// parallelism a Shard.
+/// Returns the placement of activations between layers: Replicate, or Shard
+/// under sequence parallelism.
 Placement between_layers(const TensorParallel& how);
 
-/// Into a divided layer: an activation between layers to a whole one, Shared.
+/// Enters a partitioned layer: turns an activation between layers into a whole
+/// one, placed as Shared.
 at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how);
 
-/// Out of a divided layer: a summand of its result to an activation between
-/// layers.
+/// Leaves a partitioned layer: turns this rank's partial result into an
+/// activation between layers.
 at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how);
 
-/// A parameter that all ranks have whole and use between layers. Under sequence
-/// parallelism each rank sees its own tokens only, and the gradient is the sum
-/// over all: without it the replicas would drift apart.
+/// Returns a parameter that is whole on all ranks, for use between layers.
+/// Under sequence parallelism each rank sees only its own tokens, and the
+/// gradient is summed over the ranks; without that the replicas would drift
+/// apart.
 at::Tensor whole_parameter(
     const at::Tensor& parameter,
     const TensorParallel& how);

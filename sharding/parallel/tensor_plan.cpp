@@ -20,13 +20,14 @@ namespace tessera {
 
 namespace {
 
-/// One parameter that is to be divided.
+/// One parameter to be partitioned.
 struct Step {
   at::Tensor parameter;
   std::shared_ptr<const DividedParameter> what;
 };
 
-/// Whether `pattern`, with any text without dots for a `*`, is all of `name`.
+/// Returns whether `pattern`, in which `*` matches any text without dots,
+/// matches all of `name`.
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) {
     return name.empty();
@@ -39,7 +40,7 @@ bool matches(std::string_view pattern, std::string_view name) {
          (!name.empty() && name[0] != '.' && matches(pattern, name.substr(1)));
 }
 
-/// What is to become of a parameter, and which entry says so.
+/// How a parameter is to be partitioned, and the entry that says so.
 struct Planned {
   const TensorPlanEntry* entry = nullptr;
   std::shared_ptr<DividedParameter> what;
@@ -50,7 +51,7 @@ class Planner {
   Planner(const TensorPlan& plan, const TensorParallel& how)
       : plan_(plan), how_(how) {}
 
-  /// The parameters of a module that an entry matches.
+  /// Adds the parameters of a module that an entry matches.
   void look_at(const std::string& name, torch::nn::Module& module) {
     names_.push_back(name);
     const TensorPlanEntry* entry = nullptr;
@@ -113,7 +114,7 @@ class Planner {
       mark_divided(step.parameter, step.what);
     }
     for (torch::nn::EmbeddingImpl* table : tables_) {
-      // LibTorch would check it against this rank's rows.
+      // LibTorch would check it against the number of this rank's rows.
       table->options.padding_idx(std::nullopt);
     }
   }
@@ -168,7 +169,7 @@ class Planner {
     steps_.push_back({parameter, std::move(what)});
   }
 
-  /// Whether what comes out of the layer is whole, and the weight is divided by
+  /// Whether the output of the layer is whole and the weight is partitioned by
   /// rows: an embedding and a head can share one.
   static bool gathers(TensorDivision division) {
     return division == TensorDivision::kVocab ||

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tensor parallelism for models that were written without it.
+// `apply_tensor_plan()` applies tensor parallelism to models that were written
+// without it.
 
 #include "tessera/sharding/parallel/divided_weight.h"
 
@@ -12,22 +13,24 @@
 
 namespace tessera {
 
-/// Modules by name, and what becomes of them.
+/// Modules, by name, and how they are partitioned.
 struct TensorPlanEntry {
-  /// A module's path as named_modules() has it; a `*` stands for any text
-  /// without a dot: "layers.*.attention.query".
+  /// Path of a module as in named_modules(), such as
+  /// "layers.*.attention.query"; `*` matches any text without a dot.
   std::string pattern;
   TensorDivision division = TensorDivision::kColumn;
-  /// Features that stay on one rank, such as those of a head.
+  /// Number of consecutive features that stay on one rank, such as those of a
+  /// head.
   int64_t unit = 1;
 };
 
-/// Of several entries that match a module the first one counts.
+/// If several entries match a module, the first one applies.
 using TensorPlan = std::vector<TensorPlanEntry>;
 
-/// Divides layers of `module` over a tensor-parallel group, in place: of each
-/// weight only this rank's part stays, and operators that use it communicate
-/// ([Note: divided weights]). Code and types of the model remain as they are.
+/// Partitions layers of `module` over a tensor-parallel group, in place: only
+/// this rank's partition of each weight remains, and operators that use it
+/// communicate ([Note: divided weights]). The code and the types of the model
+/// do not change.
 ///
 /// ```
 /// apply_tensor_plan(*model, {
@@ -38,25 +41,26 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 ///     {"layers.*.down", TensorDivision::kRow},
 ///     {"head", TensorDivision::kColumnGathered}}, {&group});
 /// ```
-/// What is between a kColumn and its kRow layer has fewer features than the
-/// model's code may think: it must not state their number. Attention that views
-/// them as heads writes view({batch, length, -1, head_features}), not
-/// view({batch, length, heads, head_features}). Its dropout there draws the
-/// same mask for every rank's part, other than that of one rank.
+/// Between a kColumn layer and its kRow layer, activations have fewer features
+/// than in the unpartitioned model, so the model's code must not hard-code
+/// their number: attention that views them as heads must use
+/// view({batch, length, -1, head_features}), not
+/// view({batch, length, heads, head_features}). Dropout there draws the same
+/// mask on every rank, and a different one than on a single rank.
 ///
-/// Call it on every rank, with the same weights, before wrap() and before an
-/// optimizer is made; deferred weights (lazy()) stay deferred. Afterwards
-/// parts_in() knows the parts by their parameters, so that checkpoints,
-/// clipping and ZeRO treat them as those of parallel layers; named_parameters()
-/// are called as before. The module may be moved and cast (Module::to), but not
-/// cloned. A model that is tied by sharing a tensor stays tied.
-/// @param how without sequence parallelism: the model's code sees whole
-///     sequences. The group outlives the module.
+/// Call this on every rank, with the same weights, before wrap() and before
+/// creating an optimizer; deferred weights (lazy()) stay deferred. Afterwards
+/// parts_in() finds the partitioned parameters, so that checkpoints, clipping
+/// and ZeRO treat them like those of parallel layers; the names in
+/// named_parameters() do not change. The module may be moved and cast
+/// (Module::to), but not cloned. Weights that are tied by sharing a tensor stay
+/// tied.
+/// @param how must be without sequence parallelism: the model's code sees whole
+///   sequences. The group must outlive the module.
 /// @throws tessera::Error, with nothing changed, when an entry matches no
-/// module
-///     (with the nearest names), or one of another kind than it divides, or
-///     features that cannot be divided; when the module is wrapped or divided
-///     already.
+///   module (with the nearest names), a module of another kind than it
+///   partitions, or features that cannot be partitioned; and when the module is
+///   wrapped or partitioned already.
 void apply_tensor_plan(
     torch::nn::Module& module,
     const TensorPlan& plan,

@@ -11,13 +11,14 @@ namespace tessera {
 
 namespace {
 
-/// A number that depends on the generator's state, which moves on.
+/// Draws a number that depends on the generator's state, and advances the
+/// state.
 uint64_t draw(at::Generator& generator) {
   if (generator.device().is_cpu()) {
     return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
   }
-  // A counter-based generator: seed and offset are all of its state, and a step
-  // of four is the smallest.
+  // A counter-based generator: its state is seed and offset, and the smallest
+  // step is four.
   constexpr uint64_t kStep = 4;
   const uint64_t offset = generator.get_offset();
   generator.set_offset(offset + kStep);

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers of each rank's own, inside divided layers.
+// `TensorRandomScope` gives each rank random numbers of its own inside
+// partitioned layers.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/generator_scope.h"
 
 namespace tessera {
 
-/// While it lives, LibTorch's default generator of `device` gives every rank of
-/// the group numbers of its own; before and afterwards it gives all of them the
-/// same, if it has been seeded so. Put it around dropout on features, heads or
-/// sequence parts, and leave dropout on whole activations outside.
+/// While it is alive, LibTorch's default generator of `device` yields different
+/// numbers on every rank of the group; before and afterwards it yields the same
+/// numbers on all of them if they were seeded alike. Use it around dropout on
+/// features, heads or sequence slices, but not around dropout on whole
+/// activations.
 ///
 /// Inside, the generator is seeded from its own state and the rank. So there is
-/// no further state to be kept: a checkpoint of the default generator covers
+/// no additional state to save: a checkpoint of the default generator covers
 /// it, and so does the recomputation of a checkpointed block. In a group of one
-/// nothing happens.
+/// rank it does nothing.
 ///
-/// Does not block or synchronise. Not collective.
+/// Does not block or synchronize. Not collective.
 class TensorRandomScope {
  public:
   TensorRandomScope(const Communicator& group, at::Device device);

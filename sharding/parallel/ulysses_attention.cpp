@@ -12,10 +12,10 @@ namespace tessera {
 
 namespace {
 
-constexpr int64_t kHeads = 1; // the dimension
+constexpr int64_t kHeads = 1; // dimension
 constexpr int64_t kTokens = 2;
 
-/// Own tokens of all heads to all tokens of own heads.
+/// Exchanges own tokens of all heads for all tokens of own heads.
 at::Tensor own_heads(
     const at::Tensor& x,
     Communicator& group,
@@ -34,7 +34,7 @@ at::Tensor own_heads(
       ranks);
 }
 
-/// The inverse.
+/// The inverse of own_heads().
 at::Tensor own_tokens(
     const at::Tensor& x,
     Communicator& group,

@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kLossSetup = "setup";
-// Of rows that are worked on at a time, in elements.
+// Number of elements of the rows that are processed at a time.
 constexpr int64_t kBlockNumel = int64_t{1} << 20;
 
 struct LossSetup : torch::CustomClassHolder {
@@ -50,7 +50,7 @@ void for_row_blocks(const at::Tensor& logits, const Work& work) {
   }
 }
 
-/// What the loss is made of, for each token: [tokens] each.
+/// The sums from which the loss is computed, [tokens] each.
 struct RowSums {
   at::Tensor lse;
   at::Tensor target_logit;
@@ -111,7 +111,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
     }
     const at::Tensor ignored = target.eq(options.ignore_index);
     loss.masked_fill_(ignored, 0);
-    // What each token's loss counts in the result.
+    // Weight of each token's loss in the result.
     at::Tensor weight = ignored.logical_not().to(loss.scalar_type());
     if (options.reduction == LossReduction::kMean) {
       weight /= weight.sum();
@@ -124,7 +124,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       case LossReduction::kSum:
         return loss.sum();
       default:
-        // The sum of no weights is 0 / 0.
+        // For no tokens this is 0 / 0.
         return loss.sum() / ignored.logical_not().sum();
     }
   }
@@ -146,7 +146,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
     const OwnTokens own = own_tokens(target, setup->vocab, setup->group.rank());
 
     const at::Tensor scale = gradients[0] * saved[3];
-    // With the derivative of the z loss.
+    // Includes the derivative of the z loss.
     const at::Tensor softmax_scale =
         scale * (1 + 2 * setup->options.z_loss * lse);
     const at::Tensor target_part =
@@ -168,7 +168,8 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
   }
 };
 
-/// The dimensions of tokens as they lie in memory, so that logits need no copy.
+/// Returns the token dimensions in memory order, so that logits need not be
+/// copied.
 std::vector<int64_t> memory_order(const at::Tensor& logits) {
   std::vector<int64_t> order(static_cast<size_t>(logits.dim() - 1));
   std::iota(order.begin(), order.end(), 0);

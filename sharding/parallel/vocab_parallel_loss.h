@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Cross-entropy of logits that are divided over a tensor-parallel group.
+// `vocab_parallel_cross_entropy()` computes the cross-entropy of logits that
+// are partitioned over a tensor-parallel group.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/dim_split.h"
@@ -12,39 +13,40 @@
 namespace tessera {
 
 enum class LossReduction {
-  kNone, ///< one number for each token
+  kNone, ///< one value per token
   kSum,
-  kMean, ///< over tokens that are not ignored; NaN when there is none
+  kMean, ///< over tokens that are not ignored; NaN if there are none
 };
 
 struct VocabParallelLossOptions {
-  /// The share of the target that is spread over the whole vocabulary.
+  /// Share of the target distribution that is spread over the whole vocabulary.
   double label_smoothing = 0;
-  /// Targets that count for nothing.
+  /// Tokens with this target do not contribute to the loss.
   int64_t ignore_index = -100;
-  /// Weight of the squared logarithm of the softmax's denominator, which keeps
-  /// logits small (arXiv:2204.02311).
+  /// Coefficient of the squared logarithm of the softmax denominator, which
+  /// keeps logits small (arXiv:2204.02311).
   double z_loss = 0;
   LossReduction reduction = LossReduction::kMean;
 };
 
 /// Softmax cross-entropy without gathering the logits. With lse = log of the
 /// sum of exp(logits) over the whole vocabulary V, x_t the target's logit and
-/// e = label_smoothing, a token's loss is
+/// e = label_smoothing, the loss of a token is
 ///
 ///     lse - (1 - e) x_t - e / V * (sum of all logits) + z_loss * lse^2
 ///
-/// Each rank sends three numbers for each token, in one all-gather; backward
-/// sends nothing. Beside the logits and their gradient it takes memory for some
-/// rows in float32 (float64 for such logits) at a time.
+/// Each rank sends three numbers per token, in one all-gather; backward does
+/// not communicate. Apart from the logits and their gradient, it needs memory
+/// for a few rows at a time, in float32 (float64 for float64 logits).
 ///
-/// @param logits [..., this rank's tokens], floating point; not changed.
-/// @param target [...], int64, the same on all ranks.
-/// @param vocab how the vocabulary is divided over `group`.
-/// @return in float32 or float64, the same bits on all ranks.
-/// Collective, blocks. Once differentiable. `group` outlives the graph.
-/// @throws tessera::Error when shapes do not fit each other or the split, or a
-///     target is neither a token nor ignored.
+/// @param logits [..., this rank's partition of the vocabulary], floating
+///   point; not modified.
+/// @param target [...], int64, equal on all ranks.
+/// @param vocab how the vocabulary is partitioned over `group`.
+/// @return in float32 or float64, bitwise equal on all ranks. Collective;
+///   blocks. Differentiable once. `group` must outlive the graph.
+/// @throws tessera::Error when shapes do not match each other or the split, or
+///   a target is neither a token nor ignored.
 at::Tensor vocab_parallel_cross_entropy(
     const at::Tensor& logits,
     const at::Tensor& target,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tokens of a vocabulary that is divided over ranks.
+// Maps tokens to the rows of a partitioned vocabulary.
 
 #include "tessera/sharding/parallel/dim_split.h"
 
@@ -11,15 +11,17 @@
 namespace tessera {
 
 struct OwnTokens {
-  at::Tensor rows; ///< of the rank's part; 0 for tokens of other ranks
+  /// rows in this rank's partition; 0 for tokens of other ranks
+  at::Tensor rows;
   at::Tensor elsewhere; ///< bool: the token belongs to another rank
 };
 
 /// @param tokens int64, of any shape.
 OwnTokens own_tokens(const at::Tensor& tokens, const DimSplit& vocab, int rank);
 
-/// On the CPU throws tessera::Error with the token that is outside of [0,
-/// size); elsewhere the device reports it, later: nothing waits for it here.
+/// @throws tessera::Error unless `tokens` are int64 and, on the CPU, when one
+///   is outside of [0, size), naming it. On a GPU the latter is an asynchronous
+///   device error; the call does not synchronize.
 void check_tokens(const at::Tensor& tokens, int64_t size, const char* where);
 
 } // namespace tessera
