@@ -35,7 +35,7 @@ class ActivationOffload {
   ActivationStatistics statistics() const;
   void reset_peaks();
 
-  /// What was saved since no saved tensor was last alive, that is by the last
+  /// Tensors saved since none was last alive, that is by the last
   /// forward; largest first.
   std::vector<SavedByProducer> saved_by_producer() const;
 

@@ -48,7 +48,7 @@ class LossScaler {
     return skipped_steps_;
   }
 
-  /// What a checkpoint keeps of the scaler.
+  /// The values that a checkpoint keeps.
   struct State {
     double scale = 1;
     int64_t good_steps = 0;

@@ -103,7 +103,7 @@ class ParallelRun {
   /// Nothing if sequences are not divided.
   std::optional<ContextParallel> context();
 
-  /// Which layers belong to this rank.
+  /// The place of this rank's layers in the model.
   PipelinePlace place() const;
   /// Null without pipeline stages.
   PipelineExecutor* pipeline() {

@@ -71,7 +71,7 @@ class HostActivationSink
   /// Sets the peaks to the current values.
   void reset_peaks();
 
-  /// What was saved since no saved tensor was last alive, largest first.
+  /// Tensors saved since none was last alive, by producer, largest first.
   std::vector<SavedByProducer> saved_by_producer() const;
 
  private:

@@ -141,7 +141,7 @@ class PipelineExecutor {
   std::optional<PipelineTransfers> training_transfers_;
   std::map<Work, InFlight> in_flight_;
   std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
-  double loss_gradient_ = 1; ///< of each micro-batch's
+  double loss_gradient_ = 1; ///< of each micro-batch
   /// Gradients given to backward() instead of losses, by micro-batch.
   std::optional<std::vector<Tensors>> given_gradients_;
   bool ends_in_loss_ = true; ///< what the last piece returns

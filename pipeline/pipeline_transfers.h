@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// What a receiver must know about a tensor.
+/// The properties of a tensor that its receiver must know.
 struct TensorForm {
   at::ScalarType dtype = at::kFloat; ///< Undefined for an undefined tensor
   std::vector<int64_t> sizes;

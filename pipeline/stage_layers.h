@@ -19,7 +19,7 @@ enum class PipelineCut {
 /// default the only pipeline stage.
 struct PipelinePlace {
   int stages = 1;
-  int chunks = 1; ///< pieces of the model on each stage; see PipelineShape
+  int chunks = 1; ///< per pipeline stage; see PipelineShape
   int stage = 0;
   /// The piece of each layer, as partition_by_map() takes it; empty: `cut`
   /// decides.

@@ -27,14 +27,14 @@ struct CheckpointPart {
   FileGroups* groups; ///< null: every rank has the whole module
 };
 
-/// What a checkpoint contains.
+/// The contents of a checkpoint.
 struct CheckpointSubject {
   /// Parts that together form the model; no parameter is in two of them. The
   /// step and the learning rate are those of the first part. Ranks are those of
   /// the job, with the same numbers in all parts.
   std::vector<CheckpointPart> parts;
   LossScaler& scaler;
-  std::vector<Checkpointable*> states; ///< of the user's
+  std::vector<Checkpointable*> states; ///< the user's objects
 };
 
 /// Collective; blocks on the disk.

@@ -22,7 +22,7 @@ struct FileGroups {
   int job_rank;
   int job_size;
   std::unique_ptr<Communicator> tensor; ///< ranks that divide these layers
-  std::unique_ptr<Communicator> pipeline; ///< this rank's peers in all stages
+  std::unique_ptr<Communicator> pipeline; ///< same place, all stages
 };
 
 } // namespace tessera

@@ -77,10 +77,10 @@ struct CheckpointManifest {
   int stages = 1; ///< pipeline stages
 };
 
-/// What a rank reports to the one that writes the manifest.
+/// The report of a rank to the one that writes the manifest.
 struct RankReport {
   SavedRank rank;
-  SavedParameters parameters; ///< those that this rank reports
+  SavedParameters parameters; ///< reported by this rank
 };
 
 std::string to_text(const RankReport& report);

@@ -45,9 +45,9 @@ std::vector<int64_t> row_major_strides(std::span<const int64_t> sizes);
 /// The number of elements in a part of a tensor of `sizes`.
 int64_t numel_of(std::span<const int64_t> sizes, const DimPart& part);
 
-/// What two stretches of a parameter of `sizes` have in common: a few blocks of
-/// runs; if the parts divide different dimensions, both after the first, a few
-/// per row.
+/// The common elements of two stretches of a parameter of `sizes`: a few blocks
+/// of runs; if the parts divide different dimensions, both after the first, a
+/// few per row.
 std::vector<CommonRuns> common_runs(
     std::span<const int64_t> sizes,
     const PartStretch& a,

@@ -51,7 +51,7 @@ struct SubjectOpaque {
 
 struct SubjectTensors {
   std::vector<SubjectTensor> tensors;
-  std::vector<SubjectPiece> pieces; ///< those of one tensor together
+  std::vector<SubjectPiece> pieces; ///< grouped by tensor
   std::vector<SubjectWhole> wholes;
   std::vector<SubjectOpaque> opaques;
   std::vector<std::pair<std::string, at::Tensor>> buffers;

@@ -22,7 +22,7 @@ struct WholeTensor {
   std::vector<int64_t> sizes;
   bool is_buffer = false;
   int stage = 0; ///< first pipeline stage that has it
-  int group = -1; ///< of the pager on that stage; -1: not sharded
+  int group = -1; ///< in the pager of `stage`; -1: not sharded
 
   const std::string& name() const {
     return names.front();
@@ -64,7 +64,7 @@ class WholeModel {
       const std::function<void(const WholeTensor&, const at::Tensor&)>& visit);
 
  private:
-  /// What this rank has of a tensor.
+  /// This rank's part of a tensor.
   struct Own {
     at::Tensor tensor;
     size_t position = 0; ///< in its group

@@ -103,7 +103,7 @@ class GroupUpdates {
   std::vector<UpdateQueue::Ticket> tickets_; ///< per group, of its last work
   UpdateQueue::Ticket last_sums_ = 0;
   UpdateStatistics statistics_;
-  bool begun_ = false; ///< of the step in progress
+  bool begun_ = false; ///< in the step in progress
 
   std::mutex mutex_;
   std::deque<std::shared_ptr<PartUpdate>> waiting_; ///< guarded by mutex_
@@ -111,7 +111,7 @@ class GroupUpdates {
   // Used by the queue's thread:
   std::unordered_map<const ShardPart*, Place> successors_;
   Place first_; ///< of a step
-  Place last_; ///< that was begun; of the step in progress
+  Place last_; ///< begun in the step in progress
   Place prefetched_;
   /// Per group, the marks after its last update if it was streamed. Other
   /// threads read them after that update has ended.

@@ -151,7 +151,7 @@ enum class StatePlacement {
   kNvme, ///< in files in memory.nvme_path
 };
 
-/// Which part of a step runs on a thread of its own during forward and
+/// The part of a step that runs on a thread of its own during forward and
 /// backward. The numbers are the same in all modes. The gradients of a group
 /// are final in the last backward of a step if it follows the order of earlier
 /// steps; the rest is left to Engine::step().

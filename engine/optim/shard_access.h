@@ -18,7 +18,7 @@ namespace tessera {
 /// one device, except for a master that is to be streamed to it.
 struct ShardTensors {
   at::Tensor master; ///< float32 or float64; updated
-  at::Tensor gradient; ///< of master's dtype, bfloat16 or float16
+  at::Tensor gradient; ///< master's dtype, bfloat16 or float16
   /// Receives the rounded master; undefined if nothing is to be rounded.
   at::Tensor low_precision;
 };

@@ -32,7 +32,7 @@ struct StateNeeds {
   /// CPU.
   int64_t staged_state = 0;
   int64_t staged_shards = 0;
-  /// What speculated updates take: a second copy of state on the same tier (on
+  /// Memory for speculated updates: a second copy of state on the same tier (on
   /// the host, if that is a device that is the CPU), and of weights on the
   /// host.
   int64_t second_state = 0;

@@ -30,7 +30,7 @@ struct StreamedRun {
 /// A stretch of a run while it is on the device.
 struct StreamedPiece {
   size_t run = 0; ///< its index
-  int64_t begin = 0; ///< its first element there
+  int64_t begin = 0; ///< its first element in the run
   UpdateTensors tensors;
 };
 
@@ -121,7 +121,7 @@ class StreamedUpdate {
 
   c10::Device device_;
   int64_t limit_bytes_;
-  int64_t buffer_bytes_ = 0; ///< of one
+  int64_t buffer_bytes_ = 0; ///< per buffer
   std::array<Buffer, kBuffers> buffers_;
   size_t next_ = 0;
   StreamLane arriving_;

@@ -51,7 +51,7 @@ struct ParameterRun {
   bool joined = false;
 };
 
-/// What one method updates of one group: its runs, and flat state for them.
+/// One method's part of one group: its runs, and flat state for them.
 struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
@@ -76,7 +76,7 @@ struct PartTensors {
   std::vector<at::Tensor> state; ///< as ShardPart::state
 };
 
-/// What all updates of one step have in common.
+/// The values that all updates of one step share.
 struct StepInput {
   double lr = 0;
 
@@ -117,7 +117,7 @@ class StateVisitor {
       const std::function<void(const at::Tensor&)>& load) = 0;
 };
 
-/// What a method uses of its surroundings.
+/// The surroundings of a method.
 struct UpdateContext {
   Pager& pager;
   StateTiers& tiers;
@@ -239,7 +239,7 @@ class UpdateMethod {
   StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
       const;
 
-  /// What a pass over a part changes.
+  /// The tensors that a pass over a part changes.
   struct Writes {
     bool weights = true;
     bool state = true;

@@ -17,8 +17,8 @@ bool is_drawable(const PlotPoint& point);
 /// thirtieth of the points, cut off at both ends of the curve.
 std::vector<PlotPoint> smoothed(const std::vector<PlotPoint>& points);
 
-/// Of consecutive points in one pixel column, the first, the extremes and the
-/// last: the picture looks the same and stays small.
+/// Keeps the first, the extremes and the last of consecutive points in one
+/// pixel column: the picture looks the same and stays small.
 std::vector<Pixel> thinned(const std::vector<Pixel>& points);
 
 } // namespace tessera

@@ -17,8 +17,8 @@ enum class LrDecay {
   kLinear, ///< 1 - (1 - f) * s / n
   kCosine, ///< f + (1 - f) * (1 + cos(pi * s / n)) / 2
   kPolynomial, ///< f + (1 - f) * (1 - s / n)^power
-  /// sqrt(warmup_steps / (step + 1)), arXiv:1706.03762; without warm-up 1 /
-  /// sqrt(step + 1).
+  /// sqrt(warmup_steps / (step + 1)), or 1 / sqrt(step + 1) without warm-up
+  /// (arXiv:1706.03762).
   kNoam,
   kExponential, ///< gamma^s
   kStep, ///< gamma^floor(s / step_size)
@@ -40,14 +40,14 @@ struct LrScheduleOptions {
   int64_t total_steps = 1;
   /// The factor that is reached after the last step.
   double final_factor = 0;
-  double power = 1; ///< of kPolynomial
-  double gamma = 0.1; ///< of kExponential, kStep, kMultiStep
-  int64_t step_size = 1; ///< of kStep
-  std::vector<int64_t> milestones; ///< of kMultiStep, steps since the start
-  double rise_fraction = 0.3; ///< of kOneCycle
-  double start_div = 25; ///< of kOneCycle
-  double final_div = 1e4; ///< of kOneCycle
-  int64_t decay_steps = 0; ///< of kWsd
+  double power = 1; ///< for kPolynomial
+  double gamma = 0.1; ///< for kExponential, kStep, kMultiStep
+  int64_t step_size = 1; ///< for kStep
+  std::vector<int64_t> milestones; ///< for kMultiStep, steps since the start
+  double rise_fraction = 0.3; ///< for kOneCycle
+  double start_div = 25; ///< for kOneCycle
+  double final_div = 1e4; ///< for kOneCycle
+  int64_t decay_steps = 0; ///< for kWsd
 };
 
 /// @throws tessera::Error naming the option, its value and the allowed range.

@@ -18,7 +18,7 @@ struct StepMetrics {
   double epoch = 0; ///< epochs done, e.g. 0.25
   double loss = 0; ///< mean over all ranks
   double lr = 0; ///< of the last step
-  /// Of the last step, before clipping; 0 if gradients are not clipped,
+  /// Norm of the last step, before clipping; 0 if gradients are not clipped,
   /// infinite if the step was skipped (null in the file: JSON has no infinity).
   double grad_norm = 0;
   double tokens = 0; ///< since the last line, all ranks
