@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-/// Paged storages of any engine, and what `module` holds now.
+/// True for paged storages of any engine, and for what `module` holds now.
 StorageTest storages_that_pass(const torch::nn::Module& module) {
   std::unordered_set<const c10::StorageImpl*> held;
   const auto add = [&](const std::vector<at::Tensor>& tensors) {

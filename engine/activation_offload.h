@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether and when tensors that are saved for backward rest on the host.
+// `ActivationOffload` moves tensors that are saved for backward to the host.
 
 #include "tessera/engine/offload_options.h"
 #include "tessera/offload/activation_statistics.h"
@@ -16,16 +16,17 @@ namespace tessera {
 
 class HostActivationSink;
 
-/// While it lives, what any thread's operators save for backward on the device
-/// of a module may rest on the host ([Note: activation budget]), whichever
-/// model saves it; parameters and buffers of the module, and parameters of all
-/// wrapped ones, stay. Of several the latest takes all. Graphs may outlive it.
+/// While it lives, tensors that operators on any thread save for backward on
+/// the device of a module may rest on the host ([Note: activation budget]),
+/// whichever model saves them. Parameters and buffers of the module, and
+/// parameters of all wrapped modules, stay. If several exist, the latest one
+/// handles all tensors. Graphs may outlive it.
 class ActivationOffload {
  public:
-  /// @param module its parameters and buffers, as they are now, are not moved;
-  ///   has parameters, all on one device.
+  /// @param module its current parameters and buffers are not moved; it has
+  ///   parameters, all on one device.
   /// @param activation_bytes MemoryBudget::activation_bytes.
-  /// @throws tessera::Error when kAuto has no budget.
+  /// @throws tessera::Error if kAuto has no budget.
   ActivationOffload(
       const torch::nn::Module& module,
       const OffloadOptions& options,
@@ -34,7 +35,8 @@ class ActivationOffload {
   ActivationStatistics statistics() const;
   void reset_peaks();
 
-  /// Since nothing was saved last: that is, of the last forward. Largest first.
+  /// Tensors saved since none was last alive, that is by the last
+  /// forward; largest first.
   std::vector<SavedByProducer> saved_by_producer() const;
 
  private:

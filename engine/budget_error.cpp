@@ -19,7 +19,7 @@ int64_t on_device(const TierBytes& planned, MemoryPurpose purpose) {
   return planned.front()[static_cast<size_t>(purpose)];
 }
 
-/// How what is on the device could rest elsewhere.
+/// Adds options that would move memory from the device to other tiers.
 void add_remedies_of_tiers(
     std::vector<std::string>& remedies,
     const MemoryBudget& memory,

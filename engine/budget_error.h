@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What to do about a device budget that is too small.
+// `device_budget_error()` explains what to do about a device budget that is too
+// small.
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
@@ -12,9 +13,9 @@
 namespace tessera {
 
 /// The text of the error: what is needed and what is set, in MiB and bytes, the
-/// remedies that are left with these options, and the table.
-/// @param memory device_bytes is set. @param planned on each tier, without
-///   activations.
+/// remedies that remain with these options, and the memory table.
+/// @param memory device_bytes must be set.
+/// @param planned bytes on each tier, without activations.
 std::string device_budget_error(
     const MemoryBudget& memory,
     const OptimizerOptions& optimizer,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The device that a configuration file asks for, and how it computes there.
+// `read_device()` reads the device and its settings from a configuration;
+// `init_on()` joins the job on it.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/config.h"
@@ -9,26 +10,27 @@
 namespace tessera {
 
 enum class DeviceChoice {
-  kAuto, ///< CUDA where there is a device, else the CPU
+  kAuto, ///< CUDA if there is a device, else the CPU
   kCpu,
   kCuda,
 };
 
 struct DeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
-  /// On the CPU.
+  /// The implementation of matrix products on the CPU.
   CpuMatmul matmul = CpuMatmul::kAuto;
 };
 
 /// Reads `device`: "auto" (the default), "cpu" or "cuda"; and `cpu_matmul`:
 /// "auto" (the default), "libtorch" or "onednn".
-/// @throws tessera::Error on another value, naming the file and these.
+/// @throws tessera::Error on another value, naming the file and the allowed
+///   values.
 DeviceOptions read_device(const ConfigReader& reader);
 
-/// Joins the job (tessera::init()) such that World::device() is what was asked
-/// for, and on the CPU picks what multiplies matrices. Call it before LibTorch
-/// is asked about CUDA.
-/// @throws tessera::Error for kCuda where there is none, with the reason.
+/// Joins the job (tessera::init()) with the requested device as World::device()
+/// and, on the CPU, selects the implementation of matrix products. Call it
+/// before anything asks LibTorch about CUDA.
+/// @throws tessera::Error for kCuda without a CUDA device, with the reason.
 World& init_on(const DeviceOptions& options);
 
 } // namespace tessera

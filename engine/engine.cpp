@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step, and what else a user calls.
+// The public functions of Engine.
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"

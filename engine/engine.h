@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a user holds: an unmodified module, trained with its parameters,
-// gradients and optimizer state divided over all ranks.
+// `Engine` trains an unmodified module with its parameters, gradients and
+// optimizer state sharded over all ranks; `wrap()` makes one.
 
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
@@ -47,39 +47,39 @@ class TransferWaits;
 class WholeModel;
 
 struct EngineOptions {
-  /// How parameters are grouped, prefetched and started.
+  /// How parameters are grouped, prefetched and initialized.
   PagerOptions sharding;
   MemoryBudget memory;
   OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
-  /// Every group is updated during backward, as soon as its gradients are final
-  /// (from the second step on): they need no memory of their own, and a step
-  /// ends sooner. For optimizers that update each element alone, without loss
-  /// scaling and without clipping. The numbers are the same. An exception in
-  /// backward leaves the groups that were updated until then updated.
+  /// Updates every group during backward as soon as its gradients are final
+  /// (from the second step on), so that gradients need no memory of their own
+  /// and a step ends sooner. Only for optimizers that update each element
+  /// independently, without loss scaling and without clipping. The numbers are
+  /// the same. If backward throws, the groups updated until then stay updated.
   bool update_in_backward = false;
-  /// Where ranks divide layers too (tensor, pipeline), the module being this
-  /// rank's part of the model: parameters are divided over the ranks that have
-  /// the same part, `shard` x `context` of the mesh, and gradients are averaged
-  /// over those with other batches as well. Norms and the loss scale are those
-  /// of the whole model, and so is what files hold: parameters of a stage have
-  /// the names that they have in the whole. In place of
-  /// PagerOptions::shard_ranks. Not owned; looked at by wrap() alone. Null: all
-  /// ranks have the whole module.
+  /// The mesh, if ranks also divide layers (tensor, pipeline) and the module is
+  /// this rank's part of the model. Parameters are sharded over the ranks that
+  /// have the same part, `shard` x `context` of the mesh; gradients are also
+  /// averaged over the ranks that train the part on other batches. Norms, the
+  /// loss scale and the contents of files are those of the whole model:
+  /// parameters of a pipeline stage have the names that they have in the whole
+  /// model. Replaces PagerOptions::shard_ranks. Not owned; used by wrap() only.
+  /// Null: every rank has the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
 
-/// What can be told without a module and without a job: for programs that read
-/// options before they load a model. wrap() does it too.
-/// @throws tessera::Error on memory and offload options that are out of range,
-///   do not go together or name a folder that is not there.
+/// Checks what can be checked without a module or a job, for programs that read
+/// options before they load a model. wrap() calls it too.
+/// @throws tessera::Error if memory or offload options are out of range,
+///   contradict each other or name a folder that does not exist.
 void check(const EngineOptions& options);
 
-/// Trains one wrapped module. Functions marked collective are called by every
-/// rank, in the same order; ranks that differ get an error.
+/// Trains one wrapped module. All ranks call the functions marked collective,
+/// in the same order; ranks that differ get an error.
 ///
 /// ```
 /// tessera::init();
@@ -96,63 +96,65 @@ class Engine {
       World& world,
       std::shared_ptr<torch::nn::Module> module,
       const EngineOptions& options);
-  /// Frees the shards. The module is usable again only after unwrap().
+  /// Frees the shards. The module remains usable only if unwrap() was called.
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine& operator=(Engine&&) = delete;
 
-  /// loss.backward(), with the module's identity checked first and the loss
-  /// multiplied by loss_scale(). Gradients are averaged over the ranks and
-  /// accumulate until step() or zero_grad(). Collective, as is the forward that
-  /// made `loss`. Pipeline stages have losses of their own here, as with a
-  /// PipelineTransformerBlockList; otherwise see run_pipeline().
+  /// Calls loss.backward() with the loss multiplied by loss_scale(), after a
+  /// check that the module still has the parameters that were wrapped.
+  /// Gradients are averaged over the ranks and accumulate until step() or
+  /// zero_grad(). Collective, as is the forward that computed `loss`. Pipeline
+  /// stages that each compute a loss call it, as with a
+  /// PipelineTransformerBlockList; for other pipelines see run_pipeline().
   /// @param loss scalar.
   void backward(const at::Tensor& loss);
 
-  /// The same for one step of a pipeline, whose stage the module is: all of its
-  /// forwards and backwards. Losses are multiplied by loss_scale(), gradients
-  /// are those of the mean over the micro-batches. Collective over all ranks.
-  /// @param stage outlives the call.
-  /// @return PipelineExecutor::run()'s.
+  /// Runs all forwards and backwards of one step of a pipeline, if the module
+  /// is one of its pipeline stages. Losses are multiplied by loss_scale();
+  /// gradients are those of the mean over the micro-batches. Collective over
+  /// all ranks.
+  /// @param stage must outlive the call.
+  /// @return the result of PipelineExecutor::run().
   std::vector<at::Tensor> run_pipeline(
       PipelineExecutor& stage,
       const PipelineCallbacks& callbacks);
 
-  /// Scales all gradients so that their global p-norm is at most `max_norm`
-  /// (factor max_norm / (norm + 1e-6), as torch). A norm that is not finite
-  /// leaves them as they are when losses are scaled: step() then skips.
+  /// Scales all gradients so that their global p-norm is at most `max_norm` (by
+  /// max_norm / (norm + 1e-6), as PyTorch does). With loss scaling, a norm that
+  /// is not finite leaves the gradients unchanged, and step() skips.
   /// Collective.
-  /// @param p above 0; infinity for the largest magnitude.
+  /// @param p above 0; infinity gives the largest magnitude.
   /// @return the norm before clipping.
   double clip_grad_norm(double max_norm, double p = 2);
 
-  /// The p-norm of all gradients, of the whole model: as clip_grad_norm().
-  /// Collective.
+  /// Returns the p-norm of all gradients of the whole model, as
+  /// clip_grad_norm() does. Collective.
   double grad_norm(double p = 2);
 
-  /// Multiplies all gradients, for clipping by a norm of your own. Not
-  /// collective, but all ranks must do it.
+  /// Multiplies all gradients by `factor`, to clip by another norm. Not
+  /// collective, but all ranks must call it.
   void multiply_gradients(double factor);
 
-  /// Limits every element of every gradient to [-limit, limit]. Collective.
+  /// Clamps every element of every gradient to [-limit, limit]. Collective.
   void clip_grad_value(double limit);
 
-  /// Adds a gradient that was not made by backward(), e.g. by
-  /// torch::autograd::grad, to a parameter's: averaged over the ranks.
+  /// Adds a gradient that backward() did not compute, e.g. one from
+  /// torch::autograd::grad, to that of `parameter`, averaged over the ranks.
   /// Collective.
-  /// @param gradient whole, of the parameter's shape, of this rank.
+  /// @param gradient this rank's whole gradient, of the parameter's shape.
   void reduce(const at::Tensor& parameter, const at::Tensor& gradient);
 
-  /// One optimizer step; afterwards all gradients are none. Collective.
-  /// @return false when the step was skipped because scaled gradients were not
-  ///   finite on some rank; the loss scale has been lowered.
-  /// @throws tessera::Error when there are parameters to train, and none has a
+  /// Makes one optimizer step and resets all gradients to none. Collective.
+  /// @return false if the step was skipped because scaled gradients were not
+  ///   finite on some rank; a dynamic loss scale has then been lowered.
+  /// @throws tessera::Error if there are parameters to train but none has a
   ///   gradient.
   bool step();
 
-  /// By what backward() multiplies losses now; 1 without scaling.
+  /// The factor by which backward() multiplies losses now; 1 without scaling.
   double loss_scale() const {
     return scaler_.scale();
   }
@@ -163,71 +165,73 @@ class Engine {
   /// Drops all gradients. Not collective, but all ranks must do it.
   void zero_grad();
 
-  /// The whole gradient of a parameter, averaged over the ranks; undefined when
+  /// The whole gradient of a parameter, averaged over the ranks; undefined if
   /// no rank has one. Collective.
   at::Tensor grad(const at::Tensor& parameter);
 
-  /// Makes all parameters whole until the scope ends. Collective.
+  /// Unshards all parameters until the scope ends. Collective.
   GatherScope gather(bool writable = false);
-  /// Makes the given parameters (and those in the same groups) whole.
+  /// Unshards the given parameters and those in the same groups. Collective.
   GatherScope gather(
       const std::vector<at::Tensor>& parameters,
       bool writable = false);
-  /// Makes the parameters of a part of the wrapped module whole.
+  /// Unshards the parameters of a submodule of the wrapped module. Collective.
   GatherScope gather(const torch::nn::Module& part, bool writable = false);
 
-  /// Calls `visit` with every name and whole value, holding one group at a
-  /// time; with master weights it is their value, in the module's own type. It
-  /// is valid during the call. Collective; all ranks visit.
+  /// Calls `visit` with the name and the whole value of every parameter,
+  /// holding one group at a time. With master weights the value is that of the
+  /// master weight, in the module's original dtype. The tensor is valid during
+  /// the call only. Collective; `visit` is called on all ranks.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
-  /// Loads safetensors straight into the shards; buffers and ignored parameters
-  /// too. See tessera::load_weights() for names and errors. The files hold a
-  /// whole model, of which each rank reads what it has: the report says what no
-  /// pipeline stage has taken. Collective.
+  /// Loads safetensors straight into the shards, and into buffers and ignored
+  /// parameters; see tessera::load_weights() for names and errors. The files
+  /// hold a whole model, of which each rank reads its part; the report lists
+  /// what no pipeline stage loaded. Collective.
   LoadWeightsReport load_weights(
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
 
   /// Writes all parameters and buffers of the whole model to a safetensors
-  /// file, or a folder's model.safetensors, one group at a time; see
+  /// file, or to model.safetensors in a folder, one group at a time; see
   /// tessera::save_weights(). Collective; blocks on the disk.
   void save_weights(const std::filesystem::path& path);
 
-  /// What the model is made of over all ranks, and its values as they are when
-  /// they are asked for. The engine outlives it. Collective.
+  /// Describes the tensors of the model over all ranks and reads their current
+  /// values on request. The engine must outlive it. Collective.
   WholeModel whole_model();
 
-  /// Gives the module its whole parameters back; the engine can only be
-  /// destroyed afterwards. Needs the memory of the whole model. Collective.
+  /// Gives the module its whole parameters back; afterwards the engine can only
+  /// be destroyed. Needs the memory of the whole model. Collective.
   void unwrap();
 
-  /// Adds up a small CPU tensor over all ranks of the job, in place: metrics,
-  /// counters. Collective; blocks.
+  /// Sums a small CPU tensor, such as metrics or counters, over all ranks of
+  /// the job, in place. Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
 
-  /// Writes parameters, optimizer state, buffers, counters and the generators
-  /// of random numbers to the new folder "step-N" in `folder`, which all ranks
-  /// see; ranks with parts of the model write one checkpoint of the whole.
-  /// Whenever the job dies, the checkpoints that were there before can be
-  /// loaded, or this one. Gradients are not kept: save after step().
-  /// Collective; blocks on the disk.
-  /// @param states more to keep: schedules, the position in the data.
-  /// @param keep_last above 0: older checkpoints than so many are removed.
-  /// @return the checkpoint's folder.
+  /// Writes parameters, optimizer state, buffers, counters and random number
+  /// generators to a new folder "step-N" in `folder`, which all ranks must see.
+  /// Ranks with different parts of the model write one checkpoint of the whole
+  /// model. If the job dies meanwhile, the earlier checkpoints remain loadable.
+  /// Gradients are not saved: call it after step(). Collective; blocks on the
+  /// disk.
+  /// @param states further state to save: schedules, the position in the data.
+  /// @param keep_last if above 0, all but this many of the latest checkpoints
+  ///   are removed.
+  /// @return the folder of the checkpoint.
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},
       int keep_last = 0);
 
-  /// Takes a checkpoint over; on as many ranks as it was saved by, training
-  /// goes on bit for bit. Any other data, shard, tensor and pipeline ranks and
-  /// other groups read it too, as long as the whole model is the same.
-  /// Collective; blocks on the disk.
-  /// @param path a checkpoint, or a folder of them, of which the latest is
-  ///   taken.
-  /// @throws tessera::Error on every rank, before anything has changed, when
+  /// Loads a checkpoint. On the number of ranks that saved it, training resumes
+  /// bit for bit. Other numbers of data, shard, tensor and pipeline ranks and
+  /// other groups can load it too, if the whole model is the same. Collective;
+  /// blocks on the disk.
+  /// @param path a checkpoint, or a folder of checkpoints, of which the latest
+  ///   is loaded.
+  /// @throws tessera::Error on every rank, before anything has changed, if
   ///   something is missing, damaged, or of another model or optimizer.
   /// @return the step that was loaded.
   int64_t load(
@@ -235,12 +239,15 @@ class Engine {
       const std::vector<Checkpointable*>& states = {});
 
   double learning_rate() const;
-  /// With EngineOptions::update_in_backward, to be set before the first
-  /// backward of a step. @throws tessera::Error when it comes later.
+  /// Sets the rate of the following updates. With
+  /// EngineOptions::update_in_backward, call it before the first backward of a
+  /// step.
+  /// @throws tessera::Error if `lr` is negative or not finite, or would change
+  ///   after backward has updated groups.
   void set_learning_rate(double lr);
 
-  /// Bytes on this rank by purpose, as computed before anything is allocated;
-  /// for activations on the host it is their limit.
+  /// Bytes on this rank by purpose, as planned by wrap(); for activations in
+  /// host memory their limit.
   const MemoryBytes& planned_memory(
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
@@ -249,20 +256,20 @@ class Engine {
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
-  /// Where compute waits for gathers, reductions and tiers.
+  /// Records where computation waits for all-gathers, reductions and tiers.
   TransferWaits& transfer_waits();
-  /// Updates beside forward and backward; zeros with UpdateOverlap::kOff.
+  /// Updates that overlap forward and backward; zeros with UpdateOverlap::kOff.
   const UpdateStatistics& update_statistics() const;
-  /// Saved tensors, on the device and on the host; zeros with
+  /// Bytes of saved tensors on the device and on the host; zeros with
   /// OffloadActivations::kOff.
   ActivationStatistics activation_statistics() const;
-  /// Which operators made what the last forward saved, largest first; empty
+  /// The operators whose outputs the last forward saved, largest first; empty
   /// with OffloadActivations::kOff. See saved_activations_table().
   std::vector<SavedByProducer> saved_activations() const;
   const Pager& pager() const {
     return *pager_;
   }
-  /// Of the parameters.
+  /// The device of the parameters.
   c10::Device device() const;
 
  private:
@@ -278,15 +285,17 @@ class Engine {
       const ParallelMesh& mesh,
       const OptimizerOptions& optimizer);
   void check_usable(const char* function) const;
-  /// What save() writes and load() reads. @throws tessera::Error when that
-  /// cannot be now.
+  /// The parts that save() writes and load() reads.
+  /// @throws tessera::Error if the engine cannot save or load now.
   CheckpointPart saved_part();
   CheckpointPart loaded_part();
-  /// Makes the gradients final, those of other stages' copies included.
+  /// Makes gradients final, including those of copies of tied parameters on
+  /// other pipeline stages.
   void settle_gradients(const RankIntent& intent);
   void check_keeps_gradients(const char* function) const;
-  /// Calls `work`. @throws tessera::Error when memory runs out in it, with the
-  ///   engine's own by purpose; the other ranks then end with an error too.
+  /// Calls `work`.
+  /// @throws tessera::Error if memory runs out in it, with the engine's
+  ///   allocations by purpose; the other ranks then get an error too.
   void reporting_memory(
       const char* function,
       const std::function<void()>& work);
@@ -295,25 +304,25 @@ class Engine {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<World> part_; ///< ranks with this part of the model
-  std::unique_ptr<ModelRanks> model_ranks_; ///< null: each rank has all of it
-  std::unique_ptr<FileGroups> file_groups_; ///< null then, too
+  std::unique_ptr<ModelRanks> model_ranks_; ///< null: layers not divided
+  std::unique_ptr<FileGroups> file_groups_; ///< null if model_ranks_ is
   std::unique_ptr<MemoryLedger> ledger_;
   std::unique_ptr<StateTiers> tiers_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
-  std::unique_ptr<ActivationOffload> activations_; ///< none with kOff
+  std::unique_ptr<ActivationOffload> activations_; ///< null with kOff
   bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
 };
 
-/// Divides the parameters of `module` over all ranks. From here on the module
-/// is used as before: forward gathers what it needs when it needs it. Joins the
-/// job (tessera::init()) if that has not happened. Collective.
-/// @param module stays the caller's; it must outlive the engine.
+/// Shards the parameters of `module` over all ranks. Afterwards the module is
+/// used as before: forward gathers parameters when it needs them. Joins the job
+/// (tessera::init()) if that has not happened. Collective.
+/// @param module remains the caller's; it must outlive the engine.
 Engine wrap(torch::nn::Module& module, const EngineOptions& options = {});
 
-/// As above; the engine shares the ownership.
+/// As above, with shared ownership of the module.
 Engine wrap(
     std::shared_ptr<torch::nn::Module> module,
     const EngineOptions& options = {});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What trains a model, whether that is one engine or two.
+// `EngineRef` refers to the engine of a model, whether that is an Engine or an
+// ExpertEngines; `OwnedEngine` owns either.
 
 #include "tessera/engine/engine.h"
 
@@ -14,10 +15,11 @@ namespace tessera {
 
 class ExpertEngines;
 
-/// An Engine or ExpertEngines, which outlive it. Functions are theirs.
+/// Refers to an Engine or ExpertEngines, which must outlive it. Functions
+/// forward to the functions of the same names.
 class EngineRef {
  public:
-  // Implicit: functions that take it are called with either of them.
+  // Implicit, so that functions that take an EngineRef accept either engine.
   EngineRef(Engine& engine) : engine_(&engine) {}
   EngineRef(ExpertEngines& engines) : engine_(&engines) {}
 
@@ -40,21 +42,23 @@ class EngineRef {
       const std::filesystem::path& path,
       const std::vector<Checkpointable*>& states);
 
-  /// Together the model. Collective.
+  /// The parts that together form the model. Collective.
   std::vector<WholeModel> whole_models();
 
-  /// Of all parameters but divided experts: loss scaling, waiting, devices.
+  /// The engine of all parameters except divided experts: loss scaling, waits,
+  /// devices.
   Engine& main();
 
  private:
   std::variant<Engine*, ExpertEngines*> engine_;
 };
 
-/// The engine that a module needs: ExpertEngines where ranks divide its
-/// experts.
+/// The engine that a module needs: ExpertEngines if ranks divide its experts,
+/// else Engine.
 class OwnedEngine {
  public:
-  /// Collective. @throws tessera::Error as either of them.
+  /// Collective.
+  /// @throws tessera::Error as either engine.
   OwnedEngine(
       World& world,
       const std::shared_ptr<torch::nn::Module>& module,

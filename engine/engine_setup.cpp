@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an engine comes about: what options mean, who holds what, what fits.
+// Construction of an Engine: checks options, shards, plans memory.
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training a model whose experts are divided over ranks.
+// `ExpertEngines` trains a model whose experts are divided over ranks.
 
 #include "tessera/engine/engine.h"
 
@@ -12,30 +12,31 @@
 
 namespace tessera {
 
-/// An Engine of two: an expert is divided over the ranks that have it
-/// (ParallelGroup::kSameExperts), everything else over all that have the same
-/// part of the model ([Note: engines and divided experts]). Functions are
-/// Engine's, for both: norms are those of the whole model, and files are
-/// written together.
+/// Trains with two Engines: an expert is sharded over the ranks that have it
+/// (ParallelGroup::kSameExperts), everything else over all ranks that have the
+/// same part of the model ([Note: engines and divided experts]). Functions are
+/// those of Engine, applied to both: norms are those of the whole model, and
+/// both are written to the same files.
 ///
-/// Not with float16, whose loss scaling each would do for itself, nor with a
-/// memory budget, which would hold for each.
+/// Does not support float16, because each engine would scale losses by itself,
+/// nor a memory budget, which would apply to each.
 ///
-/// The checkpoints of a model are the same whether its experts are divided or
-/// not: Engine reads and writes them too.
+/// Checkpoints do not depend on whether experts are divided: Engine reads and
+/// writes the same ones.
 class ExpertEngines {
  public:
   /// Collective.
   /// @param module has DividedExperts, as LayerContext::over_experts() of the
-  ///     zoo makes them.
-  /// @param options.parallel says who has what; needed.
-  /// @throws tessera::Error as wrap(), and for what is refused.
+  ///   zoo makes them.
+  /// @param options options.parallel, the mesh, is required.
+  /// @throws tessera::Error as wrap(), and for the unsupported combinations
+  ///   above.
   ExpertEngines(
       World& world,
       std::shared_ptr<torch::nn::Module> module,
       const EngineOptions& options);
 
-  /// Of all parameters but the experts'.
+  /// The engine of all parameters except the experts'.
   Engine& rest() {
     return rest_;
   }
@@ -59,11 +60,11 @@ class ExpertEngines {
   void set_learning_rate(double lr);
   void sum_over_ranks(const at::Tensor& values);
 
-  /// Each rank visits its own experts.
+  /// Each rank visits its own experts only.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
-  /// Of the rest, and of all experts.
+  /// The model without experts, and all experts.
   std::vector<WholeModel> whole_models();
 
   std::filesystem::path save(

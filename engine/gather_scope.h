@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reading and writing sharded parameters outside a training step.
+// `GatherScope` makes sharded parameters readable and writable outside a
+// training step.
 
 #include <cstddef>
 #include <utility>
@@ -10,12 +11,12 @@ namespace tessera {
 
 class Pager;
 
-/// While it lives, the parameters it was made for are whole on every rank and
-/// can be read like any tensor. A writable scope also lets them be written in
-/// place; when it ends, each rank keeps its slice of what it wrote, so every
-/// rank must write the same values.
+/// Unshards parameters on every rank for as long as it lives; they can be read
+/// like any tensor. With a writable scope they can also be written in place;
+/// when it ends, each rank keeps its shard of what it wrote, so every rank must
+/// write the same values.
 ///
-/// Made by Engine::gather(), on all ranks. Ends before the next
+/// Made by Engine::gather(), on all ranks. Must end before the next
 /// Engine::step().
 class [[nodiscard]] GatherScope {
  public:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tables of a wrapped model's parameters, gradients and hidden states. Print
-// them with format_summary() on one rank.
+// `inspect_model()` and `inspect_tensor()` summarize the parameters, gradients
+// and hidden states of a wrapped model. Print the result with format_summary()
+// on one rank.
 
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/inspect.h"
@@ -11,15 +12,15 @@
 
 namespace tessera {
 
-/// Of every parameter whose name `pattern` (a regular expression) matches
-/// whole, and of its gradient as Engine::grad() gives it; after step() there is
-/// none. From the shards, without gathering. Collective.
+/// Summarizes every parameter whose whole name matches the regular expression
+/// `pattern`, and its gradient as Engine::grad() returns it; there is none
+/// after step(). Computed from the shards, without all-gathers. Collective.
 std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern = ".*");
 
-/// Of what record_tensor() was given, over all ranks; gradients without the
-/// loss scale. Collective; every rank has recorded as much.
+/// Summarizes over all ranks what record_tensor() recorded; gradients without
+/// the loss scale. Collective; every rank must have recorded the same tensors.
 std::vector<TensorSummary> inspect_tensor(
     Engine& engine,
     const TensorRecorder& recorder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keeps float16 gradients inside the range of their type.
+// `LossScaler` adapts the loss scale of float16 training.
 
 #include <cstdint>
 #include <optional>
@@ -8,8 +8,8 @@
 namespace tessera {
 
 struct LossScaleOptions {
-  /// A scale that never changes; 1 switches scaling off. By default the scale
-  /// is dynamic for float16 parameters, and there is none for other types.
+  /// A constant scale; 1 disables scaling. By default the scale is dynamic for
+  /// float16 parameters, and losses of other dtypes are not scaled.
   std::optional<double> fixed;
   double initial = 65536;
   double growth_factor = 2; ///< after growth_interval steps without overflow
@@ -18,35 +18,37 @@ struct LossScaleOptions {
   double minimum = 1;
 };
 
-/// @throws tessera::Error naming the option, its value and what it may be.
+/// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const LossScaleOptions& options);
 
-/// The factor by which losses are multiplied before backward. Plain arithmetic;
-/// all ranks give it the same overflows and so have the same scale.
+/// The factor by which losses are multiplied before backward. All ranks call
+/// update() with the same overflows and so have the same scale. Not collective.
 class LossScaler {
  public:
   /// @param options checked.
-  /// @param low_range the parameters are float16.
+  /// @param low_range whether the parameters are float16.
   LossScaler(const LossScaleOptions& options, bool low_range);
 
   double scale() const {
     return scale_;
   }
-  /// True when gradients may overflow and steps are then skipped.
+  /// Whether losses are scaled: steps whose gradients overflow are then
+  /// skipped.
   bool is_active() const {
     return active_;
   }
 
-  /// What came of a step: a dynamic scale shrinks after an overflow and grows
-  /// after growth_interval good steps.
-  /// @throws tessera::Error when gradients overflow at the smallest scale.
+  /// Records the outcome of a step: a dynamic scale shrinks after an overflow
+  /// and grows after growth_interval steps without one.
+  /// @throws tessera::Error if gradients overflow at the smallest dynamic
+  ///   scale.
   void update(bool overflow);
 
   int64_t skipped_steps() const {
     return skipped_steps_;
   }
 
-  /// Between saving and resuming.
+  /// The values that a checkpoint keeps.
   struct State {
     double scale = 1;
     int64_t good_steps = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What moves between the device and the host while a model is trained.
+// `OffloadOptions` says which activations and optimizer state move between the
+// device and the host during training.
 
 #include <cstdint>
 #include <optional>
@@ -8,14 +9,14 @@
 namespace tessera {
 
 enum class OffloadActivations {
-  kOff, ///< nothing is hooked; operators save as they always do
-  /// The arguments of checkpointed blocks that ask for it
+  kOff, ///< no hooks; operators save tensors as usual
+  /// Offloads the arguments of checkpointed blocks that ask for it
   /// (CheckpointOptions::inputs_on_host).
   kBlocks,
-  /// What exceeds MemoryBudget::activation_bytes, the oldest first.
+  /// Offloads what exceeds MemoryBudget::activation_bytes, oldest first.
   kAuto,
-  /// Everything is copied as soon as it is saved; what exceeds prefetch_bytes
-  /// (and activation_bytes, if given) leaves.
+  /// Copies every tensor to the host as soon as it is saved and frees what
+  /// exceeds prefetch_bytes (and activation_bytes, if given) on the device.
   kAll,
 };
 
@@ -23,28 +24,27 @@ struct OffloadOptions {
   OffloadActivations activations = OffloadActivations::kOff;
   /// Smaller storages stay on the device.
   int64_t min_tensor_bytes = 64 << 10;
-  /// The most that comes back ahead of its use in backward.
+  /// The most bytes that are copied back ahead of their use in backward.
   int64_t prefetch_bytes = 64 << 20;
-  /// Limit of the host memory for activations, a part of
-  /// MemoryBudget::host_bytes; none: what is left of that, or, without it, what
-  /// there is.
+  /// Limit of host memory for activations, a part of MemoryBudget::host_bytes.
+  /// Nothing: what is left of host_bytes or, without that, what the host has.
   std::optional<int64_t> activation_host_bytes;
 
-  /// Who updates the groups whose optimizer state is not on the device: of
-  /// their elements, the fraction that the CPU updates, in whole groups; state
-  /// of the rest is streamed through the device, which updates it there. 1: all
-  /// by the CPU; 0: all by the device. None: so that both take equally long, as
-  /// measured at the start; 1 where parameters are on the CPU. Groups whose
-  /// optimizer looks at more than one element at a time (LAMB, Adafactor, Muon,
-  /// a user's), or whose weights or gradients are not on the device either, are
-  /// updated by the CPU and do not count.
+  /// The fraction of elements, among the groups whose optimizer state is not on
+  /// the device, that the CPU updates, in whole groups; the state of the other
+  /// groups is streamed through the device, which updates it there. 1: all on
+  /// the CPU; 0: all on the device. Nothing: the fraction at which both take
+  /// equally long, as measured at the start; 1 if parameters are on the CPU.
+  /// Groups whose optimizer uses more than one element at a time (LAMB,
+  /// Adafactor, Muon, a user's), or whose weights or gradients are not on the
+  /// device either, are updated by the CPU and not counted.
   std::optional<double> ratio;
-  /// Memory of the device that streamed state passes through, at most.
+  /// The most device memory that streamed state passes through.
   int64_t stage_bytes = 96 << 20;
 };
 
 /// @param activation_bytes MemoryBudget::activation_bytes.
-/// @throws tessera::Error naming the option, its value and what it may be.
+/// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const OffloadOptions& options, int64_t activation_bytes);
 
 } // namespace tessera

@@ -12,8 +12,8 @@ namespace tessera {
 
 namespace {
 
-/// Sizes are often changed while the rest of a configuration stays as it is:
-/// what then says nothing is told, and not refused.
+/// Sizes are often changed while the rest of a configuration stays: options
+/// that then have no effect are reported, not rejected.
 void warn_of_idle_options(
     const ParallelOptions& options,
     const ParallelMesh& mesh) {

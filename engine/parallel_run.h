@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A job whose ranks divide a model: what a configuration says of it, and what
-// model and training loop need.
+// `ParallelRun` sets up a job whose ranks divide a model: its options in a
+// configuration, and the mesh, communicators and pipeline that models and the
+// training loop use.
 
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/pipeline_executor.h"
@@ -22,55 +23,60 @@ class ConfigReader;
 
 struct ParallelOptions {
   ParallelSizes sizes;
-  /// Tensor-parallel ranks divide sequences between layers, too.
+  /// Sequence parallelism: tensor-parallel ranks also divide sequences between
+  /// layers.
   bool sequence = false;
-  /// In which tensor-parallel ranks exchange activations; see
+  /// Pieces in which tensor-parallel ranks exchange activations; see
   /// TensorParallel::pieces.
   int64_t overlap_pieces = TensorParallel().pieces;
-  /// How attention is made over the ranks of ParallelSizes::context, and which
-  /// tokens each has.
+  /// How the ranks of ParallelSizes::context compute attention, and which
+  /// tokens each of them has.
   ContextKind context_attention = ContextKind::kUlysses;
   ContextLayout context_layout = ContextLayout::kContiguous;
   PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
-  /// Pieces of the model on each stage; more than one for kInterleaved only.
+  /// Chunks of the model on each pipeline stage; more than one for kInterleaved
+  /// only.
   int chunks = 1;
-  /// Where the model is cut: see PipelinePlace.
+  /// Where the model is cut into chunks; see PipelinePlace.
   std::vector<int> piece_of_layer;
   PipelineCut cut = PipelineCut::kLayers;
-  /// See PipelineOptions. Not in a configuration: it follows from the data.
+  /// See PipelineOptions. Not part of a configuration: it follows from the
+  /// data.
   bool shapes_vary = false;
 };
 
 /// Reads the object `parallel` of a configuration; configs/README.md lists its
-/// keys. What is not given keeps its default.
+/// keys. Missing keys keep their defaults.
 /// @throws tessera::Error naming file, path, value and what was expected.
 ParallelOptions read_parallel_options(const ConfigReader& reader);
 
-/// Of the batches that the job's ranks see at a time, those of one rank.
+/// The share of one rank among the batches that the job's ranks see at a time.
 struct BatchShare {
   int index = 0;
   int count = 1; ///< different batches at a time
-  /// Sequences are padded to a multiple of it, as ranks divide them.
+  /// Sequences are padded to a multiple of this because ranks divide them.
   int sequence_multiple = 1;
 };
 
-/// One rank of such a job. With the default sizes all ranks divide parameters,
-/// see different batches, and there is no pipeline.
+/// One rank of such a job. With the default sizes, all ranks shard parameters
+/// and see different batches, and there is no pipeline.
 class ParallelRun {
  public:
-  /// Collective over the job, in the same order among other communicators;
-  /// blocks until a stage's neighbours have called.
-  /// @param world outlives this.
-  /// @param micro_batches of a step on a rank, which a pipeline works on.
-  /// @throws tessera::Error when the sizes do not fit the job, or the schedule
-  ///     does not fit sizes and micro-batches; with those that would do.
+  /// Collective over the job, in the same order as the creation of other
+  /// communicators; blocks until the neighboring pipeline stages have called
+  /// it.
+  /// @param world must outlive this object.
+  /// @param micro_batches of one step on a rank, which a pipeline processes.
+  /// @throws tessera::Error if the sizes do not fit the job, or the schedule
+  ///   does not fit the sizes and micro-batches; the message names values that
+  ///   fit.
   ParallelRun(World& world, const ParallelOptions& options, int micro_batches);
 
   const ParallelMesh& mesh() const {
     return groups_.mesh();
   }
-  /// For EngineOptions::parallel: null with the default sizes, where
-  /// PagerOptions says who divides parameters.
+  /// For EngineOptions::parallel: null with the default sizes, for which
+  /// PagerOptions decides which ranks shard parameters.
   const ParallelMesh* mesh_if_given() const {
     return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
@@ -78,25 +84,26 @@ class ParallelRun {
     return groups_;
   }
 
-  /// Ranks that divide a model see the same batches.
+  /// The batches of this rank. Ranks that divide a model see the same batches.
   BatchShare batches() const;
-  /// The ranks that see the same batches as this one; null where it is alone.
-  /// Collective over them when it is first called.
+  /// The ranks that see the same batches as this one; null if there are no
+  /// others. The first call is collective over them.
   Communicator* one_batch() {
     return mesh().size(ParallelGroup::kOneBatch) > 1
                ? &groups_[ParallelGroup::kOneBatch]
                : nullptr;
   }
-  /// True on one rank for each batch that is seen: on the last stage, where
-  /// losses are, the first of those that divide its layers.
+  /// True on exactly one rank per batch: among the ranks of the last pipeline
+  /// stage, which have the losses, the first of those that divide its layers.
   bool tells_loss() const;
 
-  /// What layers are made with; nothing where they are not divided.
+  /// The tensor parallelism to construct layers with; nothing if layers are not
+  /// divided.
   std::optional<TensorParallel> tensor();
-  /// Nothing where sequences are not divided.
+  /// Nothing if sequences are not divided.
   std::optional<ContextParallel> context();
 
-  /// Which layers belong here.
+  /// The place of this rank's layers in the model.
   PipelinePlace place() const;
   /// Null without pipeline stages.
   PipelineExecutor* pipeline() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks one after the other, each on one stage of a pipeline, in a module that
-// is otherwise the same on all ranks (BMTrain's PipelineTransformerBlockList).
+// `PipelineTransformerBlockList` divides a sequence of blocks over pipeline
+// stages in a module that is otherwise the same on all ranks (as BMTrain's
+// PipelineTransformerBlockList).
 
 #include "tessera/engine/pipelined_batches.h"
 #include "tessera/sharding/checkpoint_block.h"
@@ -18,13 +19,13 @@
 namespace tessera {
 
 /// A TransformerBlockList over pipeline stages. Every rank calls the whole
-/// module with a batch of its own, as under data parallelism; the blocks of a
-/// stage see the batches of all stages. What is around the list is on every
-/// stage: wrap() with EngineOptions::parallel keeps its copies equal, and
-/// Engine::backward() averages over all ranks.
+/// module with a batch of its own, as in data parallelism; the blocks of a
+/// pipeline stage see the batches of all pipeline stages. The modules around
+/// the list exist on every pipeline stage: wrap() with EngineOptions::parallel
+/// keeps their copies equal, and Engine::backward() averages over all ranks.
 ///
 /// Hidden states are one tensor; further arguments are tensors of this rank's
-/// batch, defined or not, and go to every block.
+/// batch, defined or not, and are passed to every block.
 template <typename Holder>
 class PipelineTransformerBlockListImpl : public torch::nn::Module,
                                          public ModuleContainer {
@@ -32,9 +33,9 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
   using Block = CheckpointBlock<Holder>;
 
   /// Collective over the job; see PipelinedBatches.
-  /// @param count of blocks; there are at least as many as stages.
-  /// @param make the block of a number; called for this stage's alone, whose
-  ///   names are their numbers.
+  /// @param count number of blocks; at least the number of pipeline stages.
+  /// @param make makes the block of a number; called only for the blocks of
+  ///   this pipeline stage, whose names are their numbers.
   PipelineTransformerBlockListImpl(
       World& world,
       const ParallelMesh& mesh,
@@ -49,13 +50,13 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
     }
   }
 
-  /// Collective over the stages; backward is too.
+  /// Collective over the pipeline stages, as is its backward.
   template <typename... Others>
   at::Tensor forward(const at::Tensor& hidden, const Others&... others) {
     return run(hidden, {others...}, std::index_sequence_for<Others...>());
   }
 
-  /// The blocks that are here.
+  /// The blocks of this pipeline stage.
   const StageLayers& layers() const {
     return layers_;
   }
@@ -83,7 +84,7 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
   std::vector<std::shared_ptr<typename Block::Impl>> blocks_;
 };
 
-/// The holder.
+/// The module holder.
 template <typename Holder>
 class PipelineTransformerBlockList
     : public torch::nn::ModuleHolder<PipelineTransformerBlockListImpl<Holder>> {
@@ -91,7 +92,7 @@ class PipelineTransformerBlockList
   using Impl = PipelineTransformerBlockListImpl<Holder>;
   using torch::nn::ModuleHolder<Impl>::ModuleHolder;
 
-  // ModuleHolder's own does not see a forward that is a template.
+  // ModuleHolder's own operator does not support a forward that is a template.
   template <typename... Arguments>
   at::Tensor operator()(const Arguments&... arguments) {
     return this->get()->forward(arguments...);

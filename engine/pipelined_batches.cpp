@@ -24,14 +24,14 @@ using torch::autograd::variable_list;
 
 constexpr const char* kCall = "call";
 
-/// The gradient of a leaf that took part or not.
+/// The gradient of a leaf; zeros if it did not take part.
 at::Tensor gradient_of(const at::Tensor& leaf) {
   return leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
 }
 
 } // namespace
 
-/// What backward needs.
+/// The state that backward needs.
 struct PipelinedCall : torch::CustomClassHolder {
   PipelinedBatches* pipeline = nullptr;
   PipelinedBatches::Arguments arguments;
@@ -39,8 +39,8 @@ struct PipelinedCall : torch::CustomClassHolder {
 };
 
 struct PipelinedFunction : torch::autograd::Function<PipelinedFunction> {
-  /// `own` and `anchor` are there for the graph's edges: parameters of the
-  /// stages have none.
+  /// `own` and `anchor` exist for the graph's edges: the parameters of the
+  /// pipeline stages have none.
   static at::Tensor forward(
       AutogradContext* context,
       const c10::intrusive_ptr<PipelinedCall>& call,
@@ -83,7 +83,7 @@ PipelinedBatches::PipelinedBatches(World& world, const ParallelMesh& mesh)
           PipelineOptions{.shapes_vary = true}) {}
 
 void PipelinedBatches::check_forms(const Tensors& arguments) {
-  // Of each argument its type, whether it takes a gradient, and its sizes.
+  // Per argument: its dtype, whether it requires a gradient, and its sizes.
   constexpr int64_t kWords = 11;
   const at::Tensor own =
       at::zeros({static_cast<int64_t>(arguments.size()), kWords}, at::kLong);
@@ -199,7 +199,8 @@ PipelinedBatches::Tensors PipelinedBatches::backward(
   }
   executor_.backward(std::move(gradients));
   const c10::NoGradGuard no_grad;
-  // Summands of all stages: of the hidden states only the first one has any.
+  // Contributions of all pipeline stages; only the first one has any for hidden
+  // states.
   Tensors own;
   const auto sum = [&](const Tensors& leaves) {
     if (!leaves[0].defined() || !leaves[0].requires_grad()) {

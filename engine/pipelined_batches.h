@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A pipeline in the middle of a module whose ranks have batches of their own.
+// `PipelinedBatches` runs a pipeline inside a module whose ranks have batches
+// of their own.
 
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/pipeline/stage_layers.h"
@@ -17,40 +18,42 @@
 
 namespace tessera {
 
-/// The stages of one pipeline, each with a batch of its own: every batch goes
-/// through all stages and back to whom it belongs. To a module around it that
-/// is an operator like any other, whose backward goes through the stages in
-/// reverse.
+/// The pipeline stages of one pipeline, each with a batch of its own: every
+/// batch passes through all pipeline stages and returns to the one that it came
+/// from. To the module around it, this is an operator like any other, whose
+/// backward passes through the pipeline stages in reverse.
 ///
-/// Batches are gathered on all stages and results sent to all of them: of n
-/// stages each receives (n-1) batches and n results, and as much in backward.
-/// For CPU tensors.
+/// Batches are gathered on all pipeline stages and results sent to all of them:
+/// of n pipeline stages each receives n-1 batches and n results, and as much in
+/// backward. For CPU tensors.
 class PipelinedBatches {
  public:
-  /// One stage's layers: hidden states and what goes to every layer -> hidden
-  /// states.
+  /// The layers of one pipeline stage: takes hidden states and the arguments of
+  /// every layer, returns hidden states.
   using Stage = std::function<
       at::Tensor(const at::Tensor& hidden, const std::vector<at::Tensor>&)>;
 
-  /// Collective over the job, in the same order among other communicators;
-  /// blocks until a stage's neighbours have called.
-  /// @param world outlives this.
+  /// Collective over the job, in the same order as the creation of other
+  /// communicators; blocks until the neighboring pipeline stages have called
+  /// it.
+  /// @param world must outlive this object.
   PipelinedBatches(World& world, const ParallelMesh& mesh);
 
-  /// For StageLayers.
+  /// The place to construct StageLayers with.
   PipelinePlace place() const {
     return {ranks_.size(), 1, ranks_.index(), {}};
   }
 
   /// Runs `stage` of every rank on every rank's batch. Collective over the
-  /// stages; blocks; in backward too, so whether an argument requires a
-  /// gradient must not differ between them.
-  /// @param hidden, others of this rank's batch; of one form on all ranks.
-  ///     Others may be undefined.
-  /// @param stage is called again in no backward; it and this object outlive
-  ///     the graph.
-  /// @return hidden states of this rank's batch, of the form of `hidden`.
-  /// @throws tessera::Error on every stage when the forms differ.
+  /// pipeline stages, in backward too, so all ranks must agree on which
+  /// arguments require a gradient; blocks.
+  /// @param hidden, others of this rank's batch; of the same shapes and dtypes
+  ///   on all ranks. Others may be undefined.
+  /// @param stage is not called again in backward; it and this object must
+  ///   outlive the graph.
+  /// @return hidden states of this rank's batch, of the shape and dtype of
+  ///   `hidden`.
+  /// @throws tessera::Error on every pipeline stage if shapes or dtypes differ.
   at::Tensor run(
       const at::Tensor& hidden,
       const std::vector<at::Tensor>& others,
@@ -61,10 +64,10 @@ class PipelinedBatches {
   friend struct PipelinedFunction;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Batches of all stages, as leaves of the stage's graph.
+  /// Batches of all pipeline stages, as leaves of this pipeline stage's graph.
   struct Arguments {
-    Tensors hidden; ///< by stage; used by the first one
-    std::vector<Tensors> others; ///< by argument, then by stage
+    Tensors hidden; ///< by pipeline stage; used by the first one
+    std::vector<Tensors> others; ///< by argument, then by pipeline stage
   };
 
   void check_forms(const Tensors& arguments);
@@ -74,7 +77,7 @@ class PipelinedBatches {
       const;
   at::Tensor own_result(std::vector<Tensors> results, const at::Tensor& like);
   at::Tensor forward(const Arguments& arguments, const Stage& stage);
-  /// @return gradients of the own hidden states and others.
+  /// @return gradients of this rank's hidden states and others.
   Tensors backward(const Arguments& arguments, const at::Tensor& gradient);
 
   RingChannels ranks_;

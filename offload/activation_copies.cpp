@@ -61,7 +61,7 @@ c10::Storage ActivationCopies::copy_in(
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
   // Memory of the current stream, where it is used and freed. It may have been
-  // freed there a moment ago: the lane comes after what is issued by now.
+  // freed there just before, so the lane waits for what has been issued so far.
   at::Tensor bytes = at::empty(
       from.bytes.sizes(), at::TensorOptions(at::kByte).device(device_));
   to_device_.follow_current();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Copies of saved storages to the host and back, beside what computes.
+// `ActivationCopies` copies saved storages to the host and back, concurrently
+// with computation.
 
 #include "tessera/offload/activation_room.h"
 #include "tessera/runtime/memory/stream_lane.h"
@@ -12,26 +13,27 @@
 
 namespace tessera {
 
-/// One lane to the host and one back; events order them, the host waits for
+/// One lane to the host and one back; events order them, and the host waits for
 /// neither. For the CPU, host memory is other memory of the same kind, and
-/// copies are done when the functions return. Not thread-safe.
+/// copies are complete when the functions return. Not thread-safe.
 class ActivationCopies {
  public:
-  /// @param host_bytes limit of the host memory; none: what there is.
+  /// @param host_bytes limit of host memory; nothing: what the host has.
   ActivationCopies(c10::Device device, std::optional<int64_t> host_bytes);
 
-  /// Copies what all that has been issued to `streams` so far makes of `from`.
-  /// @param done receives what whoever frees or changes `from`, or reads the
-  ///   copy, waits for.
-  /// @return undefined when the host has no room.
+  /// Copies `from` as it is after everything issued to `streams` so far.
+  /// @param done receives the marks that must be waited for before `from` is
+  ///   freed or changed, or the copy is read.
+  /// @return undefined if the host has no room.
   HostPiece copy_out(
       const c10::Storage& from,
       const StreamSet& streams,
       StreamMarks& done);
 
-  /// A new storage on the device, of the current stream's memory.
-  /// @param done what made the copy; receives what whoever uses or frees the
-  ///   storage, or gives the piece back, waits for.
+  /// Copies to a new storage on the device, in memory of the current stream.
+  /// @param done the marks of the copy to the host; receives the marks that
+  ///   must be waited for before the storage is used or freed, or the piece is
+  ///   given back.
   c10::Storage copy_in(const HostPiece& from, StreamMarks& done);
 
   void give_back(HostPiece& piece) {

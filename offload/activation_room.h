@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host memory for saved tensors: the same sizes come again every step.
+// `ActivationRoom` allocates host memory for saved tensors, whose sizes recur
+// every step.
 
 #include "tessera/offload/host_memory.h"
 #include "tessera/runtime/memory/offset_allocator.h"
@@ -15,10 +16,10 @@ namespace tessera {
 
 /// A piece of host memory.
 struct HostPiece {
-  at::Tensor bytes; ///< [n] uint8, contiguous, uninitialised
-  /// The work on the piece that whoever touches it next waits for.
+  at::Tensor bytes; ///< [n] uint8, contiguous, uninitialized
+  /// The work on the piece that its next user must wait for.
   StreamMarks after;
-  size_t slab = 0; ///< where ActivationRoom took it from
+  size_t slab = 0; ///< the slab of ActivationRoom that it is from
   int64_t offset = 0;
 
   bool defined() const {
@@ -26,9 +27,9 @@ struct HostPiece {
   }
 };
 
-/// Pieces of large slabs. Slabs are taken from the system as they are needed
-/// and kept: pinning costs more than a copy. Lives as long as the last graph
-/// that holds a piece, hence its own ledger. Not thread-safe.
+/// Pieces of large slabs. Slabs are allocated from the system on demand and
+/// kept, because pinning costs more than a copy. Lives as long as the last
+/// graph that holds a piece, hence its own ledger. Not thread-safe.
 class ActivationRoom {
  public:
   static constexpr int64_t kSlabBytes = int64_t{64} << 20;
@@ -37,10 +38,10 @@ class ActivationRoom {
   ///   slabs together.
   explicit ActivationRoom(const HostMemoryOptions& options);
 
-  /// A piece of `bytes` bytes, or an undefined one when there is no room.
+  /// A piece of `bytes` bytes, or an undefined one if there is no room.
   HostPiece take(int64_t bytes);
 
-  /// Leaves the piece undefined.
+  /// Frees the piece and leaves it undefined.
   void give_back(HostPiece& piece);
 
   /// Bytes of all slabs.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is known about saved tensors: how many bytes, whose, how they moved.
+// `ActivationStatistics` counts saved tensors: their bytes, producers and
+// transfers.
 
 #include <cstdint>
 #include <string>
@@ -8,38 +9,40 @@
 
 namespace tessera {
 
-/// Bytes are those of storages, each counted once however often it is saved.
+/// Bytes are those of storages; each storage counts once, however often it is
+/// saved.
 struct ActivationStatistics {
-  /// Held on the device for backward now. Parameters, buffers and what is on
-  /// other devices are not counted.
+  /// Bytes held on the device for backward now. Parameters, buffers and tensors
+  /// on other devices are not counted.
   int64_t live_device_bytes = 0;
   int64_t peak_device_bytes = 0; ///< since the last reset
-  /// Copies on the host now, and the most there were.
+  /// Bytes of copies on the host, now and at most.
   int64_t live_host_bytes = 0;
   int64_t peak_host_bytes = 0;
-  /// Host memory that was taken for such copies, in slabs that are kept.
+  /// Host memory allocated for such copies, in slabs that are kept.
   int64_t host_slab_bytes = 0;
   int64_t live_storages = 0; ///< saved and not yet released
   int64_t tensors_saved = 0;
   int64_t tensors_passed = 0; ///< parameters, other devices, no storage
   int64_t bytes_to_host = 0; ///< copied
   int64_t bytes_to_device = 0;
-  /// Of these, ahead of their use.
+  /// The part of bytes_to_device that was copied ahead of its use.
   int64_t bytes_prefetched = 0;
-  /// Uses in backward that had to bring a storage in themselves.
+  /// Uses in backward that had to copy a storage back themselves.
   int64_t stalls = 0;
-  /// Bytes that should have left and stayed: the host had no room for them.
+  /// Bytes that should have left the device but stayed because the host had no
+  /// room.
   int64_t bytes_refused = 0;
 };
 
-/// What one kind of operator made and others saved.
+/// The saved outputs of one kind of operator.
 struct SavedByProducer {
-  /// The autograd node of the operator that made it, e.g. "GeluBackward0";
-  /// "input" for what no operator of the graph made.
+  /// The autograd node of the operator that produced them, e.g.
+  /// "GeluBackward0"; "input" if no operator of the graph did.
   std::string producer;
   int64_t storages = 0;
   int64_t bytes = 0;
-  int64_t bytes_left = 0; ///< of these, left the device
+  int64_t bytes_left = 0; ///< the part of them that left the device
 };
 
 /// A table with one row per producer and a total, for the log.

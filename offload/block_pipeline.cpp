@@ -21,7 +21,7 @@ namespace tessera {
 namespace {
 
 constexpr unsigned kThreads = 4;
-// A block that comes in more pieces, or is asked for again more often, fails.
+// A block that needs more reads or writes than this fails.
 constexpr int kMaxAttempts = 64;
 
 int64_t round_up(int64_t value, int64_t multiple) {
@@ -152,8 +152,8 @@ void BlockPipeline::run() noexcept {
   }
 }
 
-/// The transfer whose turn it is, or null: there is none, or it must wait for
-/// an earlier one of the same extent.
+/// The transfer whose turn it is; null if there is none, or it must wait for an
+/// earlier one of the same extent.
 std::shared_ptr<BlockPipeline::Transfer> BlockPipeline::next_transfer() {
   if (current_ != nullptr) {
     return current_;
@@ -180,7 +180,7 @@ std::shared_ptr<BlockPipeline::Transfer> BlockPipeline::next_transfer() {
   return next;
 }
 
-/// @return false when nothing more can be begun now.
+/// @return false if nothing more can be begun now.
 bool BlockPipeline::submit_next() {
   const auto transfer = next_transfer();
   if (transfer == nullptr) {
@@ -306,7 +306,8 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
         place,
         detail::errno_text(code) + "; " + detail::errno_remedy(code) + "."));
   } else if (result < operation.bytes) {
-    // What has come is kept up to a boundary that O_DIRECT can go on from.
+    // Bytes that were moved are kept up to a boundary at which O_DIRECT can
+    // continue.
     const int64_t kept =
         result / ScratchFile::kAlignment * ScratchFile::kAlignment;
     operation.data += kept;
@@ -339,12 +340,12 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
   end_block(place);
 }
 
-/// Brings a block that was read to where it belongs.
+/// Copies a block that was read to its place.
 void BlockPipeline::deliver(Place& place) {
   Transfer& transfer = *place.transfer;
   const auto* own = static_cast<std::byte*>(place.buffer.data_ptr());
   if (place.data != own) {
-    return; // it was read where it belongs
+    return; // it was read in place
   }
   const at::Tensor from = place.buffer.narrow(0, 0, place.payload);
   const at::Tensor into =

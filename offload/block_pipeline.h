@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Moves tensors from and to the blocks of a file, many at the same time, and
-// looks at every byte that comes back.
+// `BlockPipeline` moves tensors to and from the blocks of a file, many at a
+// time, and verifies every byte that it reads.
 
 #include "tessera/offload/host_memory.h"
 #include "tessera/offload/io_queue.h"
@@ -24,37 +24,38 @@
 
 namespace tessera {
 
-/// A stretch of the file that holds one tensor. Only the pipeline's thread
-/// touches what is not constant.
+/// A range of the file that holds one tensor. Only the pipeline's thread
+/// accesses the members that are not constant.
 struct FileExtent {
   std::string name;
   int64_t offset = 0;
   int64_t bytes = 0;
-  /// Of every block as it was last written; nothing: never, it is zeros.
+  /// The checksum of every block as last written; nothing: never written,
+  /// zeros.
   std::vector<std::optional<uint64_t>> checksums;
   int under_way = 0; ///< blocks
-  std::string failure; ///< why the contents are lost; empty: they are not
+  std::string failure; ///< why the contents are lost; empty: intact
 };
 
-/// [Note: checksums of blocks] The memory of this process keeps 8 bytes for
-/// every block of 256 KiB: the XXH3 of what was last written there. A block
-/// that comes back as anything else (damaged, truncated and grown again, of an
-/// older write) is an error. The cost is one pass over the bytes on the
-/// pipeline's thread, which is faster than any disk.
+/// [Note: checksums of blocks] This process keeps 8 bytes in memory for every
+/// block of 256 KiB: the XXH3 of what was last written there. A block that
+/// reads back differently (damaged, truncated and grown again, from an older
+/// write) is an error. The cost is one pass over the bytes on the pipeline's
+/// thread, which is faster than any disk.
 ///
-/// A thread takes transfers in the order in which they were begun and keeps up
-/// to kDepth blocks under way. CPU tensors aligned to ScratchFile::kAlignment
-/// are read and written where they are; all others, and those on a device,
-/// block by block through memory of the pipeline's own.
+/// A thread processes transfers in the order in which they were begun, with up
+/// to kDepth blocks in flight. CPU tensors aligned to ScratchFile::kAlignment
+/// are read and written in place; all others, and those on a device, block by
+/// block through the pipeline's own memory.
 class BlockPipeline {
  public:
   static constexpr int64_t kBlockBytes = int64_t{256} << 10;
   static constexpr int64_t kDepth = 16;
 
-  /// All arguments outlive the pipeline. Where io_uring is forbidden threads
-  /// take its place, which is logged.
+  /// All arguments must outlive the pipeline. If io_uring is forbidden, threads
+  /// replace it, which is logged.
   BlockPipeline(ScratchFile& file, HostMemory& memory, const IoCalls& calls);
-  /// Ends what was begun.
+  /// Completes what was begun.
   ~BlockPipeline();
   BlockPipeline(const BlockPipeline&) = delete;
   BlockPipeline& operator=(const BlockPipeline&) = delete;
@@ -72,13 +73,13 @@ class BlockPipeline {
 
  private:
   class Transfer;
-  /// Where a block is while it is under way.
+  /// The state of a block in flight.
   struct Place {
     std::shared_ptr<Transfer> transfer;
     at::Tensor buffer; ///< [kBlockBytes] uint8
-    std::optional<c10::Event> delivered; ///< behind the copy to a device
+    std::optional<c10::Event> delivered; ///< after the copy to a device
     int64_t block = 0;
-    IoOperation operation; ///< of what is still missing
+    IoOperation operation; ///< for the bytes still missing
     std::byte* data = nullptr;
     int64_t payload = 0; ///< bytes of the tensor
     int attempts = 0;
@@ -101,7 +102,7 @@ class BlockPipeline {
   std::unique_ptr<IoQueue> queue_;
   std::vector<Place> places_;
   int under_way_ = 0;
-  std::shared_ptr<Transfer> current_; ///< some of its blocks are not begun
+  std::shared_ptr<Transfer> current_; ///< it has blocks that are not begun
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostActivationSink: storages that leave, come back and end.
+// Part of HostActivationSink: storages that leave the device, return and end.
 #include "tessera/offload/host_activation_sink.h"
 
 #include "tessera/runtime/core/log.h"
@@ -18,13 +18,13 @@ void HostActivationSink::make_room_before(
     const SavedStorage& needed,
     uint64_t at,
     Freed& freed) {
-  // What operators hold themselves would stay where it is.
+  // Storages that operators hold themselves would stay on the device.
   const auto may_leave = [](const auto& item) {
     return item.second->on_device.use_count() == 1;
   };
   while (!fits(needed.bytes)) {
-    // First what was saved later than what backward is at: it has been used,
-    // or belongs to another graph.
+    // First those saved later than the one that backward is at: they have been
+    // used, or belong to another graph.
     auto next =
         std::find_if(resident_.upper_bound(at), resident_.end(), may_leave);
     if (next == resident_.end()) {
@@ -96,8 +96,8 @@ c10::Storage HostActivationSink::use(SavedStorage& saved, uint64_t number) {
     Freed freed;
     const std::lock_guard lock(mutex_);
     if (saved.on_device && is_elsewhere(saved)) {
-      // Memory of another stream: whoever frees it here would not order the
-      // two.
+      // Memory of another stream: freeing it here would not order the two
+      // streams.
       leave(saved, freed);
     }
     if (!saved.on_device) {

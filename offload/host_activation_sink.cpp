@@ -15,7 +15,8 @@ namespace tessera {
 
 namespace {
 
-/// `impl` over another storage, of no graph and with a version of its own.
+/// `impl` over another storage, without a graph and with its own version
+/// counter.
 c10::intrusive_ptr<c10::TensorImpl> shape_over(
     const c10::TensorImpl& impl,
     c10::Storage storage) {
@@ -25,7 +26,7 @@ c10::intrusive_ptr<c10::TensorImpl> shape_over(
   return copy;
 }
 
-/// Whether two tensors count their changes together. Neither is disabled.
+/// Whether two tensors share a version counter. Neither counter is disabled.
 bool is_same_counter(
     const c10::VariableVersion& a,
     const c10::VariableVersion& b) {
@@ -34,7 +35,8 @@ bool is_same_counter(
   return std::memcmp(&a, &b, sizeof(void*)) == 0;
 }
 
-/// Untouched, but of no graph: it may be the output of the node that holds it.
+/// Keeps the tensor unchanged, but without its graph: it may be the output of
+/// the node that holds it.
 class Passed final : public SavedActivation {
  public:
   explicit Passed(const at::Tensor& tensor) : tensor_(tensor.tensor_data()) {}
@@ -115,7 +117,7 @@ bool HostActivationSink::governs(const at::Tensor& tensor) const {
   if (storage.nbytes() == 0 || (options_.passes && options_.passes(storage))) {
     return false;
   }
-  // The checked accessor may throw: somebody else's memory that is not there.
+  // The checked accessor may throw if another owner's storage has no memory.
   return const_cast<c10::StorageImpl&>(storage)
              ._mutable_data_ptr_no_checks()
              .get() != nullptr;
@@ -171,14 +173,14 @@ SavedStorage* HostActivationSink::find(const at::Tensor& tensor) {
     return nullptr;
   }
   SavedStorage& saved = *found->second;
-  // What was brought back is of no graph: nobody writes to it.
+  // What was brought back has no graph, so that it is never written to.
   const bool is_copy = saved.brought_back && saved.device_impl() == impl;
   if (!saved.on_host.defined() || is_copy) {
     return &saved;
   }
-  // The copy is of use if nothing has been written since. Tensors of one
-  // storage may count their changes apart: an LSTM cell's gates are changed in
-  // place and saved one after the other.
+  // The copy is valid if nothing has been written since. Tensors of one storage
+  // may have separate version counters: the gates of an LSTM cell are changed
+  // in place and saved one after the other.
   const c10::VariableVersion& version =
       torch::autograd::impl::version_counter(tensor);
   return is_same_counter(version, saved.version) &&
@@ -214,7 +216,7 @@ void HostActivationSink::settle(
     }
   }
   if (to_host && saved.movable && on_its_way_ != &saved) {
-    // One later, so that nothing waits for the copy.
+    // One storage later, so that nothing waits for the copy.
     if (on_its_way_ != nullptr && on_its_way_->on_device) {
       leave_in_forward(*on_its_way_, freed);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keeps saved tensors on the device up to a budget, and the rest on the host.
+// `HostActivationSink` keeps saved tensors on the device up to a budget, and
+// the rest on the host.
 
 #include "tessera/offload/activation_copies.h"
 #include "tessera/offload/activation_statistics.h"
@@ -20,30 +21,32 @@
 namespace tessera {
 
 struct HostActivationSinkOptions {
-  /// Tensors on other devices pass untouched. On the CPU the host's memory is
-  /// other memory of the same kind: all works, nothing is saved.
+  /// Tensors on other devices are left alone. On the CPU, host memory is other
+  /// memory of the same kind: everything works, but saves no memory.
   c10::Device device = at::kCPU;
-  /// The most that saved tensors hold on the device; none: no limit.
+  /// The most bytes of saved tensors on the device; nothing: no limit.
   std::optional<int64_t> device_bytes;
-  /// Every tensor is copied when it is saved, not when the budget is reached.
+  /// Whether every tensor is copied when it is saved, not when the budget is
+  /// reached.
   bool copy_at_once = false;
-  /// Smaller storages stay; they count.
+  /// Smaller storages stay on the device, but count.
   int64_t min_tensor_bytes = 64 << 10;
-  /// The most that is brought back ahead of its use.
+  /// The most bytes that are copied back ahead of their use.
   int64_t prefetch_bytes = 64 << 20;
-  /// Limit of the host memory; none: what there is. What does not fit stays on
-  /// the device.
+  /// Limit of host memory; nothing: what the host has. What does not fit stays
+  /// on the device.
   std::optional<int64_t> host_bytes;
-  /// True for storages that pass untouched: parameters, buffers. May be empty.
+  /// True for storages that are left alone: parameters, buffers. May be empty.
   StorageTest passes;
 };
 
-/// [Note: activation budget] Backward needs first what was saved last: autograd
-/// runs nodes in the reverse order of their making. So when saved bytes exceed
-/// the budget the oldest leave, and in backward the next older ones come back
-/// ahead of their use, as far as the budget and prefetch_bytes allow. What must
-/// leave in one round (from the first tensor saved to the last one released)
-/// is what is copied at once in the next, while there is time.
+/// [Note: activation budget] Backward first needs what was saved last: autograd
+/// runs nodes in the reverse order of their creation. So when saved bytes
+/// exceed the budget, the oldest leave the device, and in backward the next
+/// older ones are copied back ahead of their use, as far as the budget and
+/// prefetch_bytes allow. What must leave in one round (from the first tensor
+/// saved to the last one released) is copied as soon as it is saved in the next
+/// round, while there is time.
 ///
 /// The unit is the storage: views share one copy, and a storage that several
 /// operators save is copied once. It is counted as long as it is held here; the
@@ -51,9 +54,9 @@ struct HostActivationSinkOptions {
 /// storages below min_tensor_bytes together, and in backward what a single
 /// operator needs at once.
 ///
-/// A tensor that is written to through `.data()`, which autograd does not see,
-/// after it was saved once and before it is saved again, may keep the older
-/// values for both.
+/// If a tensor is written to through `.data()`, which autograd does not see,
+/// after it was saved once and before it is saved again, both may keep the
+/// older values.
 class HostActivationSink
     : public ActivationSink,
       public std::enable_shared_from_this<HostActivationSink> {
@@ -65,16 +68,15 @@ class HostActivationSink
 
   ActivationStatistics statistics() const;
 
-  /// Sets the peaks to what is alive now.
+  /// Sets the peaks to the current values.
   void reset_peaks();
 
-  /// What has been saved since nothing was saved last, largest first.
+  /// Tensors saved since none was last alive, by producer, largest first.
   std::vector<SavedByProducer> saved_by_producer() const;
 
  private:
   class Saved;
-  /// Freed when the lock is no longer held: a storage's own deleter may do
-  /// anything.
+  /// Freed after the lock is released: a storage's deleter may do anything.
   using Freed = std::vector<c10::Storage>;
 
   bool governs(const at::Tensor& tensor) const;
@@ -101,20 +103,21 @@ class HostActivationSink
   void unindex(const SavedStorage& saved);
 
   HostActivationSinkOptions options_;
-  c10::Storage nothing_; ///< what a shape without data points to
+  c10::Storage nothing_; ///< storage of a shape without data
   mutable std::mutex mutex_;
   ActivationCopies copies_;
   ActivationStatistics statistics_;
   SavedByProducerCounts producers_;
   std::list<SavedStorage> storages_;
   std::unordered_map<const c10::StorageImpl*, SavedStorage*> by_storage_;
-  /// Movable ones by needed_at(): on the device, and not.
+  /// Movable storages by needed_at(): on the device, and not on the device.
   std::map<uint64_t, SavedStorage*> resident_;
   std::map<uint64_t, SavedStorage*> away_;
-  SavedStorage* on_its_way_ = nullptr; ///< the last that was asked to leave
+  SavedStorage* on_its_way_ = nullptr; ///< the last one that was asked to leave
   uint64_t last_number_ = 0;
   int64_t ahead_bytes_ = 0;
-  /// Bytes that left while tensors were saved: in this round, and in the last.
+  /// Bytes that left while tensors were saved: in this round and in the
+  /// previous one.
   int64_t left_bytes_ = 0;
   int64_t planned_bytes_ = 0;
   int64_t copied_by_plan_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Long-lived memory of the host, in exact sizes, with a hard limit.
+// `HostMemory` allocates long-lived host memory in exact sizes, with a hard
+// limit.
 
 #include "tessera/runtime/memory/memory_ledger.h"
 
@@ -15,38 +16,40 @@
 namespace tessera {
 
 struct HostMemoryOptions {
-  /// All that may be allocated on this rank; nothing: what the system has.
+  /// The most bytes that may be allocated on this rank; nothing: what the
+  /// system has.
   std::optional<int64_t> limit_bytes;
-  /// The device it is for: pinned and near it where it is a CUDA device.
+  /// The device that the memory serves: pinned and near it if it is a CUDA
+  /// device.
   c10::Device device = c10::kCPU;
 };
 
-/// Every slab is a mapping of its own, of whole pages, huge ones where the
-/// system offers them. The first one that cannot be pinned is warned of; it and
-/// the later ones stay pageable, which makes copies slower and never wrong.
+/// Every slab is a separate mapping of whole pages, huge ones if the system
+/// offers them. If a slab cannot be pinned, a warning is logged once; it and
+/// later ones stay pageable, which makes copies slower but not wrong.
 class HostMemory {
  public:
   /// Slabs are multiples of this, and aligned to it.
   static constexpr int64_t kPage = 4096;
 
-  /// @param ledger counts slabs as host memory; outlives this object.
+  /// @param ledger counts slabs as host memory; must outlive this object.
   HostMemory(const HostMemoryOptions& options, MemoryLedger& ledger);
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  /// [bytes] uint8, zeros. It may outlive this object.
-  /// @param name of what it is for, in errors.
-  /// @throws tessera::Error when the limit or the system does not have so much.
+  /// Allocates [bytes] uint8, zeros. The tensor may outlive this object.
+  /// @param name the purpose of the memory, for errors.
+  /// @throws tessera::Error if the limit or the system does not have this much.
   at::Tensor allocate(
       const std::string& name,
       MemoryPurpose purpose,
       int64_t bytes);
 
-  /// What a slab of `bytes` takes.
+  /// The bytes that a slab of `bytes` occupies.
   static int64_t rounded(int64_t bytes) {
     return (bytes + kPage - 1) / kPage * kPage;
   }
-  /// What is left below the limit; the largest number without one.
+  /// Bytes left below the limit; the largest number if there is none.
   int64_t free_bytes() const;
 
   const HostMemoryOptions& options() const {

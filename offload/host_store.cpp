@@ -61,7 +61,7 @@ class HostShard : public StoredShard {
       return begin_copy(into, from);
     }
     const c10::Stream stream = *current_stream(device);
-    // Another stream may be at this memory.
+    // Another stream may be using this memory.
     for (const c10::Event& event : copies_) {
       event.block(stream);
     }
@@ -72,7 +72,7 @@ class HostShard : public StoredShard {
     return transfer;
   }
 
-  /// Blocks until devices have left this memory alone.
+  /// Blocks until no device uses this memory.
   void settle() {
     for (const c10::Event& event : copies_) {
       event.synchronize();
@@ -82,7 +82,7 @@ class HostShard : public StoredShard {
 
   std::string name_;
   at::Tensor tensor_;
-  std::vector<c10::Event> copies_; ///< behind the last work of devices
+  std::vector<c10::Event> copies_; ///< after the last work of devices
 };
 
 } // namespace

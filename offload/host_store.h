@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Flat tensors at rest in host memory.
+// `HostStore` keeps flat tensors in host memory.
 
 #include "tessera/offload/host_memory.h"
 #include "tessera/runtime/memory/shard_store.h"
 
 namespace tessera {
 
-/// The tier of the host: a slab per tensor, on which work can be done in place.
+/// The host tier: one slab per tensor, which can be used in place.
 class HostStore : public ShardStore {
  public:
-  /// @param memory outlives the store.
+  /// @param memory must outlive the store.
   explicit HostStore(HostMemory& memory) : memory_(memory) {}
 
   MemoryTier tier() const override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The system calls behind files of the NVMe tier, in one place where tests can
+// `IoCalls` wraps the system calls of files of the NVMe tier, so that tests can
 // make them fail.
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@ struct io_uring;
 
 namespace tessera {
 
-/// One read or write of a part of a file.
+/// One read or write of a range of a file.
 struct IoOperation {
   bool is_write = false;
   int fd = -1;
@@ -21,26 +21,31 @@ struct IoOperation {
   int64_t offset = 0; ///< in the file
 };
 
-/// Each does what its name says, and returns what the system did. Thread-safe.
+/// Each function does what its name says and returns the system's result.
+/// Thread-safe.
 class IoCalls {
  public:
   virtual ~IoCalls() = default;
 
-  /// A new file that is read and written. @return the descriptor, or -errno.
+  /// Creates a file for reading and writing.
+  /// @return the descriptor, or -errno.
   virtual int create(const char* path) const;
-  /// Takes room on the disk up to `bytes`. @return 0 or an errno.
+  /// Reserves disk space up to `bytes`.
+  /// @return 0 or an errno.
   virtual int allocate(int fd, int64_t bytes) const;
-  /// Switches O_DIRECT. @return 0 or an errno.
+  /// Switches O_DIRECT.
+  /// @return 0 or an errno.
   virtual int set_direct(int fd, bool direct) const;
-  /// @return the file's size, or -errno.
+  /// @return the size of the file, or -errno.
   virtual int64_t size_of(int fd) const;
   /// @return 0 or -errno.
   virtual int make_ring(unsigned entries, io_uring* ring) const;
-  /// What an operation came to: bytes, or -errno. @param result the system's.
+  /// The result of an operation: bytes, or -errno.
+  /// @param result that of the system.
   virtual int64_t result_of(const IoOperation& operation, int64_t result) const;
 };
 
-/// The system's own.
+/// The real system calls.
 const IoCalls& system_io_calls();
 
 } // namespace tessera

@@ -19,7 +19,7 @@ struct DestroyTopology {
 };
 using Topology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
-/// Null when it cannot be found out.
+/// Null if it cannot be determined.
 Topology load_topology() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of the NUMA node that a device hangs on.
+// `prefer_near_memory()` places memory on the NUMA node of a device.
 
 #include <c10/core/Device.h>
 
@@ -9,9 +9,9 @@
 namespace tessera {
 
 /// Asks for the pages of [data, data + bytes) to come from the NUMA node
-/// nearest to `device`. Call it before they are touched. Does nothing for the
-/// CPU, on machines with one node, and where the device's place is not known;
-/// a refusal only costs time.
+/// nearest to `device`. Call it before they are first touched. Does nothing for
+/// the CPU, on machines with one node, and if the device's node is unknown; a
+/// refusal by the system is ignored, since it only costs time.
 void prefer_near_memory(void* data, size_t bytes, c10::Device device);
 
 } // namespace tessera

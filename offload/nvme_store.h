@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Flat tensors at rest in a file.
+// `NvmeStore` keeps flat tensors in a file.
 
 #include "tessera/offload/block_pipeline.h"
 #include "tessera/offload/host_memory.h"
@@ -15,16 +15,18 @@ namespace tessera {
 struct NvmeOptions {
   /// An existing folder on a local disk.
   std::filesystem::path folder;
-  /// All that may be reserved on this rank; nothing: what the disk has free.
+  /// The most bytes that may be reserved on this rank; nothing: the free space
+  /// of the disk.
   std::optional<int64_t> limit_bytes;
 };
 
-/// The tier of files: one per rank (see ScratchFile, BlockPipeline).
+/// The file tier: one file per rank (see ScratchFile, BlockPipeline).
 class NvmeStore : public ShardStore {
  public:
-  /// @param memory for blocks on their way; @param ledger counts reserved
-  ///   bytes; @param calls: all outlive the store.
-  /// @throws tessera::Error when the file cannot be made.
+  /// @param memory for blocks in flight.
+  /// @param ledger counts reserved bytes.
+  /// @param calls like the others, must outlive the store.
+  /// @throws tessera::Error if the file cannot be created.
   NvmeStore(
       const NvmeOptions& options,
       HostMemory& memory,

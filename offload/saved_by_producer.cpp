@@ -29,7 +29,7 @@ std::string name_of(std::type_index producer) {
 
 SavedByProducerCounts::Count& SavedByProducerCounts::of(
     const at::Tensor& tensor) {
-  // Not tensor.grad_fn(), which makes a node anew for a changed view.
+  // Not tensor.grad_fn(), which makes a new node for a changed view.
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   const auto* node = meta == nullptr ? nullptr : meta->grad_fn_.get();
   return counts_

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Counts saved bytes by the kind of operator that made them.
+// `SavedByProducerCounts` counts saved bytes by the kind of operator that
+// produced them.
 
 #include "tessera/offload/activation_statistics.h"
 
@@ -13,7 +14,7 @@
 
 namespace tessera {
 
-/// Names are made for the report only: counting is a look-up by type.
+/// Names are made for the report only; counting is a look-up by type.
 class SavedByProducerCounts {
  public:
   struct Count {
@@ -22,7 +23,7 @@ class SavedByProducerCounts {
     int64_t bytes_left = 0;
   };
 
-  /// The count of who made `tensor`; valid until clear().
+  /// The count of the producer of `tensor`; valid until clear().
   Count& of(const at::Tensor& tensor);
 
   /// Largest first.

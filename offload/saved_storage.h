@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One storage that autograd has saved, on the device, on the host, or on both.
+// `SavedStorage` is one storage that autograd has saved, on the device, on the
+// host, or on both.
 
 #include "tessera/offload/activation_room.h"
 #include "tessera/offload/saved_by_producer.h"
@@ -22,23 +23,25 @@ struct SavedStorage {
         keeps_address(storage.getWeakStorageImpl()) {}
 
   int64_t bytes;
-  /// What was saved. It may be freed, but its address is not used again.
+  /// The storage that was saved. It may be freed, but its address is not
+  /// reused.
   const c10::StorageImpl* original;
   c10::weak_intrusive_ptr<c10::StorageImpl> keeps_address;
-  /// The original or what was brought back; none while it is away.
+  /// The original or the copy that was brought back; none while it is on the
+  /// host only.
   c10::Storage on_device;
   bool brought_back = false; ///< on_device is not the original
   HostPiece on_host; ///< defined once it has been copied
   /// The last copy from or to on_device.
   StreamMarks copying;
-  /// Where on_device was made and saved; none on the CPU.
+  /// The streams on which on_device was made and saved; none on the CPU.
   StreamSet streams;
 
-  /// Numbers of the tensors that were saved and not released; the last is the
-  /// first that backward needs.
+  /// Numbers of the tensors that were saved and not released; backward needs
+  /// the last one first.
   std::vector<uint64_t> savers;
-  /// The counter of the tensor saved last; and what it said when the copy was
-  /// made.
+  /// The version counter of the tensor saved last, and its value when the copy
+  /// was made.
   c10::VariableVersion version;
   uint32_t copied_version = 0;
 

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Another name for every file of every process on this host.
+/// A name that is unique over all files of all processes on this host.
 std::string new_name() {
   static std::atomic<int> count{0};
   return "tessera-" + std::to_string(::getpid()) + "-" +

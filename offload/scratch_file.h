@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The file of one rank in the folder of the NVMe tier.
+// `ScratchFile` is the file of one rank in the folder of the NVMe tier.
 
 #include "tessera/offload/io_calls.h"
 #include "tessera/runtime/core/unique_fd.h"
@@ -11,9 +11,9 @@
 
 namespace tessera {
 
-/// A file that loses its name as soon as it is open: the system takes its room
-/// back however the process ends, and nobody can put another one in its place.
-/// Its room is taken from the disk at once, so that a full disk shows early.
+/// A file that is unlinked as soon as it is open: the system frees its space
+/// however the process ends, and no other file can take its place. Its space is
+/// reserved on the disk at once, so that a full disk is found early.
 class ScratchFile {
  public:
   /// With O_DIRECT, offsets, lengths and addresses are multiples of this.
@@ -22,16 +22,16 @@ class ScratchFile {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  /// Makes the file. O_DIRECT is used unless the file system refuses it, which
-  /// is logged.
-  /// @param calls outlives the file.
-  /// @throws tessera::Error when the folder does not exist or is not writable.
+  /// Creates the file. O_DIRECT is used unless the file system refuses it,
+  /// which is logged.
+  /// @param calls must outlive the file.
+  /// @throws tessera::Error if the folder does not exist or is not writable.
   ScratchFile(const std::filesystem::path& folder, const IoCalls& calls);
 
   int fd() const {
     return fd_.get();
   }
-  /// As it was called.
+  /// Its name before it was unlinked.
   const std::string& path() const {
     return path_;
   }
@@ -42,16 +42,16 @@ class ScratchFile {
     return direct_;
   }
 
-  /// Takes room for `bytes` more. Blocks.
-  /// @return where it begins.
-  /// @throws tessera::Error when the disk is full, with what is needed and
-  /// free.
+  /// Reserves `bytes` more. Blocks.
+  /// @return the offset at which they begin.
+  /// @throws tessera::Error if the disk is full, with the bytes needed and
+  ///   free.
   int64_t extend(const std::string& name, int64_t bytes);
 
-  /// @throws tessera::Error when the file has become shorter than its room.
+  /// @throws tessera::Error if the file has become shorter than bytes().
   void check_size() const;
 
-  /// Ends O_DIRECT, which is logged.
+  /// Switches O_DIRECT off, which is logged.
   void use_buffers(int why);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every tier asks of the tensors it is given.
+// `check_shard_transfer()` checks the tensors that are copied from or to a
+// tier.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/shard_store.h"

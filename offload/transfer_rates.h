@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What copies between the host and a device take on this machine.
+// `measure_transfers()` measures copies between the host and a device.
 
 #include "tessera/offload/host_memory.h"
 
@@ -10,17 +10,18 @@
 
 namespace tessera {
 
-/// Seconds per byte while both directions are busy, as they are when state
-/// comes to a device and goes back.
+/// Seconds per byte while both directions are busy, as they are when state is
+/// streamed through a device.
 struct TransferRates {
   double byte_to_device = 0;
   double byte_to_host = 0;
 };
 
-/// Copies `bytes` in each direction a few times at once. Blocks, for about four
-/// such copies.
+/// Copies `bytes` in each direction several times at once. Blocks for about
+/// four such copies.
 /// @param memory for the host's side, pinned if its slabs are; 2 * bytes.
-/// @param device takes 2 * bytes too. @param bytes above 0.
+/// @param device where 2 * bytes are allocated too.
+/// @param bytes above 0.
 TransferRates measure_transfers(
     HostMemory& memory,
     c10::Device device,

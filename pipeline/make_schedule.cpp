@@ -23,9 +23,9 @@ List gpipe_list(const PipelineShape& shape) {
   return list;
 }
 
-/// `warm_up` forwards, then forward and backward in turns, then what is left of
-/// the backwards.
-/// @param forwards, backwards in the order in which they run; as many of each.
+/// `warm_up` forwards, then forward and backward in turns, then the remaining
+/// backwards.
+/// @param forwards, backwards in the order in which they run; equally many.
 List alternate(const List& forwards, const List& backwards, int warm_up) {
   const auto total = static_cast<int>(forwards.size());
   List list(forwards.begin(), forwards.begin() + std::min(warm_up, total));
@@ -53,7 +53,7 @@ List forward_list(const PipelineShape& shape, int run) {
 }
 
 /// With one chunk this is 1F1B. Runs of p micro-batches pass through all chunks
-/// of a stage before the next p come.
+/// of a pipeline stage before the next p.
 List interleaved_list(const PipelineShape& shape, int warm_up) {
   const List forwards =
       forward_list(shape, shape.chunks == 1 ? 1 : shape.stages);
@@ -66,9 +66,10 @@ List interleaved_list(const PipelineShape& shape, int warm_up) {
   return alternate(forwards, backwards, warm_up);
 }
 
-/// 1F1B in which stage s computes the gradients of its weights s micro-batches
-/// late: late stages, which would store less, thus get forwards sooner, and
-/// early stages do not wait for gradients that nobody needs yet.
+/// 1F1B in which pipeline stage s computes the gradients of its weights s
+/// micro-batches late: late pipeline stages, which would store less, thus get
+/// forwards sooner, and early ones do not wait for gradients that are not
+/// needed yet.
 List zero_bubble_list(const PipelineShape& shape, int stage) {
   const int warm_up = shape.stages - stage;
   List list;

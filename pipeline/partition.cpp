@@ -24,7 +24,7 @@ void check_numbers(std::size_t layers, int pieces) {
       pieces);
 }
 
-/// Of layers [begin, end) as piece `piece`; kNever where that is not allowed.
+/// The weight of layers [begin, end) as piece `piece`; kNever if not allowed.
 using PieceWeight = std::function<double(int piece, int begin, int end)>;
 
 struct Cut {
@@ -36,8 +36,8 @@ struct Cut {
 /// piece to the first.
 Cut lightest_cut(int layers, int pieces, const PieceWeight& weight) {
   const auto row = static_cast<std::size_t>(layers) + 1;
-  // rest[piece][begin]: the heaviest of `piece` and those after it when it
-  // begins at that layer; end[piece][begin]: where it then ends.
+  // rest[piece][begin]: the heaviest of `piece` and those after it if it begins
+  // at that layer; end[piece][begin]: where it then ends.
   std::vector<std::vector<double>> rest(
       static_cast<std::size_t>(pieces) + 1, std::vector<double>(row, kNever));
   std::vector<std::vector<int>> ends(
@@ -90,7 +90,7 @@ class CostSums {
     return at(end).time - at(begin).time;
   }
 
-  /// How much of a limit is used; 1 is all of it.
+  /// The fraction of a limit that is used; 1 is all of it.
   double use(const PieceLimit& limit, int begin, int end) const {
     const int64_t bytes =
         at(end).state_bytes - at(begin).state_bytes +

@@ -21,7 +21,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// Nodes from which one of `targets` can be reached, themselves included.
+/// Nodes from which one of `targets` can be reached, targets included.
 std::unordered_set<Node*> nodes_towards(
     const edge_list& roots,
     const std::unordered_set<Node*>& targets) {
@@ -57,7 +57,7 @@ std::unordered_set<Node*> nodes_towards(
   return found;
 }
 
-/// Notes what arrives at a node.
+/// Records the gradients that arrive at a node.
 struct ArrivalHook : torch::autograd::FunctionPreHook {
   explicit ArrivalHook(std::shared_ptr<variable_list> arrived)
       : arrived(std::move(arrived)) {}
@@ -86,7 +86,7 @@ void run(
 } // namespace
 
 struct PieceGraph::Halves {
-  /// A node on the way to an input beside which something else enters.
+  /// A node on the way to an input with edges that lead elsewhere too.
   struct Crossing {
     std::shared_ptr<Node> node;
     edge_list edges; ///< all of them
@@ -94,7 +94,7 @@ struct PieceGraph::Halves {
   };
   std::unordered_set<Node*> towards_inputs;
   std::vector<Crossing> crossings;
-  /// Outputs that no input reaches.
+  /// Outputs that depend on no input.
   edge_list other_roots;
   variable_list other_gradients;
 
@@ -123,7 +123,7 @@ struct PieceGraph::Halves {
     return found;
   }
 
-  /// Cuts a node off from all that is no input's, if it is an operator that
+  /// Cuts a node off from everything but the inputs, if it is an operator that
   /// then computes less.
   void cut(const std::shared_ptr<Node>& node) {
     Crossing crossing{node, node->next_edges(), nullptr};

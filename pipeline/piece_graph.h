@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Backward through one piece of a model, at once or in two halves.
+// `PieceGraph` runs backward through one piece of a model, at once or in two
+// halves.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -12,40 +13,43 @@
 
 namespace tessera {
 
-/// The autograd graph that the forward of a piece left behind, between its
-/// inputs and its outputs. It holds no output's memory: once that is sent, only
-/// what backward needs is left.
+/// The autograd graph that the forward of a piece recorded between its inputs
+/// and its outputs. It does not hold the memory of outputs: once they are sent,
+/// only what backward needs remains.
 ///
 /// [Note: backward in two halves] The gradients of a piece's inputs need only
 /// those operators through which an input reaches an output. backward_input()
-/// runs these, cut off from everything else, and notes what arrives at each
-/// that has been cut. backward_weight() runs those again, cut off from the
-/// inputs instead, and what lies between them and the parameters. An operator
-/// of LibTorch computes what is asked for only, so that each half of a matrix
-/// product or a norm is computed once. Custom functions are cut where they say
-/// that they are traceable and do the same; what others do for parameters, as a
-/// checkpointed block does, belongs to the first half.
+/// runs these, cut off from everything else, and records the gradients that
+/// arrive at each operator that was cut. backward_weight() runs those operators
+/// again, cut off from the inputs instead, and what lies between them and the
+/// parameters. An operator of LibTorch computes only the gradients that are
+/// asked for, so each half of a matrix product or a norm is computed once.
+/// Custom functions are cut if they declare themselves traceable and do the
+/// same; what others compute for parameters, such as a checkpointed block,
+/// belongs to the first half.
+///
 /// The results are those of a whole backward.
 class PieceGraph {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// @param inputs leaves; gradients are wanted for those that require one.
-  /// @param outputs made from them, or from parameters.
+  /// @param inputs leaves; gradients are computed for those that require one.
+  /// @param outputs computed from the inputs or from parameters.
   PieceGraph(Tensors inputs, const Tensors& outputs);
 
   /// Accumulates the gradients of all parameters. Frees the graph.
   /// @param gradients of the outputs that require one, in order.
   void backward(const Tensors& gradients);
 
-  /// The first half: the inputs' gradients.
+  /// The first half: computes the gradients of the inputs.
   void backward_input(const Tensors& gradients);
   /// The second half, after the first: accumulates the gradients of all
   /// parameters. Frees the graph.
   void backward_weight();
 
-  /// After backward() or backward_input(), once: the gradients of the inputs
-  /// that require one, in order; zeros where no output depends on it.
+  /// Returns the gradients of the inputs that require one, in order; zeros if
+  /// no output depends on it. Call it once, after backward() or
+  /// backward_input().
   Tensors take_input_gradients();
 
  private:

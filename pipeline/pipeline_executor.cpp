@@ -16,8 +16,8 @@ namespace {
 
 using Instructions = std::vector<PipelineInstruction>;
 
-/// The batch of transfers that begins at `begin`, sends first: they never wait
-/// for this stage, and a receive may.
+/// The batch of transfers that begins at `begin`, sends first: sends never wait
+/// for this pipeline stage, and a receive may.
 Instructions sends_first(const Instructions& list, size_t begin, size_t end) {
   Instructions batch(
       list.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -29,7 +29,7 @@ Instructions sends_first(const Instructions& list, size_t begin, size_t end) {
   return batch;
 }
 
-/// Where backwards and what belongs to them begin.
+/// Where the backwards begin, with the instructions that belong to them.
 Instructions::const_iterator first_of_backward(const Instructions& list) {
   const auto is_forward = [](const PipelineInstruction& one) {
     return one.op == PipelineOp::kForward ||

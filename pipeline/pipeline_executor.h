@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Carries a schedule out on one stage.
+// `PipelineExecutor` executes a schedule on one pipeline stage.
 
 #include "tessera/pipeline/piece_graph.h"
 #include "tessera/pipeline/pipeline_schedule.h"
@@ -17,81 +17,81 @@
 
 namespace tessera {
 
-/// The forward of one chunk on one micro-batch. `inputs` are what the piece
-/// before it returned, none for the first piece of the model, whose data the
-/// function knows by the micro-batch's number. Returns what the next piece
-/// needs, tensors of any types, undefined ones too, or, on the last piece, the
-/// loss alone.
+/// The forward of one chunk on one micro-batch. `inputs` is what the previous
+/// piece returned; it is empty for the first piece of the model, whose data the
+/// function finds by the number of the micro-batch. Returns what the next piece
+/// needs, tensors of any dtypes, also undefined ones, or, on the last piece,
+/// only the loss.
 using PipelineForward = std::function<std::vector<at::Tensor>(
     int chunk,
     int micro_batch,
     const std::vector<at::Tensor>& inputs)>;
 
-/// What a stage computes; the executor knows no modules.
+/// What a pipeline stage computes; the executor knows no modules.
 struct PipelineCallbacks {
   PipelineForward forward;
-  /// All micro-batches' gradients of a chunk's parameters are accumulated; may
-  /// be empty.
+  /// Called when the gradients of all micro-batches are accumulated in the
+  /// parameters of a chunk; may be empty.
   std::function<void(int chunk)> gradients_complete;
 };
 
 struct PipelineOptions {
-  /// Shapes differ between micro-batches or steps, and are sent along with
-  /// every activation, for which the receiving host waits. Otherwise those of
-  /// the first micro-batch of the first step are those of all.
+  /// Whether shapes differ between micro-batches or steps. They are then sent
+  /// with every activation, and the receiving host waits for them. Otherwise
+  /// the shapes of the first micro-batch of the first step are those of all.
   bool shapes_vary = false;
 };
 
-/// One stage of a pipeline. Gradients accumulate in the parameters' grad(), as
-/// in any backward; the loss of a step is the mean over its micro-batches.
+/// One stage of a pipeline. Gradients accumulate in grad() of the parameters,
+/// as in any backward; the loss of a step is the mean over its micro-batches.
 ///
 /// Sends and receives are issued where the schedule has them and waited for
-/// where their tensors are needed, so they overlap with computation. Of an
-/// output only its graph is kept once it has been sent. Tensors are on the
+/// where their tensors are needed, so that they overlap with computation. Of an
+/// output, only the graph is kept once it has been sent. Tensors are on the
 /// channels' device.
 class PipelineExecutor {
  public:
-  /// @param channels the ring of stages, which outlives this; null for a single
-  ///     stage. channels->index() is the stage.
-  /// @throws tessera::Error for a schedule that validate_schedule() refuses, or
-  ///     one for another number of stages.
+  /// @param channels the ring of pipeline stages, which must outlive this
+  ///   object; null for a single pipeline stage. channels->index() is the
+  ///   number of this one.
+  /// @throws tessera::Error for a schedule that validate_schedule() rejects, or
+  ///   one for another number of pipeline stages.
   PipelineExecutor(
       PipelineSchedule schedule,
       RingChannels* channels,
       const PipelineOptions& options = {});
 
-  /// One forward and backward of all micro-batches. Collective over the stages;
-  /// blocks.
+  /// Runs the forward and backward of all micro-batches. Collective over the
+  /// pipeline stages; blocks.
   /// @param loss_scale factor of the loss in backward.
-  /// @return where the last piece is, the losses by micro-batch, detached and
-  ///     unscaled; elsewhere nothing.
-  /// @throws tessera::Error when the last piece returns no single loss, an
-  ///     activation has another shape than before, or another stage is gone;
-  ///     the executor is of no use afterwards.
+  /// @return on the last pipeline stage, the losses by micro-batch, detached
+  ///   and unscaled; empty elsewhere.
+  /// @throws tessera::Error if the last piece does not return a single loss, an
+  ///   activation changes its shape, or another pipeline stage is gone; the
+  ///   executor is unusable afterwards.
   std::vector<at::Tensor> run(
       const PipelineCallbacks& callbacks,
       double loss_scale = 1);
 
-  /// The forwards of a step alone, for schedules that have them all before the
-  /// first backward (kGPipe); backward() follows, once. Collective over the
-  /// stages; blocks.
-  /// @return where the last piece is, what it returned by micro-batch,
-  ///     detached: any tensors; elsewhere nothing.
-  /// @throws tessera::Error as run(), and for another schedule.
+  /// Runs only the forwards of a step, for schedules that have all of them
+  /// before the first backward (kGPipe); one backward() must follow. Collective
+  /// over the pipeline stages; blocks.
+  /// @return on the last pipeline stage, what its last piece returned by
+  ///   micro-batch, detached, any tensors; empty elsewhere.
+  /// @throws tessera::Error as run(), and for other schedules.
   std::vector<std::vector<at::Tensor>> forward(const PipelineForward& forward);
 
-  /// The backwards of a step whose forward() was called.
-  /// @param gradients where the last piece is, by micro-batch, of those of its
-  ///     outputs that require one, in order; elsewhere nothing.
+  /// Runs the backwards of a step whose forward() was called.
+  /// @param gradients on the last pipeline stage, by micro-batch, the gradients
+  ///   of the outputs that require one, in order; empty elsewhere.
   void backward(std::vector<std::vector<at::Tensor>> gradients);
 
-  /// Forwards without gradients, of as many micro-batches as you like; shapes
-  /// are sent along. Collective over the stages; blocks.
+  /// Runs forwards without gradients for any number of micro-batches; shapes
+  /// are sent along. Collective over the pipeline stages; blocks.
   /// @param forward as PipelineCallbacks::forward, but the last piece may
-  /// return
-  ///     any tensors.
-  /// @return where the last piece is, what it returned by micro-batch;
-  ///     elsewhere nothing.
+  ///   return any tensors.
+  /// @return on the last pipeline stage, what its last piece returned by
+  ///   micro-batch; empty elsewhere.
   std::vector<std::vector<at::Tensor>> evaluate(
       const PipelineForward& forward,
       int micro_batches);
@@ -101,7 +101,7 @@ class PipelineExecutor {
   /// Chunk and micro-batch.
   using Work = std::pair<int, int>;
 
-  /// What there is of a chunk's work on a micro-batch. Its graph is there in
+  /// The tensors of a chunk's work on a micro-batch. The graph exists in
   /// training only.
   struct InFlight {
     IncomingTensors inputs;
@@ -112,13 +112,13 @@ class PipelineExecutor {
     IncomingTensors output_gradients;
   };
 
-  /// This stage's instructions.
+  /// The instructions of this pipeline stage.
   const std::vector<PipelineInstruction>& own(
       const PipelineSchedule& schedule) const {
     return schedule.stages[static_cast<size_t>(stage_)];
   }
   void begin_step();
-  /// Carries out some instructions, one after the other.
+  /// Executes instructions one after the other.
   void follow(
       const std::vector<PipelineInstruction>& list,
       const PipelineCallbacks& callbacks,
@@ -136,13 +136,13 @@ class PipelineExecutor {
   PipelineShape shape_;
   int stage_ = 0;
   RingChannels* channels_;
-  /// Those of what is being carried out; null for a single stage.
+  /// Those of the schedule being executed; null for a single pipeline stage.
   PipelineTransfers* transfers_ = nullptr;
   std::optional<PipelineTransfers> training_transfers_;
   std::map<Work, InFlight> in_flight_;
   std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
-  double loss_gradient_ = 1; ///< of each micro-batch's
-  /// In place of losses, by micro-batch; see backward().
+  double loss_gradient_ = 1; ///< of each micro-batch
+  /// Gradients given to backward() instead of losses, by micro-batch.
   std::optional<std::vector<Tensors>> given_gradients_;
   bool ends_in_loss_ = true; ///< what the last piece returns
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every pipeline stage does in one step, as a list of instructions.
+// `PipelineSchedule` lists the instructions of every pipeline stage in one
+// step.
 
 #include <string>
 #include <vector>
@@ -8,8 +9,9 @@
 namespace tessera {
 
 /// How a model and a batch are cut. The model is cut into stages * chunks
-/// consecutive pieces; stage s holds those numbered s, s + stages, s + 2 stages
-/// and so on, as its chunks 0, 1, 2 ... With one chunk a piece is a stage.
+/// consecutive pieces; pipeline stage s holds the pieces s, s + stages, s + 2 *
+/// stages and so on, as its chunks 0, 1, 2 ... With one chunk a piece is a
+/// pipeline stage.
 struct PipelineShape {
   int stages = 1;
   int micro_batches = 1;
@@ -27,8 +29,8 @@ struct PipelineShape {
   int chunk_of(int piece) const {
     return piece / stages;
   }
-  /// Whether neighbouring pieces lie on different stages, so that data between
-  /// them has to be sent.
+  /// Whether neighboring pieces lie on different pipeline stages, so that data
+  /// between them has to be sent.
   bool has_transfers() const {
     return stages > 1;
   }
@@ -48,7 +50,7 @@ enum class PipelineOp {
   kReduceGradients, ///< a chunk's weight gradients are complete in this step
 };
 
-/// True for the four that send or receive.
+/// True for the four operations that send or receive.
 bool is_transfer(PipelineOp op);
 bool is_send(PipelineOp op);
 /// True for the three kinds of backward.
@@ -56,8 +58,8 @@ bool is_backward(PipelineOp op);
 
 struct PipelineInstruction {
   PipelineOp op = PipelineOp::kForward;
-  int micro_batch = 0; ///< without meaning for kReduceGradients: 0
-  int chunk = 0; ///< of the stage in whose list this is
+  int micro_batch = 0; ///< 0 for kReduceGradients
+  int chunk = 0; ///< of the pipeline stage whose list has this
 
   bool operator==(const PipelineInstruction&) const = default;
 };
@@ -65,20 +67,19 @@ struct PipelineInstruction {
 /// "forward of micro-batch 2 on chunk 0"
 std::string describe(const PipelineInstruction& instruction);
 
-/// [Note: transfers between stages]
-/// A run of transfers without anything else between them is a batch: a stage
-/// issues all of it at once and goes on when all of it is done. Between two
-/// stages, one direction is a queue: what is sent first is received first,
-/// activations and gradients alike.
+/// [Note: transfers between stages] Consecutive transfers form a batch: a
+/// pipeline stage issues all of them at once and proceeds when all are done.
+/// Each direction between two pipeline stages is a queue: activations and
+/// gradients alike are received in the order in which they were sent.
 ///
-/// The validator assumes the least that a transport can offer, a rendezvous:
-/// a send is done when the other side has issued the matching receive. More
-/// buffering, or receives that are issued and waited for later, let a stage go
-/// on sooner and never later, so a schedule that ends under a rendezvous ends
-/// under these as well.
+/// The validator assumes the least that a transport can offer, a rendezvous: a
+/// send is done when the other side has issued the matching receive. More
+/// buffering, or receives that are issued first and waited for later, let a
+/// pipeline stage proceed sooner and never later, so a schedule that terminates
+/// under a rendezvous terminates under these as well.
 struct PipelineSchedule {
   PipelineShape shape;
-  /// By stage; each list is carried out in order.
+  /// By pipeline stage; each list is executed in order.
   std::vector<std::vector<PipelineInstruction>> stages;
   /// False: forwards only, which store nothing.
   bool trains = true;
@@ -90,18 +91,18 @@ struct TransferEnd {
   PipelineInstruction instruction;
 };
 
-/// @param stage whose list holds `transfer`.
-/// @throws Error when there is no such neighbour: the first piece of the model
-///     has none before it, the last none after it.
+/// @param stage the pipeline stage whose list holds `transfer`.
+/// @throws tessera::Error if there is no such neighbor: the first piece of the
+///   model has none before it, the last none after it.
 TransferEnd other_end(
     const PipelineShape& shape,
     int stage,
     const PipelineInstruction& transfer);
 
-/// One line for each stage, in columns: "F0 F1 r0 B0 ..." with F, B, I, W for
-/// the computations, s/r for transfers of activations, S/R for those of
-/// gradients, and + for a chunk whose gradients are complete. A chunk other
-/// than 0 stands behind a dot: "F3.1".
+/// One line per pipeline stage, in columns: "F0 F1 r0 B0 ..." with F, B, I, W
+/// for the computations, s/r for sends and receives of activations, S/R for
+/// those of gradients, and + for a chunk whose gradients are complete. A chunk
+/// other than 0 follows a dot: "F3.1".
 std::string describe(const PipelineSchedule& schedule);
 
 } // namespace tessera

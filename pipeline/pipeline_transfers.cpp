@@ -14,9 +14,9 @@ namespace tessera {
 
 namespace {
 
-// A header is a fixed number of integers: how many tensors, and for each its
-// type, whether it requires a gradient and is on the CPU, its dimensions and
-// sizes.
+// A header is a fixed number of integers: the number of tensors, and for each
+// its dtype, whether it requires a gradient and is on the CPU, its dimensions
+// and sizes.
 constexpr size_t kMaxTensors = 128;
 constexpr size_t kMaxDims = 8;
 constexpr size_t kFormWords = 3 + kMaxDims;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Activations and gradients on their way between stages.
+// `PipelineTransfers` sends activations and gradients between pipeline stages.
 
 #include "tessera/runtime/comm/ring_channels.h"
 
@@ -13,14 +13,14 @@
 
 namespace tessera {
 
-/// What a receiver has to know of a tensor.
+/// The properties of a tensor that its receiver must know.
 struct TensorForm {
   at::ScalarType dtype = at::kFloat; ///< Undefined for an undefined tensor
   std::vector<int64_t> sizes;
-  bool requires_grad = false; ///< its gradient comes back
+  bool requires_grad = false; ///< its gradient is sent back
   bool on_cpu = false; ///< not on the channels' device, if that is another
 
-  /// An undefined tensor keeps its place, and nothing is sent for it.
+  /// An undefined tensor keeps its position, but nothing is sent for it.
   bool is_defined() const {
     return dtype != at::ScalarType::Undefined;
   }
@@ -35,42 +35,42 @@ TensorForms forms_of(const std::vector<at::Tensor>& tensors);
 /// "[2, 3] Float, [2] Long"
 std::string describe(const TensorForms& forms);
 
-/// Tensors that are there after wait().
+/// Tensors that are valid after wait().
 struct IncomingTensors {
   std::vector<at::Tensor> tensors;
   std::vector<LaneCollective> pending;
 
-  /// Blocks. @throws tessera::Error when the sender is gone or too late.
+  /// Blocks.
+  /// @throws tessera::Error if the sender is gone or too late.
   void wait();
 };
 
-/// Sends and receives of one stage, several tensors at a time. The forms of
-/// activations travel ahead of them: with the first ones that cross a border of
-/// the model and never again, or each time. Gradients have the forms of what
-/// they are gradients of.
+/// Sends and receives of one pipeline stage, several tensors at a time. The
+/// forms of activations (dtype, sizes, ...) are sent ahead of them: with the
+/// first ones that cross a border of the model only, or each time. Gradients
+/// have the forms of the tensors that they belong to.
 ///
 /// Instructions come in batches ([Note: transfers between stages]); in each,
 /// sends are issued before receives. begin_batch() waits for what was sent two
-/// batches ago, which a valid schedule has had received by then, so that no
-/// more than two batches of sent tensors are kept.
+/// batches ago, which a valid schedule has received by then, so at most two
+/// batches of sent tensors are kept.
 class PipelineTransfers {
  public:
-  /// @param channels outlives this.
+  /// @param channels must outlive this object.
   PipelineTransfers(RingChannels& channels, bool forms_each_time);
 
   void begin_batch();
 
-  /// @param border the piece that receives.
-  /// @throws tessera::Error when the forms are others than before, without
-  ///     forms_each_time, or there are more tensors or dimensions than a header
-  ///     holds.
+  /// @param border number of the piece that receives.
+  /// @throws tessera::Error if the forms changed without forms_each_time, or
+  ///   there are more tensors or dimensions than a header holds.
   void send_activations(
       const std::vector<at::Tensor>& tensors,
       int border,
       int to,
       const std::string& what);
-  /// Blocks for the forms, where they are sent.
-  /// @param forms of what was received: set.
+  /// Blocks for the forms, if they are sent.
+  /// @param forms set to those of the received tensors.
   IncomingTensors receive_activations(
       int border,
       int from,
@@ -81,7 +81,7 @@ class PipelineTransfers {
       const std::vector<at::Tensor>& tensors,
       int to,
       const std::string& what);
-  /// @param forms of what the gradients are of.
+  /// @param forms of the tensors that the gradients belong to.
   IncomingTensors receive_gradients(
       const TensorForms& forms,
       int from,

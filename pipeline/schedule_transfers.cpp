@@ -69,15 +69,15 @@ class TransferPlacement {
       return std::tie(time, stage) < std::tie(other.time, other.stage);
     }
   };
-  // Forward or not, piece, micro-batch.
+  // Whether forward, piece, micro-batch.
   using Value = std::tuple<bool, int, int>;
 
   static bool completes_weights(PipelineOp op) {
     return op == PipelineOp::kBackward || op == PipelineOp::kBackwardWeight;
   }
 
-  /// When the data that an instruction needs is there; nothing if that is not
-  /// known yet.
+  /// The time at which the data of an instruction is ready; nothing if that is
+  /// not known yet.
   std::optional<int> ready(int stage, const PipelineInstruction& instruction)
       const {
     const int piece = shape_.piece(stage, instruction.chunk);
@@ -139,7 +139,7 @@ class TransferPlacement {
     }
   }
 
-  /// Puts both ends of what is there by `time` into their lists.
+  /// Puts both ends of transfers that are ready by `time` into their lists.
   void send_until(int time) {
     while (!waiting_.empty() && waiting_.begin()->time <= time) {
       const Transfer transfer = *waiting_.begin();
@@ -163,7 +163,7 @@ class TransferPlacement {
   std::vector<std::size_t> cursors_;
   std::vector<std::map<int, int>> weights_left_; ///< by stage and chunk
   std::map<Value, int> ends_;
-  // A stage ends one computation at a time, so no two are equal.
+  // A pipeline stage ends one computation at a time, so no two are equal.
   std::set<Transfer> waiting_;
 };
 

@@ -36,7 +36,7 @@ class Simulation {
         busy_(schedule.stages.size()) {}
 
   SimulatedPipeline run() {
-    // A valid schedule always has a stage that can go on.
+    // A valid schedule always has a pipeline stage that can proceed.
     for (std::size_t left = instructions(); left > 0;) {
       for (std::size_t stage = 0; stage < schedule_.stages.size(); ++stage) {
         while (advance(stage)) {
@@ -62,8 +62,8 @@ class Simulation {
     return count;
   }
 
-  /// Carries out the next instruction of a stage, unless what it needs is not
-  /// on its way yet.
+  /// Executes the next instruction of a pipeline stage, unless its input is not
+  /// on the way yet.
   bool advance(std::size_t stage) {
     const auto& list = schedule_.stages[stage];
     if (next_[stage] == list.size()) {
@@ -106,7 +106,7 @@ class Simulation {
     arrivals_[arrival] = link_free;
   }
 
-  /// When everything that a computation needs is there.
+  /// The time at which all inputs of a computation have arrived.
   std::optional<double> ready(int stage, const PipelineInstruction& now) const {
     const int piece = shape_.piece(stage, now.chunk);
     const bool forward = now.op == PipelineOp::kForward;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which of a model's layers one stage of a pipeline has.
+// `StageLayers` lists the layers of a model that one pipeline stage holds.
 
 #include "tessera/pipeline/partition.h"
 #include "tessera/pipeline/pipeline_schedule.h"
@@ -9,20 +9,20 @@
 
 namespace tessera {
 
-/// Where a model is cut into pieces.
+/// How a model is cut into pieces.
 enum class PipelineCut {
-  kLayers, ///< as many layers in each, see partition_by_count()
-  kCost, ///< the slowest piece is as fast as can be, see partition_by_cost()
+  kLayers, ///< equal numbers of layers, see partition_by_count()
+  kCost, ///< the fastest slowest piece, see partition_by_cost()
 };
 
-/// One stage of a pipeline, for whoever builds a model's part. By default the
-/// only one.
+/// The place of a pipeline stage, from which its part of a model is built. By
+/// default the only pipeline stage.
 struct PipelinePlace {
   int stages = 1;
-  int chunks = 1; ///< pieces of the model on each stage; see PipelineShape
+  int chunks = 1; ///< per pipeline stage; see PipelineShape
   int stage = 0;
-  /// The piece of each layer, as partition_by_map() takes it; empty: as `cut`
-  /// says.
+  /// The piece of each layer, as partition_by_map() takes it; empty: `cut`
+  /// decides.
   std::vector<int> piece_of_layer;
   PipelineCut cut = PipelineCut::kLayers;
 
@@ -31,27 +31,27 @@ struct PipelinePlace {
   }
 };
 
-/// The layers of a model of `layers` layers that lie on one stage. What comes
-/// before the layers is with the first one, what comes behind with the last.
-/// Immutable.
+/// The layers of a model of `layers` layers that lie on one pipeline stage.
+/// What comes before the layers belongs to the first one, what comes after them
+/// to the last one. Immutable.
 class StageLayers {
  public:
-  /// @throws tessera::Error when there are fewer layers than pieces, or the map
-  ///     is not one of all layers to all pieces.
+  /// @throws tessera::Error if there are fewer layers than pieces, or the map
+  ///   does not map all layers to all pieces.
   StageLayers(const PipelinePlace& place, int layers);
 
-  /// @param layers what each costs, with the first and the last one what lies
-  ///     before and behind them; for PipelineCut::kCost.
+  /// @param layers the cost of each layer, the first and the last one including
+  ///   what comes before and after the layers; for PipelineCut::kCost.
   StageLayers(const PipelinePlace& place, const std::vector<LayerCost>& layers);
 
-  /// Of the whole model.
+  /// The number of layers of the whole model.
   int count() const {
     return count_;
   }
   int chunks() const {
     return shape_.chunks;
   }
-  /// The layers [begin, end) of a chunk of this stage.
+  /// The layers [begin, end) of a chunk of this pipeline stage.
   int begin(int chunk) const {
     return partition_.begin(shape_.piece(stage_, chunk));
   }
@@ -69,7 +69,7 @@ class StageLayers {
   bool is_whole() const {
     return shape_.stages == 1;
   }
-  /// All layers of this stage, ascending.
+  /// All layers of this pipeline stage, ascending.
   std::vector<int> own() const;
 
  private:

@@ -9,7 +9,7 @@ namespace tessera {
 
 namespace {
 
-/// The other end of the model, or this stage where there is none.
+/// The other end of the model; this pipeline stage if there is no other.
 int opposite(const RingChannels& stages) {
   const int last = stages.size() - 1;
   if (stages.index() == 0) {

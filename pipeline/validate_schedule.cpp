@@ -15,7 +15,7 @@ namespace {
 
 using List = std::vector<PipelineInstruction>;
 
-/// Follows the list of one stage and knows what has been done in it.
+/// Follows the list of one pipeline stage and tracks what has been done in it.
 class StageCheck {
  public:
   StageCheck(const PipelineSchedule& schedule, int stage)
@@ -181,7 +181,7 @@ class StageCheck {
   int peak_ = 0;
 };
 
-/// Where an instruction stands.
+/// The position of an instruction.
 struct Place {
   int stage = 0;
   std::size_t index = 0;
@@ -197,10 +197,11 @@ const PipelineInstruction& at(
   return schedule.stages[static_cast<std::size_t>(place.stage)][place.index];
 }
 
-/// Joins the k-th send from one stage to another with the k-th receive. There
-/// are as many: StageCheck has found one for every value that crosses a border.
+/// Matches the k-th send from one pipeline stage to another with the k-th
+/// receive. Their numbers are equal: StageCheck has found one for every value
+/// that crosses a border.
 std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
-  // By the two stages, sender first.
+  // By the two pipeline stages, sender first.
   std::map<std::pair<int, int>, std::vector<Place>> sends;
   std::map<std::pair<int, int>, std::vector<Place>> receives;
   for (int stage = 0; stage < schedule.shape.stages; ++stage) {
@@ -238,7 +239,7 @@ std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
   return partners;
 }
 
-/// Carries a schedule out where a send is done when it is received.
+/// Executes a schedule in which a send is done when it is received.
 class Rendezvous {
  public:
   explicit Rendezvous(const PipelineSchedule& schedule)
@@ -277,8 +278,8 @@ class Rendezvous {
     return done_[static_cast<std::size_t>(stage)];
   }
 
-  /// How much of its list a stage has done or begun: all of the batch of
-  /// transfers that it is at.
+  /// How much of its list a pipeline stage has done or begun, including all of
+  /// its current batch of transfers.
   std::size_t issued(int stage) const {
     std::size_t index = done(stage);
     while (index < list(stage).size() && is_transfer(list(stage)[index].op)) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Saving an engine to a folder and loading it, under any number of ranks. See
-// [Note: checkpoint folders]. Engine::save() and Engine::load() call this.
+// `save_checkpoint()` and `load_checkpoint()` save an engine to a folder and
+// load it on any number of ranks; see [Note: checkpoint folders].
+// Engine::save() and Engine::load() call them.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 #include "tessera/engine/loss_scaler.h"
@@ -18,7 +19,7 @@ namespace tessera {
 
 struct FileGroups;
 
-/// Parameters that one pager divides.
+/// The parameters that one pager shards.
 struct CheckpointPart {
   Pager& pager;
   ShardedOptimizer& optimizer;
@@ -26,23 +27,25 @@ struct CheckpointPart {
   FileGroups* groups; ///< null: every rank has the whole module
 };
 
-/// What a checkpoint is of.
+/// The contents of a checkpoint.
 struct CheckpointSubject {
-  /// Together the model; no parameter is in two of them. The steps and the
-  /// learning rate are the first one's. Over the ranks of the job, which are
-  /// numbered alike in all.
+  /// Parts that together form the model; no parameter is in two of them. The
+  /// step and the learning rate are those of the first part. Ranks are those of
+  /// the job, with the same numbers in all parts.
   std::vector<CheckpointPart> parts;
   LossScaler& scaler;
-  std::vector<Checkpointable*> states; ///< of the user's
+  std::vector<Checkpointable*> states; ///< the user's objects
 };
 
-/// Collective; blocks on the disk. @return the checkpoint's folder.
+/// Collective; blocks on the disk.
+/// @return the checkpoint's folder.
 std::filesystem::path save_checkpoint(
     const CheckpointSubject& subject,
     const std::filesystem::path& folder,
     int keep_last);
 
-/// Collective; blocks on the disk. @return the step that was loaded.
+/// Collective; blocks on the disk.
+/// @return the step that was loaded.
 int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const std::filesystem::path& path);

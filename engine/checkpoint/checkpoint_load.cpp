@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A checkpoint that has been looked through for everything that one rank
-/// needs, so that nothing can be missing when the engine is being changed.
+/// Finds and checks everything that one rank needs before the engine is
+/// changed, so that nothing can be missing afterwards.
 class Loading {
  public:
   Loading(
@@ -55,7 +55,7 @@ class Loading {
     const auto& scale = reader_.manifest().engine.at("loss_scale");
     subject_.scaler.restore(
         {scale.at("scale"), scale.at("good_steps"), scale.at("skipped_steps")});
-    // The generators last: what came before may have used them.
+    // Generators last: loading the other states may use them.
     for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
       if (state->second) {
         state->first->load_state(*state->second);
@@ -64,10 +64,10 @@ class Loading {
   }
 
  private:
-  /// The rank of the checkpoint whose state this one takes over, if there is
-  /// one (see Checkpointable::is_per_rank()). Ranks of a tensor-parallel group
-  /// draw the same random numbers: where it is of another size, all of them
-  /// take over the same rank's.
+  /// The rank of the checkpoint whose state this one loads, if there is one
+  /// (see Checkpointable::is_per_rank()). Ranks of a tensor-parallel group draw
+  /// the same random numbers: if the group's size has changed, all of its ranks
+  /// load the state of the same rank.
   std::optional<int> saved_rank() const {
     const int saved = reader_.manifest().tensor_ranks;
     const int rank = job_.rank() / job_.tensor_size() * saved +
@@ -152,7 +152,7 @@ int64_t load_checkpoint(
     loading.emplace(subject, parts, path);
   });
   check_same_step(job, loading->step());
-  // Gradients of before have no meaning after.
+  // Earlier gradients are meaningless afterwards.
   for (const CheckpointPart& part : subject.parts) {
     part.pager.settle_gradients();
   }

@@ -21,7 +21,8 @@ namespace {
 constexpr const char* kDamaged =
     "; the checkpoint is damaged: load another one";
 
-/// The runs of the first stretch, which the entry has, one after the other.
+/// The runs of the first stretch, which the entry contains, one after the
+/// other.
 void copy_runs(
     const SafetensorsEntry& entry,
     const CommonRuns& runs,
@@ -39,7 +40,7 @@ void copy_runs(
   }
 }
 
-/// Ascending, pieces that have elements in common are neighbours.
+/// In ascending order, pieces with common elements are neighbors.
 std::tuple<int64_t, int64_t, int64_t> place_of(const SavedTensor& piece) {
   const DimPart part = piece.part.value_or(DimPart{-1, 0, 0});
   return {part.dim, part.begin, *piece.offset};
@@ -64,7 +65,7 @@ bool lies_within(const SavedTensor& piece, const std::vector<int64_t>& sizes) {
          *piece.offset + piece.numel <= numel_of(sizes, part);
 }
 
-/// Whether of two neighbours the second begins before the first one ends.
+/// Whether the second of two neighbors begins before the first one ends.
 bool overlap(const SavedTensor& first, const SavedTensor& second) {
   if (first.part == second.part) {
     return *first.offset + first.numel > *second.offset;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reads parts of a checkpoint, whatever division it was written under.
+// `CheckpointReader` reads parts of a checkpoint under any layout, whatever
+// layout wrote it.
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/io/safetensors.h"
@@ -17,8 +18,8 @@
 
 namespace tessera {
 
-/// One checkpoint, opened for reading. Every tensor is checked against its
-/// checksum when it is first touched. All functions throw tessera::Error naming
+/// A checkpoint that is open for reading. Every tensor is verified against its
+/// checksum when it is first read. All functions throw tessera::Error naming
 /// the file and the tensor.
 class CheckpointReader {
  public:
@@ -31,29 +32,30 @@ class CheckpointReader {
     return static_cast<int>(manifest_.ranks.size());
   }
 
-  /// @throws tessera::Error unless the elements of a state of a parameter are
-  ///   there, whole and undamaged.
+  /// @throws tessera::Error unless the elements of a parameter's state are
+  ///   present, complete and undamaged.
   void check_elements(
       const std::string& parameter,
       const std::string& state,
       const PartStretch& stretch);
 
-  /// Copies them into `values` ([stretch.numel], contiguous, any floating-point
-  /// type and device).
+  /// Copies elements to `values` ([stretch.numel], contiguous, any
+  /// floating-point dtype and device).
   void read_elements(
       const std::string& parameter,
       const std::string& state,
       const PartStretch& stretch,
       const at::Tensor& values);
 
-  /// The first rank from `r` on, and after the last one from 0, whose file has
-  /// a tensor; nothing when none has.
+  /// The first rank from `r` on, wrapping around after the last one, whose file
+  /// contains a tensor; nothing if none does.
   std::optional<int> rank_with(int r, const std::string& name) const;
 
-  /// A copy of a tensor of rank `r`'s file.
+  /// A copy of a tensor in the file of rank `r`.
   at::Tensor tensor(int r, const std::string& name);
 
-  /// All tensors of rank `r` whose names begin with `prefix`, without it.
+  /// All tensors of rank `r` whose names begin with `prefix`, which is removed
+  /// from the names.
   std::map<std::string, at::Tensor> tensors(int r, const std::string& prefix);
 
  private:

@@ -27,7 +27,7 @@ std::string rank_file(int rank, const char* ending) {
   return "rank-" + std::to_string(rank) + ending;
 }
 
-/// One rank's file: what will be in it, then its bytes.
+/// The file of one rank: first its table of contents, then its bytes.
 class RankFile {
  public:
   void add(SavedTensor what, const at::Tensor& values) {
@@ -37,8 +37,8 @@ class RankFile {
         [values = values.detach()] { return values; });
   }
 
-  /// @param load brings the values into memory when they are written; called
-  ///   in the order of the additions.
+  /// @param load returns the values when they are written; called in the order
+  ///   of the additions.
   void add(
       SavedTensor what,
       at::ScalarType dtype,
@@ -57,7 +57,7 @@ class RankFile {
     }
   }
 
-  /// @return what the manifest says about it.
+  /// @return its entry in the manifest.
   SavedRank write(const fs::path& folder, int rank) {
     rank_.file = rank_file(rank, ".safetensors");
     SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
@@ -89,7 +89,8 @@ void check_names(const std::vector<Checkpointable*>& states) {
   }
 }
 
-/// What this rank writes, and what it leaves to others that have the same.
+/// Decides what this rank writes; other ranks with the same tensors write the
+/// rest.
 class Share {
  public:
   Share(const Pager& pager, const WholeModel& model)
@@ -107,7 +108,7 @@ class Share {
   }
 
  private:
-  /// Of tied parameters several stages have a copy.
+  /// Several pipeline stages have copies of tied parameters.
   bool is_of_stage(const std::string& parameter) const {
     return model_.find(parameter)->stage == model_.job().stage();
   }
@@ -117,7 +118,7 @@ class Share {
   bool is_first_;
 };
 
-/// @param file outlives `tensors` and `reader`.
+/// @param file must outlive `tensors` and `reader`.
 void add_tensors(
     const WholePart& saved,
     const SubjectTensors& tensors,
@@ -175,7 +176,7 @@ SavedRank write_rank(
   return file.write(folder, rank);
 }
 
-/// Adds the parameters of this rank's stage.
+/// Adds the parameters of this rank's pipeline stage.
 void add_parameters(const WholePart& saved, SavedParameters& parameters) {
   const auto& [part, model] = saved;
   for (const auto& group : part.pager.groups()) {
@@ -213,7 +214,7 @@ CheckpointManifest describe(
   return manifest;
 }
 
-/// Joins what the ranks wrote about their files, and makes the checkpoint
+/// Merges what the ranks reported about their files, and makes the checkpoint
 /// visible. On rank 0.
 void commit(
     const CheckpointSubject& subject,

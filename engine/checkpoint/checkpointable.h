@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// State beside parameters and optimizers that a checkpoint keeps.
+// `Checkpointable` adds state other than parameters and optimizer state to a
+// checkpoint.
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
@@ -10,26 +11,27 @@
 
 namespace tessera {
 
-/// What one object wants to be remembered.
+/// The saved state of one object.
 struct CheckpointState {
   nlohmann::json values; ///< small: counters, positions
   std::map<std::string, at::Tensor> tensors; ///< dense, on any device
 };
 
-/// Something whose state is saved and loaded with an engine: a schedule, the
-/// position in the data, a generator of random numbers.
+/// An object whose state is saved and loaded with an engine: a schedule, the
+/// position in the data, a random number generator.
 class Checkpointable {
  public:
   virtual ~Checkpointable() = default;
 
-  /// Names the state in the checkpoint; unique there.
+  /// The name of the state in the checkpoint; unique there.
   virtual std::string name() const = 0;
 
-  /// True when every rank has a state of its own. Else rank 0's is kept, and
-  /// given to all. Under another number of ranks a rank gets the state of the
-  /// rank with its number, or else keeps what it has. With another number of
-  /// tensor-parallel ranks, groups of them count in place of ranks, and all
-  /// ranks of a group get the state of the other one's first.
+  /// Whether every rank has its own state. If not, the state of rank 0 is
+  /// saved, and loaded on all ranks. When loaded on another number of ranks, a
+  /// rank gets the state of the rank with the same number or, if there is none,
+  /// keeps its own. With another number of tensor-parallel ranks,
+  /// tensor-parallel groups take the place of ranks, and all ranks of a group
+  /// get the state of the first rank of the saved group.
   virtual bool is_per_rank() const {
     return false;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who has the other parts of a model when it goes to files or comes from them.
+// `FileGroups` holds the communicators to the ranks that have the other parts
+// of a model while it is written to or read from files.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
@@ -10,18 +11,18 @@
 
 namespace tessera {
 
-/// Communicators for tensors on the CPU, of their own: whole parameters pass
-/// through them, which the small messages of a step must not wait for.
+/// Separate communicators for CPU tensors: whole parameters pass through them,
+/// and the small messages of a step must not wait for those.
 struct FileGroups {
-  /// Collective over the ranks that hold one copy of the model; blocks until
-  /// all have called.
-  /// @param key the same on all of them, unused before.
+  /// Collective over the ranks that hold one replica of the model; blocks until
+  /// all have called it.
+  /// @param key the same on all of them, not used before.
   FileGroups(World& world, const std::string& key, const ParallelMesh& mesh);
 
   int job_rank;
   int job_size;
-  std::unique_ptr<Communicator> tensor; ///< divides this stage's layers
-  std::unique_ptr<Communicator> pipeline; ///< this place in every stage
+  std::unique_ptr<Communicator> tensor; ///< ranks that divide these layers
+  std::unique_ptr<Communicator> pipeline; ///< same place, all stages
 };
 
 } // namespace tessera

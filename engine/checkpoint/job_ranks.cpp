@@ -93,7 +93,7 @@ std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
 
 void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
   if (stages() > 1 && is_first_of_stage() && value.numel() > 0) {
-    // As bytes: not every backend knows every type.
+    // As bytes: not every backend supports every dtype.
     groups_->pipeline
         ->broadcast(
             value.view({-1}).view(at::kByte), root, "a tensor of another stage")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All ranks of a job that write or read files together, whatever part of the
-// model each of them has.
+// `JobRanks` numbers the ranks of a job that write or read files together,
+// whichever part of the model each of them has.
 
 #include "tessera/engine/checkpoint/part_elements.h"
 #include "tessera/sharding/pager.h"
@@ -21,12 +21,12 @@ namespace tessera {
 
 struct FileGroups;
 
-/// Ranks count as in the job; a job whose ranks all have the whole model is
-/// one of a single stage and tensor-parallel rank.
+/// Ranks are numbered as in the job. If all ranks have the whole model, there
+/// is one pipeline stage and one tensor-parallel rank.
 class JobRanks {
  public:
-  /// @param groups null: every rank has the whole module. Both outlive this
-  ///   object.
+  /// @param groups null: every rank has the whole module. Both must outlive
+  ///   this object.
   JobRanks(Pager& pager, FileGroups* groups, const torch::nn::Module& module);
 
   int rank() const;
@@ -35,36 +35,37 @@ class JobRanks {
   int tensor_size() const;
   int stage() const;
   int stages() const;
-  /// True on one rank of each stage.
+  /// True on one rank of each pipeline stage.
   bool is_first_of_stage() const {
     return pager_.rank() == 0 && tensor_rank() == 0;
   }
 
-  /// What this rank has of a parameter or buffer that is divided over the
-  /// tensor-parallel ranks; nothing when it has all of it.
+  /// This rank's partition of a parameter or buffer that is divided over the
+  /// tensor-parallel ranks; nothing if this rank has all of it.
   std::optional<DimPart> part_of(const at::Tensor& tensor) const;
-  /// Of what it is part of, or its own.
+  /// The sizes of the tensor that `tensor` is a partition of, or its own.
   std::vector<int64_t> whole_sizes(const at::Tensor& tensor) const;
-  /// The whole of a value of `tensor`, on the CPU. Collective over the
+  /// The whole value of `tensor`, on the CPU. Collective over the
   /// tensor-parallel ranks; blocks.
   at::Tensor whole_value(const at::Tensor& tensor, const at::Tensor& value)
       const;
 
-  /// The texts of the stages, each of which says the same on all of its ranks.
-  /// Collective; blocks.
+  /// The texts of all pipeline stages; each must be the same on all ranks of
+  /// its pipeline stage. Collective; blocks.
   std::vector<std::string> texts_of_stages(const std::string& text);
-  /// On the first rank of every stage, `value` becomes that of stage `root`;
-  /// elsewhere nothing happens. @param value contiguous, on the CPU. Collective
-  /// over those ranks; blocks.
+  /// On the first rank of every pipeline stage, broadcasts the `value` of
+  /// pipeline stage `root`; does nothing on other ranks. Collective over the
+  /// first ranks; blocks.
+  /// @param value contiguous, on the CPU.
   void broadcast_from_stage(int root, const at::Tensor& value);
 
-  /// Adds up, or takes the largest of, a small CPU tensor, in place.
+  /// All-reduce a small CPU tensor in place, to the sum or the maximum.
   /// Collective; blocks.
   void sum(const at::Tensor& values);
   void max(const at::Tensor& values);
 
-  /// Calls `work`; when it throws on some rank, every rank throws. Collective.
-  /// @param what heads the error on the ranks where `work` did not throw.
+  /// Calls `work`; if it throws on some rank, every rank throws. Collective.
+  /// @param what begins the message on the ranks where `work` did not throw.
   void on_all_ranks(const std::string& what, const std::function<void()>& work);
 
  private:

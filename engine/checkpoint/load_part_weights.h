@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Loading files of whole models into parts of them.
+// `options_for_parts()` adapts the loading of whole models to ranks that have a
+// part of the model.
 
 #include "tessera/engine/checkpoint/job_ranks.h"
 #include "tessera/sharding/load_weights.h"
@@ -9,9 +10,9 @@
 
 namespace tessera {
 
-/// Options that read from each tensor of a whole model what this rank has of
-/// it, by LoadWeightsOptions::pieces. Where they have pieces already, those are
-/// taken to know the parts.
+/// Sets LoadWeightsOptions::pieces such that this rank reads its part of each
+/// tensor of a whole model. Options that have pieces already are assumed to
+/// account for the parts.
 LoadWeightsOptions options_for_parts(
     LoadWeightsOptions options,
     const JobRanks& job,

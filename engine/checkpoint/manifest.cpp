@@ -123,7 +123,7 @@ json to_json(const SavedParameters& parameters) {
   return result;
 }
 
-/// What the engine reads once the tensors are there: checked before.
+/// The values that the engine reads after loading the tensors; checked before.
 json engine_state(const ManifestField& from) {
   from.at("learning_rate").number();
   const ManifestField scale = from.at("loss_scale");

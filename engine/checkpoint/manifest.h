@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a checkpoint's manifest.json says, and which checkpoints a folder has.
+// `CheckpointManifest` is the content of a checkpoint's manifest.json;
+// functions find the checkpoints in a folder.
 //
 // [Note: checkpoint folders] A checkpoint is a folder "step-N": one safetensors
 // file per rank and manifest.json, which lists every tensor of every file with
 // its checksum. Values of parameters, and state that has one value per element
 // of a parameter, are stored as the pieces that the ranks had: flat, in the
-// order of the parameter's memory, each with its offset. Where a parameter is
-// divided over tensor-parallel ranks, the piece says which part of it the rank
-// had (indices [begin, end) of a dimension), and the offset is one in the
-// memory of that part. What several ranks have alike is written by one of them.
-// Which rank, group or pipeline stage a piece was in means nothing, so that any
-// other division can read its part: the manifest has the sizes of whole
-// parameters, under the names that they have in the whole model. A checkpoint
-// is written as ".step-N.partial" and moved to its name when every rank has
-// finished.
+// order of the parameter's memory, each with its offset. If a parameter is
+// divided over tensor-parallel ranks, the piece records which partition the
+// rank had (indices [begin, end) of a dimension), and its offset counts in the
+// memory of that partition. What several ranks have in common is written by one
+// of them. It does not matter which rank, group or pipeline stage a piece came
+// from, so that any other layout can read its part: the manifest has the sizes
+// of whole parameters, under their names in the whole model. A checkpoint is
+// written as ".step-N.partial" and renamed when every rank has finished.
 
 #include "tessera/engine/checkpoint/part_elements.h"
 
@@ -29,21 +29,21 @@
 
 namespace tessera {
 
-/// The state name of parameters' values.
+/// The state name of the values of parameters.
 inline constexpr const char* kMasterState = "master";
 
-/// One tensor of a rank's file.
+/// One tensor in the file of a rank.
 struct SavedTensor {
   std::string name; ///< in the file
   std::string checksum;
-  /// For pieces of parameters and tensors that belong to one.
+  /// For pieces of parameters and tensors that belong to a parameter.
   std::string parameter;
   std::string state;
-  /// Of the first element in the memory of the parameter, or of the part of it;
-  /// nothing for a tensor that is no piece of one.
+  /// Offset of the first element in the memory of the parameter or its
+  /// partition; nothing for a tensor that is not a piece of a parameter.
   std::optional<int64_t> offset;
   int64_t numel = 0;
-  std::optional<DimPart> part; ///< nothing: of the whole parameter
+  std::optional<DimPart> part; ///< nothing: the whole parameter
 
   PartStretch stretch() const {
     return {part, offset.value_or(0), numel};
@@ -54,14 +54,14 @@ struct SavedRank {
   std::string file;
   uint64_t bytes = 0;
   std::vector<SavedTensor> tensors;
-  /// Values of Checkpointables by name; shared ones are rank 0's.
+  /// Values of Checkpointables by name; shared ones are those of rank 0.
   std::map<std::string, nlohmann::json> states;
 };
 
 struct SavedParameter {
-  std::vector<int64_t> sizes; ///< of the whole
+  std::vector<int64_t> sizes; ///< of the whole parameter
   std::vector<int64_t> strides;
-  /// Optimizer steps that it has taken.
+  /// Optimizer steps that updated it.
   int64_t steps = 0;
   std::vector<std::string> aliases; ///< its other names, if it is tied
 };
@@ -73,14 +73,14 @@ struct CheckpointManifest {
   nlohmann::json engine; ///< learning rate, loss scale
   SavedParameters parameters;
   std::vector<SavedRank> ranks;
-  int tensor_ranks = 1; ///< that divided each layer
-  int stages = 1; ///< of the pipeline
+  int tensor_ranks = 1; ///< tensor-parallel ranks
+  int stages = 1; ///< pipeline stages
 };
 
-/// What one rank tells the one that writes the manifest.
+/// The report of a rank to the one that writes the manifest.
 struct RankReport {
   SavedRank rank;
-  SavedParameters parameters; ///< that it speaks for
+  SavedParameters parameters; ///< reported by this rank
 };
 
 std::string to_text(const RankReport& report);
@@ -92,22 +92,23 @@ std::string to_text(const CheckpointManifest& manifest);
 /// @throws tessera::Error naming the file and what is wrong with it.
 CheckpointManifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// "step-000012" in `folder`.
+/// The path of "step-000012" in `folder`.
 std::filesystem::path checkpoint_path(
     const std::filesystem::path& folder,
     int64_t step);
 
-/// Complete checkpoints in `folder`, ascending by step; none when there is no
-/// such folder.
+/// Complete checkpoints in `folder`, ascending by step; empty if the folder
+/// does not exist.
 std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& folder);
 
-/// `path` itself when it is a checkpoint, else the latest one in it. "step-12"
+/// `path` itself if it is a checkpoint, else the latest one in it. "step-12"
 /// finds "step-000012".
-/// @throws tessera::Error when there is none, naming those beside it.
+/// @throws tessera::Error if there is none, naming those in the same folder.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// Removes all but the last `keep` checkpoints, and what interrupted runs left.
+/// Removes all but the last `keep` checkpoints, and the remains of interrupted
+/// runs.
 /// @param keep 0 keeps all.
 void prune_checkpoints(const std::filesystem::path& folder, int keep);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strict access to what a manifest.json says, for errors that name the place.
+// `ManifestField` gives strict access to a manifest.json; its errors name the
+// place.
 
 #include <nlohmann/json.hpp>
 
@@ -12,20 +13,20 @@
 
 namespace tessera {
 
-/// A value and where it stands. Borrows the value.
+/// A value and its place in the document. Borrows the value.
 class ManifestField {
  public:
   ManifestField(const nlohmann::json& value, std::string place)
       : value_(value), place_(std::move(place)) {}
 
-  /// @throws Error when this is no object or lacks the key.
+  /// @throws tessera::Error if this is not an object or lacks the key.
   ManifestField at(const std::string& key) const;
-  /// Nothing where the key is absent.
-  /// @throws Error when this is no object.
+  /// Nothing if the key is absent.
+  /// @throws tessera::Error if this is not an object.
   std::optional<ManifestField> find(const std::string& key) const;
-  /// @throws Error when this is no array.
+  /// @throws tessera::Error if this is not an array.
   std::vector<ManifestField> elements() const;
-  /// Of an object, in the order of their keys.
+  /// The keys of an object, in order.
   std::vector<std::string> keys() const;
 
   int64_t integer(
@@ -40,7 +41,7 @@ class ManifestField {
     return value_;
   }
 
-  /// "PLACE is VALUE, but must be `expected`; ..."
+  /// Throws "PLACE is VALUE, but must be `expected`; ..."
   [[noreturn]] void fail(const std::string& expected) const;
 
  private:

@@ -8,8 +8,9 @@ namespace tessera {
 
 namespace {
 
-/// Where a part lies in the memory of the whole: its element e is the whole's
-/// element start + e / row * pitch + e % row, and without a pitch start + e.
+/// Where a part lies in the memory of the whole: element e of the part is
+/// element start + e / row * pitch + e % row of the whole, or start + e without
+/// a pitch.
 struct PartRows {
   int64_t start = 0;
   int64_t row = 0;
@@ -35,7 +36,7 @@ PartRows rows_of(
                                     : PartRows{start, row, pitch};
 }
 
-/// Elements in the whole, seen as a table of rows of some pitch.
+/// Elements of the whole, seen as a table of rows of some pitch.
 struct ElementBlock {
   int64_t row;
   int64_t rows;
@@ -123,7 +124,7 @@ std::vector<CommonRuns> common_runs(
     const PartStretch& b) {
   const PartRows a_rows = rows_of(sizes, a.part);
   const PartRows b_rows = rows_of(sizes, b.part);
-  // Rows of an earlier dimension are made of those of a later one.
+  // Rows of an earlier dimension consist of rows of a later one.
   int64_t pitch = std::numeric_limits<int64_t>::max();
   for (const PartRows& rows : {a_rows, b_rows}) {
     pitch = rows.pitch > 0 ? std::min(pitch, rows.pitch) : pitch;

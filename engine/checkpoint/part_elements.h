@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which elements two parts of one parameter have in common, and where they lie
-// in each. Pure arithmetic; all numbers count elements.
+// `common_runs()` computes which elements two parts of a parameter have in
+// common and where they lie in each. Pure arithmetic; all numbers count
+// elements.
 
 #include <cstdint>
 #include <optional>
@@ -10,8 +11,8 @@
 
 namespace tessera {
 
-/// Indices [begin, end) of one dimension, and all of the others. It is stored
-/// row by row, as a tensor of its own.
+/// Indices [begin, end) of one dimension and all indices of the others. Stored
+/// in row-major order, as a tensor of its own.
 struct DimPart {
   int64_t dim = 0;
   int64_t begin = 0;
@@ -20,15 +21,15 @@ struct DimPart {
   bool operator==(const DimPart&) const = default;
 };
 
-/// Consecutive elements of a part as it is stored.
+/// Consecutive elements of a part in the order in which it is stored.
 struct PartStretch {
-  std::optional<DimPart> part; ///< nothing: the whole, in its own order
+  std::optional<DimPart> part; ///< nothing: all of it, in memory order
   int64_t offset = 0;
   int64_t numel = 0;
 };
 
 /// Runs of equal length. Run i begins at a + i * a_pitch in one stretch and at
-/// b + i * b_pitch in the other, counted from the stretch's first element.
+/// b + i * b_pitch in the other, counted from the first element of the stretch.
 struct CommonRuns {
   int64_t runs = 0;
   int64_t length = 0;
@@ -38,15 +39,15 @@ struct CommonRuns {
   int64_t b_pitch = 0;
 };
 
-/// Of a tensor whose rows lie one after the other.
+/// The strides of a contiguous tensor.
 std::vector<int64_t> row_major_strides(std::span<const int64_t> sizes);
 
-/// Elements of a part of a tensor of `sizes`.
+/// The number of elements in a part of a tensor of `sizes`.
 int64_t numel_of(std::span<const int64_t> sizes, const DimPart& part);
 
-/// What two stretches of a parameter of `sizes` have in common: at most a few
-/// blocks of runs, unless the parts are of different dimensions behind the
-/// first, where it is a few for every row.
+/// The common elements of two stretches of a parameter of `sizes`: a few blocks
+/// of runs; if the parts divide different dimensions, both after the first, a
+/// few per row.
 std::vector<CommonRuns> common_runs(
     std::span<const int64_t> sizes,
     const PartStretch& a,

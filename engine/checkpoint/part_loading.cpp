@@ -90,7 +90,7 @@ void PartLoading::apply() {
   part_.pager.invalidate();
 }
 
-/// A tensor of rank `r`, or of another one where that has none.
+/// A tensor of rank `r`, or of another rank if that one does not have it.
 at::Tensor PartLoading::any_tensor(int r, const std::string& name) {
   return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Taking over from a checkpoint what one part of a model needs.
+// `PartLoading` loads one part of a model from a checkpoint.
 
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
@@ -12,17 +12,16 @@
 
 namespace tessera {
 
-/// A checkpoint that has been looked through for everything that a part of the
-/// model needs on one rank, so that nothing can be missing when the engine is
-/// being changed.
+/// Finds and checks everything that a part of the model needs on one rank
+/// before the engine is changed, so that nothing can be missing afterwards.
 class PartLoading {
  public:
-  /// All arguments outlive this object.
-  /// @param job all ranks, as the checkpoint's parts are numbered by.
-  /// @param saved_rank the rank of the checkpoint that this one takes over, if
-  ///     there is one.
-  /// @throws tessera::Error when something is missing, damaged, or of another
-  ///     model or optimizer.
+  /// All arguments must outlive this object.
+  /// @param job all ranks, by which the checkpoint's parts are numbered.
+  /// @param saved_rank the rank of the checkpoint whose own state this rank
+  ///   loads, if there is one.
+  /// @throws tessera::Error if something is missing, damaged, or of another
+  ///   model or optimizer.
   PartLoading(
       const WholePart& own,
       const SubjectTensors& tensors,
@@ -30,7 +29,7 @@ class PartLoading {
       const JobRanks& job,
       const std::optional<int>& saved_rank);
 
-  /// Values, state and counters; not the run's.
+  /// Loads values, state and counters of the part, but not those of the run.
   void apply();
 
  private:

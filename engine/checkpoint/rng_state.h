@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// LibTorch's default generators of random numbers, in a checkpoint.
+// `RngState` saves LibTorch's default random number generators in a checkpoint.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 
 namespace tessera {
 
-/// The CPU's generator and, where CUDA is in use, that of the current device.
+/// The CPU's generator and, if CUDA is in use, that of the current device.
 class RngState : public Checkpointable {
  public:
   std::string name() const override;

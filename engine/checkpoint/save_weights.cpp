@@ -31,7 +31,7 @@ SafetensorsWriter open_file(
       "save_weights: cannot create the folder {}: {}. Give another path.",
       file.parent_path(),
       code.message());
-  // transformers refuses files that do not say "pt".
+  // transformers rejects files without "pt".
   return {file, std::move(specs), {{"format", "pt"}}};
 }
 

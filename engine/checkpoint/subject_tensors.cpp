@@ -10,7 +10,7 @@ namespace tessera {
 
 namespace {
 
-/// Parameters by their names in files, and which part of them this rank has.
+/// Names of parameters in files, and which part of them this rank has.
 class Naming {
  public:
   explicit Naming(const WholeModel& model) : model_(model) {}
@@ -37,7 +37,7 @@ class Naming {
 
 class Collector : public StateVisitor {
  public:
-  /// @param part what opaque states are of, in their names.
+  /// @param part added to the names of opaque states.
   Collector(
       SubjectTensors& tensors,
       const Pager& pager,

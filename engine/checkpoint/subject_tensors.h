@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tensors of this rank that belong in a checkpoint.
+// `SubjectTensors` lists the tensors of this rank that a checkpoint contains.
 
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/whole_model.h"
@@ -16,12 +16,12 @@
 
 namespace tessera {
 
-/// A flat tensor of the engine's, wherever it rests.
+/// A flat tensor of the engine on any tier.
 struct SubjectTensor {
   at::ScalarType dtype = at::kFloat;
-  /// Its values in memory. Blocks.
+  /// Returns its values in memory. Blocks.
   std::function<at::Tensor()> load;
-  /// After what load() returned was written to. Blocks.
+  /// Writes back values that load() returned and the caller changed. Blocks.
   std::function<void(const at::Tensor&)> store;
 };
 
@@ -30,7 +30,7 @@ struct SubjectPiece {
   std::string parameter; ///< its first name in the whole model
   std::string state;
   PartStretch stretch;
-  size_t tensor = 0; ///< which of SubjectTensors::tensors it is part of
+  size_t tensor = 0; ///< index in SubjectTensors::tensors
   int64_t tensor_offset = 0;
 };
 
@@ -42,7 +42,7 @@ struct SubjectWhole {
   at::Tensor values;
 };
 
-/// What only the same rank of the same layout understands.
+/// State that only the same rank of the same layout can load.
 struct SubjectOpaque {
   std::string name;
   std::function<at::Tensor()> save;
@@ -51,13 +51,13 @@ struct SubjectOpaque {
 
 struct SubjectTensors {
   std::vector<SubjectTensor> tensors;
-  std::vector<SubjectPiece> pieces; ///< those of one tensor together
+  std::vector<SubjectPiece> pieces; ///< grouped by tensor
   std::vector<SubjectWhole> wholes;
   std::vector<SubjectOpaque> opaques;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };
 
-/// A part, and what it is over all ranks.
+/// A part and the whole model that the parts of all ranks form.
 struct WholePart {
   /// Collective.
   explicit WholePart(const CheckpointPart& own);
@@ -66,24 +66,25 @@ struct WholePart {
   WholeModel model;
 };
 
-/// Collective. @return those of the subject, in its order.
+/// Collective.
+/// @return the parts of the subject, in its order.
 std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject);
 
-/// Of each part. Buffers are with the first one, whose module has the others in
-/// it.
+/// The tensors of each part. Buffers are listed with the first part, whose
+/// module contains the others.
 std::vector<SubjectTensors> tensors_of(const std::vector<WholePart>& parts);
 
-/// The values of one piece after the other, holding one tensor at a time.
+/// Reads the values of pieces one after the other, holding one tensor at a
+/// time.
 class PieceReader {
  public:
-  /// @param tensors outlives the reader.
+  /// @param tensors must outlive the reader.
   explicit PieceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
 
-  /// [piece.stretch.numel], valid as long as pieces of the same tensor are
-  /// asked for. Blocks.
+  /// The values, [piece.stretch.numel]; valid while only pieces of the same
+  /// tensor are asked for. Blocks.
   at::Tensor values(const SubjectPiece& piece);
-  /// What was written to the values of the last piece's tensor counts from here
-  /// on. Blocks.
+  /// Stores what was written to the values of the last piece's tensor. Blocks.
   void store();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tensors of any type from and to the bytes of safetensors files.
+// Functions that convert tensors to and from the bytes of safetensors files.
 
 #include "tessera/runtime/io/safetensors.h"
 
@@ -11,13 +11,13 @@
 
 namespace tessera {
 
-/// @throws tessera::Error for types that the format does not have.
+/// @throws tessera::Error for dtypes that the format does not have.
 SafetensorsDtype saved_dtype_of(at::ScalarType dtype);
 
-/// @throws tessera::Error for types that LibTorch does not have.
+/// @throws tessera::Error for dtypes that LibTorch does not have.
 at::ScalarType loaded_dtype_of(SafetensorsDtype dtype);
 
-/// The bytes of a contiguous CPU tensor; valid as long as it.
+/// The bytes of a contiguous CPU tensor; valid as long as the tensor.
 std::span<const std::byte> raw_bytes(const at::Tensor& tensor);
 
 /// A copy of the entry on the CPU.

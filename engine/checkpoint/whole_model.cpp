@@ -175,7 +175,8 @@ void WholeModel::for_each(
     if (stage == job_.stage() && group >= 0) {
       values = pager_.whole_master(static_cast<size_t>(group));
     }
-    // A visit that fails must not keep rank 0 from what the others wait for.
+    // A failing visit must not keep rank 0 from collectives that the others
+    // wait for.
     std::exception_ptr error;
     for (; i < tensors_.size() && tensors_[i].stage == stage &&
            tensors_[i].group == group;
@@ -190,7 +191,7 @@ void WholeModel::for_each(
         error = std::current_exception();
       }
     }
-    // Nobody runs ahead by more than a group, and none waits for long.
+    // No rank is ahead by more than a group, and none waits for long.
     job_.on_all_ranks("what rank 0 does with the model's values", [&] {
       if (error) {
         std::rethrow_exception(error);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a job's model is made of when the parts of all its ranks are put
-// together, and its whole values, one group of parameters at a time.
+// `WholeModel` describes the model that the parts of all ranks form and reads
+// its whole values, one group of parameters at a time.
 
 #include "tessera/engine/checkpoint/job_ranks.h"
 
@@ -18,25 +18,26 @@ namespace tessera {
 /// A parameter or a registered buffer of the whole model.
 struct WholeTensor {
   std::vector<std::string> names; ///< several if it is tied; not empty
-  at::ScalarType dtype = at::kFloat; ///< outside of the engine
+  at::ScalarType dtype = at::kFloat; ///< of the module before wrap()
   std::vector<int64_t> sizes;
   bool is_buffer = false;
-  int stage = 0; ///< the first one that has it
-  int group = -1; ///< of that stage's pager; -1: the engine leaves it alone
+  int stage = 0; ///< first pipeline stage that has it
+  int group = -1; ///< in the pager of `stage`; -1: not sharded
 
   const std::string& name() const {
     return names.front();
   }
 };
 
-/// All tensors of all stages and how to get at them. Parameters of a stage have
-/// the names that they have in the whole model; what several stages have under
-/// one name is the same. Functions marked collective are called by all ranks of
-/// the job.
+/// All tensors of all pipeline stages and access to their values. Parameters of
+/// a pipeline stage have the names that they have in the whole model; tensors
+/// of several pipeline stages with the same name are the same. Functions marked
+/// collective are called by all ranks of the job.
 class WholeModel {
  public:
-  /// Collective. The arguments outlive this object.
-  /// @throws tessera::Error on every rank when stages differ about a tensor.
+  /// Collective. The arguments must outlive this object.
+  /// @throws tessera::Error on every rank if pipeline stages disagree about a
+  ///   tensor.
   WholeModel(JobRanks job, Pager& pager, const torch::nn::Module& module);
 
   JobRanks& job() {
@@ -45,25 +46,25 @@ class WholeModel {
   const JobRanks& job() const {
     return job_;
   }
-  /// Stage by stage; the same on every rank.
+  /// By pipeline stage; the same on every rank.
   const std::vector<WholeTensor>& tensors() const {
     return tensors_;
   }
-  /// Null when no stage has a tensor of that name.
+  /// Null if no pipeline stage has a tensor of that name.
   const WholeTensor* find(const std::string& name) const;
-  /// All names of parameters.
+  /// The names of all parameters, including all names of tied ones.
   std::vector<std::string> parameter_names() const;
 
   /// Calls `visit` on rank 0 of the job with every tensor and its value (on the
-  /// CPU, contiguous, valid during the call); parameters with master weights
-  /// have their values. No rank holds more than a group of its own and a whole
-  /// parameter. Collective; blocks.
-  /// @throws tessera::Error on every rank when `visit` throws.
+  /// CPU, contiguous, valid during the call); with master weights, the value is
+  /// theirs. No rank holds more than one of its groups and one whole parameter.
+  /// Collective; blocks.
+  /// @throws tessera::Error on every rank if `visit` throws.
   void for_each(
       const std::function<void(const WholeTensor&, const at::Tensor&)>& visit);
 
  private:
-  /// What this rank has for a tensor.
+  /// This rank's part of a tensor.
   struct Own {
     at::Tensor tensor;
     size_t position = 0; ///< in its group
@@ -71,7 +72,7 @@ class WholeModel {
 
   void add_own(const torch::nn::Module& module);
   void join_stages();
-  /// @param values of the group when it is this stage's.
+  /// @param values of the group, if it belongs to this pipeline stage.
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);
 
   JobRanks job_;
@@ -81,8 +82,9 @@ class WholeModel {
   std::map<std::string, Own> own_; ///< by first name
 };
 
-/// What the engine leaves alone: a module's buffers, and parameters that are
-/// whole on the ranks that have them. By name, tied ones once.
+/// The tensors that the engine does not shard: a module's buffers, and
+/// parameters that are whole on the ranks that have them. By name, tied ones
+/// once.
 std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
     const torch::nn::Module& module);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Reduction = ChunkedCrossEntropyOptions::Reduction;
 
-/// What forward finds: the loss, and gradients where they are wanted.
+/// The results of forward: the loss, and the gradients that are needed.
 struct Found {
   at::Tensor loss;
   at::Tensor hidden_gradient; ///< [rows, width]
@@ -64,7 +64,7 @@ Found walk_chunks(
     const int64_t count = std::min(options.chunk_rows, rows - row);
     const at::Tensor part = hidden.narrow(0, row, count);
     const at::Tensor counted = counts.narrow(0, row, count).unsqueeze(1);
-    // Any class does for a row that does not count.
+    // For an ignored row any class will do.
     const at::Tensor target =
         targets.narrow(0, row, count).unsqueeze(1).mul(counted);
     at::Tensor logits = (bias.defined() ? at::addmm(bias, part, weight.t())
@@ -87,7 +87,7 @@ Found walk_chunks(
       logits.sub_(smooth / static_cast<double>(logits.size(1)));
     }
     logits.mul_(share);
-    // Zero, also where a row is not finite.
+    // Zero, even if a row is not finite.
     logits.masked_fill_(counted.logical_not(), 0);
     const at::Tensor gradient = logits.to(hidden.scalar_type());
     if (wanted.hidden) {

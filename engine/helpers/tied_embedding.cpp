@@ -51,8 +51,8 @@ class Tied : public torch::autograd::Function<Tied> {
   }
 
  private:
-  /// True when nobody else can look at the tensor: held by the engine's list
-  /// and by this function, without views.
+  /// True if only the engine's list and this function hold the tensor, without
+  /// views, so that nothing else can read it.
   static bool is_ours_alone(const at::Tensor& tensor) {
     constexpr size_t kListAndFunction = 2;
     return tensor.use_count() <= kListAndFunction &&

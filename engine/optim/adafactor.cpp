@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adafactor: second moments by row and column.
+// `AdafactorMethod`: second moments by row and column.
 #include "tessera/engine/optim/factored_moment.h"
 #include "tessera/engine/optim/update_method.h"
 
@@ -18,7 +18,7 @@ namespace {
 /// [Note: sums of Adafactor] One step needs two sums over the ranks: of squared
 /// gradients by row and column, with the squares of the weights; and of the
 /// squared updates, to clip them. Each is one flat float64 tensor for all
-/// parameters, so that every rank goes on with the same numbers.
+/// parameters, so that every rank continues with the same numbers.
 class AdafactorMethod : public UpdateMethod {
  public:
   AdafactorMethod(
@@ -141,9 +141,9 @@ class AdafactorMethod : public UpdateMethod {
  private:
   struct Entry {
     std::optional<FactoredShape> shape; ///< nothing: a moment per element
-    /// Of a factored parameter, whole: see FactoredShape; else [numel] of the
-    /// run, nothing where this rank has none. They are few and stay in memory,
-    /// where updates happen.
+    /// For a factored parameter the whole factors, see FactoredShape; else
+    /// [numel] of the run, nothing if this rank has none. They are small and
+    /// stay in memory where updates run.
     std::optional<RestingTensor> moments;
     double weight_squares = 0; ///< of the step in progress
     size_t row = 0; ///< of the step in progress, in sums
@@ -190,13 +190,13 @@ class AdafactorMethod : public UpdateMethod {
         .mul(run.parameter->grad_scale);
   }
 
-  /// What a parameter has in the first sum: the square of its weights, then
+  /// Elements of a parameter in the first sum: the square of its weights, then
   /// rows and columns.
   static int64_t sum_numel(const Entry& entry) {
     return 1 + (entry.shape ? entry.shape->state_numel() : 0);
   }
 
-  /// This rank's share of the first sum. Moments of elements are updated.
+  /// This rank's share of the first sum. Also updates moments of elements.
   at::Tensor sum_gradients(const std::vector<ShardPart*>& parts) {
     std::map<const OptimizedParameter*, int64_t> offsets;
     int64_t numel = 0;
@@ -237,7 +237,7 @@ class AdafactorMethod : public UpdateMethod {
                static_cast<double>(parameter.steps), -options_.decay_exponent);
   }
 
-  /// Takes the sums over all ranks into the moments.
+  /// Updates the moments with the sums over all ranks.
   void forget_and_add(const at::Tensor& sums) {
     int64_t offset = 0;
     for (const OptimizedParameter* parameter : order_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that update every element alone, by one fused kernel each.
+// Methods that update every element independently, by one fused kernel each.
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
@@ -14,7 +14,7 @@ namespace tessera {
 
 namespace {
 
-/// @tparam Run what the kernel takes; its step is made by `make_step`.
+/// @tparam Run argument of the kernel; `make_step` makes its step.
 template <typename Run>
 class ElementwiseMethod : public UpdateMethod {
  public:

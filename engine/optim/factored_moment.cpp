@@ -13,15 +13,15 @@ namespace tessera {
 
 namespace {
 
-/// A stretch of a stack as rows: whole ones, or a part of a single one.
+/// Rows of a stretch of a stack: whole ones, or a part of a single one.
 struct MomentBlock {
   at::Tensor values; ///< [rows, columns of the block]
   int64_t row = 0; ///< the first one, counted over all matrices
   int64_t column = 0;
 };
 
-/// The stretch as at most three kinds of blocks: the end of a row, whole rows
-/// of one matrix at a time, the start of a row.
+/// Splits the stretch into at most three kinds of blocks: the end of a row,
+/// whole rows of one matrix at a time, the start of a row.
 void for_each_block(
     const FactoredShape& shape,
     const at::Tensor& values,

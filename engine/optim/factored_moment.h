@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Squares of a matrix kept as its row and column means, while each rank has a
-// stretch of the matrix.
+// `FactoredShape` computes with the second moment of a matrix kept as its row
+// and column means, while each rank has a stretch of the matrix.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,15 +10,15 @@
 
 namespace tessera {
 
-/// A stack of matrices as they lie in memory. Its factors are one flat tensor:
+/// A stack of matrices in the order of memory. Its factors are one flat tensor:
 /// all rows ([matrices, rows]), then all columns ([matrices, columns]).
 struct FactoredShape {
   int64_t matrices = 1;
   int64_t rows = 1;
   int64_t columns = 1;
 
-  /// Of a parameter of two dimensions or more, more than one element in each of
-  /// the last two and no holes in memory; nothing for others.
+  /// For a parameter with at least two dimensions, more than one element in
+  /// each of the last two, and no holes in memory; nothing for others.
   static std::optional<FactoredShape> of(const at::Tensor& parameter);
 
   int64_t state_numel() const {
@@ -33,11 +33,11 @@ struct FactoredShape {
       int64_t offset,
       const at::Tensor& sums) const;
 
-  /// The means that belong to the sums over a whole stack.
+  /// Converts the sums over a whole stack to means.
   at::Tensor means_of(const at::Tensor& sums) const;
 
-  /// Divides a stretch in place by the root of the rank-one moment that the
-  /// factors stand for: row mean * column mean / mean of the row means.
+  /// Divides a stretch in place by the square root of the rank-one moment that
+  /// the factors represent: row mean * column mean / mean of the row means.
   void divide_by_root(
       const at::Tensor& values,
       int64_t offset,

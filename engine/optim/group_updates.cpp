@@ -139,8 +139,8 @@ void GroupUpdates::run(const PartUpdate& update) {
   }
 }
 
-/// Learns the order of updates; what was fetched ahead is this one's, or not
-/// wanted.
+/// Records the order of updates. What was fetched ahead is for this one or not
+/// needed.
 void GroupUpdates::note(const PartUpdate& update) {
   const Place place{update.method, update.part};
   if (last_.part == nullptr) {
@@ -224,7 +224,7 @@ void GroupUpdates::wait_all() {
     return;
   }
   queue_->wait_all();
-  // The thread has nothing to do.
+  // The thread is idle.
   drop_prefetched();
   queue_->mark().block_current(device_);
   context_.streamed.join();

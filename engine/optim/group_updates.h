@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Updates of whole groups, one after the other: at once, or on a thread beside
-// forward and backward.
+// `GroupUpdates` runs the updates of whole groups, one after the other: at
+// once, or on a thread concurrently with forward and backward.
 
 #include "tessera/engine/optim/update_statistics.h"
 #include "tessera/engine/optim/state_shadow.h"
@@ -19,22 +19,22 @@
 namespace tessera {
 
 /// [Note: updates beside backward] Updates run on one thread in the order in
-/// which they are submitted, and each on all threads of the update pool. While
-/// one runs, the state of the next one is on its way: of the one that waits, or
-/// else of the one that came next in the last step. What a main thread may
-/// touch of a group again it asks wait() for.
+/// which they are submitted, and each uses all threads of the update pool.
+/// While one runs, the state of the next one is fetched: of the next in the
+/// queue or, if the queue is empty, of the one that came next in the last step.
+/// Before a main thread uses a group again, it calls wait() for that group.
 ///
-/// [Note: speculation] An update can be made before it is known whether it is
-/// wanted, in a second copy of the state (StateShadow). update() of the same
+/// [Note: speculation] An update can be computed in a second copy of the state
+/// (StateShadow) before it is known whether it is needed. update() of the same
 /// group takes it if it would do the same: the same elements at the same steps,
 /// with the same rates and the same factor for gradients. Otherwise it is
-/// dropped, and the update is made anew from the old state. So nothing depends
-/// on what was speculated.
+/// dropped, and the update is computed again from the old state. So results do
+/// not depend on what was speculated.
 ///
 /// Without overlap everything happens in the calling thread, at once.
 class GroupUpdates {
  public:
-  /// @param context outlives this object; the stage is used by no one else
+  /// @param context must outlive this object; nothing else may use its stage
   ///   between the first call and wait_all().
   GroupUpdates(UpdateContext& context, bool overlaps);
   ~GroupUpdates();
@@ -42,7 +42,7 @@ class GroupUpdates {
   bool overlaps() const {
     return queue_ != nullptr;
   }
-  /// Makes speculate() possible for `part`. Before allocate().
+  /// Enables speculate() for `part`. Call it before allocate().
   void add_shadow(UpdateMethod& method, ShardPart& part);
   bool has_shadow(size_t g) const {
     return shadows_[g] != nullptr;
@@ -53,27 +53,28 @@ class GroupUpdates {
     return statistics_;
   }
 
-  /// Work on the gradients of group `g` for a norm. With overlap only.
+  /// Submits work on the gradients of group `g` for a norm. With overlap only.
   void submit_sums(size_t g, std::function<void()> work);
-  /// Blocks until all of that has ended.
+  /// Blocks until all of that work has ended.
   void wait_for_sums();
   void update(size_t g, std::vector<PartUpdate> updates);
   void speculate(size_t g, PartUpdate update);
-  /// Forgets the speculated update of group `g`; it may still be under way.
+  /// Forgets the speculated update of group `g`, which may still be running.
   void drop_speculation(size_t g) {
     speculated_[g].reset();
   }
 
-  /// The state that the first update of a step needs begins to come.
+  /// Begins to fetch the state that the first update of a step needs.
   void begin_step();
-  /// What comes next belongs to another step.
+  /// Marks the end of a step: what follows belongs to another step.
   void end_step();
 
-  /// Blocks until the work on group `g` has ended. @return what streams that
-  /// touch its tensors wait for. @throws what some work has thrown.
+  /// Blocks until the work on group `g` has ended.
+  /// @return the marks that streams must wait for before they use its tensors.
+  /// @throws what any work has thrown.
   StreamMarks wait(size_t g);
-  /// As above for all groups, and gives back what was fetched ahead: the state
-  /// may be touched. The current stream of the parameters' device comes after.
+  /// As above for all groups; also releases what was fetched ahead, so that the
+  /// state may be accessed. The current stream of the parameters' device waits.
   void wait_all();
 
  private:
@@ -102,21 +103,21 @@ class GroupUpdates {
   std::vector<UpdateQueue::Ticket> tickets_; ///< per group, of its last work
   UpdateQueue::Ticket last_sums_ = 0;
   UpdateStatistics statistics_;
-  bool begun_ = false; ///< of the step in progress
+  bool begun_ = false; ///< in the step in progress
 
   std::mutex mutex_;
   std::deque<std::shared_ptr<PartUpdate>> waiting_; ///< guarded by mutex_
 
-  // Of the queue's thread.
+  // Used by the queue's thread:
   std::unordered_map<const ShardPart*, Place> successors_;
   Place first_; ///< of a step
-  Place last_; ///< that was begun; of the step in progress
+  Place last_; ///< begun in the step in progress
   Place prefetched_;
-  /// Per group, behind its last update if it was streamed. Read by others once
-  /// that has ended.
+  /// Per group, the marks after its last update if it was streamed. Other
+  /// threads read them after that update has ended.
   std::vector<StreamMarks> streamed_;
 
-  std::unique_ptr<UpdateQueue> queue_; ///< last: its work uses all of it
+  std::unique_ptr<UpdateQueue> queue_; ///< last: its work uses the others
 };
 
 } // namespace tessera

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LAMB: AdamW's direction, at the length of the parameter.
+// `LambMethod`: the direction of AdamW, scaled to the norm of the parameter.
 #include "tessera/runtime/kernels/lamb.h"
 #include "tessera/engine/optim/update_method.h"
 
@@ -23,8 +23,8 @@ class LambMethod : public UpdateMethod {
         parameters_(parameters) {}
 
   void step(const StepInput& input) override {
-    // The moments, and the squares of what is in this rank's shard; then the
-    // norms of whole parameters; then the weights.
+    // First the moments and the sums of squares of this rank's shard, then the
+    // norms of whole parameters, then the weights.
     const std::vector<ShardPart*> parts = active_parts();
     const at::Tensor all =
         at::zeros({static_cast<int64_t>(parameters_.size()), 2}, at::kDouble);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Muon: momentum made orthogonal, for matrices between hidden layers.
+// `MuonMethod`: orthogonalized momentum, for matrices between hidden layers.
 #include "tessera/engine/optim/newton_schulz.h"
 #include "tessera/engine/optim/update_method.h"
 
@@ -24,7 +24,7 @@ class MuonMethod : public UpdateMethod {
         parameters_(parameters) {}
 
   void step(const StepInput& input) override {
-    // Every rank has a part of every group, even if none of its runs.
+    // Every rank has a part of every group, even if it contains no runs.
     std::vector<ShardPart*> parts;
     for (ShardPart& part : parts_) {
       if (any_gradient(part.group)) {
@@ -61,8 +61,8 @@ class MuonMethod : public UpdateMethod {
         shard.master.is_cuda() ? at::kBFloat16 : shard.master.scalar_type());
   }
 
-  /// Updates the momentum and gathers the directions of the whole group:
-  /// [padded_numel]. What is not a matrix of ours has no meaning.
+  /// Updates the momentum and all-gathers the directions of the whole group:
+  /// [padded_numel]. Elements outside of this method's matrices are undefined.
   at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
     const ParamGroup& group = *context_.pager.groups()[part.group];
     const auto options =
@@ -91,7 +91,7 @@ class MuonMethod : public UpdateMethod {
     return whole.to(shard.master.device());
   }
 
-  /// The new values of one run.
+  /// Writes the new values of one run.
   void apply(
       const ParameterRun& run,
       const ShardTensors& shard,
@@ -102,7 +102,7 @@ class MuonMethod : public UpdateMethod {
     const at::Tensor direction = orthogonalize(
         whole.as_strided(tensor.sizes(), tensor.strides(), paged.span.begin),
         options_.newton_schulz_steps);
-    // As it lies in memory, like the runs of the shard.
+    // In the order of memory, like the runs of the shard.
     const at::Tensor flat = at::empty_strided(
         tensor.sizes(), tensor.strides(), shard.master.options());
     flat.copy_(direction);

@@ -6,13 +6,13 @@
 namespace tessera {
 
 at::Tensor orthogonalize(const at::Tensor& matrix, int steps) {
-  // The coefficients maximise the slope at zero, so that small singular values
+  // The coefficients maximize the slope at zero, so that small singular values
   // grow fast.
   constexpr double a = 3.4445;
   constexpr double b = -4.7750;
   constexpr double c = 2.0315;
   constexpr double eps = 1e-7; // a zero matrix stays zero
-  // The small side's Gram matrix is the cheap one.
+  // The Gram matrix of the smaller side is cheaper.
   const bool tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = tall ? matrix.t().contiguous() : matrix.contiguous();
   x = x / (x.norm() + eps);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which optimizer trains which parameter, and with which hyperparameters.
+// `OptimizerOptions` selects the optimizer and the hyperparameters of each
+// parameter.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 
@@ -17,11 +18,11 @@
 
 namespace tessera {
 
-/// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
-/// operations in their order. Correctly rounded roots are the default because
-/// they give the same bits on every processor and on CUDA, in one pass;
-/// SqrtRounding::kLibTorch gives the bits that torch::optim::AdamW has on this
-/// machine's CPU.
+/// Adam with decoupled weight decay (arXiv:1711.05101), with the operations of
+/// torch::optim::AdamW in the same order. Correctly rounded square roots are
+/// the default because they give the same bits on every processor and on CUDA,
+/// in one pass; SqrtRounding::kLibTorch gives the bits of torch::optim::AdamW
+/// on the CPU of this machine.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -29,8 +30,8 @@ struct AdamWOptions {
   SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
-/// Adam (arXiv:1412.6980), weight decay being added to the gradient:
-/// torch::optim::Adam, rounded as AdamWOptions says.
+/// Adam (arXiv:1412.6980), with weight decay added to the gradient, as
+/// torch::optim::Adam; rounding as in AdamWOptions.
 struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -38,7 +39,7 @@ struct AdamOptions {
   SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
-/// Stochastic gradient descent: torch::optim::SGD, bit for bit.
+/// Stochastic gradient descent, bit for bit as torch::optim::SGD.
 struct SgdOptions {
   double momentum = 0;
   double dampening = 0;
@@ -51,9 +52,9 @@ struct LionOptions {
   double beta2 = 0.99;
 };
 
-/// LAMB (arXiv:1904.00962): AdamW whose step has the length of the parameter.
-/// The trust ratio is 1 where the parameter or the step is zero, and at most
-/// max_trust_ratio.
+/// LAMB (arXiv:1904.00962): the AdamW update, scaled to the norm of the
+/// parameter. The trust ratio is 1 if the parameter or the update is zero, and
+/// at most max_trust_ratio.
 struct LambOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -63,52 +64,54 @@ struct LambOptions {
 
 /// Adafactor (arXiv:1804.04235) without momentum. Matrices, and the last two
 /// dimensions of larger tensors, keep one second moment per row and per column;
-/// everything else one per element. Dimensions are those of the memory's
-/// order.
+/// other tensors one per element. Dimensions are counted in the order of
+/// strides in memory.
 struct AdafactorOptions {
-  /// The second moment forgets with 1 - step^-decay_exponent.
+  /// The decay rate of the second moment is 1 - step^-decay_exponent.
   double decay_exponent = 0.8;
   double eps = 1e-30; ///< added to squared gradients
-  /// Updates whose root mean square exceeds it are scaled down to it.
+  /// Updates with a larger root mean square are scaled down to this one.
   double clip_threshold = 1;
-  /// The rate is multiplied by max(min_scale, rms(parameter)).
+  /// Whether the learning rate is multiplied by max(min_scale, rms(parameter)).
   bool scale_by_parameter = true;
   double min_scale = 1e-3;
 };
 
-/// Muon: momentum, made orthogonal by Newton-Schulz iterations, for matrices
-/// between hidden layers; AdamW for everything else: tensors that are not 2-D,
-/// and those named by `not_hidden`.
+/// Muon: momentum, orthogonalized by Newton-Schulz iterations, for matrices
+/// between hidden layers; AdamW for all others: tensors that are not 2-D and
+/// those that `not_hidden` names.
 ///
-/// Each rank orthogonalises the matrices that its shard has a part of, from
-/// momentum gathered over the ranks; what lies across a boundary is computed on
-/// both sides of it.
+/// Each rank orthogonalizes the matrices of which its shard has a part, from
+/// momentum gathered over the ranks; a matrix that crosses the boundary of two
+/// shards is computed on both ranks.
 struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   int newton_schulz_steps = 5;
-  /// Orthogonal updates are multiplied by 0.2 * sqrt(max(rows, columns)), which
-  /// gives them the root mean square of AdamW's, so that both share a learning
-  /// rate. False: by sqrt(max(1, rows / columns)).
+  /// Multiplies orthogonal updates by 0.2 * sqrt(max(rows, columns)), which
+  /// gives them the root mean square of AdamW's updates, so that both can use
+  /// the same learning rate. False: by sqrt(max(1, rows / columns)).
   bool match_adamw = true;
-  /// Of the iterations. By default bfloat16 on CUDA and the parameter's master
-  /// type on CPU.
+  /// The dtype of the iterations. By default bfloat16 on CUDA and the dtype of
+  /// the master weights on the CPU.
   std::optional<at::ScalarType> compute_dtype;
-  /// Regular expressions that are searched in names: embeddings and heads.
+  /// Regular expressions that are searched for in parameter names: embeddings
+  /// and heads.
   std::vector<std::string>
       not_hidden{"emb", "wte", "wpe", "head", "classifier", "score"};
   AdamWOptions rest;
 };
 
-/// An optimizer of the user's, over views of the shards. It must work element
-/// by element, as SGD, Adam, RMSprop and Adagrad do: it is given the run of
-/// each parameter that lies in this rank's shard, flat, as a parameter of its
-/// own with its gradient, so that norms, ranks or shapes mean nothing to it.
-/// Its state can be loaded only by a job of the same layout.
+/// A user's optimizer over views of the shards. It must work element by
+/// element, as SGD, Adam, RMSprop and Adagrad do: it gets the slice of each
+/// parameter that lies in this rank's shard, flattened, as a parameter of its
+/// own with its gradient, so norms and shapes of whole parameters are not
+/// available. Its state can be loaded only by a job of the same layout.
 struct UserOptimizerOptions {
-  /// Makes it for the given parameters, which are leaves of the master's type.
-  /// Rates are set by set_lr() of each group's options before every step;
-  /// parameters of one rate are one group.
+  /// Makes the optimizer for the given parameters, which are leaves of the
+  /// dtype of the master weights. The engine sets learning rates by set_lr() on
+  /// each group's options before every step; parameters with the same rate form
+  /// one group.
   std::function<std::unique_ptr<torch::optim::Optimizer>(
       std::vector<torch::optim::OptimizerParamGroup>)>
       make;
@@ -124,79 +127,81 @@ using UpdateRule = std::variant<
     MuonOptions,
     UserOptimizerOptions>;
 
-/// Changes for the parameters that it names; what is not set stays.
+/// Overrides for the parameters whose names match; unset fields change nothing.
 struct ParameterRule {
   /// Regular expression (ECMAScript) that matches a whole name, e.g.
   /// "encoder\\..*\\.bias". It must match at least one parameter.
   std::string pattern;
-  /// Times the engine's learning rate.
+  /// Factor of the engine's learning rate.
   std::optional<double> lr_scale;
   std::optional<double> weight_decay;
   std::optional<int64_t> hold_steps;
   std::optional<UpdateRule> rule;
 };
 
-/// Where master weights and moments rest. What is not on the parameters' device
-/// is updated by the CPU. The numbers are the same wherever they rest (between
-/// the CPU and CUDA: with SqrtRounding::kCorrect).
+/// Where master weights and moments rest. What is not on the device of the
+/// parameters is updated by the CPU. The numbers do not depend on the placement
+/// (between the CPU and CUDA: with SqrtRounding::kCorrect).
 enum class StatePlacement {
-  /// As the memory budget has room: see StateTiers. On the parameters' device
-  /// where no budget is set.
+  /// As the memory budget has room; see StateTiers. On the device of the
+  /// parameters if no budget is set.
   kAutomatic,
   kWithParameters, ///< on the parameters' device
   kHost, ///< in the host's memory
   kNvme, ///< in files in memory.nvme_path
 };
 
+/// The part of a step that runs on a thread of its own during forward and
+/// backward. The numbers are the same in all modes. The gradients of a group
+/// are final in the last backward of a step if it follows the order of earlier
+/// steps; the rest is left to Engine::step().
+enum class UpdateOverlap {
+  /// kWait if the state of some group does not rest on the device of its
+  /// parameters, else kOff.
+  kAutomatic,
+  kOff,
+  /// The norms of final gradients are computed in backward; updates begin with
+  /// Engine::step() and overlap the next forward, which waits for each group
+  /// when it needs it. With EngineOptions::update_in_backward, updates begin in
+  /// backward and overlap it.
+  kWait,
+  /// Final gradients are applied in backward to a second copy of weights and
+  /// state, on the assumption of no clipping and no overflow. If the assumption
+  /// holds, Engine::step() takes the copy; otherwise it updates as with kWait.
+  /// For AdamW, Adam, SGD and Lion on the CPU; other optimizers, and groups
+  /// that two optimizers share, behave as with kWait.
+  kSpeculate,
+};
+
+/// The optimizer of an engine, with overrides for some parameters.
 /// ```
 /// options.optimizer.lr = 3e-4;
 /// options.optimizer.rule = LionOptions{.beta2 = 0.98};
 /// options.optimizer.parameters = {{.pattern = ".*bias", .weight_decay = 0}};
 /// ```
-/// What of a step is done beside backward, on a thread of its own. The numbers
-/// are the same with all of them. A group's gradients are final in the last
-/// backward of a step, when the order of the steps before is kept; the rest is
-/// left to the step.
-enum class UpdateOverlap {
-  /// kWait where state of some group does not rest on its parameters' device;
-  /// else kOff.
-  kAutomatic,
-  kOff,
-  /// What final gradients add to their norm is computed in backward; updates
-  /// begin with Engine::step() and go on beside the next forward, which waits
-  /// for each group when it needs it. With EngineOptions::update_in_backward
-  /// updates begin in backward, and it goes on meanwhile.
-  kWait,
-  /// Final gradients are applied to a second copy of weights and state in
-  /// backward, with the factor that holds without clipping and without
-  /// overflow. Where it holds, Engine::step() takes the copy; elsewhere it
-  /// updates as with kWait. For AdamW, Adam, SGD and Lion on the CPU: other
-  /// optimizers, and groups that two optimizers share, are as with kWait.
-  kSpeculate,
-};
-
 struct OptimizerOptions {
   double lr = 1e-3;
-  /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer
-  /// brings its own.
+  /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer has
+  /// its own.
   std::optional<double> weight_decay;
-  /// For so many of a parameter's steps its value stays while the moments
-  /// collect: the learning rate is zero.
+  /// During this many first steps of a parameter its learning rate is zero: its
+  /// value does not change while its moments accumulate.
   int64_t hold_steps = 0;
   UpdateRule rule = AdamWOptions{};
-  /// Applied in order; of two that match, the later one wins.
+  /// Applied in order; if two match, the later one wins.
   std::vector<ParameterRule> parameters;
   StatePlacement placement = StatePlacement::kAutomatic;
   UpdateOverlap overlap = UpdateOverlap::kAutomatic;
-  /// What moments are kept in: bfloat16, or by default the type of the master
-  /// weights. An update works with exact values and rounds what it keeps. Of
-  /// AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either type are loaded.
+  /// The dtype of stored moments: bfloat16, or by default that of the master
+  /// weights. An update computes in full precision and rounds what it stores.
+  /// For AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either dtype can be
+  /// loaded.
   std::optional<at::ScalarType> moment_dtype;
-  /// Bfloat16 weights and moments are rounded up or down by chance instead of
-  /// to nearest, so that small changes are not lost: exp_avg_sq in bfloat16
-  /// changes by less than half a unit in the last place a step, and stands
-  /// still when it is rounded to nearest. The numbers depend on the step and
-  /// the element alone, not on the number of ranks.
+  /// Rounds bfloat16 weights and moments stochastically instead of to nearest,
+  /// so that small changes are not lost: exp_avg_sq in bfloat16 changes by less
+  /// than half a unit in the last place per step, and would never change with
+  /// rounding to nearest. The numbers depend on the step and the element only,
+  /// not on the number of ranks.
   bool stochastic_rounding = false;
 };
 
@@ -204,22 +209,23 @@ struct OptimizerOptions {
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
 
-/// Whether every rule updates each element by itself, from its own gradient and
-/// state: AdamW, Adam, SGD and Lion do.
+/// Whether every rule updates each element from its own gradient and state
+/// only, as AdamW, Adam, SGD and Lion do.
 bool updates_elements_alone(const OptimizerOptions& options);
 bool updates_elements_alone(const UpdateRule& rule);
 
-/// What a parameter is trained with.
+/// The hyperparameters of one parameter.
 struct ParameterSettings {
   double lr_scale = 1;
   double weight_decay = 0;
   int64_t hold_steps = 0;
   UpdateRule rule;
-  /// 0 = OptimizerOptions::rule, else 1 + index of the ParameterRule it is of.
+  /// 0: OptimizerOptions::rule; else 1 + index of the ParameterRule that set
+  /// it.
   size_t rule_origin = 0;
 };
 
-/// @param names of one parameter: all that it is registered under.
+/// @param names all names under which the parameter is registered.
 ParameterSettings settings_for(
     const OptimizerOptions& options,
     const std::vector<std::string>& names);

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-/// Spans may cover what lies between runs too.
+/// Spans may also cover what lies between runs.
 bool cover(
     const std::vector<FlatSpan>& spans,
     const std::vector<FlatRun>& runs) {
@@ -70,7 +70,7 @@ int64_t ShardAccess::stage_bytes() const {
          bytes(rounds() && !group_.shard().is_on(device_), group_.dtype());
 }
 
-/// What passes through on device(): [numel].
+/// A tensor of [numel] on device() for staging.
 at::Tensor ShardAccess::place(
     int64_t numel,
     at::ScalarType dtype,
@@ -81,7 +81,7 @@ at::Tensor ShardAccess::place(
                    {numel}, at::TensorOptions().dtype(dtype).device(device_));
 }
 
-/// The tensor itself where that is possible, else what will be a copy.
+/// The tensor itself if possible, else a tensor to copy it to.
 at::Tensor ShardAccess::fetch(
     const RestingTensor& from,
     at::ScalarType dtype,
@@ -162,7 +162,7 @@ std::vector<PendingTransfer> ShardAccess::begin_return(
   return leaving;
 }
 
-/// Only what was updated counts: the rest of `values` may mean nothing.
+/// Only what was updated is valid: the rest of `values` may be undefined.
 PendingTransfer ShardAccess::begin_return_of_shard(
     const at::Tensor& values,
     const std::vector<FlatSpan>& written) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an update reads and writes of one group, wherever it rests.
+// `ShardAccess` gives an update the tensors of one group, on whichever tiers
+// they rest.
 
 #include "tessera/engine/optim/state_stage.h"
 #include "tessera/runtime/memory/pending_transfer.h"
@@ -14,69 +15,72 @@
 namespace tessera {
 
 /// The tensors of one group's shard during an update: [shard_numel] each, on
-/// one device, but for a master that is to be streamed to it.
+/// one device, except for a master that is to be streamed to it.
 struct ShardTensors {
   at::Tensor master; ///< float32 or float64; updated
-  at::Tensor gradient; ///< of master's dtype, bfloat16 or float16
-  /// Receives the rounded master; undefined where there is nothing to round.
+  at::Tensor gradient; ///< master's dtype, bfloat16 or float16
+  /// Receives the rounded master; undefined if nothing is to be rounded.
   at::Tensor low_precision;
 };
 
-/// Hides where the group's tensors rest: master weights may be the group's own
-/// or nowhere (training without them: then each update widens the shard and
-/// rounds it back), and each of weights, gradients and master weights may be on
-/// another tier. What cannot be worked on where it rests passes through a
-/// buffer of the stage. Where the device updates, master weights that rest
-/// elsewhere are given in host memory.
+/// Hides where the group's tensors rest. Master weights may be the group's own
+/// or not exist (each update then widens the shard and rounds it back), and
+/// each of weights, gradients and master weights may be on another tier. What
+/// cannot be used where it rests passes through a buffer of the StateStage. If
+/// the device updates, master weights that rest elsewhere are given in host
+/// memory.
 class ShardAccess {
  public:
-  /// @param group, bucket outlive this object. @param on_device updates happen
-  /// on the parameters' device, else on the CPU.
-  /// @throws tessera::Error when the parameters are not floating-point.
+  /// @param group, bucket must outlive this object.
+  /// @param on_device whether updates run on the device of the parameters, else
+  ///   on the CPU.
+  /// @throws tessera::Error if the parameters are not floating-point.
   ShardAccess(ParamGroup& group, const GradientBucket& bucket, bool on_device);
 
-  /// Where updates happen.
+  /// The device on which updates run.
   at::Device device() const {
     return device_;
   }
-  /// Updates happen on the parameters' device, and master weights are given as
-  /// they rest elsewhere.
+  /// Whether updates run on the device of the parameters while master weights
+  /// rest elsewhere and are given as they rest there.
   bool streams_master() const {
     return on_device_ && group_.has_own_master() &&
            group_.master().tier() != MemoryTier::kDevice;
   }
-  /// Of the master and of state: float64 for float64 weights, else float32.
+  /// The dtype of the master and of state: float64 for float64 weights, else
+  /// float32.
   at::ScalarType dtype() const;
 
-  /// What the two begin_ functions take of a buffer.
+  /// The bytes that the two begin_ functions take of a buffer.
   int64_t stage_bytes() const;
 
-  /// Begins to bring in what is not on device(), but for the gradient.
-  /// @param buffer of stage_bytes(); may be null when that is 0.
+  /// Begins to fetch what is not on device(), except the gradient.
+  /// @param buffer of stage_bytes(); may be null if that is 0.
   void begin_fetch(StateStage::Buffer* buffer);
-  /// Begins to bring it in, once, after begin_fetch(). @param gradient the
-  /// bucket's shard().
+  /// Begins to fetch the gradient. Call it once, after begin_fetch().
+  /// @param gradient the shard() of the bucket.
   void begin_gradient(
       const RestingTensor& gradient,
       StateStage::Buffer* buffer);
-  /// The tensors for an update, after both. Blocks until they are there.
+  /// Returns the tensors for an update, after both functions above. Blocks
+  /// until they are complete.
   ShardTensors tensors();
-  /// Ends what was begun without an update. Blocks.
+  /// Ends the access without an update. Blocks.
   void forget();
-  /// After the update: begins to bring back what rests elsewhere. A buffer's
-  /// user has ended when the returned transfers have.
+  /// After the update: begins to copy what rests elsewhere back. The buffer is
+  /// free again when the returned transfers have ended.
   /// @param written the stretches that were updated.
   std::vector<PendingTransfer> begin_return(
       const std::vector<FlatSpan>& written);
-  /// The part of that for weights on another tier.
-  /// @param values of the group's type; only the written ones count where they
-  ///   were rounded, else all.
+  /// The part of begin_return() for weights on another tier.
+  /// @param values of the group's dtype; if updates round, only the written
+  ///   ones are valid, else all.
   PendingTransfer begin_return_of_shard(
       const at::Tensor& values,
       const std::vector<FlatSpan>& written);
 
  private:
-  /// Whether updates write rounded weights beside the master.
+  /// Whether updates write rounded weights in addition to the master.
   bool rounds() const;
   at::ScalarType gradient_dtype() const;
   at::Tensor place(

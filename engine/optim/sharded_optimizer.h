@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The optimizers of an engine, over the flat shards of its Pager.
+// `ShardedOptimizer` runs the optimizers of an engine over the flat shards of
+// its Pager.
 
 #include "tessera/engine/optim/group_updates.h"
 #include "tessera/engine/optim/optimizer_options.h"
@@ -20,18 +21,19 @@
 namespace tessera {
 
 /// Updates this rank's shards. Every trainable parameter belongs to one
-/// optimizer; those without a gradient are left alone, as torch::optim leaves
-/// them, and each counts its own steps.
+/// optimizer; those without a gradient are not updated, as in torch::optim, and
+/// each parameter counts its own steps.
 ///
-/// With UpdateOverlap it works beside forward and backward too, on a thread of
-/// its own ([Note: updates beside backward]). What has failed there throws in
-/// the next function that needs its result.
+/// With UpdateOverlap it also works during forward and backward, on a thread of
+/// its own ([Note: updates beside backward]). What fails there throws in the
+/// next function that needs its result.
 class ShardedOptimizer : public ShardUser {
  public:
-  /// Divides the parameters among the optimizers; keeps nothing allocated.
-  /// @param pager outlives this object; so does `tiers`, which has planned the
-  ///   pager's groups. @param options checked.
-  ///   Measures, and is collective then, as plan_updates() is.
+  /// Assigns the parameters to the optimizers; allocates nothing that stays.
+  /// Measures, and is then collective, as plan_updates() does.
+  /// @param pager must outlive this object.
+  /// @param tiers must outlive this object; has planned the pager's groups.
+  /// @param options checked.
   ShardedOptimizer(
       Pager& pager,
       StateTiers& tiers,
@@ -41,16 +43,16 @@ class ShardedOptimizer : public ShardUser {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// Bytes that this rank needs: state, but for master weights, which are the
-  /// pager's; and what it passes through.
+  /// Bytes that this rank needs: state, except master weights, which belong to
+  /// the pager, and staging buffers.
   TierBytes planned_bytes() const;
   /// See update_table().
   std::string update_table() const;
 
-  /// Makes the state; before the first step().
+  /// Allocates the state; call it before the first step().
   void allocate_state(MemoryLedger& ledger);
 
-  /// What OptimizerOptions::overlap has come to; not kAutomatic.
+  /// The resolved OptimizerOptions::overlap; never kAutomatic.
   UpdateOverlap overlap() const {
     return overlap_;
   }
@@ -59,31 +61,31 @@ class ShardedOptimizer : public ShardUser {
     return updates_->statistics();
   }
 
-  /// Before a backward. @param grad_scale what step() will be called with if
-  /// nothing is clipped.
+  /// Call it before each backward.
+  /// @param grad_scale the argument of step() if nothing is clipped.
   void begin_backward(double grad_scale);
 
-  /// The sums that a norm of the settled gradients is made of. Blocks until
-  /// those that are being computed are there.
-  /// @param p they are computed ahead for the norms of later steps too.
+  /// The sums from which norms of the settled gradients are computed. Blocks
+  /// until those in progress are complete.
+  /// @param p the norm; later steps compute its sums ahead.
   GradientSums& gradient_sums(double p);
 
-  /// One step with the settled gradients. Collective. With overlap, groups may
-  /// still be updated when it returns.
+  /// Makes one step with the settled gradients. Collective. With overlap,
+  /// groups may still be updated when it returns.
   /// @param grad_scale gradients are multiplied by it first.
-  /// @throws tessera::Error when state cannot be brought in or back. Some
-  ///   groups are updated then, others not: everything after it throws.
+  /// @throws tessera::Error if state cannot be fetched or stored. Some groups
+  ///   are then updated and others not: everything afterwards throws.
   void step(double grad_scale = 1);
 
-  /// In place of step() where gradients are not applied.
+  /// Call it instead of step() if gradients are not applied.
   void skip_step() {
     updates_->end_step();
   }
 
-  /// Blocks until no update is under way any more.
+  /// Blocks until no update is in progress.
   void finish_updates();
 
-  // ShardUser
+  // ShardUser:
   bool on_final_gradients(size_t g) override;
   StreamMarks before_gradients_change(size_t g) override;
   StreamMarks before_shard_use(size_t g) override;
@@ -91,7 +93,7 @@ class ShardedOptimizer : public ShardUser {
   /// @throws tessera::Error after an update that failed half-way.
   void check_whole() const;
 
-  /// The rate before the parameters' own factors.
+  /// The learning rate without the factors of parameters.
   double learning_rate() const {
     return lr_;
   }
@@ -107,14 +109,14 @@ class ShardedOptimizer : public ShardUser {
     steps_ = steps;
   }
 
-  /// The most precise values of group `g`'s shard in memory: [shard_numel].
-  /// Trained or not. What is written to them counts after store_master(). Both
-  /// block.
+  /// load_master() returns the most precise values of group `g`'s shard,
+  /// trained or not, in memory: [shard_numel]. Changes to them take effect with
+  /// store_master(). Both block.
   at::Tensor load_master(size_t g);
   void store_master(size_t g, const at::Tensor& values);
 
   /// All trainable parameters, in the pager's order. Their step counts may be
-  /// changed, to go on from saved state.
+  /// changed to resume from saved state.
   std::vector<OptimizedParameter>& parameters() {
     return parameters_;
   }
@@ -128,11 +130,11 @@ class ShardedOptimizer : public ShardUser {
  private:
   void make_shadows();
   void begin_update(OptimizedParameter& parameter, double grad_scale);
-  /// The updates of elementwise methods, with what begin_update() has set.
+  /// The updates of elementwise methods, with the settings of begin_update().
   std::vector<PartUpdate> prepare(size_t g);
   void speculate(size_t g);
   void step_groups();
-  /// Calls `work`; a failure is remembered, and the other ranks are told.
+  /// Calls `work`; a failure is recorded and reported to the other ranks.
   void guarded(const std::function<void()>& work);
 
   UpdatePlan plan_;
@@ -147,7 +149,7 @@ class ShardedOptimizer : public ShardUser {
   GradientSums sums_;
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
-  std::unique_ptr<GroupUpdates> updates_; ///< last: it uses all of the above
+  std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others
 };
 
 } // namespace tessera

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-// State begins at a multiple of so many elements for every parameter.
+// The state of every parameter begins at a multiple of this many elements.
 constexpr int64_t kStateAlignment = 16;
 
 int64_t size_of(at::ScalarType dtype) {

@@ -15,7 +15,7 @@ int64_t bytes_of(int64_t numel, at::ScalarType dtype) {
   return numel * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-/// What lies between the stretches of [0, numel).
+/// The gaps between the stretches in [0, numel).
 std::vector<FlatSpan> rest_of(
     const std::vector<SpanUpdate>& updated,
     int64_t numel,
@@ -48,7 +48,7 @@ void copy_rest(
   }
 }
 
-/// On the threads of the update pool.
+/// Runs on the threads of the update pool.
 CpuUpdate copy_of(const at::Tensor& into, const at::Tensor& from) {
   const auto item = static_cast<int64_t>(into.itemsize());
   auto* to = static_cast<std::byte*>(into.mutable_data_ptr());
@@ -115,7 +115,7 @@ at::Tensor StateShadow::take_host(
       .view(dtype);
 }
 
-/// Room on the tier of the group's state.
+/// Reserves room on the tier of the group's state.
 RestingTensor StateShadow::take(
     const std::string& what,
     int64_t numel,
@@ -138,8 +138,8 @@ void StateShadow::allocate() {
   weights_ = take_host(name_of("weights"), shard_numel(), group().dtype());
 }
 
-/// Lets an update of `tensors` write here what it would change in place. What
-/// has come from a file or another device is a copy already.
+/// Makes an update of `tensors` write here what it would change in place.
+/// Tensors from a file or another device are copies already.
 void StateShadow::redirect(PartTensors& tensors, PartTensors& before) {
   const auto replace = [](at::Tensor& tensor, at::Tensor& from, at::Tensor by) {
     from = std::exchange(tensor, std::move(by));
@@ -173,7 +173,7 @@ void StateShadow::update(
   PartTensors before;
   redirect(tensors, before);
   update.run(tensors, &before);
-  // What is not updated changes places all the same.
+  // What is not updated is swapped too.
   copy_rest(
       tensors.shard.master,
       before.shard.master,
@@ -198,7 +198,7 @@ void StateShadow::update(
 
 void StateShadow::commit(const PartUpdate& update) {
   if (part_.fetched) {
-    method_.discard(part_); // the state of before
+    method_.discard(part_); // the previous state
   }
   std::swap(part_.stored, state_);
   if (group().has_own_master()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A second copy of a group's weights and optimizer state, in which an update
-// can be made that may turn out not to be wanted.
+// `StateShadow` is a second copy of a group's weights and optimizer state, in
+// which an update can be computed before it is known whether it is needed.
 
 #include "tessera/engine/optim/update_method.h"
 
@@ -13,26 +13,26 @@
 
 namespace tessera {
 
-/// Moments and own master weights rest on the same tier as the state that they
-/// are a copy of, and take its place when the update turns out to be wanted:
-/// what was the state is the copy then. New weights wait in host memory and are
-/// copied to the shard. For a part that the CPU updates and that is the only
-/// one of its group. All functions but bytes() on one thread at a time.
+/// Moments and separate master weights rest on the same tier as the state that
+/// they copy, and are swapped with it when the update is committed. New weights
+/// wait in host memory and are copied to the shard. For a part that the CPU
+/// updates and that is the only one of its group. All functions except
+/// add_bytes() are called by one thread at a time.
 class StateShadow {
  public:
-  /// Both outlive this object.
+  /// Both must outlive this object.
   StateShadow(UpdateContext& context, UpdateMethod& method, ShardPart& part);
 
   void add_bytes(TierBytes& bytes) const;
-  /// @throws tessera::Error when a tier has no room.
+  /// @throws tessera::Error if a tier has no room.
   void allocate();
 
-  /// Makes the update here; the state stays as it is. Blocks.
-  /// @param meanwhile called when all that it needs has come.
+  /// Computes the update in this copy and leaves the state unchanged. Blocks.
+  /// @param meanwhile called when all tensors that it needs have arrived.
   void update(const PartUpdate& update, const std::function<void()>& meanwhile);
 
-  /// Makes the last update() the state. Device copies are issued to the current
-  /// stream. Otherwise blocks.
+  /// Makes the last update() the state. Copies on a device are issued to the
+  /// current stream; otherwise blocks.
   void commit(const PartUpdate& update);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host memory that state passes through which cannot be updated where it rests.
+// `StateStage` provides staging buffers in host memory for state that cannot be
+// updated where it rests.
 
 #include "tessera/offload/host_memory.h"
 #include "tessera/runtime/memory/pending_transfer.h"
@@ -14,43 +15,44 @@
 
 namespace tessera {
 
-/// Buffers that are handed out in turn: while one group is updated in the
-/// first, the next one's state arrives in the second, and the last one's leaves
-/// from the third.
+/// Buffers that are used in rotation: while one group is updated in the first,
+/// the state of the next one arrives in the second, and that of the previous
+/// one leaves the third.
 class StateStage {
  public:
   static constexpr int64_t kBuffers = 3;
 
   class Buffer {
    public:
-    /// [numel], aligned to a page, uninitialised.
+    /// [numel], aligned to a page, uninitialized.
     at::Tensor place(int64_t numel, at::ScalarType dtype);
-    /// What place() takes of a buffer.
+    /// The bytes that place() takes of a buffer.
     static int64_t bytes_for(int64_t numel, at::ScalarType dtype);
 
    private:
     friend class StateStage;
     at::Tensor memory_; ///< [bytes] uint8
     int64_t used_ = 0;
-    bool is_extra_ = false; ///< goes when it is given back
+    bool is_extra_ = false; ///< freed when it is given back
     std::vector<PendingTransfer> leaving_;
   };
 
-  /// Some group needs a buffer of so many bytes; before allocate().
+  /// Records that some group needs a buffer of `bytes`; call it before
+  /// allocate().
   void need(int64_t bytes);
 
-  /// Of all buffers, allocated or not.
+  /// Bytes of all buffers, allocated or not.
   int64_t bytes() const;
 
-  /// @param memory outlives the stage.
+  /// @param memory must outlive the stage.
   void allocate(HostMemory& memory);
 
-  /// A buffer of at least `bytes`. Blocks while the transfers of its last user
-  /// are under way. When all are in use it is one more.
-  /// @throws tessera::Error when one of those failed.
+  /// Returns a buffer of at least `bytes`. Blocks while transfers of its last
+  /// user are in progress. If all are in use, it allocates an extra one.
+  /// @throws tessera::Error if one of those transfers failed.
   std::shared_ptr<Buffer> take(int64_t bytes);
 
-  /// Ends the use of a buffer, once the transfers have ended.
+  /// Ends the use of a buffer; it is free when the transfers have ended.
   void give_back(
       std::shared_ptr<Buffer> buffer,
       std::vector<PendingTransfer> leaving);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// On which tier the shards of each group rest: its parameters, its gradients,
-// its optimizer state.
+// `StateTiers` decides on which tier the shards of each group rest: parameters,
+// gradients and optimizer state.
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/optimizer_options.h"
@@ -17,12 +17,12 @@
 
 namespace tessera {
 
-/// Owns the stores of a rank, and gives each group's shards theirs, as
-/// plan_tiers() says. All state of a group, its own master weights and its
-/// moments, is on one tier.
+/// Owns the stores of a rank, and assigns each group's shards to them as
+/// plan_tiers() decides. All state of a group, its separate master weights and
+/// its moments, is on one tier.
 class StateTiers : public ShardPlacement {
  public:
-  /// @param ledger outlives this object. All options checked.
+  /// @param ledger must outlive this object. All options are checked.
   StateTiers(
       const OptimizerOptions& optimizer,
       const MemoryBudget& memory,
@@ -30,8 +30,8 @@ class StateTiers : public ShardPlacement {
       const PagerOptions& sharding,
       MemoryLedger& ledger);
 
-  /// @throws tessera::Error when a tier that was asked for is not there, e.g.
-  ///   when the file cannot be made.
+  /// @throws tessera::Error if a requested tier is not available, e.g. if the
+  ///   file cannot be created.
   void plan(const std::vector<GroupSpec>& groups, const ShardMesh& mesh)
       override;
   ShardStore* parameter_store(size_t group) override {
@@ -47,12 +47,12 @@ class StateTiers : public ShardPlacement {
   MemoryTier tier(size_t group) const {
     return plan_.state[group];
   }
-  /// Where the state of a group rests; null: on the parameters' device.
+  /// The store of the state of a group; null: on the device of the parameters.
   ShardStore* store(size_t group) const {
     return store_of(plan_.state[group]);
   }
-  /// For the little state that a method must have in memory where the group is
-  /// updated; null: on the parameters' device.
+  /// The store for the small state that a method must have in memory where the
+  /// group is updated; null: on the device of the parameters.
   ShardStore* memory_store(size_t group) const;
 
   /// See TierPlan.
@@ -66,11 +66,11 @@ class StateTiers : public ShardPlacement {
            tiers.gradients != MemoryTier::kDevice;
   }
 
-  /// For what passes through the host. After plan().
+  /// The memory for staging in the host. Call it after plan().
   HostMemory& host_memory() {
     return *host_memory_;
   }
-  /// Bytes of the host that the stores need for themselves.
+  /// Bytes of host memory that the stores use themselves.
   int64_t staging_bytes() const {
     return nvme_ ? BlockPipeline::staging_bytes() : 0;
   }

@@ -7,16 +7,16 @@ namespace tessera {
 
 namespace {
 
-/// Where a tensor in a buffer may begin, in bytes.
+/// Alignment of tensors in a buffer, in bytes.
 constexpr int64_t kRunAlignment = 256;
-/// Stretches of a run that is cut are multiples of this in elements.
+/// A run is cut at multiples of this many elements.
 constexpr int64_t kCut = 16;
 
 int64_t rounded(int64_t bytes) {
   return (bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
 }
 
-/// The tensors of a run that pass, in their order in a buffer.
+/// The tensors of a run that are streamed, in their order in a buffer.
 std::array<const at::Tensor*, 3> passing(const StreamedRun& run) {
   static const at::Tensor kNone;
   return {
@@ -25,7 +25,7 @@ std::array<const at::Tensor*, 3> passing(const StreamedRun& run) {
       &run.tensors.moment_sq};
 }
 
-/// How many of `rest` elements of a run go into `room` bytes.
+/// How many of the last `rest` elements of a run fit into `room` bytes.
 int64_t fitting(const StreamedRun& run, int64_t rest, int64_t room) {
   int64_t per_element = 0;
   for (const at::Tensor* tensor : passing(run)) {
@@ -58,7 +58,7 @@ int64_t StreamedUpdate::bytes_for(
     int64_t bytes,
     int64_t runs,
     int64_t limit_bytes) {
-  // Three tensors of every run are aligned.
+  // Up to three tensors of every run are aligned.
   const int64_t whole = rounded(bytes) + 3 * kRunAlignment * runs;
   const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
   return bytes > 0 ? kBuffers * std::min(whole, limit) : 0;
@@ -169,8 +169,8 @@ void StreamedUpdate::run(
   }
 }
 
-/// Keeps what may be a copy for this update alone, as allocators do not know
-/// that a lane uses it.
+/// Keeps tensors that may be copies for this update only, because allocators do
+/// not know that a lane uses them.
 void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
   while (!held_.empty() && held_.front().done.query()) {
     held_.pop_front();

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-/// What is left of each tier.
+/// Bytes left on each tier.
 struct Room {
   int64_t device = 0;
   int64_t host = 0;
@@ -55,7 +55,7 @@ class Planner {
   }
 
  private:
-  /// Which of a group's shards, and what it takes in a store.
+  /// One kind of a group's shards, and its size in a store.
   struct Kind {
     MemoryTier ShardTiers::*tier;
     std::optional<MemoryTier> wanted;
@@ -84,8 +84,8 @@ class Planner {
     }
   }
 
-  /// Moves the fewest groups' shards off the device that make room there; all
-  /// of them where that is not enough.
+  /// Moves the shards of the fewest groups off the device that make room there;
+  /// those of all groups if that is not enough.
   void move(const Kind& kind) {
     const std::vector<ShardTiers> before = plan_.shards;
     size_t enough = groups_.size();
@@ -117,7 +117,8 @@ class Planner {
     }
   }
 
-  /// What may pass through the host, wherever shards and state come to rest.
+  /// The most that may be staged in host memory, wherever shards and state
+  /// rest.
   int64_t most_staged() const {
     const bool files = !memory_.nvme_path.empty();
     const MemoryTier lowest = files ? MemoryTier::kNvme : MemoryTier::kDevice;
@@ -139,7 +140,7 @@ class Planner {
                : kUnlimited;
   }
 
-  /// @param staged bytes of the host that something passes through.
+  /// @param staged bytes of host memory for staging.
   Room room_beside_shards(int64_t staged) const {
     Room room;
     room.device = device_room();
@@ -216,7 +217,7 @@ class Planner {
           (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
       room.device -= on_device;
       if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
-        // With files more passes through the host.
+        // With files, more is staged in host memory.
         room = room_beside_shards(
             StateStage::kBuffers * staged + BlockPipeline::staging_bytes());
         room.device -= on_device;
@@ -231,8 +232,8 @@ class Planner {
     }
   }
 
-  /// @return what of `room` is set aside for state that is streamed. Where
-  /// nobody has asked for that, the CPU does without.
+  /// @return the part of `room` that is reserved for streamed state. If the
+  ///   options do not ask for streaming, it is done only if there is room.
   int64_t reserve_device_stage(int64_t room) {
     const bool on_cpu =
         groups_.front().parameters.front().tensor.device().is_cpu();
@@ -255,8 +256,9 @@ class Planner {
     return bytes;
   }
 
-  /// Puts every group's state on the first tier that has room; on the device
-  /// where none has. @return whether all fit.
+  /// Puts every group's state on the first tier that has room; on the device if
+  /// none has.
+  /// @return whether all fit.
   bool fill(const std::vector<StateNeeds>& needs, Room room) {
     bool all_fit = true;
     plan_.state.clear();

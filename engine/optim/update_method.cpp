@@ -12,15 +12,16 @@ namespace tessera {
 
 namespace {
 
-// State begins at a multiple of this in elements, as shards do.
+// State begins at a multiple of this many elements, as shards do.
 constexpr int64_t kStateAlignment = 16;
 
 int64_t round_up(int64_t value) {
   return (value + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
 }
 
-/// Where every element of the group's storages belongs to some parameter, what
-/// lies between two parameters is padding, and stays zero under any update.
+/// If every element of the group's storages belongs to some parameter, then
+/// what lies between two parameters is padding, and stays zero under any
+/// update.
 bool gaps_are_padding(const ParamGroup& group) {
   std::map<const c10::StorageImpl*, int64_t> uncovered;
   for (const auto& parameter : group.parameters()) {
@@ -166,7 +167,7 @@ int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
          each * static_cast<int64_t>(state_names_.size());
 }
 
-/// What a part brings to the device and back.
+/// The bytes of a part that are copied to the device and back.
 int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
   const auto bytes = [](int64_t numel, at::ScalarType dtype) {
     return numel * static_cast<int64_t>(c10::elementSize(dtype));
@@ -180,8 +181,8 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
               : 0);
 }
 
-/// Sees to it that whoever uses the state next comes after its way back: where
-/// it rests in memory, by a note; what goes on to a file has to be there.
+/// Makes the next user of the state wait until it is copied back: by note_use()
+/// if it rests in memory; what is written to a file must be complete.
 void UpdateMethod::end_streaming(ShardPart& part) {
   std::vector<RestingTensor> all = part.stored;
   if (context_.access[part.group]->streams_master()) {
@@ -327,7 +328,7 @@ std::optional<PartUpdate> UpdateMethod::prepare(
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {
   for (ShardPart& part : parts_) {
-    // All of one tensor together: it may have to come from a disk.
+    // All state of one name together: it may have to be read from a disk.
     for (size_t i = 0; i < state_names_.size(); ++i) {
       for (const ParameterRun& run : part.runs) {
         visitor.elements(

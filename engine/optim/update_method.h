@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an optimizer's arithmetic is to ShardedOptimizer: something that
+// `UpdateMethod` is the arithmetic of an optimizer for ShardedOptimizer: it
 // updates the runs of some parameters and keeps state for them.
 
 #include "tessera/engine/optim/optimizer_options.h"
@@ -22,14 +22,14 @@
 
 namespace tessera {
 
-/// A trainable parameter, as its optimizer knows it.
+/// A trainable parameter with its settings and counters.
 struct OptimizedParameter {
   const PagedParameter* paged = nullptr;
   size_t group = 0;
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
-  /// Of the current step: gradients are multiplied by it first, for the loss
+  /// For the current step: gradients are multiplied by it first, for the loss
   /// scale and for clipping.
   double grad_scale = 1;
 
@@ -43,28 +43,28 @@ struct ParameterRun {
   OptimizedParameter* parameter = nullptr;
   int64_t shard_offset = 0;
   int64_t numel = 0;
-  /// From the parameter's first element, in the order of memory.
+  /// Offset from the parameter's first element, in the order of memory.
   int64_t parameter_offset = 0;
   int64_t state_offset = 0; ///< in the method's state for the group
-  /// Only padding lies between this run and the one before, in the shard as in
-  /// the state: one update may cover both.
+  /// Only padding lies between this run and the previous one, in the shard as
+  /// in the state: one update may cover both.
   bool joined = false;
 };
 
-/// What one method updates of one group: its runs, and flat state for them.
+/// One method's part of one group: its runs, and flat state for them.
 struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
   std::vector<RestingTensor> stored; ///< the state where it rests
-  /// [state_numel] each: the state while a step has it in reach.
+  /// [state_numel] each: the state while a step uses it.
   std::vector<at::Tensor> state;
-  bool fetched = false; ///< it is on its way, or there
-  std::shared_ptr<StateStage::Buffer> buffer; ///< that it passes through
+  bool fetched = false; ///< being fetched, or complete
+  std::shared_ptr<StateStage::Buffer> buffer; ///< through which it passes
   std::vector<PendingTransfer> arriving;
 };
 
-/// The part of one group that belongs to `parameters` (all of that group).
+/// The part of one group that belongs to `parameters` (all in that group).
 ShardPart make_shard_part(
     const Pager& pager,
     size_t group,
@@ -76,11 +76,11 @@ struct PartTensors {
   std::vector<at::Tensor> state; ///< as ShardPart::state
 };
 
-/// What all updates of one step have in common.
+/// The values that all updates of one step share.
 struct StepInput {
   double lr = 0;
 
-  /// The rate of a parameter in this step.
+  /// The learning rate of a parameter in this step.
   double lr_of(const OptimizedParameter& parameter) const {
     return parameter.steps <= parameter.settings.hold_steps
                ? 0
@@ -88,12 +88,12 @@ struct StepInput {
   }
 };
 
-/// Sees all state of an optimizer, to save it or to overwrite it in place.
+/// Visits all state of an optimizer, to save it or to overwrite it in place.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
 
-  /// One value per element of a parameter.
+  /// State with one value per element of a parameter.
   /// @param state elements [offset, offset + run.numel) of it; outlives the
   ///   visitor.
   virtual void elements(
@@ -108,15 +108,16 @@ class StateVisitor {
       const std::string& name,
       const at::Tensor& values) = 0;
 
-  /// Bytes that mean something to this rank in this layout only.
-  /// @param save makes them: [n] uint8. @param load takes them back.
+  /// Bytes that only this rank in this layout can load.
+  /// @param save returns them: [n] uint8.
+  /// @param load restores them.
   virtual void opaque(
       const std::string& name,
       const std::function<at::Tensor()>& save,
       const std::function<void(const at::Tensor&)>& load) = 0;
 };
 
-/// What a method needs of the outside.
+/// The surroundings of a method.
 struct UpdateContext {
   Pager& pager;
   StateTiers& tiers;
@@ -130,7 +131,7 @@ struct UpdateContext {
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs
-/// that are at the same step with the same settings.
+/// at the same step with the same settings.
 struct UpdateSpan {
   const OptimizedParameter* parameter; ///< the first one's
   int64_t shard_offset;
@@ -138,7 +139,7 @@ struct UpdateSpan {
   int64_t numel;
 };
 
-/// The update of such a stretch, as far as it differs from step to step.
+/// The values of the update of such a stretch that change from step to step.
 struct SpanUpdate {
   int64_t shard_offset = 0;
   int64_t state_offset = 0;
@@ -152,8 +153,8 @@ struct SpanUpdate {
 
 class UpdateMethod;
 
-/// The update of one part as it is to be done: what becomes of parameters,
-/// rates and flags afterwards does not change it, so that any thread can do it.
+/// The complete description of the update of one part: later changes of
+/// parameters, rates and flags do not affect it, so that any thread can run it.
 struct PartUpdate {
   UpdateMethod* method = nullptr;
   ShardPart* part = nullptr;
@@ -164,12 +165,12 @@ struct PartUpdate {
       run;
 };
 
-/// The updates of one optimizer for the parameters that it was given. Step
-/// counts are kept by ShardedOptimizer.
+/// The updates of one optimizer for its parameters. ShardedOptimizer keeps the
+/// step counts.
 class UpdateMethod {
  public:
   /// @param state_names one flat state tensor per name and group; none for
-  ///   methods that keep theirs otherwise.
+  ///   methods that keep their state otherwise.
   UpdateMethod(
       UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
@@ -180,21 +181,21 @@ class UpdateMethod {
 
   /// Adds the bytes of state on this rank, before and after allocate().
   virtual void add_state_bytes(TierBytes& bytes) const;
-  /// Tells the stage what passes through it, before it is allocated.
+  /// Tells the StateStage what passes through it, before it is allocated.
   void announce_staging();
   virtual void allocate(MemoryLedger& ledger);
 
-  /// Updates the parameters that have a gradient. Collective where the method
+  /// Updates the parameters that have a gradient. Collective if the method
   /// needs sums or whole matrices.
   virtual void step(const StepInput& input) = 0;
 
-  /// Whether elements are updated alone: step() is then what prepare() gives
-  /// for all groups.
+  /// Whether each element is updated independently: step() then equals
+  /// prepare() for all groups.
   virtual bool is_elementwise() const {
     return false;
   }
-  /// The update of group `g` with the gradients that it has now; nothing where
-  /// it has none. Of elementwise methods.
+  /// The update of group `g` with its current gradients; nothing if it has
+  /// none. For elementwise methods.
   virtual std::optional<PartUpdate> prepare(size_t g, const StepInput& input);
 
   virtual void visit_state(StateVisitor& visitor);
@@ -206,27 +207,30 @@ class UpdateMethod {
   const std::vector<std::string>& state_names() const {
     return state_names_;
   }
-  /// What flat state of a group is kept in.
+  /// The dtype of the flat state of a group.
   at::ScalarType state_dtype(size_t group) const;
-  /// What a part takes of a buffer.
+  /// The bytes that a part takes of a buffer.
   int64_t stage_bytes(const ShardPart& part) const;
 
-  // Of one part, on any thread, but one at a time for all methods.
+  // The following functions handle one part, on any thread, but only one at a
+  // time over all methods.
 
-  /// Begins to bring its tensors into reach, if that has not begun: all but the
-  /// gradient.
+  /// Begins to fetch its tensors, except the gradient, unless that has begun.
   void begin_fetch(ShardPart& part);
-  /// The same with the gradient. @param gradient as in PartUpdate.
+  /// The same including the gradient.
+  /// @param gradient as in PartUpdate.
   void begin_fetch(ShardPart& part, const RestingTensor& gradient);
-  /// Ends it. Blocks until they are there.
+  /// Completes the fetch and returns the tensors. Blocks until they have
+  /// arrived.
   PartTensors open(ShardPart& part, const RestingTensor& gradient);
-  /// Brings what was written back to where it rests, in the background.
-  /// @param written the stretches of the shard that were.
+  /// Copies what was written back to where it rests, in the background.
+  /// @param written the stretches of the shard that were written.
   void close(
       ShardPart& part,
       const std::vector<FlatSpan>& written,
       bool writes_state);
-  /// Ends it without that. @param leaving what still uses the buffer.
+  /// Ends the access without copying back.
+  /// @param leaving transfers that still use the buffer.
   void discard(ShardPart& part, std::vector<PendingTransfer> leaving = {});
 
  protected:
@@ -235,20 +239,20 @@ class UpdateMethod {
   StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
       const;
 
-  /// What a pass over a part changes of it.
+  /// The tensors that a pass over a part changes.
   struct Writes {
     bool weights = true;
     bool state = true;
   };
 
-  /// Calls `work` for each of the parts, its tensors in reach; meanwhile the
-  /// next one's are on their way, and the last one's on their way back.
+  /// Calls `work` for each of the parts with its tensors in reach, while those
+  /// of the next one are fetched and those of the previous one are copied back.
   void for_each_part(
       const std::vector<ShardPart*>& parts,
       const Writes& writes,
       const std::function<void(ShardPart&, const ShardTensors&)>& work);
 
-  /// As above, with the gradients of the bucket as they are now.
+  /// As above, with the current gradients of the bucket.
   ShardTensors open(ShardPart& part);
   void close(ShardPart& part, const Writes& writes);
 
@@ -265,13 +269,14 @@ class UpdateMethod {
 };
 
 /// The stretches of `part` whose parameters have a gradient.
-/// @param join false: every run by itself.
+/// @param join false: every run separately.
 std::vector<UpdateSpan> active_spans(
     const ShardPart& part,
     const GradientBucket& bucket,
     bool join = true);
 
-/// The views that a kernel call for a stretch takes; state 0 and 1 are moments.
+/// The views that a kernel call for a stretch takes; state 0 and 1 are the
+/// moments.
 UpdateTensors tensors_of(
     const PartTensors& tensors,
     int64_t shard_offset,

@@ -14,7 +14,7 @@ namespace tessera {
 
 namespace {
 
-/// Groups for which there is a choice, and what an update of them moves.
+/// Groups for which there is a choice, and what their updates move.
 struct Choices {
   std::vector<size_t> groups;
   std::vector<int64_t> numel; ///< of the shard, of each
@@ -95,7 +95,7 @@ Choices find_choices(
   return choices;
 }
 
-/// Of the slowest rank, so that all choose alike.
+/// The rates of the slowest rank, so that all ranks choose the same.
 UpdateRates agree(Pager& pager, const UpdateRates& own) {
   const at::Tensor values = at::tensor(
       {own.cpu_element,
@@ -108,7 +108,7 @@ UpdateRates agree(Pager& pager, const UpdateRates& own) {
   return {slowest[0], slowest[1], slowest[2], slowest[3]};
 }
 
-/// "3.2e+06" would be hard to read: "3.2M".
+/// "3.2M" instead of "3.2e+06".
 std::string short_count(double count) {
   std::ostringstream out;
   out << std::setprecision(3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which groups of a wrapped module are updated where.
+// `plan_updates()` decides where the groups of a wrapped module are updated.
 
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
@@ -16,18 +16,21 @@
 namespace tessera {
 
 struct UpdatePlan {
-  /// Per group: its state is elsewhere and comes to the device for updates.
-  /// False where its state rests on the device, or the CPU updates it.
+  /// Per group: whether its state rests elsewhere and is streamed through the
+  /// device for updates. False if its state rests on the device, or the CPU
+  /// updates it.
   std::vector<bool> streams;
-  /// What the choice was made by, OffloadOptions::ratio or the best for rates.
+  /// The ratio that was used: OffloadOptions::ratio, or the best one for the
+  /// rates.
   double ratio = 1;
-  /// If it was measured: of the slowest rank.
+  /// The rates of the slowest rank, if they were measured.
   std::optional<UpdateRates> rates;
 };
 
-/// Chooses for every group whose state is not on the parameters' device. With
-/// OffloadOptions::ratio it only divides; without it measures where there is a
-/// choice, for a fraction of a second. The same on all ranks; collective.
+/// Decides for every group whose state is not on the device of the parameters.
+/// With OffloadOptions::ratio it only divides; without, it measures for a
+/// fraction of a second if there is a choice. The same on all ranks;
+/// collective.
 /// @param tiers has planned the pager's groups.
 UpdatePlan plan_updates(
     Pager& pager,
@@ -35,8 +38,8 @@ UpdatePlan plan_updates(
     const OptimizerOptions& optimizer,
     const OffloadOptions& offload);
 
-/// Lines for the log: per tier and updater, groups and elements of this rank,
-/// and what decided. Empty when all state is on the device.
+/// Lines for the log: groups and elements of this rank by tier and updater, and
+/// the basis of the decision. Empty if all state is on the device.
 std::string update_table(
     const UpdatePlan& plan,
     const Pager& pager,

@@ -70,7 +70,7 @@ void UpdateQueue::run() {
         error = std::current_exception();
       }
     }
-    item.work = nullptr; // its captures shall be gone when a waiter goes on
+    item.work = nullptr; // destroys its captures before a waiter proceeds
     lock.lock();
     if (error != nullptr) {
       failed_ = item.ticket;

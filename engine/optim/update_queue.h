@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A thread that does one piece of work after the other, beside backward.
+// `UpdateQueue` is a thread that runs one piece of work after the other,
+// concurrently with backward.
 
 #include "tessera/runtime/memory/stream_lane.h"
 
@@ -14,36 +15,36 @@
 
 namespace tessera {
 
-/// Work runs in the order of its submission, without gradients being recorded
-/// and with a lane of its own as the current stream, which comes after what the
-/// submitting thread has issued to its own. After work that has thrown none is
-/// done any more.
+/// Work runs in the order of submission, in no-grad mode and with a separate
+/// lane as the current stream, which waits for what the submitting thread has
+/// issued to its own stream. After work has thrown, no further work is run.
 ///
 /// One thread submits and waits.
 class UpdateQueue {
  public:
-  /// Of a piece of work; 0: of none.
+  /// Identifies a piece of work; 0: none.
   using Ticket = uint64_t;
 
   /// @param device that has the lane.
   explicit UpdateQueue(c10::Device device);
-  /// Ends the work that has begun and drops the rest. An error that nobody has
-  /// waited for goes to the log.
+  /// Completes the work that has begun and drops the rest. An error that was
+  /// not reported by wait() is logged.
   ~UpdateQueue();
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
 
-  /// Returns at once. What `work` has captured ends on either thread.
+  /// Returns at once. What `work` has captured may be destroyed on either
+  /// thread.
   Ticket submit(std::function<void()> work);
 
-  /// Blocks until that work and what was submitted before it has ended.
-  /// @throws what some of it has thrown, the first of it, each time.
+  /// Blocks until that work and all work submitted before it has ended.
+  /// @throws the first error of any of it, each time.
   void wait(Ticket ticket);
   void wait_all() {
     wait(last_);
   }
 
-  /// Marks what has been issued to the lane.
+  /// A mark after what has been issued to the lane.
   StreamMarks mark() const {
     return lane_.mark();
   }
@@ -56,15 +57,15 @@ class UpdateQueue {
   void run();
 
   StreamLane lane_;
-  Ticket last_ = 0; ///< submitted; of the submitting thread
-  bool error_was_seen_ = false; ///< of the submitting thread
+  Ticket last_ = 0; ///< submitted; for the submitting thread
+  bool error_was_seen_ = false; ///< for the submitting thread
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable ended_one_;
   std::deque<Item> waiting_;
   Ticket ended_ = 0;
-  Ticket failed_ = 0; ///< the first one that did, 0: none
+  Ticket failed_ = 0; ///< the first that failed; 0: none
   std::exception_ptr error_;
   bool stopping_ = false;
   std::thread thread_;

@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-// More than caches hold, and still some tens of milliseconds for one core.
+// More than caches hold, but only tens of milliseconds for one core.
 constexpr int64_t kCpuElements = int64_t{16} << 20;
 constexpr int64_t kDeviceElements = int64_t{4} << 20;
 constexpr int64_t kCopiedBytes = int64_t{32} << 20;

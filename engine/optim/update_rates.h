@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How fast this machine updates, on the CPU and on a device.
+// `measure_rates()` measures how fast this machine updates on the CPU and on a
+// device.
 
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/optim/update_split.h"
@@ -14,17 +15,17 @@
 
 namespace tessera {
 
-/// What a typical update is made of.
+/// The properties of a typical update.
 struct UpdateSample {
   UpdateRule rule; ///< one that updates each element alone
   at::ScalarType master = at::kFloat; ///< or double
   at::ScalarType gradient = at::kFloat;
   at::ScalarType moment = at::kFloat;
-  /// Of the rounded weights; none: there is nothing to round.
+  /// The dtype of the rounded weights; nothing: weights are not rounded.
   std::optional<at::ScalarType> low_precision;
 };
 
-/// Seconds per element of the fastest of a few updates of `numel` elements.
+/// Seconds per element of the fastest of several updates of `numel` elements.
 /// Blocks, on a device too.
 double measure_update(
     const UpdateSample& sample,
@@ -32,9 +33,10 @@ double measure_update(
     int64_t numel);
 
 /// All rates, from updates and copies of at most `numel` elements. Takes a
-/// fraction of a second, and for that long up to 300 MiB of the host and 130
-/// of the device, beside what the ledger counts.
-/// @param memory for the host's side of copies. @param numel above 0.
+/// fraction of a second and, during that, up to 300 MiB on the host and 130 MiB
+/// on the device that the ledger does not count.
+/// @param memory for the host's side of copies.
+/// @param numel above 0.
 UpdateRates measure_rates(
     const UpdateSample& sample,
     HostMemory& memory,

@@ -49,7 +49,8 @@ double update_seconds(
 }
 
 double best_ratio(const UpdateRates& rates, const UpdateBytes& bytes) {
-  // The largest of some lines is least at an end, or where two of them cross.
+  // The maximum of some lines is smallest at an end, or where two of them
+  // cross.
   const auto lines = lines_of(rates, bytes);
   std::vector<double> candidates{1, 0};
   for (const Line& a : lines) {
@@ -77,7 +78,7 @@ std::vector<bool> divide_updates(
   for (const int64_t n : numel) {
     const auto size = static_cast<double>(n);
     all += size;
-    // Whatever leaves the CPU's part nearer to what it should be.
+    // Whichever leaves the CPU's share closer to the ratio.
     const bool takes =
         ratio == 1 || (ratio > 0 && of_cpu + size / 2 < ratio * all);
     by_cpu.push_back(takes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Optimizer updates that overlapped with backward.
+// `UpdateStatistics` counts optimizer updates that overlapped with backward.
 
 #include <cstdint>
 
@@ -8,9 +8,9 @@ namespace tessera {
 
 /// Counts since construction, in parts of groups.
 struct UpdateStatistics {
-  int64_t beside = 0; ///< overlapped with backward, and wanted
-  int64_t speculated = 0; ///< begun before it was known whether they are wanted
-  int64_t taken = 0; ///< speculated ones that were wanted
+  int64_t beside = 0; ///< overlapped with backward, and used
+  int64_t speculated = 0; ///< begun before it was known whether they are used
+  int64_t taken = 0; ///< speculated ones that were used
 };
 
 } // namespace tessera

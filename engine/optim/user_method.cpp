@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A torch::optim::Optimizer of the user's over views of the shards.
+// `UserMethod`: a user's torch::optim::Optimizer over views of the shards.
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/runtime/core/error.h"
 
@@ -15,7 +15,7 @@ namespace tessera {
 
 namespace {
 
-/// Parameters whose rates are equal in every step are one group.
+/// Parameters whose rates are equal in every step form one group.
 using RateKey = std::pair<double, int64_t>;
 
 class UserMethod : public UpdateMethod {
@@ -26,7 +26,7 @@ class UserMethod : public UpdateMethod {
       const UserOptimizerOptions& options)
       : UpdateMethod(context, parameters, {}), options_(options) {}
 
-  // What the optimizer allocates in its first step is its own affair.
+  // What the optimizer allocates in its first step is not known here.
   void add_state_bytes(TierBytes&) const override {}
 
   void allocate(MemoryLedger&) override {
@@ -107,7 +107,7 @@ class UserMethod : public UpdateMethod {
   struct Leaf {
     const ParameterRun* run;
     size_t group;
-    at::Tensor tensor; ///< what the optimizer knows the run by
+    at::Tensor tensor; ///< the optimizer's tensor for the run
   };
 
   /// A user's optimizer updates everything at once.
@@ -119,8 +119,8 @@ class UserMethod : public UpdateMethod {
     return shards;
   }
 
-  /// Points the leaves at the master weights. They stay the same tensors, by
-  /// which the optimizer finds its state.
+  /// Points the leaves to the master weights. The tensors stay the same,
+  /// because the optimizer looks up its state by them.
   void bind(const std::map<size_t, ShardTensors>& shards) {
     for (Leaf& leaf : leaves_) {
       leaf.tensor.set_data(
@@ -132,7 +132,8 @@ class UserMethod : public UpdateMethod {
   void set_rates(const StepInput& input) {
     for (size_t i = 0; i < keys_.size(); ++i) {
       const auto& [lr_scale, hold_steps] = keys_[i];
-      // A group counts its own steps: parameters join it one by one.
+      // A group counts its own steps, but parameters join it at different
+      // times.
       const bool held = steps_ < hold_steps;
       optimizer_->param_groups()[i].options().set_lr(
           held ? 0 : input.lr * lr_scale);

@@ -29,8 +29,8 @@ constexpr std::string_view kSuffix = ".tessera";
       detail::errno_remedy(code));
 }
 
-/// CRC-32C (Castagnoli), as TFRecords want it: rotated and shifted, so that the
-/// checksum of data with checksums in it is none of those.
+/// CRC-32C (Castagnoli) as TFRecords require it: rotated and offset, so that
+/// checksums of data that contains checksums are not degenerate.
 uint32_t masked_crc(std::string_view data) {
   static const auto kTable = [] {
     std::array<uint32_t, 256> table{};

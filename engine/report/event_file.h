@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Curves for TensorBoard.
+// `EventFileWriter` writes curves for TensorBoard.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,16 +12,16 @@ namespace tessera {
 
 /// A TensorBoard event file with scalars: TFRecords (length, its masked
 /// CRC-32C, data, its masked CRC-32C) of `Event` protocol buffers. Each record
-/// reaches the file in one system call. Used by one thread. Blocks on the disk;
-/// throws Error naming the file.
+/// is written by one system call. Used by one thread. Blocks on the disk;
+/// throws tessera::Error naming the file.
 class EventFileWriter {
  public:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  /// Makes a new file "events.out.tfevents.*.tessera" in `folder`.
-  /// @param resumed_step above 0: a run goes on behind this step, and
-  ///   TensorBoard hides what earlier files say about later ones. 0: the run is
-  ///   new, and files of an earlier one are removed.
+  /// Creates a new file "events.out.tfevents.*.tessera" in `folder`.
+  /// @param resumed_step above 0: the run resumes after this step, and
+  ///   TensorBoard hides what earlier files contain about later steps. 0: the
+  ///   run is new, and the files of an earlier one are removed.
   EventFileWriter(
       const std::filesystem::path& folder,
       int64_t resumed_step = 0);
@@ -29,7 +29,7 @@ class EventFileWriter {
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 
-  /// One point of each curve, in float32.
+  /// Writes one point of each curve, as float32.
   void write(int64_t step, const Scalars& scalars);
 
  private:

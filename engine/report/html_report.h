@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A training run on one page.
+// `HtmlReport` shows a training run on one page.
 
 #include "tessera/engine/report/line_plot.h"
 
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// A part of a whole, e.g. the forward's seconds of a step's.
+/// A share of a total, e.g. the seconds of forward in a step.
 struct ReportShare {
   std::string label;
   double seconds = 0;
@@ -20,12 +20,12 @@ struct HtmlReport {
   std::string title;
   /// Names and values, as text.
   std::vector<std::pair<std::string, std::string>> facts;
-  /// What the time of a mean step goes to; empty where it was not measured.
+  /// The split of the mean time of a step; empty if it was not measured.
   std::vector<ReportShare> shares;
   std::vector<LinePlot> plots;
 };
 
-/// The page as one HTML document that loads nothing else. Deterministic.
+/// The page as one HTML document without external resources. Deterministic.
 std::string to_html(const HtmlReport& report);
 
 } // namespace tessera

@@ -32,7 +32,7 @@ namespace {
 JsonLinesWriter::JsonLinesWriter(std::filesystem::path path, Mode mode)
     : path_(std::move(path)) {
   const int fresh = mode == Mode::kNew ? O_TRUNC : 0;
-  // Reading is for the torn line only.
+  // Reads only to find a torn line.
   fd_ = ::open(
       path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | fresh, 0666);
   if (fd_ < 0) {
@@ -70,7 +70,7 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   }
 }
 
-// A process that died in mid-line left a tail that is no JSON.
+// A process that died within a line left a tail that is not JSON.
 void JsonLinesWriter::cut_torn_line() {
   struct stat status {};
   if (::fstat(fd_, &status) != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Metrics as JSON lines.
+// `JsonLinesWriter` writes metrics as JSON lines.
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -8,15 +8,15 @@
 
 namespace tessera {
 
-/// Writes one JSON object a line (https://jsonlines.org). Each line reaches the
-/// file in one system call, so that it can be followed while it grows and
-/// survives the death of the process (not that of the machine). Used by one
-/// thread. Blocks on the disk; throws Error naming the file.
+/// Writes one JSON object per line (https://jsonlines.org). Each line is
+/// written by one system call, so that the file can be followed while it grows
+/// and survives the death of the process (not that of the machine). Used by one
+/// thread. Blocks on the disk; throws tessera::Error naming the file.
 class JsonLinesWriter {
  public:
   enum class Mode {
-    kNew, ///< Empties a file that exists.
-    kAppend, ///< Goes on behind the last whole line of a file that exists.
+    kNew, ///< Truncates an existing file.
+    kAppend, ///< Appends after the last whole line of a file.
   };
 
   explicit JsonLinesWriter(std::filesystem::path path, Mode mode = Mode::kNew);
@@ -24,7 +24,7 @@ class JsonLinesWriter {
   JsonLinesWriter(const JsonLinesWriter&) = delete;
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
 
-  /// Numbers that are not finite become null, as JSON has none.
+  /// Numbers that are not finite become null, because JSON does not have them.
   void write(const nlohmann::ordered_json& object);
 
  private:

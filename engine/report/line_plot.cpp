@@ -14,7 +14,7 @@ namespace tessera {
 
 namespace {
 
-// Distinct for most kinds of colour vision, dark enough on white.
+// Distinct for most kinds of color vision, dark enough on white.
 constexpr std::array<const char*, 6>
     kColors{"#2563a8", "#d1571b", "#1f8a5f", "#8a4fb0", "#a8871a", "#5b6470"};
 constexpr const char* kInk = "#1b1f24";
@@ -28,7 +28,7 @@ constexpr double kTickPx = 12;
 constexpr double kLegendRow = 22;
 constexpr double kLegendLine = 26;
 
-// Few points are single measurements and worth a dot each.
+// With few points, each is a single measurement and gets a dot.
 constexpr size_t kMostDots = 40;
 
 struct Range {
@@ -36,7 +36,7 @@ struct Range {
   double high = 0;
 };
 
-// Ends that are apart, with a margin of the given fraction on both sides.
+// Distinct ends, with a margin of the given fraction on both sides.
 Range widened(Range range, double margin) {
   const double span = range.high - range.low;
   const double scale = std::max(std::abs(range.low), std::abs(range.high));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Curves as a picture.
+// `LinePlot` draws curves as SVG.
 
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@ struct PlotPoint {
 struct PlotSeries {
   std::string label; ///< In the legend; empty for none.
   std::vector<PlotPoint> points; ///< In drawing order, usually ascending in x.
-  /// Draws the points faintly and a running mean over them: the mean of a
-  /// centred window of a thirtieth of the points, cut off at both ends.
+  /// Draws the points faintly and over them a running mean: the mean of a
+  /// centered window of a thirtieth of the points, cut off at both ends.
   bool smooth = false;
 };
 
@@ -31,9 +31,9 @@ struct LinePlot {
   int height_px = 540;
 };
 
-/// The plot as a self-contained SVG document on a white background. Its size
-/// stays bounded: points closer than a pixel are thinned to their extremes.
-/// Deterministic. Texts are UTF-8.
+/// The plot as a self-contained SVG document on a white background. Its size is
+/// bounded: points closer than a pixel are reduced to their extremes. Text is
+/// UTF-8. Deterministic.
 std::string to_svg(const LinePlot& plot);
 
 } // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What happens to the points of a curve before it is drawn.
+// Functions that prepare the points of a curve for drawing.
 
 #include <vector>
 
@@ -9,16 +9,16 @@
 
 namespace tessera {
 
-/// Whether the point has a place on a plot: finite, and small enough that sums
-/// and differences of coordinates stay finite.
+/// Whether the point can be drawn: finite, and small enough that sums and
+/// differences of coordinates stay finite.
 bool is_drawable(const PlotPoint& point);
 
-/// The drawable points with y replaced by the mean over a centred window of a
+/// The drawable points with y replaced by the mean over a centered window of a
 /// thirtieth of the points, cut off at both ends of the curve.
 std::vector<PlotPoint> smoothed(const std::vector<PlotPoint>& points);
 
-/// Of the points that follow each other in one pixel column, the first, the
-/// extremes and the last: what is drawn looks the same and stays small.
+/// Keeps the first, the extremes and the last of consecutive points in one
+/// pixel column: the picture looks the same and stays small.
 std::vector<Pixel> thinned(const std::vector<Pixel>& points);
 
 } // namespace tessera

@@ -12,8 +12,8 @@ namespace tessera {
 
 namespace {
 
-// Labels of one axis: all in the same unit, with as many digits as tell
-// neighbours apart.
+// Labels of one axis: all in the same unit, with enough digits to distinguish
+// neighbors.
 class Labels {
  public:
   Labels(double largest, double step) {
@@ -73,7 +73,7 @@ class Labels {
 // The smallest of 1, 2, 5 times a power of ten that is not below `least`.
 double round_step(double least) {
   const double power = std::pow(10.0, std::floor(std::log10(least)));
-  // The slack forgives the rounding of the logarithm.
+  // The slack allows for rounding of the logarithm.
   for (const double factor : {1.0, 2.0, 5.0}) {
     if (factor * power >= least * (1 - 1e-9)) {
       return factor * power;

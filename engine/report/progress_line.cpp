@@ -20,7 +20,7 @@ namespace {
 constexpr int kBarColumns = 24;
 constexpr int kSmallestBar = 6;
 
-// Moves to the line's start; erases to its end.
+// Moves to the start of the line; erases to its end.
 constexpr const char* kReturn = "\r";
 constexpr const char* kErase = "\x1b[K";
 
@@ -165,7 +165,7 @@ ProgressLine::~ProgressLine() {
   try {
     finish();
   } catch (...) {
-    // Progress that cannot be shown is not worth failing for.
+    // A progress line that cannot be shown is not a reason to fail.
   }
 }
 

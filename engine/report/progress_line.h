@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How far the training is, in one line.
+// `ProgressLine` shows the progress of training in one line.
 
 #include <cstdint>
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace tessera {
 
-/// One state of a running job; what is not known is left out of the line.
+/// The state of a running job; unknown values are omitted from the line.
 struct Progress {
   int64_t step = 0; ///< Steps done.
-  int64_t total_steps = 0; ///< Zero when nobody knows.
+  int64_t total_steps = 0; ///< Zero if unknown.
   std::optional<double> loss;
   std::optional<double> tokens_per_s; ///< Over all ranks.
   std::optional<int64_t> memory_bytes; ///< Per rank.
@@ -29,16 +29,16 @@ std::string format_duration(double seconds);
 /// "950", "12.3k", "4.56M".
 std::string format_count(double count);
 
-/// The line, without line end: at most `columns` wide. The bar shrinks and goes
-/// first, then memory, speed, loss and time left. Pure.
+/// The line, without line end, at most `columns` wide. In a narrow line the bar
+/// shrinks and is omitted first, then memory, speed, loss and time left. Pure.
 std::string format_progress(const Progress& progress, int columns);
 
-/// Columns of the terminal behind a file descriptor; 80 when it is none.
+/// Columns of the terminal of a file descriptor; 80 if it is not a terminal.
 int terminal_columns(int fd);
 
 struct ProgressLineOptions {
-  /// A terminal gets one line that is redrawn, anything else a plain line now
-  /// and then.
+  /// A terminal gets one line that is redrawn, other streams a plain line from
+  /// time to time.
   bool is_terminal = false;
   double redraw_interval_s = 0.1;
   double plain_interval_s = 10;
@@ -47,7 +47,7 @@ struct ProgressLineOptions {
 };
 
 /// Shows Progress on a stream. The first and the last step are always shown,
-/// others when the interval has passed. Used by one thread.
+/// others if the interval has passed. Used by one thread.
 class ProgressLine {
  public:
   /// @param out must outlive this object.
@@ -58,16 +58,16 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Shows the state if it is time. Fills in `seconds_left`, unless given, from
+  /// Shows the state if it is time. Computes `seconds_left`, unless given, from
   /// the mean time of a step since the first update: the first step, which is
   /// slower than others, does not count.
   void update(Progress progress);
 
-  /// Takes the line off the terminal, so that something else can be printed;
+  /// Removes the line from the terminal, so that something else can be printed;
   /// the next update draws it again.
   void clear();
 
-  /// Shows the last state if it was not, and ends the line.
+  /// Shows the last state if it was not shown, and ends the line.
   void finish();
 
  private:
@@ -83,7 +83,7 @@ class ProgressLine {
   std::optional<Start> start_;
   std::optional<Progress> pending_; // Not shown yet.
   double shown_s_ = 0;
-  bool is_open_ = false; // A line stands on the terminal, without line end.
+  bool is_open_ = false; // An unfinished line is on the terminal.
 };
 
 } // namespace tessera

@@ -18,7 +18,7 @@ constexpr const char* kFont =
 
 SvgCanvas::SvgCanvas(int width_px, int height_px, std::string_view title) {
   out_.imbue(std::locale::classic());
-  // A tenth of a pixel is finer than anyone sees.
+  // A tenth of a pixel is finer than visible.
   out_ << std::fixed << std::setprecision(1);
   out_ << R"(<svg xmlns="http://www.w3.org/2000/svg" width=")" << width_px
        << R"(" height=")" << height_px << R"(" viewBox="0 0 )" << width_px
@@ -43,7 +43,7 @@ void SvgCanvas::polyline(std::span<const Pixel> points, const Stroke& stroke) {
     out_ << command << point.x << ' ' << point.y;
     command = 'L';
   }
-  // A line of no length shows its round ends.
+  // A line of length zero shows its round ends.
   out_ << (points.size() == 1 ? "h0" : "") << "\"/>\n";
 }
 
@@ -81,7 +81,7 @@ void SvgCanvas::write_stroke(const Stroke& stroke) {
 }
 
 double text_width(std::string_view text, double size) {
-  // Continuation bytes of UTF-8 are no characters of their own.
+  // Continuation bytes of UTF-8 are not characters.
   const auto characters = std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The few SVG shapes that a plot is drawn with.
+// `SvgCanvas` draws the SVG shapes of a plot.
 
 #include <span>
 #include <sstream>
@@ -26,24 +26,24 @@ struct TextStyle {
   double size = 13;
   const char* anchor = "start"; ///< "start", "middle" or "end".
   bool bold = false;
-  bool upward = false; ///< Turned to be read from bottom to top.
+  bool upward = false; ///< Rotated to read from bottom to top.
 };
 
 /// Collects shapes of an SVG document; later ones cover earlier ones. The same
-/// calls give the same bytes, whatever the process's locale.
+/// calls give the same bytes, independent of the process's locale.
 class SvgCanvas {
  public:
-  /// A white canvas. `title` is what screen readers say.
+  /// A white canvas. `title` is the text for screen readers.
   SvgCanvas(int width_px, int height_px, std::string_view title);
 
   void line(Pixel from, Pixel to, const Stroke& stroke);
 
-  /// One point is drawn as a dot.
+  /// A single point is drawn as a dot.
   void polyline(std::span<const Pixel> points, const Stroke& stroke);
 
   void dot(Pixel center, double radius, const char* color);
 
-  /// Puts the text's base line at `at`. Markup in it is shown, not obeyed.
+  /// Puts the baseline of the text at `at`. Markup in it is escaped.
   void text(Pixel at, std::string_view content, const TextStyle& style);
 
   /// The whole document.
@@ -55,7 +55,7 @@ class SvgCanvas {
   std::ostringstream out_;
 };
 
-/// About what a text takes in pixels in the canvas's face.
+/// The approximate width of a text in pixels in the canvas's font.
 double text_width(std::string_view text, double size);
 
 } // namespace tessera

@@ -33,7 +33,7 @@ std::string LrScheduler::name() const {
 }
 
 CheckpointState LrScheduler::save_state() const {
-  // What the schedule is stays the caller's: a run may be made longer.
+  // The options are not saved: a run may be extended with other ones.
   return {{{"steps", steps_}}, {}};
 }
 

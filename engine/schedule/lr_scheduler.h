@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Walks an engine's learning rate along a schedule.
+// `LrScheduler` sets an engine's learning rate according to a schedule.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 #include "tessera/engine/engine_ref.h"
@@ -11,31 +11,32 @@
 
 namespace tessera {
 
+/// Sets the learning rate of every step and counts the steps.
 /// ```
 /// LrScheduler scheduler(engine.learning_rate(), options);
 /// for (...) { scheduler.step(engine); ...; engine.step(); }
 /// ```
-/// Parameters with a lr_scale of their own keep it: it multiplies the rate.
+/// A parameter's own lr_scale still multiplies the rate.
 class LrScheduler : public Checkpointable {
  public:
-  /// @param peak_lr what factors are of.
+  /// @param peak_lr the rate at factor 1.
   /// @throws tessera::Error on options outside their range.
   LrScheduler(double peak_lr, const LrScheduleOptions& options);
 
-  /// The rate of the coming step.
+  /// The learning rate of the next step.
   double learning_rate() const;
 
-  /// Sets it and counts the step; once for each Engine::step(), before the
-  /// backward that leads to it.
+  /// Sets the learning rate and counts the step. Call it once for each
+  /// Engine::step(), before the step's first backward.
   void step(EngineRef engine);
 
-  /// Stretches the schedule, for a run whose length has changed.
+  /// Changes the length of the schedule, for a run whose length has changed.
   void set_total_steps(int64_t total_steps);
 
   double peak_learning_rate() const {
     return peak_lr_;
   }
-  /// Steps that have been counted.
+  /// The steps counted so far.
   int64_t steps() const {
     return steps_;
   }

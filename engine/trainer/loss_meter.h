@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The losses of some steps, added up where they are computed.
+// `LossMeter` adds up the losses of some steps on their device.
 
 #include "tessera/engine/engine_ref.h"
 
@@ -10,20 +10,21 @@
 
 namespace tessera {
 
-/// Adds losses up on their device: only take() waits for it.
+/// Adds up losses on their device; only take() waits for them.
 class LossMeter {
  public:
   struct Totals {
-    double loss = 0; ///< mean over different batches and steps
-    double tokens = 0; ///< sum over different batches
+    double loss = 0; ///< mean over the different batches and steps
+    double tokens = 0; ///< sum over the different batches
   };
 
-  /// @param loss scalar, one of `parts` micro-batches of a step.
+  /// @param loss scalar, of one of the `parts` micro-batches of a step.
   void add(const at::Tensor& loss, int64_t parts, int64_t tokens);
 
-  /// What was added since the last call, which were `steps` steps. Of ranks
-  /// that see the same batch one is to add. Collective; blocks.
-  /// @param batches different ones that the ranks see at a time.
+  /// Returns what was added during the last `steps` steps, since the last call.
+  /// Of ranks that see the same batch only one may add losses. Collective;
+  /// blocks.
+  /// @param batches number of different batches that the ranks see at a time.
   Totals take(EngineRef engine, int batches, int64_t steps);
 
  private:

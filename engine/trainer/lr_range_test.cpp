@@ -30,9 +30,9 @@ void check(const LrRangeTestOptions& options) {
 double steepest_descent(const std::vector<LrRangeTestResult::Point>& points) {
   double steepest = 0;
   double lr = 0;
-  // Rates are equally spaced in their logarithm. One batch differs from the
-  // next by more than the loss falls in a step: slopes are taken over a fifth
-  // of the curve.
+  // Rates are equally spaced in their logarithm. Losses of consecutive batches
+  // differ by more than the loss falls in a step, so slopes are taken over a
+  // fifth of the curve.
   const size_t reach = std::max<size_t>(1, points.size() / 10);
   for (size_t i = reach; i + reach < points.size(); ++i) {
     const double slope = points[i + reach].loss - points[i - reach].loss;
@@ -89,7 +89,8 @@ LrRangeTestResult run_lr_range_test(
     engine.sum_over_ranks(sum);
     mean =
         options.smoothing * mean + (1 - options.smoothing) * sum.item<double>();
-    // The mean starts at zero: without this it would be too low at first.
+    // The mean starts at zero: without this correction it would be too low at
+    // first.
     const double loss =
         mean / (1 - std::pow(options.smoothing, static_cast<double>(step + 1)));
     lowest = std::min(lowest, loss);

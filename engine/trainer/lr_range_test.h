@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Finds out which learning rates a model can be trained with.
+// `run_lr_range_test()` finds the learning rates at which a model can be
+// trained.
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/trainer/training_task.h"
@@ -16,11 +17,11 @@ struct LrRangeTestOptions {
   double min_lr = 1e-7;
   double max_lr = 1;
   int64_t steps = 100;
-  /// Ends when the smoothed loss exceeds the lowest one so many times.
+  /// The test ends when the smoothed loss exceeds this many times its minimum.
   double divergence_factor = 4;
-  /// Of the running mean of the loss.
+  /// Decay factor of the running mean of the loss.
   double smoothing = 0.9;
-  /// Where rank 0 draws the curve; empty for none.
+  /// The file to which rank 0 draws the curve; empty for none.
   std::filesystem::path plot;
 };
 
@@ -30,14 +31,14 @@ struct LrRangeTestResult {
     double loss; ///< smoothed, mean over all ranks
   };
   std::vector<Point> points;
-  /// Where the smoothed loss fell fastest over the logarithm of the rate: a
-  /// good peak for a schedule. 0 when it never fell.
+  /// The rate at which the smoothed loss fell fastest over the logarithm of the
+  /// rate: a good peak for a schedule. 0 if the loss never fell.
   double suggested_lr = 0;
 };
 
 /// Trains with a rate that grows exponentially from min_lr to max_lr and
-/// watches the loss (arXiv:1506.01186). Changes the model and the optimizer's
-/// state: save the engine before, or throw it away. Collective.
+/// records the loss (arXiv:1506.01186). Changes the model and the optimizer
+/// state: save the engine before, or discard it afterwards. Collective.
 LrRangeTestResult run_lr_range_test(
     World& world,
     Engine& engine,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Forwards and backwards of an optimizer step.
+// `MicroBatches` runs the forwards and backwards of an optimizer step.
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/trainer/run_monitor.h"
@@ -12,12 +12,13 @@
 
 namespace tessera {
 
-/// Carries out a step's micro-batches, one after the other or through a
-/// pipeline, and tells the monitor.
+/// Runs the micro-batches of a step, one after the other or through a pipeline,
+/// and reports them to the monitor.
 class MicroBatches {
  public:
-  /// All references outlive this.
-  /// @throws tessera::Error for pipeline stages and a task without.
+  /// All references must outlive this object.
+  /// @throws tessera::Error if there are pipeline stages and the task is not a
+  ///   PipelineTask.
   MicroBatches(
       EngineRef engine,
       TrainingTask& task,
@@ -25,22 +26,24 @@ class MicroBatches {
       const TrainerOptions& options,
       RunMonitor& monitor);
 
-  /// Gradients are those of the mean. Collective.
-  /// @param step whose micro-batches they are.
-  /// @param batch of the run, the step's first; moves on.
+  /// Runs one step. Gradients are those of the mean over its micro-batches.
+  /// Collective.
+  /// @param step number of the step.
+  /// @param batch index in the run of the step's first micro-batch; advanced
+  ///   past the step.
   void run(int64_t step, int64_t& batch);
 
  private:
   void begin(int64_t batch);
   void run_stages(int64_t step, int64_t& batch);
-  /// Calls `forward` with the generators of a micro-batch.
+  /// Calls `forward` with the random key of a micro-batch.
   template <typename Forward>
   auto with_random_key(int64_t step, int64_t micro, const Forward& forward);
 
   EngineRef engine_;
   TrainingTask& task_;
-  PipelineTask* stages_; ///< null where the task has none
-  PipelineExecutor* pipeline_; ///< null without stages
+  PipelineTask* stages_; ///< null if the task is not one
+  PipelineExecutor* pipeline_; ///< null without pipeline stages
   RunMonitor& monitor_;
   std::optional<uint64_t> random_seed_;
   BatchShare share_;

@@ -85,7 +85,7 @@ void RunMonitor::add(const std::vector<at::Tensor>& losses, int64_t tokens) {
 }
 
 bool RunMonitor::reports(int64_t step) const {
-  // A resumed run has the lines of one that was not interrupted.
+  // A resumed run writes the same lines as one that was not interrupted.
   const bool saves = options_.save_every > 0 && step % options_.save_every == 0;
   return step % options_.log_every == 0 || step == total_steps_ || saves;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Losses and times of a training run, on their way to its log.
+// `RunMonitor` measures losses and times of a training run and writes them to
+// its log.
 
 #include "tessera/engine/trainer/loss_meter.h"
 #include "tessera/engine/trainer/skipped_steps.h"
@@ -18,8 +19,8 @@ namespace tessera {
 /// Watches the steps of one run on all ranks; rank 0 keeps the log.
 class RunMonitor {
  public:
-  /// All references outlive the monitor.
-  /// @param done_steps those of before a resumption.
+  /// All references must outlive the monitor.
+  /// @param done_steps steps before the run was resumed.
   RunMonitor(
       const World& world,
       EngineRef engine,
@@ -27,29 +28,32 @@ class RunMonitor {
       int64_t total_steps,
       int64_t done_steps);
 
-  /// Phases of a step; nothing with TrainerOptions::step_timing off.
+  /// Mark the phases of a step; they do nothing without
+  /// TrainerOptions::step_timing.
   void begin(StepPhase phase);
   void end();
 
   void add(const MicroBatch& batch);
-  /// What a pipeline's stage returned for a step's micro-batches.
-  /// @param tokens of all of them.
+  /// Adds what a pipeline returned for the micro-batches of a step.
+  /// @param tokens of all micro-batches together.
   void add(const std::vector<at::Tensor>& losses, int64_t tokens);
 
-  /// Whether the log gets a line at the end of `step`.
+  /// Whether a line is logged at the end of `step`.
   bool reports(int64_t step) const;
 
-  /// Reads the losses up to `step`, inclusive. Collective; blocks.
-  /// @throws tessera::Error when their mean is not finite.
+  /// Reads the losses up to and including `step`. Collective; blocks.
+  /// @throws tessera::Error if their mean is not finite.
   void read_losses(int64_t step);
 
-  /// Writes the line of steps whose losses were read last, and begins the next.
+  /// Writes a line for the steps whose losses were read last, and starts the
+  /// next.
   void write(int64_t step, double epoch, double lr, double grad_norm);
 
-  /// Warns, now and then, that the step was not made: gradients overflowed.
+  /// Logs from time to time that steps were skipped because gradients
+  /// overflowed.
   void tell_skipped(int64_t step);
 
-  /// What follows is part of no step, until the next one begins.
+  /// Excludes the time since the last step from the timing of steps.
   void restart_clock() {
     interval_start_ = Clock::now();
   }
@@ -65,15 +69,15 @@ class RunMonitor {
   const TrainerOptions& options_;
   int64_t total_steps_;
   BatchShare batches_;
-  bool tells_loss_; ///< for the ranks that see the same batch
+  bool tells_loss_; ///< one of the ranks with the same batch
   c10::Device device_; ///< of the parameters
   std::optional<StepTiming> timing_;
   std::unique_ptr<TrainingLog> log_; ///< null but on rank 0
   SkippedSteps skipped_;
   LossMeter losses_;
   LossMeter::Totals totals_; ///< read last
-  double tokens_ = 0; ///< since the start or resumption
-  int64_t done_steps_; ///< before this run or its resumption
+  double tokens_ = 0; ///< since the run was started or resumed
+  int64_t done_steps_; ///< before the run was started or resumed
   int64_t written_steps_; ///< in the log
   Clock::time_point start_ = Clock::now();
   Clock::time_point interval_start_ = start_;

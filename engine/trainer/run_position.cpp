@@ -24,7 +24,7 @@ void RunPosition::load_state(const CheckpointState& state) {
   steps = state.values.at("steps");
   const int64_t epoch = state.values.at("epoch");
   const int64_t samples = state.values.at("samples");
-  // What is left of an epoch but fills no batch waits for the next one.
+  // The rest of an epoch that does not fill a batch is left for the next one.
   const int64_t within = std::min(samples / batch_samples_, batches_per_epoch_);
   batch = epoch * batches_per_epoch_ + within;
   repeated_samples_ =

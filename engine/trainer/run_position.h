@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How far a training run has come in its data.
+// `RunPosition` records how far a training run has come in its data.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 
@@ -9,19 +9,20 @@
 
 namespace tessera {
 
-/// Counts micro-batches, and is kept as an epoch and samples of all ranks: a
-/// run that goes on with other ranks or batches takes the data up where it was.
+/// Counts micro-batches. Saved as an epoch and a number of samples over all
+/// ranks, so that a run that resumes with other ranks or batch sizes continues
+/// at the same place in the data.
 class RunPosition : public Checkpointable {
  public:
   /// @param batches_per_epoch of one rank.
-  /// @param batch_samples of all ranks in one micro-batch.
+  /// @param batch_samples of all ranks together in one micro-batch.
   RunPosition(int64_t batches_per_epoch, int64_t batch_samples);
 
   int64_t steps = 0; ///< optimizer steps done
   int64_t batch = 0; ///< micro-batches of a rank since the start of the run
 
-  /// Samples that were seen already and are seen again: the position that was
-  /// loaded lies within a micro-batch.
+  /// Samples that are seen twice because the loaded position lies within a
+  /// micro-batch.
   int64_t repeated_samples() const {
     return repeated_samples_;
   }

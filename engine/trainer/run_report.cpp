@@ -45,7 +45,7 @@ PlotSeries series_of(
   return series;
 }
 
-/// The lines that say what the time of a step went to.
+/// The lines that have the split of the time of a step.
 std::vector<StepMetrics> timed(const std::vector<StepMetrics>& lines) {
   std::vector<StepMetrics> result;
   for (const StepMetrics& line : lines) {
@@ -69,7 +69,7 @@ LinePlot time_plot(const std::vector<StepMetrics>& lines) {
 
 std::vector<ReportShare> shares_of(const std::vector<StepMetrics>& lines) {
   std::vector<ReportShare> shares;
-  // The first line has what happens once: a plan is recorded, memory is taken.
+  // The first line includes one-time work: recording the plan, allocations.
   const size_t first = lines.size() > 1 ? 1 : 0;
   double steps = 0;
   for (size_t i = first; i < lines.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The lines of a training log as curves.
+// `run_report()` draws the lines of a training log as curves.
 
 #include "tessera/engine/report/html_report.h"
 #include "tessera/engine/trainer/step_metrics.h"
@@ -12,8 +12,8 @@ namespace tessera {
 
 LinePlot loss_plot(const std::vector<StepMetrics>& lines);
 
-/// Loss, learning rate, and what the time of steps goes to.
-/// @param title e.g. the run folder's name.
+/// A page with the loss, the learning rate, and the split of the time of steps.
+/// @param title e.g. the name of the run folder.
 HtmlReport run_report(
     const std::string& title,
     const std::vector<StepMetrics>& lines);

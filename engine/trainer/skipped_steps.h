@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is said about optimizer steps that were skipped.
+// `SkippedSteps` formats the warnings about skipped optimizer steps.
 
 #include <cstdint>
 #include <functional>
@@ -9,16 +9,15 @@
 
 namespace tessera {
 
-/// Words for steps whose scaled gradients overflowed, a line now and then: a
-/// scale that is far too high is halved in many steps.
+/// Limits how often skipped steps (overflows of scaled gradients) are reported:
+/// a scale that is far too high is halved in many steps.
 class SkippedSteps {
  public:
-  /// @param now_s any steady clock; empty for the system's.
+  /// @param now_s any steady clock in seconds; empty for the system's.
   explicit SkippedSteps(std::function<double()> now_s = {});
 
   /// @param loss_scale after the step.
-  /// @return the line, or nothing when the last one is less than ten seconds
-  ///   old.
+  /// @return the line, or nothing if the last one is less than ten seconds old.
   std::optional<std::string> add(int64_t step, double loss_scale);
 
  private:

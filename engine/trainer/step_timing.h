@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the time of optimizer steps goes to.
+// `StepTiming` measures where the time of optimizer steps goes.
 
 #include "tessera/runtime/memory/stream_time.h"
 #include "tessera/sharding/transfer_waits.h"
@@ -13,14 +13,14 @@
 namespace tessera {
 
 enum class StepPhase {
-  kData, ///< making a batch and bringing it to the device
+  kData, ///< making a batch and copying it to the device
   kForward,
   kBackward,
   kOptimizer, ///< clipping and the update
 };
 
-/// Seconds of this rank. Waits for gathers, reductions and tiers are in
-/// exposed_transfer, not in the phase that they happened in.
+/// Seconds on this rank. Waits for all-gathers, reductions and tiers count as
+/// exposed_transfer, not as the phase in which they happened.
 struct StepSplit {
   double data = 0;
   double forward = 0;
@@ -34,25 +34,24 @@ struct StepSplit {
   StepSplit divided_by(double count) const;
 };
 
-/// Measures phases of steps, on the device's own clock where it has streams:
-/// the host does not wait before take(). Costs two readings of a clock per
-/// phase and wait.
+/// Measures the phases of steps, by the device's own clock if it has streams:
+/// the host waits in take() only. Reads a clock twice per phase and per wait.
 class StepTiming {
  public:
-  /// @param waits of the module that is trained; outlives this object, and is
-  ///   not used by another one.
+  /// @param waits of the module that is trained; must outlive this object and
+  ///   not be used by another StepTiming.
   StepTiming(c10::Device device, TransferWaits& waits);
   ~StepTiming();
   StepTiming(const StepTiming&) = delete;
   StepTiming& operator=(const StepTiming&) = delete;
 
-  /// Ends the phase before.
+  /// Begins a phase and ends the one before.
   void begin(StepPhase phase);
   /// Ends the last phase: what follows belongs to no step.
   void end();
 
-  /// What was measured since the last call, which no phase may be open for.
-  /// Blocks until the device has done it.
+  /// Returns what was measured since the last call. No phase may be open.
+  /// Blocks until the device has finished.
   StepSplit take();
 
  private:

@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-/// Steps of a run that has come so far, under the batches it has now.
+/// Steps of a run that has come this far, with the batches that it has now.
 int64_t total_steps_from(
     const RunPosition& position,
     const TrainerOptions& options,
@@ -33,7 +33,8 @@ std::filesystem::path checkpoints_of(const TrainerOptions& options) {
   return options.run_folder / "checkpoints";
 }
 
-/// A pipeline that has one micro-batch at a time works on one stage at a time.
+/// A pipeline with one micro-batch at a time works on one pipeline stage at a
+/// time.
 void warn_of_bubbles(const World& world, const TrainerOptions& options) {
   const int stages =
       options.parallel != nullptr
@@ -94,7 +95,7 @@ TrainingSummary train(
   }
   if (has_checkpoints) {
     engine.load(checkpoints_of(options), states);
-    // Other ranks or batches make other steps of what is left.
+    // Other ranks or batch sizes give another number of remaining steps.
     total_steps = total_steps_from(progress, options, batches);
     scheduler.set_total_steps(total_steps);
     if (world.rank() == 0) {
@@ -121,7 +122,8 @@ TrainingSummary train(
     const bool reports = monitor.reports(step);
     monitor.end();
     if (reports) {
-      // Before the step, so that a loss that is no number reaches no weight.
+      // Before the step, so that a loss that is not finite does not reach the
+      // weights.
       monitor.read_losses(step);
     }
     monitor.begin(StepPhase::kOptimizer);
@@ -147,10 +149,10 @@ TrainingSummary train(
     }
     if (options.save_every > 0 && step % options.save_every == 0) {
       engine.save(checkpoints_of(options), states, options.keep_last);
-      monitor.restart_clock(); // saving is no part of a step
+      monitor.restart_clock(); // saving is not part of a step
     }
   }
-  // As it was found, for whoever trains on.
+  // Restored for further training by the caller.
   engine.set_learning_rate(scheduler.peak_learning_rate());
   return monitor.finish(progress.steps);
 }

@@ -18,7 +18,8 @@ namespace {
 
 ProgressLineOptions progress_options() {
   ProgressLineOptions options;
-  // The launcher says how wide the terminal is that it passes the line on to.
+  // The launcher passes the width of the terminal to which it forwards the
+  // line.
   const char* passed = std::getenv("TESSERA_TERMINAL_COLUMNS");
   const int columns = passed ? std::atoi(passed) : 0;
   options.is_terminal = columns > 0 || ::isatty(STDOUT_FILENO) == 1;
@@ -28,7 +29,8 @@ ProgressLineOptions progress_options() {
   return options;
 }
 
-/// Cuts a file of metrics off behind `last_step`. @return what stays.
+/// Truncates a file of metrics after `last_step`.
+/// @return the lines that remain.
 std::vector<StepMetrics> keep_lines(
     const std::filesystem::path& path,
     int64_t last_step) {

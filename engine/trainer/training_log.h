@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What rank 0 shows and keeps of a training run.
+// `TrainingLog` shows and records a training run on rank 0.
 
 #include "tessera/engine/report/event_file.h"
 #include "tessera/engine/report/json_lines.h"
@@ -14,12 +14,12 @@
 
 namespace tessera {
 
-/// Progress on standard output and, in a folder: metrics.jsonl, an event file
-/// for TensorBoard and, at the end, loss.svg and report.html.
+/// Shows progress on standard output and writes to a folder: metrics.jsonl, an
+/// event file for TensorBoard and, at the end, loss.svg and report.html.
 class TrainingLog {
  public:
-  /// @param resumed_step lines up to this step are kept, later ones, of steps
-  ///   that will be done again, are not; 0 begins anew.
+  /// @param resumed_step keeps lines up to this step and drops later ones,
+  ///   whose steps will be repeated; 0 starts a new log.
   TrainingLog(
       const std::filesystem::path& folder,
       int64_t total_steps,
@@ -27,7 +27,7 @@ class TrainingLog {
 
   void add(const StepMetrics& metrics);
 
-  /// A warning that does not run into the progress line.
+  /// Prints a warning without disturbing the progress line.
   void say(const std::string& text);
 
   /// Ends the progress line, draws the loss curve and writes the report.
@@ -36,7 +36,7 @@ class TrainingLog {
  private:
   std::filesystem::path folder_;
   int64_t total_steps_;
-  std::vector<StepMetrics> lines_; ///< with those of before a resumption
+  std::vector<StepMetrics> lines_; ///< also from before the run was resumed
   JsonLinesWriter metrics_;
   EventFileWriter events_;
   ProgressLine progress_;

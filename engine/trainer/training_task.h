@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a Trainer trains: data and loss, without the trainer knowing either.
+// `TrainingTask` gives the trainer batches and losses; the trainer knows
+// neither the data nor the model.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,50 +10,50 @@
 
 namespace tessera {
 
-/// The loss of one micro-batch, with its graph.
+/// The loss of one micro-batch, with its autograd graph.
 struct MicroBatch {
   at::Tensor loss; ///< scalar, the mean over the micro-batch
-  int64_t tokens = 0; ///< of this rank that were computed, padding included
+  int64_t tokens = 0; ///< on this rank, padding included
 };
 
-/// One rank's share of a training job. All ranks have the same number of
-/// batches per epoch.
+/// One rank's share of the data and the model's forward. All ranks have the
+/// same number of batches per epoch.
 class TrainingTask {
  public:
   virtual ~TrainingTask() = default;
 
   virtual int64_t batches_per_epoch() const = 0;
 
-  /// Samples in one batch of one rank. Over all ranks and epochs, batch after
-  /// batch takes the next samples of an order that does not depend on the
-  /// number of ranks: so a run goes on with other ranks.
+  /// Samples in one batch of one rank. Over all ranks and epochs, successive
+  /// batches take the next samples of an order that does not depend on the
+  /// number of ranks, so that a run can resume on other ranks.
   virtual int64_t batch_size() const = 0;
 
-  /// Puts the examples of epoch 0, 1, ... in order; deterministic.
+  /// Shuffles the samples of epoch `epoch`, counted from 0; deterministic.
   virtual void begin_epoch(int64_t epoch) = 0;
 
-  /// Makes batch `index` of the epoch and brings it to the model's device; its
-  /// forward follows. For tasks whose forward does not do that itself: the time
-  /// of data is told apart from that of compute.
+  /// Makes batch `index` of the epoch and copies it to the model's device;
+  /// forward() of it follows. For tasks whose forward() does not do so itself:
+  /// the time spent on data is then measured separately.
   virtual void load(int64_t /*index*/) {}
 
-  /// Forward of batch `index` of the epoch, which was loaded last.
+  /// Forward of batch `index` of the epoch, the one loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
 
-  /// Called behind optimizer step `step` of `steps`, 1 the first, but not where
-  /// an overflow left the weights as they were. Collective.
+  /// Called after optimizer step `step` of `steps`, counted from 1, except
+  /// after steps skipped because of an overflow. Collective.
   virtual void after_step(int64_t /*step*/, int64_t /*steps*/) {}
 };
 
-/// A task whose model may be in stages of a pipeline.
+/// A task whose model may be divided into pipeline stages.
 class PipelineTask : public TrainingTask {
  public:
-  /// Makes batch `index` of the epoch and keeps it as number `number` of the
-  /// step, on all stages.
+  /// Makes batch `index` of the epoch and keeps it as micro-batch `number` of
+  /// the step, on all pipeline stages.
   /// @return its tokens, padding included.
   virtual int64_t load_micro_batch(int64_t index, int number) = 0;
 
-  /// One chunk of this stage on it; see PipelineForward.
+  /// Runs one chunk of this pipeline stage on it; see PipelineForward.
   virtual std::vector<at::Tensor> forward_chunk(
       int chunk,
       int number,
