@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera bench`: this machine's bandwidths, and what they mean for a step
-// whose optimizer state is not on the device.
+// `tessera bench`: this machine's bandwidths, and the duration of an optimizer
+// step with offloaded state that they imply.
 
 #include "bench/bench_report.h"
 #include "program_main.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores what `tessera
-// train` has trained on held-out data.
+// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a model trained
+// by `tessera train` on held-out data.
 
 #include "program_main.h"
 #include "task_program.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera generate --model DIR --input IDS.json --output OUT.json`: texts that
-// a model goes on with, as tokens.
+// `tessera generate --model DIR --input IDS.json --output OUT.json`: generates
+// tokens from tokenized prompts.
 
 #include "divided_model.h"
 #include "program_main.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera logits --model DIR --input IDS.json --output OUT.safetensors`: what
-// a model computes, for anyone who wants to check it.
+// `tessera logits --model DIR --input IDS.json --output OUT.safetensors`:
+// writes a model's outputs, for checking them.
 
 #include "divided_model.h"
 #include "program_main.h"

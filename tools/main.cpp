@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tessera program: subcommands, each in a file of its own.
+// The tessera program: subcommands, each in its own file.
 
 #include "command.h"
 #include "usage_error.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of tessera-run, a program beside this one: those that need
-// LibTorch, so that launching a job does not load it.
+// Starts the commands of tessera-run. They are in a separate program because
+// they need LibTorch, which launching a job should not load.
 
 #include "command.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters from and to folders.
+// Loading and saving LoRA adapters.
 
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"

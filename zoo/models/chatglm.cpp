@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChatGLM2, ChatGLM3 and GLM-4 as their authors' own code has them
-// (arXiv:2406.12793).
+// ChatGLM2, ChatGLM3 and GLM-4 as in the authors' code (arXiv:2406.12793).
 
 #include "tessera/zoo/models/families.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPM-1 (arXiv:2012.00413) as ModelCenter has it: one half of T5 that writes
-// behind a context which it sees whole.
+// CPM-1 (arXiv:2012.00413) as in ModelCenter: a T5 half that generates after a
+// prefix with bidirectional attention.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"

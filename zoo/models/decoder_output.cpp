@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind a decoder's layers.
+// The heads of Decoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/router_losses.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind the layers of an encoder-decoder.
+// The heads of EncoderDecoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"

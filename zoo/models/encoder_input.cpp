@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder is given.
+// The inputs of Encoder: checks, masks, positions and embeddings.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/masks.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind an encoder's layers.
+// The heads of Encoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // T5 (arXiv:1910.10683), T5 v1.1 and Flan-T5 (arXiv:2210.11416), which are
-// gated and have a head of their own, and mT5 (arXiv:2010.11934).
+// gated and have an untied head, and mT5 (arXiv:2010.11934).
 
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/t5_like.h"
