@@ -62,7 +62,7 @@ int run_bench(int argc, char** argv) {
     return *code;
   }
   const auto start = std::chrono::steady_clock::now();
-  // The device's part is short: a copy of a few hundred MiB says it all.
+  // Measuring the device is quick: a copy of a few hundred MiB suffices.
   findings.devices =
       measure_devices(static_cast<int64_t>(array_mib * kMebi), seconds / 6);
   HostBandwidthOptions memory;

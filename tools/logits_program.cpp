@@ -34,7 +34,7 @@ zoo::ModelInput read_input(const std::string& file, at::Device device) {
   return input;
 }
 
-/// @return results where they are: on the last stage.
+/// @return the results on the last pipeline stage; elsewhere nothing.
 std::vector<zoo::ModelOutput> run_model(
     ParallelRun& parallel,
     zoo::Model& model,

@@ -42,7 +42,7 @@ Command add_program_command(
     const std::string& name,
     const std::string& description) {
   CLI::App* parser = app.add_subcommand(name, description);
-  // Everything behind the name, --help included, is the program's.
+  // Everything after the name, --help included, belongs to the program.
   parser->prefix_command();
   parser->set_help_flag();
   return {parser, [parser, name]() -> int {

@@ -17,7 +17,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// The last place of each row where `found` [B, S] is true: [B].
+/// The last position of each row where `found` [B, S] is true: [B].
 at::Tensor last_places(const at::Tensor& found, int64_t token) {
   TESSERA_CHECK(
       found.any(1).all().item<bool>(),
