@@ -85,9 +85,10 @@ void load_lora(
     const Model& model,
     const std::filesystem::path& folder);
 
-/// Changes each base weight to what merge_lora() would make of it: for
-/// save_pretrained() and export_gguf(). Keeps the whole A and B of all adapters
-/// on the rank that writes. Collective over a tensor-parallel group.
+/// Returns a function that changes base weights to what merge_lora() would make
+/// of them: for save_pretrained() and export_gguf(). Keeps the whole A and B of
+/// all adapters on the rank that writes. Collective over a tensor-parallel
+/// group.
 SavedValue merged_values(const Model& model);
 
 /// save_pretrained() of the model that merge_lora() would produce; the model

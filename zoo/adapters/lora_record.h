@@ -21,7 +21,7 @@ class LoraRecord : public torch::nn::Module {
   explicit LoraRecord(LoraTargets its_targets)
       : torch::nn::Module("LoraRecord"), targets(std::move(its_targets)) {}
 
-  /// @throws tessera::Error when the model has no adapters.
+  /// @throws tessera::Error if the model has no adapters.
   static const LoraRecord& of(const Model& model);
 
   LoraTargets targets;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `Attention` is multi-head self- or cross-attention with multi-, grouped- or
-// single-query heads.
+// `Attention` is multi-head self- or cross-attention; query heads may share
+// heads of keys and values (grouped-query attention).
 
 #include "tessera/zoo/layers/attention_function.h"
 #include "tessera/zoo/layers/key_value_cache.h"

@@ -69,8 +69,8 @@ class LayerContext {
   int ranks() const;
   int rank() const;
 
-  /// The context of layer number `layer` of the whole model ([Note: random
-  /// keys]).
+  /// The context of layer number `layer` of the whole model
+  /// ([Note: random keys]).
   LayerContext numbered(int64_t layer) const;
 
   /// Keep it alive during the forward of a numbered layer: the layer then draws

@@ -80,8 +80,8 @@ class PatchEmbeddingImpl : public torch::nn::Module {
   at::Tensor patches(const at::Tensor& pixels);
 
   /// The position embeddings of an image's tokens: [1, tokens, features]. Those
-  /// of patches are interpolated (bicubic) if the number of patches differs
-  /// from `positions`.
+  /// of patches are interpolated (bicubic) if their number differs from that of
+  /// PatchEmbeddingOptions::image.
   at::Tensor positions(const ImageSize& image) const;
 
   /// class_token plus its position, for every sample: [rows, 1, features].

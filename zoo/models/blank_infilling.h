@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first GLM (arXiv:2103.10360), which is trained by blank infilling.
+// blank_infilling_architectures() are the models of the first GLM
+// (arXiv:2103.10360), which is trained by blank infilling.
 
 #include "tessera/zoo/models/registry.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Configuration that CPM-1 and CPM-2 share in ModelCenter.
+// cpm_like_config() reads the configuration that CPM-1 and CPM-2 share in
+// ModelCenter.
 
 #include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/registry.h"

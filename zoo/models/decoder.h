@@ -70,8 +70,8 @@ struct DecoderConfig {
 
 /// Under context parallelism (LayerContext::context()) a rank computes its own
 /// tokens of the batch: inputs and results are whole, the loss is the mean over
-/// all tokens that have a label, and gradients must be averaged; see [Note:
-/// losses over divided sequences].
+/// all tokens that have a label, and gradients must be averaged; see
+/// [Note: losses over divided sequences].
 ///
 /// Modules: `embeddings.tokens`, `.positions`, `.block_positions`,
 /// `project_in`, `layers.N` (TransformerLayer), `final_norm`, `project_out`,
@@ -131,8 +131,8 @@ class Decoder : public Model {
       int begin,
       int end,
       LayerState& state);
-  /// Over the tokens of all layers and of all ranks whose gradients are
-  /// averaged.
+  /// Adds the router losses over the tokens of all layers and of all ranks
+  /// whose gradients are averaged.
   void add_router_losses(const LayerState& state, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
   void add_token_classifier(const ModelInput& input, ModelOutput& output);

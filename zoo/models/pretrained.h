@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Loading models from Hugging Face folders, and saving them there.
+// from_pretrained() and save_pretrained() load models from Hugging Face folders
+// and save them there.
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 struct PoolingName {
   const char* name; ///< of `pooling_mode`
-  const char* flag; ///< of older files
+  const char* flag; ///< in older files
   Pooling pooling;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reading a model's arguments from JSON or safetensors, and writing results to
-// safetensors.
+// read_named_tensors() reads a model's arguments from JSON or safetensors;
+// write_named_tensors() writes its results to safetensors.
 
 #include "tessera/zoo/models/model.h"
 

@@ -35,7 +35,7 @@ class VocabHead {
       const at::Tensor& targets) const;
 
  private:
-  /// Over the tokens of this rank, all of which may be ignored.
+  /// The loss over the tokens of this rank, all of which may be ignored.
   at::Tensor own_loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Estimates of the activation memory of encoder training.
+// encoder_activation_bytes() estimates the activation memory of training an
+// encoder.
 
 #include "tessera/sharding/precision.h"
 #include "tessera/zoo/models/encoder.h"

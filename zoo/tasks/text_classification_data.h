@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Labeled texts from JSON lines files.
+// read_labelled_texts() reads labeled texts from JSON lines files;
+// encode_labelled_texts() tokenizes them.
 
 #include "tessera/zoo/tokenizer/bert_tokenizer.h"
 
