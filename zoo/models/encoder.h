@@ -76,7 +76,7 @@ struct EncoderConfig {
 /// tokens that attend to all tokens and are attended to by all, or an
 /// attention_mask that is 2 there. By default the global tokens are the first
 /// one for sequence classification, those before the first of three separators
-/// for question answering, and those after it for multiple choice.
+/// for question answering, and those after the second one for multiple choice.
 class Encoder : public Model {
  public:
   /// @param json the config.json, which the model keeps.
