@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera bench`: this machine's bandwidths, and what they mean for a step
-// whose optimizer state is not on the device.
+// `tessera bench`: this machine's bandwidths, and the duration of an optimizer
+// step with offloaded state that they imply.
 
 #include "bench/bench_report.h"
 #include "program_main.h"
@@ -62,7 +62,7 @@ int run_bench(int argc, char** argv) {
     return *code;
   }
   const auto start = std::chrono::steady_clock::now();
-  // The device's part is short: a copy of a few hundred MiB says it all.
+  // Measuring the device is quick: a copy of a few hundred MiB suffices.
   findings.devices =
       measure_devices(static_cast<int64_t>(array_mib * kMebi), seconds / 6);
   HostBandwidthOptions memory;

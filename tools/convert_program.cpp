@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera convert --from DIR --to PATH`: a model's folder with other types, as
-// GGUF, or with an adapter merged into it.
+// `tessera convert --from DIR --to PATH`: converts a model's folder to other
+// dtypes or to GGUF, or merges an adapter into it.
 
 #include "program_main.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A model of a folder, for programs that only compute with it.
+// `DividedModel` loads a model for inference, possibly divided over ranks.
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
@@ -24,8 +24,9 @@ struct ModelArguments {
 /// @param arguments outlive the parsing.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
 
-/// In evaluation mode, on World::device(). In a job of several ranks all but
-/// those that divide layers divide the parameters.
+/// The model is in evaluation mode, on World::device(). In a job of several
+/// ranks, its parameters are sharded over all ranks except those that divide
+/// layers.
 class DividedModel {
  public:
   /// Collective over the job.
@@ -40,14 +41,14 @@ class DividedModel {
   at::Device device() const {
     return world_.device();
   }
-  /// Whether this rank is the one that has results and writes them.
+  /// Whether this is the rank that has the results and writes them.
   bool tells() const;
 
  private:
   World& world_;
   ParallelRun parallel_;
   std::shared_ptr<zoo::Model> model_;
-  std::optional<OwnedEngine> engine_; ///< none where this rank has all
+  std::optional<OwnedEngine> engine_; ///< nullopt if this rank holds everything
 };
 
 } // namespace tessera::tools

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores what `tessera
-// train` has trained on held-out data.
+// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a model trained
+// by `tessera train` on held-out data.
 
 #include "program_main.h"
 #include "task_program.h"
@@ -23,18 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What is to be scored.
+/// The trained model to score.
 struct Trained {
   fs::path config;
   std::vector<std::string> overrides;
   fs::path adapter; ///< on the base model; may be empty
 };
 
-/// However many ranks have trained it.
+/// Discards the layout of ranks that the model was trained with.
 constexpr const char* kOneRank = "parallel={}";
 
-/// Of a run folder, the exported model in place of what its training began
-/// with.
+/// The trained model of a run folder: the exported model replaces the one that
+/// training started from.
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
@@ -42,7 +42,7 @@ Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
       run);
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
-    trained.adapter = run / "adapter"; // of LoRA that was not merged
+    trained.adapter = run / "adapter"; // LoRA that was not merged
     trained.overrides.insert(trained.overrides.begin(), kOneRank);
     return trained;
   }
@@ -58,7 +58,7 @@ Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   return trained;
 }
 
-/// A configuration by itself has a trained model in model.folder.
+/// A configuration outside of a run folder has a trained model in model.folder.
 Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
   if (file.filename() == "config.json" &&
       fs::exists(file.parent_path() / "metrics.jsonl")) {
@@ -81,11 +81,12 @@ void score(const Trained& trained) {
           config.model_folder.filename() == "model",
       "{}: model.lora is an adapter that is not in model.folder; give the run folder",
       trained.config.string());
-  config.engine.log_memory = false; // it is that of training
+  config.engine.log_memory = false; // it would describe training
   World& world = init_on(config.device);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
-  torch::manual_seed(config.seed); // what an adapter's base model lacks
+  // for newly initialized weights of an adapter's base model
+  torch::manual_seed(config.seed);
   const auto model = program->make_model(
       world,
       parallel,

@@ -27,8 +27,8 @@ struct Examples {
   zoo::ExampleBatches batches;
 };
 
-/// What was predicted right: "accuracy 91.7 % of 24 examples, "; and where it
-/// goes in result.json.
+/// Adds the accuracy to the text, "accuracy 91.7 % of 24 examples, ", and to
+/// the values of result.json.
 void add_accuracy(const zoo::ExamplesScore& score, TaskScore& result) {
   const char* what = "accuracy";
   const char* items = "examples";

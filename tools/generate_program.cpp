@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera generate --model DIR --input IDS.json --output OUT.json`: texts that
-// a model goes on with, as tokens.
+// `tessera generate --model DIR --input IDS.json --output OUT.json`: generates
+// tokens from tokenized prompts.
 
 #include "divided_model.h"
 #include "program_main.h"
@@ -33,7 +33,7 @@ struct GenerateArguments {
   std::string output;
 };
 
-/// Lists of whole numbers; nothing where it is anything else.
+/// Lists of integers; nullopt if it is anything else.
 std::vector<std::vector<int64_t>> texts_of(const nlohmann::json& lists) {
   std::vector<std::vector<int64_t>> texts;
   for (const nlohmann::json& list : lists) {
@@ -50,7 +50,7 @@ std::vector<std::vector<int64_t>> texts_of(const nlohmann::json& lists) {
   return texts;
 }
 
-/// Leaves out what the mask has 0 for.
+/// Removes tokens whose mask is 0.
 void drop_masked(
     const std::string& file,
     const nlohmann::json& mask,
@@ -72,7 +72,7 @@ void drop_masked(
   }
 }
 
-/// Texts of any lengths, padded on the left.
+/// Reads sequences of different lengths and pads them on the left.
 zoo::ModelInput read_prompt(
     const std::string& file,
     int64_t padding,
@@ -123,8 +123,8 @@ zoo::ModelInput read_prompt(
   return prompt;
 }
 
-/// Without what texts are padded with on the left.
-/// @param prompt of the texts; empty where answers stand alone.
+/// Writes sequences without the padding on the left.
+/// @param prompt the prompts; empty if the sequences do not contain them.
 void write_sequences(
     const std::string& file,
     const at::Tensor& tokens,
@@ -135,7 +135,7 @@ void write_sequences(
     const at::Tensor own = tokens[row].contiguous();
     const int64_t* begin = own.const_data_ptr<int64_t>();
     int64_t padding = 0;
-    if (mask.defined()) { // of the text, which may have several rows
+    if (mask.defined()) { // of the prompt, which may have several rows
       const int64_t text = row * mask.size(0) / tokens.size(0);
       padding = mask[text].eq(0).sum().item<int64_t>();
     }
@@ -146,7 +146,7 @@ void write_sequences(
       file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
 }
 
-/// Options of the command line, which win over what the folder says.
+/// Options of the command line, which override those of the folder.
 class GivenOptions {
  public:
   explicit GivenOptions(CLI::App& app) : app_(app) {}
@@ -167,8 +167,8 @@ class GivenOptions {
     take_if_given(app_.add_flag(name, given_.*field, help), field);
   }
 
-  /// @throws tessera::Error when an option is given that only drawn tokens
-  ///     have, and they are not.
+  /// @throws tessera::Error if an option is given that only affects sampling,
+  ///     and sampling is off.
   void check_used(const zoo::GenerateOptions& options) const {
     for (const char* const name :
          {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {

@@ -50,7 +50,7 @@ Command add_launch_command(
       "--no-prefix",
       arguments->bare_lines,
       "Pass lines on without '[rank N] ' before them");
-  parser->allow_extras(); // for an error that tells where they belong
+  parser->allow_extras(); // for a better error message
 
   const auto run = [arguments, parser, &program]() {
     if (const auto extras = parser->remaining(); !extras.empty()) {

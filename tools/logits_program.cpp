@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera logits --model DIR --input IDS.json --output OUT.safetensors`: what
-// a model computes, for anyone who wants to check it.
+// `tessera logits --model DIR --input IDS.json --output OUT.safetensors`:
+// writes a model's outputs, for checking them.
 
 #include "divided_model.h"
 #include "program_main.h"
@@ -34,7 +34,7 @@ zoo::ModelInput read_input(const std::string& file, at::Device device) {
   return input;
 }
 
-/// @return results where they are: on the last stage.
+/// @return the results on the last pipeline stage; elsewhere nothing.
 std::vector<zoo::ModelOutput> run_model(
     ParallelRun& parallel,
     zoo::Model& model,

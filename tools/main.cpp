@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tessera program: subcommands, each in a file of its own.
+// The tessera program: subcommands, each in its own file.
 
 #include "command.h"
 #include "usage_error.h"
@@ -27,7 +27,7 @@ std::vector<std::string> without_help_command(
 }
 
 int run_program(int argc, char** argv) {
-  // What follows "--" belongs to the program that is launched.
+  // The arguments after "--" belong to the launched program.
   char** const end = argv + argc;
   char** const mark = std::find_if(
       argv, end, [](const char* text) { return std::string(text) == "--"; });
@@ -52,7 +52,7 @@ int run_program(int argc, char** argv) {
   };
 
   try {
-    // CLI11 takes them from the back.
+    // CLI11 expects them in reverse order.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     const auto chosen = std::find_if(
         commands.begin(), commands.end(), [](const Command& command) {
@@ -60,7 +60,7 @@ int run_program(int argc, char** argv) {
         });
     return chosen->run();
   } catch (const CLI::ParseError& error) {
-    // Help and the version come this way too.
+    // --help and --version arrive here, too.
     return report_usage(app, error, arguments);
   }
 }

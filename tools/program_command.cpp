@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of tessera-run, a program beside this one: those that need
-// LibTorch, so that launching a job does not load it.
+// Starts the commands of tessera-run. They are in a separate program because
+// they need LibTorch, which launching a job should not load.
 
 #include "command.h"
 
@@ -42,7 +42,7 @@ Command add_program_command(
     const std::string& name,
     const std::string& description) {
   CLI::App* parser = app.add_subcommand(name, description);
-  // Everything behind the name, --help included, is the program's.
+  // Everything after the name, --help included, belongs to the program.
   parser->prefix_command();
   parser->set_help_flag();
   return {parser, [parser, name]() -> int {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The commands of tessera-run: those that need LibTorch.
+// The commands of tessera-run, the program that contains all commands that need
+// LibTorch.
 
 #include <CLI/CLI.hpp>
 
@@ -8,11 +9,12 @@
 
 namespace tessera::tools {
 
-/// Parses the command line. Returns the exit code when the program is to end:
-/// help was asked for (0) or the usage is wrong (2).
+/// Parses the command line. Returns the exit code if the program is to exit: 0
+/// after help was requested, 2 on a usage error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
-/// The bodies of the commands. Each returns the exit code of its process.
+/// The implementations of the commands. Each returns the exit code of its
+/// process.
 int run_train(int argc, char** argv);
 int run_eval(int argc, char** argv);
 int run_logits(int argc, char** argv);

@@ -9,8 +9,8 @@ namespace tessera::tools {
 
 namespace {
 
-/// What a configuration says under `task`, without looking at the rest; empty
-/// where that is no text.
+/// The value of `task` in a configuration, without reading the rest; empty if
+/// it is not a string.
 std::string task_of(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides) {
@@ -36,7 +36,7 @@ std::unique_ptr<TaskProgram> make_task_program(
   if (task == "examples") {
     return examples_program(file, overrides, resolved);
   }
-  // Which says what else `task` may be.
+  // It reports an invalid `task`.
   return text_classification_program(file, overrides, resolved);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A task of `tessera train` and `tessera eval`: its data, its model and its
-// score. What all of them do is in training_run.h.
+// `TaskProgram` is a task of `tessera train` and `tessera eval`: its data,
+// model and score. The part that all tasks share is in training_run.h.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/tasks/model_task.h"
@@ -19,14 +19,14 @@ namespace tessera::tools {
 
 struct TaskScore {
   std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
-  nlohmann::ordered_json values; ///< by their names in result.json
+  nlohmann::ordered_json values; ///< by name in result.json
 };
 
-/// What a task's model is.
+/// The weights that a task's model is constructed for.
 enum class ModelState {
-  kFirst, ///< to be trained
-  kTrained, ///< what the task has trained; there is no data to train on
-  kAdapted, ///< the same as a first model that an adapter is loaded into
+  kFirst, ///< about to be trained
+  kTrained, ///< trained by the task; there is no training data
+  kAdapted, ///< as kFirst; a trained adapter is loaded into it
 };
 
 class TaskProgram {
@@ -35,30 +35,31 @@ class TaskProgram {
 
   virtual zoo::TrainingConfig& config() = 0;
 
-  /// The model, without memory until it is wrapped, and the data that fits it.
+  /// Constructs the model, without memory until it is wrapped, and loads the
+  /// matching data.
   virtual std::shared_ptr<zoo::Model> make_model(
       const World& world,
       ParallelRun& parallel,
       ModelState state) = 0;
 
-  /// @param engine that has wrapped the model.
+  /// @param engine which has wrapped the model.
   virtual std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
       EngineRef engine,
       ParallelRun& parallel,
       const zoo::ModelTask::Options& options) = 0;
 
-  /// "1024 tokens in texts of 16", of what is trained on.
+  /// Describes the training data: "1024 tokens in texts of 16".
   virtual std::string data_text() const = 0;
 
-  /// Of the held-out data; nothing where there is none. Collective.
+  /// Scores the held-out data; nullopt if there is none. Collective.
   virtual std::optional<TaskScore> score(
       ParallelRun& parallel,
       EngineRef engine,
       zoo::Model& model) = 0;
 };
 
-/// The task that a configuration is for.
+/// The task that a configuration names.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws tessera::Error naming file, path, value and what was expected.
 std::unique_ptr<TaskProgram> make_task_program(
@@ -66,7 +67,7 @@ std::unique_ptr<TaskProgram> make_task_program(
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved);
 
-/// One function for each task; see make_task_program().
+/// One function per task; see make_task_program().
 std::unique_ptr<TaskProgram> text_classification_program(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,

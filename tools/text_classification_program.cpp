@@ -30,7 +30,7 @@ class TextClassificationProgram : public TaskProgram {
       ModelState state) override {
     tokenizer_.emplace(zoo::BertTokenizer::from_folder(config_.model_folder));
     std::vector<zoo::LabelledText> train;
-    std::vector<std::string> labels; // those of a trained model are its own
+    std::vector<std::string> labels; // a trained model has its own
     if (state != ModelState::kTrained) {
       train = zoo::read_labelled_texts(config_.train_file, config_.columns);
       labels = zoo::labels_of(train);

@@ -21,7 +21,8 @@ namespace tessera::tools {
 
 namespace {
 
-/// @throws tessera::Error where a run would overwrite what is not a run's.
+/// @throws tessera::Error if the run would overwrite something other than a
+///     run.
 void check_run_folder(const zoo::TrainingConfig& config) {
   const auto& folder = config.trainer.run_folder;
   const auto file = folder / "config.json";
@@ -34,13 +35,13 @@ void check_run_folder(const zoo::TrainingConfig& config) {
         "output.folder is '{}', whose config.json is not of a run of `tessera train` and would be lost; choose another folder",
         folder.string());
   }
-  // Now, and not when all has been trained.
+  // Check before training rather than after it.
   if (!config.lora || config.lora->merge) {
     zoo::check_hf_folder(folder / "model");
   }
 }
 
-/// Rank 0 makes the run's folder and writes the configuration there.
+/// Rank 0 creates the run folder and writes the configuration there.
 void prepare_run_folder(
     const World& world,
     const zoo::TrainingConfig& config,
@@ -58,7 +59,7 @@ void prepare_run_folder(
       folder.string(),
       code.message());
   if (!config.trainer.resume) {
-    // Of an earlier run: what is scored is what a finished one has made.
+    // Results of an earlier run; scoring requires those of a finished run.
     for (const char* result : {"result.json", "loss.svg", "report.html"}) {
       std::filesystem::remove(folder / result, code);
     }
@@ -66,15 +67,14 @@ void prepare_run_folder(
   write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
 }
 
-/// Says who works with whom, where ranks divide the model.
+/// Logs the layout of ranks if they divide the model.
 void tell_layout(const World& world, const ParallelRun& parallel) {
   if (world.rank() == 0 && parallel.batches().count < world.size()) {
     log_info("{}", parallel.mesh().table());
   }
 }
 
-/// Adds the adapter that is trained in place of the model, where the
-/// configuration has one, and says how large it is.
+/// Adds the adapter, if the configuration has one, and logs its size.
 void add_lora(
     const zoo::TrainingConfig& config,
     const World& world,
@@ -100,8 +100,8 @@ void add_lora(
       all);
 }
 
-/// Writes to the run's folder what was trained: the model for transformers, or
-/// the adapter for PEFT. Collective.
+/// Exports the trained model for transformers, or the adapter for PEFT, to the
+/// run folder. Collective.
 void export_model(
     const zoo::TrainingConfig& config,
     const World& world,
@@ -120,7 +120,7 @@ void export_model(
   }
 }
 
-/// What export_model() writes, for people.
+/// The folders that export_model() writes, for the log.
 const char* exported_folders(const zoo::TrainingConfig& config) {
   if (!config.lora) {
     return "model/";
@@ -198,7 +198,8 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   tell_layout(world, parallel);
-  torch::manual_seed(config.seed); // fresh weights, alike on all ranks
+  // newly initialized weights must be equal on all ranks
+  torch::manual_seed(config.seed);
   const auto model = program.make_model(world, parallel, ModelState::kFirst);
   add_lora(config, world, *model);
   OwnedEngine owned = wrap_model(world, parallel, config, model);
@@ -219,7 +220,7 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
         program.data_text(),
         steps_text(world, parallel, config, *task));
   }
-  // Now that all of it fits: a run that is refused leaves no folder.
+  // Only now, so that a rejected run leaves no folder.
   prepare_run_folder(world, config, resolved);
   model->train();
   const TrainingSummary summary = train(world, engine, *task, config.trainer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What `tessera train` does for every task.
+// train_task() implements `tessera train` for every task.
 
 #include "task_program.h"
 
@@ -12,8 +12,8 @@
 
 namespace tessera::tools {
 
-/// Trains, scores, exports, and tells about it in the run's folder and on
-/// standard output. Collective.
+/// Trains, scores and exports; reports in the run folder and on standard
+/// output. Collective.
 /// @param resolved the whole configuration, defaults included.
 void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved);
 

@@ -28,7 +28,7 @@ std::vector<std::string> options_of(const CLI::App& app) {
   return names;
 }
 
-/// The option that an argument names, or nothing: "-1" is a value.
+/// The option that an argument names, or empty: "-1" is a value.
 std::string option_in(const std::string& argument) {
   const size_t dashes = std::min(argument.find_first_not_of('-'), size_t{3});
   if (dashes == 0 || dashes > 2 || argument.size() <= dashes ||
@@ -39,7 +39,7 @@ std::string option_in(const std::string& argument) {
                      : argument.substr(0, argument.find('='));
 }
 
-/// "; did you mean 'launch'?", or all of them.
+/// "; did you mean 'launch'?", or a list of all names.
 std::string hint(
     const std::string& name,
     const std::vector<std::string>& known) {
@@ -54,7 +54,7 @@ std::string hint(
   return all;
 }
 
-/// What is wrong with the first name that does not exist; empty when all do.
+/// Describes the first name that does not exist; empty if all exist.
 std::string unknown_name(
     const CLI::App& app,
     const std::vector<std::string>& arguments) {
@@ -97,7 +97,8 @@ int report_usage(
     const CLI::ParseError& error,
     const std::vector<std::string>& arguments) {
   constexpr int kUsageError = 2;
-  // First, since the help of what does not exist would be that of the whole.
+  // Checked first, because --help after an unknown command would print the help
+  // of the whole program.
   const std::string wrong = unknown_name(app, arguments);
   if (!wrong.empty()) {
     log_error("{}\nRun with --help for more information.", wrong);

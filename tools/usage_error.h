@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is said about a command line that cannot be understood.
+// report_usage() reports a command line that could not be parsed.
 
 #include <CLI/CLI.hpp>
 
@@ -9,9 +9,9 @@
 
 namespace tessera::tools {
 
-/// Prints what is wrong with a command line that `app` did not parse, or the
-/// help or version that was asked for. An option or a command that does not
-/// exist is named with the nearest that does, whatever else is missing.
+/// Prints the problem with a command line that `app` did not parse, or the help
+/// or version that was requested. An unknown option or command is reported
+/// first, with the nearest existing name.
 /// @param arguments without the program's name.
 /// @return the exit code: 2, or 0 for help and version.
 int report_usage(

@@ -49,7 +49,7 @@ AtomicFolder::AtomicFolder(
     const fs::path& path,
     std::function<bool(const std::string& name)> is_own)
     : is_own_(std::move(is_own)) {
-  // Through links and without a trailing slash: the name that is replaced.
+  // Resolves links and strips a trailing slash: the name that is replaced.
   std::error_code error;
   path_ = fs::weakly_canonical(path, error);
   if (!error && !path_.has_filename()) {
@@ -67,7 +67,7 @@ AtomicFolder::AtomicFolder(
     fs::create_directories(path_.parent_path(), error);
   }
   if (!error) {
-    fs::remove_all(temporary_, error); // of a dead process with our number
+    fs::remove_all(temporary_, error); // left by a dead process with our pid
   }
   if (!error) {
     fs::create_directory(temporary_, error);
@@ -111,7 +111,7 @@ void check_replaceable(
 
 void AtomicFolder::commit() {
   TESSERA_CHECK(!committed_, "{} was committed before", path_);
-  check_replaceable(path_, is_own_); // it may have come into being meanwhile
+  check_replaceable(path_, is_own_); // it may have been created meanwhile
   make_durable(temporary_);
   fs::path old = temporary_;
   if (!fs::exists(path_)) {
@@ -135,7 +135,7 @@ void AtomicFolder::commit() {
   committed_ = true;
   make_durable(path_.parent_path());
   if (!old.empty()) {
-    std::error_code ignored; // a left-over does no harm
+    std::error_code ignored; // a leftover is harmless
     fs::remove_all(old, ignored);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Folders that appear whole or not at all.
+// `AtomicFolder` fills a folder that appears whole or not at all.
 
 #include <filesystem>
 #include <functional>
@@ -8,16 +8,17 @@
 
 namespace tessera::zoo {
 
-/// A folder being filled beside its final place. What stands at the final place
-/// stays until commit(); a process that dies before leaves only a folder
-/// `<name>.tmp-<pid>` behind. Used by one thread; every operation blocks and
-/// throws Error naming the folder and the system's reason.
+/// A temporary folder next to its final place. What exists at the final place
+/// stays until commit(); a process that dies earlier leaves only a folder
+/// `<name>.tmp-<pid>`. Used by one thread; every operation blocks and throws
+/// Error naming the folder and the system's reason.
 class AtomicFolder {
  public:
   /// Creates the temporary folder, and the parents of `path`.
-  /// @param is_own whether a file or folder may be in it, by its name.
-  /// Something at `path` that holds anything else is not ours to replace.
-  /// @throws Error also when there is such a thing at `path`.
+  /// @param is_own whether a file or folder of that name may be in the replaced
+  ///     folder. A folder at `path` that contains anything else is not
+  ///     replaced.
+  /// @throws Error also if such a folder exists at `path`.
   AtomicFolder(
       const std::filesystem::path& path,
       std::function<bool(const std::string& name)> is_own);
@@ -28,7 +29,7 @@ class AtomicFolder {
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  /// Where to put the files, each made durable by whoever writes it.
+  /// Where to put the files; the caller makes each of them durable.
   const std::filesystem::path& temporary() const {
     return temporary_;
   }
@@ -36,9 +37,9 @@ class AtomicFolder {
     return path_;
   }
 
-  /// Puts the folder in place of what was there, in one step where the file
-  /// system can exchange two folders (ext4, xfs, btrfs, tmpfs); elsewhere (NFS)
-  /// a kill between two renames leaves the old one as `<name>.old-<pid>`.
+  /// Replaces what is at the final place, in one step if the file system can
+  /// exchange two folders (ext4, xfs, btrfs, tmpfs); elsewhere (NFS) a kill
+  /// between two renames leaves the old folder as `<name>.old-<pid>`.
   void commit();
 
  private:
@@ -48,8 +49,8 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-/// @throws Error when there is something at `path` that is no folder, or holds
-///     other things than `is_own` names.
+/// @throws Error if something at `path` is not a folder, or contains anything
+///     that `is_own` does not accept.
 void check_replaceable(
     const std::filesystem::path& path,
     const std::function<bool(const std::string& name)>& is_own);

@@ -31,17 +31,17 @@ constexpr std::string_view kKeptFiles[] = {
     "preprocessor_config.json",
     "processor_config.json"};
 
-/// SentencePiece's models and tiktoken's tables have names of their own.
+/// File names of SentencePiece models and tiktoken tables vary.
 constexpr std::string_view kKeptEndings[] = {".model", ".tiktoken"};
 
-/// Code that `auto_map` of config.json and tokenizer_config.json names.
+/// Code referred to by `auto_map` in config.json and tokenizer_config.json.
 constexpr std::string_view kCode[] = {
     "configuration_",
     "modeling_",
     "processing_",
     "tokenization_"};
 
-/// Whether a file goes with a model, whoever has trained it.
+/// Whether a file is copied with the model, since training does not change it.
 bool is_kept(std::string_view name) {
   const auto begins = [name](std::string_view start) {
     return name.starts_with(start);
@@ -56,7 +56,7 @@ bool is_kept(std::string_view name) {
           std::any_of(std::begin(kCode), std::end(kCode), begins));
 }
 
-/// What we write, and transformers.
+/// Files that we or transformers write.
 bool is_own(std::string_view name) {
   return is_kept(name) || name == "config.json" ||
          name == "model.safetensors" ||

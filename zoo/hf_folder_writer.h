@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Writes a folder that transformers loads.
+// `HfFolderWriter` writes a folder that transformers loads.
 
 #include "tessera/zoo/atomic_folder.h"
 
@@ -10,36 +10,36 @@
 
 namespace tessera::zoo {
 
-/// A Hugging Face folder: config.json, those files of a tokenizer, of
-/// generation and of preprocessing that the tokenizer's folder has, with the
-/// code that belongs to the model, and the weights, which others write. Nothing
-/// is visible before commit(), and the folder that was there stays till then.
-/// Used by one thread of one rank; blocks on the disk.
+/// A Hugging Face folder: config.json; the tokenizer, generation and
+/// preprocessing files of the tokenizer's folder, and the model code in it; and
+/// the weights, which the caller writes. Nothing is visible before commit(),
+/// and an existing folder stays until then. Used by one thread of one rank;
+/// blocks on the disk.
 class HfFolderWriter {
  public:
   /// @param config the content of config.json.
-  /// @param tokenizer_folder where the tokenizer's files are copied from;
-  /// empty to copy none. May be `folder` itself.
-  /// @throws Error when the disk is full, or when `folder` exists and holds
-  /// other files than these.
+  /// @param tokenizer_folder the source of the tokenizer's files; empty to copy
+  ///     none. May be `folder` itself.
+  /// @throws Error if the disk is full, or if `folder` exists and contains
+  ///     other files than these.
   HfFolderWriter(
       const std::filesystem::path& folder,
       const nlohmann::json& config,
       const std::filesystem::path& tokenizer_folder);
 
-  /// Where the weights are to be written before commit(): there, or in several
-  /// files beside it with an index.
+  /// Where to write the weights before commit(): to this file, or to several
+  /// files next to it with an index.
   std::filesystem::path weights_path() const;
 
   /// Makes the folder durable and visible.
-  /// @throws Error when the weights have not been written.
+  /// @throws Error if the weights have not been written.
   void commit();
 
  private:
   AtomicFolder folder_;
 };
 
-/// @throws Error when a HfFolderWriter would not replace what is there.
+/// @throws Error if HfFolderWriter would refuse to replace `folder`.
 void check_hf_folder(const std::filesystem::path& folder);
 
 } // namespace tessera::zoo

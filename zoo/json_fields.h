@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Typed access to the JSON files of a Hugging Face folder. Unlike our own
-// configurations they may hold keys that we do not know.
+// `JsonFields` gives typed access to the JSON files of a Hugging Face folder.
+// Unlike Tessera's own configurations, they may contain unknown keys.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -18,10 +18,10 @@
 
 namespace tessera::zoo {
 
-/// A JSON object that knows where it comes from, for messages.
+/// A JSON object with the name of its origin, for messages.
 class JsonFields {
  public:
-  /// @throws Error when `object` is not an object.
+  /// @throws Error if `object` is not a JSON object.
   JsonFields(nlohmann::json object, std::string origin)
       : object_(std::move(object)), origin_(std::move(origin)) {
     TESSERA_CHECK(
@@ -31,8 +31,8 @@ class JsonFields {
         show_json(object_));
   }
 
-  /// Reads a file; an absent one reads as an empty object.
-  /// @throws Error when it is no JSON object.
+  /// Reads a file; a missing one yields an empty object.
+  /// @throws Error if it is not a JSON object.
   static JsonFields from_file(const std::filesystem::path& path) {
     if (!std::filesystem::exists(path)) {
       return {nlohmann::json::object(), path.string()};
@@ -40,9 +40,9 @@ class JsonFields {
     return {parse_json(read_text_file(path), path.string()), path.string()};
   }
 
-  /// The value of a key (bool, int64_t, double or string), or nothing where it
-  /// is absent or null.
-  /// @throws Error when it has another type, naming file, key and value.
+  /// The value of a key (bool, int64_t, double or string); nullopt if it is
+  /// absent or null.
+  /// @throws Error if it has another type, naming file, key and value.
   template <typename Value>
   std::optional<Value> get(const char* key) const {
     const auto found = object_.find(key);
@@ -64,7 +64,7 @@ class JsonFields {
     return get<Value>(key).value_or(std::move(otherwise));
   }
 
-  /// @throws Error when the key is absent.
+  /// @throws Error if the key is absent.
   template <typename Value>
   Value require(const char* key) const {
     const std::optional<Value> value = get<Value>(key);
@@ -76,7 +76,7 @@ class JsonFields {
     return *value;
   }
 
-  /// An object inside; absent or null reads as an empty one.
+  /// A nested object; an empty one if it is absent or null.
   JsonFields section(const char* key) const {
     const nlohmann::json found = object_.value(key, nlohmann::json());
     return {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What `tessera bench` has found, as JSON and as text.
+// `BenchFindings` holds the results of `tessera bench`, which can be printed as
+// JSON and as text.
 
 #include "bench/device_copy.h"
 #include "bench/disk.h"
@@ -22,11 +23,11 @@ struct BenchFindings {
   std::vector<DeviceBandwidth> devices;
   BytesPerParameter bytes;
   std::vector<double> parameter_counts;
-  double seconds = 0; ///< that measuring took
+  double seconds = 0; ///< duration of the measurements
 };
 
-/// What predictions are made from: all NUMA nodes together, each at its best
-/// number of threads, the slowest device, the disk.
+/// The bandwidths that predictions are based on: all NUMA nodes together, each
+/// at its best number of threads; the slowest device; the disk.
 Bandwidths bandwidths_of(const BenchFindings& findings);
 
 /// Bandwidths in bytes per second, times in seconds.

@@ -12,7 +12,7 @@ namespace tessera::tools {
 
 namespace {
 
-/// Of the fastest copy.
+/// The bandwidth of the fastest copy.
 double measure_copy(
     const at::Tensor& to,
     const at::Tensor& from,

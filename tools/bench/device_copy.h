@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bandwidth between the host's pinned memory and devices.
+// measure_devices() measures the bandwidth between pinned host memory and
+// devices.
 
 #include <cstdint>
 #include <vector>
@@ -14,8 +15,8 @@ struct DeviceBandwidth {
   double device_to_host = 0;
 };
 
-/// One entry per CUDA device; empty where there is none. Blocks for up to
-/// `seconds` in all.
+/// One entry per CUDA device; empty if there is none. Blocks for up to
+/// `seconds` in total.
 std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds);
 
 } // namespace tessera::tools

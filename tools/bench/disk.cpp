@@ -39,7 +39,7 @@ double seconds_since(Clock::time_point start) {
       detail::errno_remedy(code));
 }
 
-/// A file without a name, gone with its last descriptor.
+/// An unlinked file, which disappears with its last descriptor.
 UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
   std::string name = (options.folder / ".tessera-bench-XXXXXX").string();
   UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
@@ -65,7 +65,7 @@ struct Free {
 };
 using Block = std::unique_ptr<std::byte, Free>;
 
-/// Not to be compressed by the file system.
+/// Incompressible data.
 Block make_block() {
   Block block(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBlock)));
   uint64_t state = 0x9E3779B97F4A7C15;
@@ -78,8 +78,9 @@ Block make_block() {
 
 using Transfer = std::function<ssize_t(std::byte* block, uint64_t offset)>;
 
-/// Moves blocks 0, 1, ... with several threads, up to `end` or until `seconds`
-/// have passed. @return the bytes moved, from the start of the file.
+/// Transfers blocks 0, 1, ... with several threads, up to `end` or until
+/// `seconds` have passed. @return the bytes transferred, from the start of the
+/// file.
 uint64_t run_threads(
     const DiskOptions& options,
     double seconds,
@@ -116,7 +117,7 @@ uint64_t run_threads(
   if (error != 0) {
     fail(options.folder, error);
   }
-  // A block that was taken was moved.
+  // Every claimed block has been transferred.
   return std::min(next.load(), end);
 }
 

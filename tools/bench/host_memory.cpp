@@ -38,7 +38,7 @@ Topology load_topology() {
   return Topology(topology);
 }
 
-/// The cores of `node`, as far as this process may use them.
+/// The cores of `node` that this process may use.
 std::vector<hwloc_obj_t> cores_of(
     hwloc_topology_t topology,
     hwloc_const_cpuset_t node) {
@@ -52,12 +52,12 @@ std::vector<hwloc_obj_t> cores_of(
   return cores;
 }
 
-/// Four arrays whose pages are where the threads that use them run.
+/// Four arrays whose pages are on the nodes of the threads that use them.
 class Arrays {
  public:
   explicit Arrays(size_t count) : count_(count) {
     for (auto& array : arrays_) {
-      // Not initialised: the first touch decides on the node.
+      // Not initialized: the first touch selects the node.
       array.reset(static_cast<float*>(
           std::aligned_alloc(kPage, count * sizeof(float))));
       TESSERA_CHECK(
@@ -84,7 +84,7 @@ class Arrays {
   std::unique_ptr<float, Free> arrays_[4];
 };
 
-/// One of the loops over a part of the arrays, and what it moves.
+/// One of the kernels on a part of the arrays, and the bytes it moves.
 struct Kernel {
   double bytes_per_element;
   double MemoryBandwidth::*result;
@@ -117,7 +117,7 @@ std::vector<Kernel> kernels(std::atomic<uint64_t>& sink) {
 }
 
 /// Runs all kernels with one thread on each of `cores`, until `seconds` have
-/// passed; each counts with its fastest round.
+/// passed; the fastest round of each counts.
 MemoryBandwidth measure(
     hwloc_topology_t topology,
     const std::vector<hwloc_obj_t>& cores,
@@ -133,7 +133,7 @@ MemoryBandwidth measure(
   std::atomic<bool> goes_on{true};
 
   const auto work = [&](size_t number) {
-    // Where binding is forbidden the system places threads and pages.
+    // If binding is forbidden, the system places threads and pages.
     hwloc_set_cpubind(topology, cores[number]->cpuset, HWLOC_CPUBIND_THREAD);
     for (size_t i = 0; i < 4; ++i) {
       write_memory(arrays[i] + number * part, 1, part);

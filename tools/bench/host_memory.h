@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bandwidth of the host's memory, NUMA node by NUMA node.
+// measure_host_memory() measures the bandwidth of host memory per NUMA node.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tessera::tools {
 
-/// Bytes per second that the program asks for: what a cache reads before it
-/// writes is not counted.
+/// Bytes per second that the program requests: cache lines read before they are
+/// written are not counted.
 struct MemoryBandwidth {
   int threads = 0;
   double read = 0;
@@ -19,20 +19,20 @@ struct MemoryBandwidth {
 };
 
 struct NumaNodeBandwidth {
-  int node = 0; ///< the system's number
-  int cores = 0; ///< that this process may run on
+  int node = 0; ///< the system's node number
+  int cores = 0; ///< that this process may use
   uint64_t memory_bytes = 0;
   std::vector<MemoryBandwidth> by_threads; ///< ascending in threads
 };
 
 struct HostBandwidthOptions {
-  /// Of each of the four arrays; more than the caches hold.
+  /// Size of each of the four arrays; must exceed the caches.
   size_t array_bytes = size_t{256} << 20;
   double seconds = 4; ///< for all nodes
 };
 
-/// Measures with 1, 2, 4, ... threads, one a core, up to all cores of a node,
-/// bound to the node with their memory. Blocks.
+/// Measures with 1, 2, 4, ... threads, one per core, up to all cores of a node;
+/// threads and memory are bound to the node. Blocks.
 std::vector<NumaNodeBandwidth> measure_host_memory(
     const HostBandwidthOptions& options);
 

@@ -15,7 +15,7 @@ namespace tessera::tools {
 
 TESSERA_WIDEST
 uint64_t read_memory(const float* a, size_t count) {
-  // Whole numbers: their sum may be taken in any order, so in vectors.
+  // Integer sums may be reordered, and therefore vectorized.
   uint32_t sum = 0;
   for (size_t i = 0; i < count; ++i) {
     uint32_t bits = 0;

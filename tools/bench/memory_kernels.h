@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Loops that do nothing but move memory. Arrays are of `count` elements and do
-// not overlap.
+// Memory-bound loops for bandwidth measurements. Arrays have `count` elements
+// and do not overlap.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@ void write_memory(float* a, float value, size_t count);
 /// a = b + 3 c.
 void triad_memory(float* a, const float* b, const float* c, size_t count);
 
-/// As an optimizer: reads four arrays and writes three of them, 28 bytes an
-/// element.
+/// The access pattern of an optimizer: reads four arrays and writes three of
+/// them, 28 bytes per element.
 void update_memory(float* w, float* m, float* v, const float* g, size_t count);
 
 } // namespace tessera::tools

@@ -45,7 +45,7 @@ StepPrediction predict_step(
   if (bandwidths.device_to_host && bandwidths.host_to_device) {
     const UpdateRates rates{
         .cpu_element = BytesPerParameter::kUpdate / bandwidths.host_update,
-        .device_element = 0, // next to the transfers
+        .device_element = 0, // negligible next to the transfers
         .byte_to_device = 1 / *bandwidths.host_to_device,
         .byte_to_host = 1 / *bandwidths.device_to_host};
     const UpdateBytes moved{

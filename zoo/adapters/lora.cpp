@@ -20,7 +20,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// A layer of the checkpoint and the layers here that it is made of.
+/// A layer of the checkpoint and the layers here that make it up.
 struct Site {
   std::string theirs;
   std::vector<std::string> ours;
@@ -116,7 +116,8 @@ void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
     LinearLayer& layer = *site.layers[i];
     const auto added = LoraLayer::add(layer, options, first);
     first = i == 0 ? added.get() : first;
-    // Names within an adapter are all the same: the layer's makes a seed.
+    // Parameter names are the same in all adapters, so the layer's name varies
+    // the seed.
     init_parameters(added->parameters(), seed ^ stream_of(site.ours[i]));
     if (!is_deferred(layer.weight())) {
       materialize(added->parameters());
@@ -178,7 +179,7 @@ WeightNames lora_names(const Model& model) {
 }
 
 void merge_lora(Model& model) {
-  LoraRecord::of(model); // or there are none
+  LoraRecord::of(model); // throws if there are none
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
         !has_page_key(item.value()) && !is_deferred(item.value()),

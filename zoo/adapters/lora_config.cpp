@@ -19,7 +19,7 @@ constexpr std::array<std::pair<const char*, LoraBias>, 3> kBiasNames{
      {"all", LoraBias::kAll},
      {"lora_only", LoraBias::kLoraOnly}}};
 
-/// Variants that are not implemented: off when null, false, or empty.
+/// Variants that are not implemented; null, false or empty disables them.
 constexpr const char* kVariants[] = {
     "use_dora",
     "lora_bias",
@@ -41,7 +41,7 @@ constexpr const char* kVariants[] = {
     "alora_invocation_tokens",
     "loftq_config"};
 
-/// Above any model's features: more is damage.
+/// Larger than the hidden size of any model: more indicates a damaged file.
 constexpr int64_t kMostRank = 65536;
 
 bool is_off(const nlohmann::json& value) {
@@ -127,7 +127,7 @@ nlohmann::ordered_json or_null(const Value& value) {
                        : nlohmann::ordered_json(value);
 }
 
-/// 16 and not 16.0, where it is whole: as PEFT's users write it.
+/// Writes 16 instead of 16.0, as PEFT's users do.
 nlohmann::ordered_json number(double value) {
   if (std::nearbyint(value) == value && std::abs(value) < 1e15) {
     return static_cast<int64_t>(value);

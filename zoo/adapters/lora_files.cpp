@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters from and to folders.
+// Loading and saving LoRA adapters.
 
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"
@@ -58,7 +58,7 @@ WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
   return written;
 }
 
-/// PEFT writes some of a whole module's biases a second and third time.
+/// PEFT duplicates some biases of modules that are saved whole.
 bool is_duplicate(std::string_view name) {
   return name.find(".original_module.") != std::string_view::npos ||
          name.find(".modules_to_save.") != std::string_view::npos;
@@ -74,7 +74,8 @@ LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
                                         : std::move(found);
   };
   options.may_be_missing = {""}; // the base model; see check_complete()
-  options.allows_unexpected = model.names().is_part; // other stages' layers
+  // layers of other pipeline stages
+  options.allows_unexpected = model.names().is_part;
   return options;
 }
 
@@ -100,7 +101,7 @@ fs::path weights_in(const fs::path& folder) {
   return file;
 }
 
-/// A rank that the weights do not have is told by its name.
+/// Reports a rank that differs from the weights, naming the field.
 void check_ranks(
     const fs::path& folder,
     const fs::path& file,
@@ -127,7 +128,7 @@ void check_ranks(
   }
 }
 
-/// The error beside what the adapter's configuration asks for.
+/// Adds the adapter's configuration to an error.
 [[noreturn]] void fail_for(
     const fs::path& folder,
     const LoraConfig& config,
@@ -146,7 +147,7 @@ void check_ranks(
       text);
 }
 
-/// What the adapter's folder asks of the model, told with the file.
+/// Applies the configuration; errors name its file.
 void apply_from(
     const fs::path& folder,
     const fs::path& weights,
@@ -162,7 +163,7 @@ void apply_from(
   }
 }
 
-/// Adds the adapters' products to the weights that go by.
+/// Adds the adapters' products to base weights.
 class Merger {
  public:
   /// @param names of the adapter, of the whole model.
@@ -182,7 +183,7 @@ class Merger {
     }
   }
 
-  /// Keeps A and B; others are not needed.
+  /// Keeps A and B, ignores other parameters.
   void add(const std::string& name, const at::Tensor& value) {
     if (!is_adapter_parameter(name)) {
       return;

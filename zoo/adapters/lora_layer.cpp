@@ -153,7 +153,7 @@ at::Tensor LoraLayer::dropped(const at::Tensor& x) const {
   if (division_ == LinearDivision::kData || context_.parallel() == nullptr) {
     return context_.dropout(x, options_.dropout, true);
   }
-  // Behind enter(): whole on every rank, under sequence parallelism too.
+  // After enter(): whole on every rank, under sequence parallelism too.
   TensorParallel whole = *context_.parallel();
   whole.sequence = false;
   const PartsRandomScope tokens(context_, x.device(), /*tensor_parts=*/false);
@@ -171,7 +171,7 @@ at::Tensor LoraLayer::forward(const at::Tensor& x) {
     inner = at::linear(input, context_.shared(a_));
     up = b_;
   } else if (division_ == LinearDivision::kRow) {
-    // The sum is taken of r features, not of the layer's.
+    // The all-reduce is over r features, not the layer's.
     inner = leave_layer(at::linear(input, a_), *context_.parallel());
     up = context_.replicated(b_);
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A linear layer's product of low rank.
+// `LoraLayer` is the low-rank product that LoRA adds to a linear layer.
 
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/layers/linear.h"
@@ -16,43 +16,43 @@ struct LoraLayerOptions {
   LoraInit init = LoraInit::kDefault;
 };
 
-/// scaling * B A x, of parameters `lora_A` [r, in] and `lora_B` [out, r]. Over
-/// a tensor-parallel group they are divided as the layer's weight is:
+/// scaling * B A x, with parameters `lora_A` [r, in] and `lora_B` [out, r].
+/// Over a tensor-parallel group they are partitioned as the layer's weight is:
 ///
 /// | division | A         | B         | A x                   |
 /// | kColumn  | whole     | [out/n, r]| whole on every rank   |
 /// | kRow     | [r, in/n] | whole     | summed over the ranks |
 /// | kData    | whole     | whole     | between layers        |
 ///
-/// Where a checkpoint keeps several layers as one, these share its A: the first
-/// of them owns it.
+/// Layers that a checkpoint stores as one tensor share one A, which the first
+/// of them owns.
 class LoraLayer : public LinearAdapter {
  public:
-  /// Makes one and registers it in the layer. Its parameters have the dtype and
-  /// device of the layer's weight, and are declared: init_parameters() says
-  /// what they start from.
-  /// @param first the layer that shares its A; null for one of one's own.
+  /// Creates an adapter and registers it in the layer. Its parameters have the
+  /// dtype and device of the layer's weight, and are declared:
+  /// init_parameters() sets their initial values.
+  /// @param first the layer whose A is shared; null to create a new one.
   static std::shared_ptr<LoraLayer> add(
       LinearLayer& layer,
       const LoraLayerOptions& options,
       const LoraLayer* first);
 
-  /// Takes the adapter out of its layer.
+  /// Removes the adapter from its layer.
   static void remove(LinearLayer& layer);
 
-  /// Null where the layer has no adapter.
+  /// The adapter of a layer; null if it has none.
   static LoraLayer* of(const LinearLayer& layer);
 
   at::Tensor forward(const at::Tensor& x) override;
 
-  /// What the adapter adds to the weight that this rank has: scaling * B A,
-  /// in float32. Not collective; parameters have memory.
+  /// The adapter's contribution to this rank's part of the weight: scaling * B
+  /// A, in float32. Not collective; parameters must have memory.
   at::Tensor product() const;
 
   double scaling() const {
     return options_.scaling;
   }
-  /// Its parameters; A only where it owns it.
+  /// The module that holds its parameters; A only if this layer owns it.
   virtual const torch::nn::Module& parameters() const = 0;
 
  protected:

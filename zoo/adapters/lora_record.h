@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a model with adapters remembers, and which of its parameters the
-// adapter's files have.
+// `LoraRecord` stores in a model which adapters were added to it; lora_table()
+// names the parameters in the adapter's files.
 
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/models/model.h"
@@ -13,7 +13,7 @@
 
 namespace tessera::zoo {
 
-/// A module without parameters, registered in the model.
+/// A module without parameters, registered in the model as kName.
 class LoraRecord : public torch::nn::Module {
  public:
   static constexpr const char* kName = "lora";
@@ -21,16 +21,16 @@ class LoraRecord : public torch::nn::Module {
   explicit LoraRecord(LoraTargets its_targets)
       : torch::nn::Module("LoraRecord"), targets(std::move(its_targets)) {}
 
-  /// @throws tessera::Error when the model has no adapters.
+  /// @throws tessera::Error if the model has no adapters.
   static const LoraRecord& of(const Model& model);
 
   LoraTargets targets;
-  std::set<std::string> were_trainable; ///< parameters of the base
+  std::set<std::string> were_trainable; ///< parameters of the base model
 };
 
-/// The lines of an adapter's files.
+/// The name table of an adapter's files.
 /// @param sizes of the parameters of a model with adapters, or of the whole
-///     model that it is a stage of.
+///     model that it is a pipeline stage of.
 NameTable lora_table(
     const Model& model,
     const LoraTargets& targets,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kAllLinear = "all-linear";
 
-/// Heads of language models, which "all-linear" leaves out.
+/// Heads of language models, which "all-linear" excludes.
 constexpr std::array<const char*, 6> kOutputs = {
     "lm_head",
     "embed_out",
@@ -41,7 +41,7 @@ const std::vector<Task>& tasks() {
   return all;
 }
 
-// The expression's compiler calls itself for what is nested.
+// std::regex compiles nested expressions recursively.
 constexpr size_t kLongestExpression = 2000;
 
 std::regex expression(const std::string& text, const char* option) {
@@ -62,7 +62,7 @@ std::regex expression(const std::string& text, const char* option) {
   }
 }
 
-/// Whether `name` is `end` or ends with it behind a dot.
+/// Whether `name` is `end` or ends with "." and `end`.
 bool ends_with_module(std::string_view name, std::string_view end) {
   return name == end || (name.size() > end.size() && name.ends_with(end) &&
                          name[name.size() - end.size() - 1] == '.');
@@ -134,10 +134,10 @@ LoraTargets::Matches LoraTargets::matcher(
 
 bool LoraTargets::is_saved(std::string_view module) const {
   for (const std::string& end : config_.modules_to_save) {
-    // The module itself, and all that it is in.
+    // The module itself and all modules that contain it.
     for (std::string_view part = module; !part.empty();
          part = part.substr(0, part.find_last_of('.'))) {
-      if (part.ends_with(end)) { // as PEFT: also behind no dot
+      if (part.ends_with(end)) { // as in PEFT: also without a preceding dot
         return true;
       }
       if (part.find('.') == std::string_view::npos) {

@@ -13,16 +13,15 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Below every score that a text can have, and still finite: what it is added
-/// to comes last.
+/// Below every possible score, but finite: adding it ranks a sequence last.
 constexpr double kLast = -1e9;
 
-/// Makes what is false in `keep` come last.
+/// Ranks the entries that are false in `keep` last.
 at::Tensor only(const at::Tensor& scores, const at::Tensor& keep) {
   return scores + keep.logical_not().to(at::kFloat) * kLast;
 }
 
-/// Of each text the chosen ones, [texts, n, ...].
+/// The chosen entries of each prompt, [prompts, n, ...].
 at::Tensor chosen(const at::Tensor& all, const at::Tensor& places) {
   if (all.dim() == 2) {
     return all.gather(1, places);
@@ -46,7 +45,7 @@ BeamSearch::BeamSearch(
       rows_(rows),
       padding_(padding) {
   const int64_t beams = options.num_beams;
-  // All beams of a text are alike at first: the first one alone goes on.
+  // All beams of a prompt are equal at first: only the first one is extended.
   scores_ = torch::full({texts_, beams}, kLast);
   scores_.select(1, 0).zero_();
   best_ = torch::full(
@@ -73,7 +72,7 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
       candidates(),
       scores.size(1));
   apply_score_rules(options_, scores, rows_, written(), padding_);
-  // Of a text, those of all its beams in one row: beam * vocabulary + token.
+  // All continuations of a prompt in one row: beam * vocabulary + token.
   const auto [best, tokens] =
       (scores.view({texts_, options_.num_beams, -1}) + scores_.unsqueeze(2))
           .flatten(1)
@@ -124,7 +123,8 @@ void BeamSearch::set_aside(
     const at::Tensor& scores,
     const at::Tensor& ended) {
   const int64_t beams = options_.num_beams;
-  // Worse ones are looked at only to have enough that go on.
+  // Candidates after the first num_beams only serve to have enough unfinished
+  // ones.
   const at::Tensor may = ended & torch::arange(ended.size(1)).lt(beams);
   const int64_t length = texts.size(2) - given_;
   at::Tensor final_scores = only(

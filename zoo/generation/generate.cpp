@@ -20,25 +20,25 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Rows that go through the model together.
+/// Rows that are processed together; one group per micro-batch of a pipeline.
 struct TextGroup {
   int64_t first;
   int64_t rows;
   KeyValueCache cache;
 };
 
-/// Every row so many times, one after the other.
+/// Repeats every row `copies` times in succession.
 at::Tensor repeated(const at::Tensor& rows, int64_t copies) {
   return rows.defined() && copies > 1 ? rows.repeat_interleave(copies, 0)
                                       : rows;
 }
 
-/// Rows that are read for every text.
+/// The number of rows per prompt.
 int64_t copies_in(const GenerateOptions& options) {
   return std::max(options.num_beams, options.num_return_sequences);
 }
 
-/// Of what all texts begin with.
+/// The search, starting from the prompts or from the decoder's start token.
 std::unique_ptr<TextSearch> make_search(
     const Model& model,
     const ModelInput& prompt,
@@ -89,7 +89,7 @@ class Writer {
 
   at::Tensor write() {
     const at::NoGradGuard no_grad;
-    // Copies of a text are made when it has been read.
+    // Each prompt is processed once, before its rows are duplicated.
     at::Tensor logits = read(prompt_rows());
     prompt_.input_ids = repeated(prompt_.input_ids, copies_);
     prompt_.attention_mask = repeated(prompt_.attention_mask, copies_);
@@ -137,8 +137,8 @@ class Writer {
         "generate: a text ends with padding; pad texts on the left");
   }
 
-  /// Learned positions end: better now than when most is written. The last
-  /// token is not read.
+  /// Learned positions are limited: fail now rather than after most tokens are
+  /// generated. The last token is never an input.
   void check_positions(int64_t max_new_tokens) const {
     const auto* decoder = dynamic_cast<const Decoder*>(&model_);
     if (decoder == nullptr ||
@@ -167,7 +167,7 @@ class Writer {
     }
   }
 
-  /// Of each text one row.
+  /// One row per prompt.
   at::Tensor prompt_rows() const {
     return search_->rows().view({-1, copies_, given_}).select(1, 0);
   }
@@ -183,7 +183,7 @@ class Writer {
     }
   }
 
-  /// @param followed the row that each row goes on with, of the same text.
+  /// @param followed the row that each row continues, of the same prompt.
   void reorder(const at::Tensor& followed) {
     for (TextGroup& group : groups_) {
       group.cache.reorder(
@@ -191,7 +191,7 @@ class Writer {
     }
   }
 
-  /// What the model reads now: all tokens, later the last one.
+  /// The next input: all tokens at first, later the last one.
   ModelInput input_of(TextGroup& group, const at::Tensor& rows) const {
     const auto own = [&](const at::Tensor& all) {
       return all.narrow(0, group.first, group.rows).to(device_);
@@ -220,8 +220,8 @@ class Writer {
     return input;
   }
 
-  /// @return logits of the next token [B, vocabulary], where the model's last
-  ///     layer is; elsewhere undefined.
+  /// @return logits of the next token [B, vocabulary] on the rank with the
+  ///     model's last layer; elsewhere undefined.
   at::Tensor read(const at::Tensor& rows) {
     std::vector<ModelInput> inputs;
     for (TextGroup& group : groups_) {
@@ -248,7 +248,7 @@ class Writer {
     return at::cat(logits).select(1, -1);
   }
 
-  /// What logits come to, the same on all stages.
+  /// The proposal made from logits, the same on all pipeline stages.
   TokenProposal agreed(const at::Tensor& logits) {
     TokenProposal proposal =
         logits.defined() ? search_->propose(logits) : search_->blank();
@@ -267,12 +267,12 @@ class Writer {
 
   Model& model_;
   ModelInput prompt_;
-  int64_t copies_; ///< rows of every text, once it has been read
+  int64_t copies_; ///< rows per prompt, after it has been processed
   PipelineExecutor* executor_;
   Communicator* stages_; ///< null without a pipeline
   at::Device device_;
   std::unique_ptr<TextSearch> search_;
-  int64_t given_ = 0; ///< tokens that texts began with
+  int64_t given_ = 0; ///< prompt length in tokens
   std::deque<TextGroup> groups_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Going on with texts.
+// generate() produces tokens from a language model, greedily, by sampling or by
+// beam search.
 
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/generation/generate_options.h"
@@ -10,25 +11,24 @@
 
 namespace tessera::zoo {
 
-/// Goes on with texts token by token, reading each of them once, without
-/// gradients.
+/// Generates token by token with a key-value cache, without gradients.
 ///
-/// Where ranks divide the model, all of them are given the same texts, and
-/// return the same. The stages of a pipeline work on as many groups of texts at
-/// a time as there are. Collective; blocks.
-/// @param model with a language model's head, in evaluation mode; may be
-///     wrapped by an engine.
-/// @param prompt input_ids [B, S] and attention_mask, texts that are padded on
-///     the left; of an encoder-decoder, the texts that are answered, with
-///     padding anywhere. Nothing else.
-/// @param parallel null where no ranks divide layers.
-/// @return int64 [B * num_return_sequences, S + n] on the CPU: the texts with
-/// up
-///     to max_new_tokens more, of an encoder-decoder the answers behind their
-///     first token; those of a text one after the other, of beams the best
-///     first; behind the end of a text pad_token_id.
-/// @throws tessera::Error when the model cannot go on with texts, they are too
-///     long for it with the new tokens, or options are out of range.
+/// If ranks partition the model, all of them are given the same prompts and
+/// return the same result. In a pipeline, as many groups of prompts are in
+/// flight as there are pipeline stages. Collective; blocks.
+/// @param model with a language model head, in evaluation mode; may be wrapped
+///     by an engine.
+/// @param prompt input_ids [B, S] and attention_mask, padded on the left; for
+///     an encoder-decoder the encoder's input, with padding anywhere. Nothing
+///     else.
+/// @param parallel null if no ranks partition the layers.
+/// @return int64 [B * num_return_sequences, S + n] on the CPU: the prompts
+///     followed by up to max_new_tokens tokens; for an encoder-decoder the
+///     decoder's sequences, which begin with its start token. The sequences of
+///     one prompt are adjacent, with beams the best first. pad_token_id follows
+///     the end of a sequence.
+/// @throws tessera::Error if the model cannot generate, prompt and new tokens
+///     together are too long for it, or an option is out of range.
 at::Tensor generate(
     Model& model,
     const ModelInput& prompt,

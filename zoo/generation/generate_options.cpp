@@ -44,7 +44,7 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
 }
 
-/// A truth value or "never".
+/// A boolean or "never".
 EarlyStopping early_stopping_in(const JsonFields& fields) {
   const nlohmann::json value =
       fields.object().value("early_stopping", nlohmann::json(false));

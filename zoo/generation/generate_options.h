@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How texts are gone on with.
+// `GenerateOptions` selects how generate() picks tokens and when it stops.
 
 #include <cstdint>
 #include <filesystem>
@@ -9,52 +9,57 @@
 
 namespace tessera::zoo {
 
-/// When texts that have ended stop a search; see BeamSearch.
+/// When a beam search stops although unfinished sequences remain.
 enum class EarlyStopping {
-  kNo, ///< when those that go on are hardly going to be better
-  kYes, ///< as soon as there are as many as beams
-  kNever, ///< when those that go on can not be better
+  kNo, ///< when unfinished sequences are unlikely to be better
+  kYes, ///< as soon as num_beams sequences have ended
+  kNever, ///< when unfinished sequences cannot be better
 };
 
-/// Under the names and with the defaults of transformers' generation_config.
+/// Names and defaults are those of transformers' generation_config.
 struct GenerateOptions {
   int64_t max_new_tokens = 20;
-  int64_t min_new_tokens = 0; ///< before which no text ends
-  /// Tokens that end a text; empty: only their number does.
+  int64_t min_new_tokens = 0; ///< no sequence ends before
+  /// Tokens that end a sequence; empty: only max_new_tokens does.
   std::vector<int64_t> eos_token_id;
-  int64_t pad_token_id = 0; ///< behind the end of a text
+  int64_t pad_token_id = 0; ///< after the end of a sequence
 
-  /// Above 1: tokens that are in the text get less likely (arXiv:1909.05858).
+  /// Above 1: tokens that the sequence contains become less likely
+  /// (arXiv:1909.05858).
   double repetition_penalty = 1;
-  /// So many tokens in a row are not written twice; 0: they may be.
+  /// No n-gram of this size appears twice; 0: no restriction.
   int64_t no_repeat_ngram_size = 0;
 
-  /// Tokens are drawn; otherwise each is the likeliest one.
+  /// Samples tokens; otherwise takes the most likely one.
   bool do_sample = false;
-  double temperature = 1; ///< that logits are divided by
-  int64_t top_k = 50; ///< of so many likeliest ones; 0: of all
-  double top_p = 1; ///< of the likeliest ones that have this probability
-  double min_p = 0; ///< of those as likely as this part of the likeliest
+  double temperature = 1; ///< divisor of the logits
+  int64_t top_k = 50; ///< sample from the k most likely tokens; 0: from all
+  /// Sample from the most likely tokens whose probabilities add up to this.
+  double top_p = 1;
+  /// Sample from tokens at least this fraction as likely as the most likely
+  /// one.
+  double min_p = 0;
   uint64_t seed = 0;
 
-  /// Above 1: so many texts are gone on with side by side, and those whose
-  /// tokens together are the likeliest win.
+  /// Above 1: beam search with this number of beams.
   int64_t num_beams = 1;
-  /// Their logarithms are divided by a text's new tokens to this power.
+  /// The log-probability of a beam is divided by its number of new tokens to
+  /// this power.
   double length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::kNo;
-  /// Of every text: the best of the beams, or so many draws.
+  /// Per prompt: the best of the beams, or independent samples.
   int64_t num_return_sequences = 1;
 
   /// @throws tessera::Error naming the option, its value and its range, or
-  ///     options that do not go together.
+  ///     options that exclude each other.
   void check() const;
-  /// The same for each option by itself; `place` begins the message.
+  /// Checks each option by itself; `place` begins the message.
   void check_values(const std::string& place) const;
 };
 
-/// What a model's folder says: generation_config.json, and config.json for
-/// tokens that it does not name. Files and fields may be missing.
+/// Reads the options from a model's folder: generation_config.json, and
+/// config.json for tokens that it does not name. Files and fields may be
+/// missing.
 /// @throws tessera::Error naming the file and the field.
 GenerateOptions generate_options(const std::filesystem::path& folder);
 

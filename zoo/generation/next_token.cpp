@@ -42,7 +42,8 @@ void NextToken::keep_likeliest(at::Tensor& scores) const {
             .narrow(1, options_.top_k - 1, 1));
   }
   if (options_.top_p < 1) {
-    // From the least likely on: those that together have no more than 1 - p.
+    // Drops the least likely tokens whose probabilities add up to at most 1 -
+    // top_p.
     const auto [sorted, order] = scores.sort(1);
     at::Tensor drops = sorted.softmax(1).cumsum(1).le(1 - options_.top_p);
     drops.select(1, -1).fill_(false);

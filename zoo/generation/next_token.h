@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Choosing a text's next token.
+// `NextToken` chooses the next token of each sequence, greedily or by sampling.
 
 #include "tessera/zoo/generation/generate_options.h"
 
@@ -9,15 +9,15 @@
 
 namespace tessera::zoo {
 
-/// Chooses as transformers' generate() does, in its order: temperature, the
-/// likeliest tokens, and a draw; or the likeliest one. On the CPU, in float32;
-/// ranks that have the same scores choose the same tokens.
+/// Chooses as transformers' generate() does, in its order: temperature, top-k,
+/// top-p and min-p, and a draw; or the most likely token. Runs on the CPU in
+/// float32; ranks with the same scores choose the same tokens.
 class NextToken {
  public:
   explicit NextToken(const GenerateOptions& options);
 
-  /// @param scores [B, vocabulary] float32 on the CPU, logits behind
-  ///     apply_score_rules(); changed.
+  /// @param scores [B, vocabulary] float32 on the CPU: logits after
+  ///     apply_score_rules(). Modified.
   /// @return [B] int64.
   at::Tensor choose(at::Tensor scores);
 

@@ -18,7 +18,7 @@ void penalise(
     const at::Tensor& padding) {
   const at::Tensor seen = scores.gather(1, tokens);
   at::Tensor places = tokens;
-  // Where there is no text goes beyond the vocabulary.
+  // Padding scatters into an extra column after the vocabulary.
   at::Tensor room = at::constant_pad_nd(scores, {0, 1});
   if (padding.defined()) {
     places = tokens.masked_fill(
@@ -29,7 +29,7 @@ void penalise(
   scores = room.narrow(1, 0, scores.size(1)).contiguous();
 }
 
-/// No `size` tokens in a row twice.
+/// Forbids tokens that would repeat an n-gram of `size` tokens.
 void forbid_repeats(
     int64_t size,
     at::Tensor& scores,

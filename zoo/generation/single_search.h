@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Texts that are written each by itself.
+// `SingleSearch` extends each sequence independently, greedily or by sampling.
 
 #include "tessera/zoo/generation/next_token.h"
 #include "tessera/zoo/generation/text_search.h"
 
 namespace tessera::zoo {
 
-/// Every row gets its likeliest next token, or one that is drawn, until all
-/// have ended or are long enough.
+/// Every row gets its most likely next token, or a sampled one, until all have
+/// ended or reached max_new_tokens.
 class SingleSearch : public TextSearch {
  public:
-  /// @param rows [B, S] int64, what the texts begin with.
+  /// @param rows [B, S] int64, the prompts.
   /// @param padding see apply_score_rules().
   SingleSearch(
       const GenerateOptions& options,
@@ -38,7 +38,7 @@ class SingleSearch : public TextSearch {
   NextToken next_;
   at::Tensor rows_;
   at::Tensor padding_;
-  int64_t given_; ///< tokens that the texts began with
+  int64_t given_; ///< prompt length in tokens
   at::Tensor ended_; ///< [B] bool
 };
 

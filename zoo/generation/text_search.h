@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Texts that are being written, whatever the way in which their tokens are
-// chosen.
+// `TextSearch` is the interface of the decoding strategies of generate().
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::zoo {
 
-/// What logits come to: all that ranks without logits need.
+/// The tokens proposed from logits: all that ranks without logits need.
 struct TokenProposal {
-  at::Tensor tokens; ///< int64 [texts, n]
-  at::Tensor scores; ///< float32 [texts, n]; undefined where none are needed
+  at::Tensor tokens; ///< int64 [prompts, n]
+  at::Tensor scores; ///< float32 [prompts, n]; undefined if not needed
 };
 
-/// On the CPU. Ranks that are given the same proposals have the same texts.
+/// Runs on the CPU. Ranks that are given the same proposals have the same
+/// sequences.
 class TextSearch {
  public:
   virtual ~TextSearch() = default;
 
-  /// Chooses tokens behind the texts so far.
+  /// Proposes the next tokens.
   /// @param logits [rows, vocabulary] of the next token.
   virtual TokenProposal propose(const at::Tensor& logits) = 0;
 
-  /// One of the same sizes, to be overwritten.
+  /// A proposal of the same shapes, to be overwritten.
   virtual TokenProposal blank() const = 0;
 
-  /// Every row gets one token.
-  /// @return the row that each one goes on with, [rows] int64; undefined where
-  ///     that is itself.
+  /// Appends one token to every row.
+  /// @return the row that each one continues, [rows] int64; undefined if each
+  ///     continues itself.
   virtual at::Tensor advance(const TokenProposal& proposal) = 0;
 
-  /// The texts that are gone on with, [rows, so far] int64.
+  /// The sequences being extended, [rows, length so far] int64.
   virtual const at::Tensor& rows() const = 0;
 
   virtual bool is_done() const = 0;
 
-  /// The texts, once done: [texts, S + n] int64.
+  /// The sequences, once done: [prompts * num_return_sequences, S + n] int64.
   virtual at::Tensor result() const = 0;
 };
 

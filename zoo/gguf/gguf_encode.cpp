@@ -14,7 +14,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// A block of 32: its scale, then 32 whole numbers of [-127, 127].
+/// A block of 32: its scale, then 32 integers in [-127, 127].
 void encode_q8_0(const float* from, std::byte* to) {
   float largest = 0;
   for (int64_t i = 0; i < kQ8BlockNumel; ++i) {

@@ -19,16 +19,16 @@ namespace tessera::zoo {
 
 namespace {
 
-/// ggml's matrices are [out, in], as ours: a checkpoint's transposes are not
-/// made.
+/// ggml's matrices are [out, in], like ours, even if the checkpoint transposes
+/// them.
 std::vector<int64_t> shape_of(const NamedWeight& weight) {
   NamedWeight as_ours = weight;
   as_ours.transposed = false;
   return as_ours.shape();
 }
 
-/// Rows of each head from halves that are rotated together to pairs of
-/// neighbours: row i of n goes to 2i, row n/2 + i to 2i + 1.
+/// Reorders the rows of each head from rotated halves to pairs of neighbors:
+/// row i of n moves to 2i, row n/2 + i to 2i + 1.
 at::Tensor paired(const at::Tensor& rows, int64_t heads) {
   const int64_t half = rows.size(0) / heads / 2;
   return rows.unflatten(0, {heads, 2, half}).transpose(1, 2).flatten(0, 2);
@@ -87,7 +87,7 @@ class Export {
     }
   }
 
-  /// Writes a tensor as soon as all parameters that are in it have come.
+  /// Writes a tensor as soon as all parameters that it contains have arrived.
   void add_value(
       const std::string& our_name,
       const at::Tensor& value,

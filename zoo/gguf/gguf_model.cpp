@@ -173,7 +173,7 @@ class Description {
         return;
       case RotaryScalingKind::kLlama3: {
         require(model_.architecture == "llama", "rope_parameters (llama3)");
-        // By what each frequency is divided.
+        // The divisor of each frequency.
         RotaryOptions plain = rotary;
         plain.scaling = {};
         model_.more.emplace(

@@ -12,7 +12,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// A first `*` is a layer on both sides, a second one the expert.
+/// The first `*` matches a layer on both sides, the second one an expert.
 struct Name {
   std::string_view theirs, ours;
 };
@@ -56,7 +56,7 @@ constexpr Name kGpt2Names[] = {
     {"transformer.ln_f", "output_norm"},
     {"lm_head", "output"}};
 
-/// As ChatGLM's authors name them.
+/// ChatGLM's names in the authors' code.
 constexpr Name kChatGlmNames[] = {
     {"transformer.embedding.word_embeddings", "token_embd"},
     {"transformer.encoder.layers.*.input_layernorm", "blk.*.attn_norm"},
@@ -93,7 +93,7 @@ struct Pattern {
   std::vector<std::string> numbers;
 };
 
-/// transformers' GLM-4 and its authors' have one architecture here.
+/// GLM-4 in transformers and in the authors' code are one architecture here.
 std::vector<std::span<const Name>> tables_of(const std::string& architecture) {
   if (architecture == "gpt2") {
     return {kGpt2Names};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What llama.cpp calls a model's tensors.
+// gguf_place() maps transformers' tensor names to llama.cpp's.
 
 #include <cstdint>
 #include <optional>
@@ -8,16 +8,16 @@
 
 namespace tessera::zoo {
 
-/// Where a tensor of transformers goes in a GGUF file.
+/// The place of a transformers tensor in a GGUF file.
 struct GgufPlace {
   std::string name;
-  /// It is this one of the matrices of all experts, which are one tensor.
+  /// The index of this expert's matrix in the tensor that stores all experts.
   std::optional<int64_t> expert;
 };
 
-/// @param architecture llama.cpp's, see GgufModel.
-/// @param theirs a name of transformers, with ".weight" or ".bias".
-/// @throws tessera::Error when llama.cpp has no such tensor.
+/// @param architecture llama.cpp's name, see GgufModel.
+/// @param theirs transformers' name, with ".weight" or ".bias".
+/// @throws tessera::Error if llama.cpp has no such tensor.
 GgufPlace gguf_place(
     const std::string& architecture,
     const std::string& theirs);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// llama.cpp's kinds of tokens.
+/// llama.cpp's token types.
 enum TokenType : int32_t {
   kNormal = 1,
   kUnknown = 2,
@@ -28,8 +28,8 @@ enum TokenType : int32_t {
   kByte = 6,
 };
 
-/// llama.cpp has rules for splitting text by name, and tokenizer.json has them
-/// as regular expressions.
+/// llama.cpp identifies pre-tokenization rules by name; tokenizer.json contains
+/// them as regular expressions.
 struct Splitting {
   std::string_view name;
   std::string_view expression;
@@ -45,7 +45,7 @@ constexpr std::array kSplittings{
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
         R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
 
-/// The parts of a section that may be a sequence of them.
+/// The elements of a section that may be a sequence.
 std::vector<nlohmann::json> parts_of(
     const nlohmann::json& section,
     const char* list) {
@@ -203,8 +203,8 @@ class Tokens {
     }
   }
 
-  /// What makes llama.cpp merge in the order of the list: a token's score falls
-  /// with the number of the merge that makes it.
+  /// Scores that make llama.cpp merge in list order: a token's score decreases
+  /// with the index of the merge that produces it.
   std::vector<float> scores() const {
     std::vector<float> scores(texts_.size(), 0);
     const auto last = -static_cast<float>(merges_.size());
@@ -213,7 +213,8 @@ class Tokens {
     }
     for (size_t rank = merges_.size(); rank-- > 0;) {
       std::string made = merges_[rank];
-      // The space between the two: tokens themselves have other ones.
+      // The space between the two halves: tokens themselves contain no plain
+      // spaces.
       made.erase(made.find(' '), 1);
       if (const auto id = id_of(made)) {
         scores[static_cast<size_t>(*id)] = -static_cast<float>(rank);
@@ -231,7 +232,8 @@ class Tokens {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
-/// A special token of tokenizer_config.json: its text, or an object with it.
+/// A special token of tokenizer_config.json: a string, or an object that
+/// contains it.
 std::string special_text(const nlohmann::json& value) {
   if (value.is_object()) {
     return value.value("content", "");
@@ -239,7 +241,7 @@ std::string special_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// config.json's id; of several the first.
+/// The id in config.json; the first one of a list.
 std::optional<int64_t> configured_id(
     const nlohmann::json& config,
     const std::string& key) {

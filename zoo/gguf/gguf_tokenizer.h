@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A tokenizer as GGUF files keep it.
+// gguf_tokenizer() converts a folder's tokenizer to GGUF metadata.
 
 #include "tessera/zoo/gguf/gguf_writer.h"
 
@@ -11,14 +11,14 @@
 
 namespace tessera::zoo {
 
-/// The entries "tokenizer.ggml.*" from a folder's tokenizer.json and
+/// Returns the entries "tokenizer.ggml.*" for a folder's tokenizer.json and
 /// tokenizer_config.json: byte-level BPE (GPT-2, LLaMA 3, Qwen) and BPE with
-/// byte fallback (LLaMA 1 and 2). Without a tokenizer.json, or with no folder,
-/// the file says that it has none.
+/// byte fallback (LLaMA 1 and 2). Without a folder or a tokenizer.json, the
+/// entries state that the file has no tokenizer.
 /// @param config of the model, for ids of special tokens.
 /// @param vocab_size rows of the embedding; ids without a token get a filler.
-/// @throws tessera::Error naming the file, on a kind or a rule for splitting
-///     text that is not known here.
+/// @throws tessera::Error naming the file, on a tokenizer type or a
+///     pre-tokenization rule that is not supported.
 GgufMetadata gguf_tokenizer(
     const std::filesystem::path& folder,
     const nlohmann::json& config,

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint32_t kVersion = 3;
-constexpr uint64_t kAlignment = 32; // where no entry says otherwise
+constexpr uint64_t kAlignment = 32; // unless an entry overrides it
 
 /// The numbers of value types.
 enum ValueType : uint32_t {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Writing GGUF files (version 3), as llama.cpp reads them: a header of typed
-// entries and of tensors' names, shapes and places, then aligned data. Little
-// endian. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// `GgufWriter` writes GGUF files (version 3), as llama.cpp reads them: a header
+// of typed entries and of the names, shapes and offsets of tensors, then
+// aligned data. Little-endian. Format:
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -19,11 +20,11 @@
 
 namespace tessera::zoo {
 
-/// How a tensor's elements lie, by ggml's numbers.
+/// Element types, with ggml's numbers.
 enum class GgufType : uint32_t {
   kF32 = 0,
   kF16 = 1,
-  kQ8_0 = 8, ///< blocks of 32 in a row: a float16 scale and 32 int8
+  kQ8_0 = 8, ///< blocks of 32 elements of a row: a float16 scale and 32 int8
 };
 
 /// "F32", "F16", "Q8_0"
@@ -41,38 +42,39 @@ using GgufValue = std::variant<
     std::vector<float>,
     std::vector<std::string>>;
 
-/// Entries of the header, in their order.
+/// The entries of the header, in file order.
 using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::kF32;
-  std::vector<int64_t> shape; ///< as LibTorch's: the last one is contiguous
+  /// as in LibTorch: the last dimension is contiguous
+  std::vector<int64_t> shape;
 
   int64_t bytes() const;
 };
 
-/// Writes a file whose header is known first; tensors follow in any order. The
-/// file appears under its final name at commit(), without it nothing is left.
-/// Used by one thread; blocks on the disk. Every operation throws Error naming
-/// the file and the tensor.
+/// Writes a file whose header is known in advance; tensors follow in any order.
+/// The file appears under its final name at commit(); without it, nothing is
+/// left behind. Used by one thread; blocks on the disk. Every operation throws
+/// Error naming the file and the tensor.
 class GgufWriter {
  public:
-  /// Reserves the whole file, so that a full disk is found here.
+  /// Allocates the whole file, so that a full disk is detected here.
   GgufWriter(
       const std::filesystem::path& path,
       const GgufMetadata& metadata,
       const std::vector<GgufTensor>& tensors);
 
-  /// Writes the whole of one tensor, once; or one of `slices` equal parts of
-  /// it along the first dimension, each once.
+  /// Writes a whole tensor, once; or one of `slices` equal slices of it along
+  /// the first dimension, each once.
   void write(
       std::string_view name,
       std::span<const std::byte> data,
       int64_t slice = 0,
       int64_t slices = 1);
 
-  /// @throws Error when a tensor has not been written.
+  /// @throws Error if a tensor has not been written.
   void commit();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Activation functions under the names that transformers gives them.
+// activation() looks up activation functions by transformers' names.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,9 +11,9 @@ namespace tessera::zoo {
 
 using Activation = at::Tensor (*)(const at::Tensor&);
 
-/// The function of an elementwise name without parameters: "gelu", "gelu_new",
-/// "silu", "relu", "quick_gelu", ... (activation_names() has all.)
-/// @throws tessera::Error naming the nearest for any other.
+/// Returns an elementwise activation without parameters: "gelu", "gelu_new",
+/// "silu", "relu", "quick_gelu", ... (activation_names() lists all.)
+/// @throws tessera::Error on an unknown name, with the nearest known one.
 Activation activation(const std::string& name);
 
 std::vector<std::string> activation_names();

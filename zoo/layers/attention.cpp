@@ -23,7 +23,7 @@ at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
   return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
 }
 
-/// This rank's heads of what has a number for every head.
+/// This rank's heads of a tensor with one entry per head.
 at::Tensor own_heads(
     const at::Tensor& x,
     int64_t heads,
@@ -33,7 +33,7 @@ at::Tensor own_heads(
     return x;
   }
   const DimSplit split(heads, context.ranks(), unit);
-  // Its gradient has this rank's heads only: summed, if it has one.
+  // Its gradient covers this rank's heads only, so it is summed over the ranks.
   return context.shared(x).narrow(
       1, split.begin(context.rank()), split.length(context.rank()));
 }
@@ -230,7 +230,7 @@ at::Tensor AttentionImpl::forward(
       "Attention: ring attention has no cross-attention; use Ulysses");
   const auto [query, key, value] = project(hidden, input);
   AttentionCall call{query, key, value, mask_of(input, query)};
-  // The last token alone sees all that are there.
+  // A single new token attends to all keys, so it needs no causal mask.
   call.causal = options_.causal && !call.mask.defined() && query.size(2) > 1;
   TESSERA_CHECK(
       !call.causal || query.size(2) == key.size(2),

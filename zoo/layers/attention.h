@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Multi-head attention: self or cross, with heads of keys and values that are
-// shared or not.
+// `Attention` is multi-head self- or cross-attention; query heads may share
+// heads of keys and values (grouped-query attention).
 
 #include "tessera/zoo/layers/attention_function.h"
 #include "tessera/zoo/layers/key_value_cache.h"
@@ -21,72 +21,76 @@ namespace tessera::zoo {
 struct AttentionOptions {
   int64_t features = 0;
   int64_t heads = 0;
-  /// Heads of keys and values, each shared by heads / kv_heads neighbouring
-  /// ones (arXiv:2305.13245); 0: as many as heads.
+  /// Heads of keys and values, each shared by heads / kv_heads consecutive
+  /// query heads (arXiv:2305.13245); 0: as many as heads.
   int64_t kv_heads = 0;
   int64_t head_features = 0; ///< 0: features / heads
-  int64_t memory_features = 0; ///< of cross-attention's keys; 0: features
+  /// input size of cross-attention's keys and values; 0: features
+  int64_t memory_features = 0;
   bool query_bias = true;
   bool key_bias = true;
   bool value_bias = true;
   bool output_bias = true;
-  /// Of each head's query and key, before they are rotated; its features are
-  /// the head's.
+  /// Norm over the features of each head's query and key, before rotation.
   std::optional<NormOptions> query_key_norm;
   std::optional<double> scale; ///< by default 1 / sqrt(head_features)
   bool causal = false;
-  double dropout = 0; ///< of attention weights, while training
-  double deviation = 0.02; ///< of fresh weights
-  double query_deviation = 0; ///< of the query's; 0: as the others
-  double output_deviation = 0; ///< of the output's; 0: as the others
+  double dropout = 0; ///< of attention weights, in training mode
+  double deviation = 0.02; ///< standard deviation of initial weights
+  double query_deviation = 0; ///< of the query projection; 0: as the others
+  double output_deviation = 0; ///< of the output projection; 0: as the others
   AttentionFunction function = fused_attention;
 
-  /// With what follows from other fields in place of 0.
-  /// @throws tessera::Error when heads do not divide features, or kv heads do
-  ///     not divide heads, or there are fewer kv heads than ranks.
+  /// These options with the zeros replaced by their defaults.
+  /// @throws tessera::Error if features are not divisible by heads, heads are
+  ///     not divisible by kv_heads, or there are fewer kv_heads than ranks.
   AttentionOptions filled(int ranks) const;
 };
 
-/// What comes with the hidden states of a call; everything may be undefined.
+/// The inputs of one call other than the hidden states; all may be undefined.
 struct AttentionInput {
-  /// Keys and values come from it: [B, K, memory_features] between layers.
+  /// The source of keys and values: [B, K, memory_features], laid out as
+  /// between layers.
   at::Tensor memory;
   /// bool, for whole sequences: broadcast to [B, heads, Q, K]. With
-  /// AttentionOptions::causal it is to have the causal part in it.
+  /// AttentionOptions::causal it must include the causal mask.
   at::Tensor mask;
-  at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the product
+  at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the scaled product
   RotaryTables rotary;
-  /// Of the tokens before these, and for these; see KeyValueCache. Masks and
-  /// biases are then for keys of all tokens, queries of these. With `memory`
-  /// its keys and values are made once.
+  /// Keys and values of earlier tokens, extended by this call; see
+  /// KeyValueCache. Masks and biases then cover the keys of all tokens and the
+  /// queries of the new ones. With `memory`, its keys and values are computed
+  /// once.
   KeyValueCache* cache = nullptr;
 };
 
-/// What is between a layer's projections: its function, with the dropout that
-/// ranks with parts of the heads or tokens have to do.
+/// Computes what lies between a layer's projections: the attention function,
+/// with the dropout that is correct on ranks that hold some of the heads or
+/// tokens.
 at::Tensor attend(
     const LayerContext& context,
     const AttentionOptions& options,
     AttentionCall& call);
 
-/// Projections query, key, value by column and output by row. Over a group a
-/// rank has some of the kv heads and all heads that share them. Of divided
-/// sequences, attention is that of the whole ones; see context_attention().
+/// Column-parallel projections query, key and value, and a row-parallel output
+/// projection. In a tensor-parallel group a rank holds some of the kv heads and
+/// all query heads that share them. Under context parallelism attention still
+/// covers the whole sequence; see context_attention().
 class AttentionImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error as AttentionOptions::filled().
   AttentionImpl(const LayerContext& context, const AttentionOptions& options);
 
   /// hidden [B, Q, features] between layers -> the same. Collective with a
-  /// group. Masks, biases and K are of whole sequences; hidden states and
-  /// rotary tables have this rank's tokens.
+  /// group. Masks, biases and K cover whole sequences; hidden states and rotary
+  /// tables cover this rank's tokens.
   at::Tensor forward(
       const at::Tensor& hidden,
       const AttentionInput& input = {});
 
  private:
-  /// Query, key and value by head, [B, heads, S, features of a head], normed
-  /// and rotated.
+  /// Query, key and value by head, [B, heads, S, head features], normalized and
+  /// rotated.
   std::array<at::Tensor, 3> project(
       const at::Tensor& hidden,
       const AttentionInput& input);

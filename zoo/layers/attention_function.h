@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The part of attention that can be swapped: what happens between the
-// projections.
+// `AttentionFunction` computes attention from query, key and value; `Attention`
+// takes it as an option.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,30 +9,31 @@
 
 namespace tessera::zoo {
 
-/// Of one call; B rows, h heads, Q queries, K keys.
+/// The arguments of one call; B sequences, h heads, Q queries, K keys.
 struct AttentionCall {
   at::Tensor query; ///< [B, h, Q, n]
   at::Tensor key; ///< [B, kv heads, K, n]; h is a multiple of kv heads
   at::Tensor value; ///< [B, kv heads, K, m]
-  /// Undefined, or broadcast to [B, h, Q, K]: bool, true where a query attends,
-  /// or a number that is added to the scaled product.
+  /// Undefined, or broadcast to [B, h, Q, K]: bool, true where a query attends
+  /// to a key, or a number that is added to the scaled product.
   at::Tensor mask;
-  bool causal = false; ///< a query sees keys up to its place; without a mask
-  double scale = 1; ///< of the product of query and key
-  double dropout = 0; ///< of the weights
-  /// Where it is set, dropout of weights [B, h, Q, K] that has to be done so:
-  /// the mask is a part of that of all heads.
+  /// a query attends to keys up to its position; only without a mask
+  bool causal = false;
+  double scale = 1; ///< factor on the product of query and key
+  double dropout = 0; ///< of the attention weights
+  /// If set, replaces the dropout of weights [B, h, Q, K]: the mask must then
+  /// be a part of the mask of all heads.
   std::function<at::Tensor(const at::Tensor& weights)> drop_weights;
 };
 
 /// -> [B, h, Q, m].
 using AttentionFunction = std::function<at::Tensor(const AttentionCall&)>;
 
-/// LibTorch's fused kernels; with drop_weights as plain_attention().
+/// LibTorch's fused kernels; as plain_attention() if drop_weights is set.
 at::Tensor fused_attention(const AttentionCall& call);
 
-/// Matrix products and a softmax in float32 or better, one after the other:
-/// what the others are held against.
+/// Matrix products and a softmax in float32 or better: the reference for the
+/// other functions.
 at::Tensor plain_attention(const AttentionCall& call);
 
 } // namespace tessera::zoo

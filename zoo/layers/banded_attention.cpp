@@ -13,8 +13,8 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Queries in blocks, and for each of them its own, the one before and the one
-/// behind of keys.
+/// Cuts queries into blocks, and gives each block its own, the previous and the
+/// next block of keys.
 class Blocks {
  public:
   Blocks(int64_t length, int64_t reach)
@@ -55,7 +55,7 @@ class Blocks {
         .narrow(2, 0, length_);
   }
 
-  /// Which of those keys a query sees: bool [B * count, 1, size, G + 3 size].
+  /// The keys that each query sees: bool [B * count, 1, size, G + 3 size].
   at::Tensor mask(const BandedTokens& tokens) const {
     const auto places = torch::dtype(at::kLong).device(tokens.seen.device());
     const at::Tensor queries = torch::arange(size_, places).unsqueeze(1);
@@ -70,7 +70,8 @@ class Blocks {
   }
 
  private:
-  /// With `around` places before and behind, in blocks: dimension 2 is two.
+  /// Pads with `around` positions on both sides and cuts dimension 2 into
+  /// blocks.
   at::Tensor cut(const at::Tensor& x, int64_t around) const {
     const int64_t behind = count_ * size_ - length_ + around;
     return at::constant_pad_nd(x, {0, 0, around, behind})
@@ -83,7 +84,7 @@ class Blocks {
   int64_t count_;
 };
 
-/// places [B, G] for a gather of dimension 1 of [B, S, n].
+/// Expands places [B, G] for a gather along dimension 1 of [B, S, n].
 at::Tensor index_of(const at::Tensor& places, int64_t features) {
   return places.unsqueeze(-1).expand({-1, -1, features});
 }
@@ -203,8 +204,8 @@ AttentionCall BandedAttentionImpl::call_of(
 at::Tensor BandedAttentionImpl::look_at_all(
     const at::Tensor& entered,
     const BandedTokens& tokens) {
-  // Without global tokens nothing is computed, and the projections get
-  // gradients of 0: ranks that have some wait for no others.
+  // Without global tokens nothing is computed, but the projections still get
+  // zero gradients, so that ranks with global tokens do not wait forever.
   const bool any = tokens.global_places.size(1) > 0;
   const at::Tensor all = any ? entered : entered.narrow(1, 0, 0);
   const at::Tensor global =

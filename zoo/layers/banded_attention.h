@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention within windows, with tokens that see all and are seen by all
-// (arXiv:2004.05150), in memory that grows with the length and not with its
-// square.
+// `BandedAttention` is sliding-window attention with global tokens (Longformer,
+// arXiv:2004.05150); its memory is linear in the sequence length.
 
 #include "tessera/zoo/layers/attention.h"
 
@@ -13,21 +12,20 @@
 
 namespace tessera::zoo {
 
-/// Which tokens of a batch see what: those of padding nothing, global ones
-/// all.
+/// The local, global and padding tokens of a batch. Global tokens attend to all
+/// tokens and are attended to by all.
 struct BandedTokens {
-  at::Tensor seen; ///< bool [B, S]: no padding
-  at::Tensor local; ///< bool [B, S]: of those, the ones that are not global
-  /// int64 [B, G], G the most global tokens that a row has: where they are, in
-  /// order; behind them, in rows that have fewer, other places.
+  at::Tensor seen; ///< bool [B, S]: not padding
+  at::Tensor local; ///< bool [B, S]: neither padding nor global
+  /// int64 [B, G], where G is the largest number of global tokens in a row:
+  /// their positions in order. Rows with fewer are filled with other positions.
   at::Tensor global_places;
-  at::Tensor is_global; ///< bool [B, G]: false for those other places
+  at::Tensor is_global; ///< bool [B, G]: false for the filled positions
 
-  /// @param attention_mask [B, S]: 0 padding, 1 a token, 2 a global one; or
-  ///     undefined.
-  /// @param global_mask [B, S], not 0 for global tokens, or undefined.
+  /// @param attention_mask [B, S]: 0 padding, 1 local, 2 global; or undefined.
+  /// @param global_mask [B, S], nonzero for global tokens; or undefined.
   /// @param ids [B, S], for sizes and device.
-  /// Waits for the device.
+  /// Synchronizes with the device.
   static BandedTokens of(
       const at::Tensor& attention_mask,
       const at::Tensor& global_mask,
@@ -42,21 +40,22 @@ void visit_tensors_of(BandedTokens& tokens, Visit&& visit) {
   visit(tokens.is_global);
 }
 
-/// Every query with the keys up to `reach` places away, and with the global
-/// ones: blocks of `reach` queries and their three blocks of keys become rows
-/// of a batch. What stands where a token is global is not that token's result.
-/// @param call of whole sequences, without a mask; its query, key and value
-///     have the same tokens.
-/// @return [B, h, S, m], 0 where a token is padding.
+/// Attention of every query to the keys up to `reach` positions away and to the
+/// global tokens: each block of `reach` queries and its three blocks of keys
+/// become one row of a batch. The results at global tokens must be replaced by
+/// the caller.
+/// @param call for whole sequences, without a mask; query, key and value have
+///     the same tokens.
+/// @return [B, h, S, m], 0 at padding.
 at::Tensor banded_attention(
     const AttentionCall& call,
     const BandedTokens& tokens,
     int64_t reach,
     const AttentionFunction& function);
 
-/// Self-attention with it. Global tokens see all others by projections of their
-/// own: `global_query`, `global_key` and `global_value` beside those of
-/// Attention, divided as they are.
+/// Self-attention with banded_attention(). Global tokens attend to all tokens
+/// through separate projections `global_query`, `global_key` and
+/// `global_value`, partitioned as those of Attention.
 class BandedAttentionImpl : public torch::nn::Module {
  public:
   /// @param options sizes, biases of all projections, dropout and function.
@@ -76,7 +75,7 @@ class BandedAttentionImpl : public torch::nn::Module {
       const at::Tensor& query,
       const at::Tensor& key,
       const at::Tensor& value) const;
-  /// Of the global tokens: [B, h, G, n].
+  /// The results of the global tokens: [B, h, G, n].
   at::Tensor look_at_all(const at::Tensor& entered, const BandedTokens& tokens);
 
   LayerContext context_;

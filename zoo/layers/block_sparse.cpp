@@ -37,14 +37,14 @@ void check_covers(const BlockLayout& layout, int64_t queries, int64_t keys) {
       keys);
 }
 
-/// Pairs of a head and a block of queries that see equally many blocks.
+/// Pairs of a head and a query block that see the same number of key blocks.
 struct EqualRows {
   std::vector<int64_t> heads; ///< [rows]
   std::vector<int64_t> queries; ///< [rows]
   std::vector<int64_t> keys; ///< [rows * seen], ascending within a row
 };
 
-/// By how many blocks they see.
+/// Keyed by the number of blocks seen.
 using RowsByCount = std::map<int64_t, EqualRows>;
 
 RowsByCount rows_of(const BlockLayout& layout, int64_t heads) {
@@ -132,7 +132,7 @@ class SparseCall {
     return function(part);
   }
 
-  /// Of these rows: broadcast to [B, rows, size, seen * size].
+  /// The mask of these rows: broadcast to [B, rows, size, seen * size].
   at::Tensor mask(
       const at::Tensor& heads,
       const at::Tensor& queries,

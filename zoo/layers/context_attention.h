@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention functions over sequences that are divided over ranks.
+// context_attention() computes attention over sequences that are divided over
+// ranks.
 
 #include "tessera/sharding/parallel/context_parallel.h"
 #include "tessera/zoo/layers/attention_function.h"
 
 namespace tessera::zoo {
 
-/// The call with this rank's tokens of query, key and value, and the mask of
-/// whole sequences -> [B, h, own tokens, m]. Collective, blocks; its backward
-/// too.
+/// Takes this rank's tokens of query, key and value and the mask of whole
+/// sequences; returns [B, h, own tokens, m]. Collective and blocking, in
+/// backward too.
 ///
 /// Ulysses calls `function` with whole sequences of some heads. Ring attention
-/// stands in its place, and has causal masks only.
-/// @throws tessera::Error when heads do not divide (Ulysses), and on masks and
-///     dropout with ring attention, with the reason.
+/// replaces `function`, and supports causal masks only.
+/// @throws tessera::Error if heads are not divisible over the ranks (Ulysses);
+///     on masks and dropout with ring attention, stating the reason.
 at::Tensor context_attention(
     const AttentionCall& call,
     const AttentionFunction& function,

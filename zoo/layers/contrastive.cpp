@@ -13,13 +13,13 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Float32 or better: statistics of a batch are too fine for 16 bits.
+/// Float32 or better: 16 bits are too coarse for batch statistics.
 at::Tensor widened(const at::Tensor& x) {
   return x.to(at::promote_types(x.scalar_type(), at::kFloat));
 }
 
-/// Of all ranks' rows: [n]. Each rank's loss depends on it, so its gradient is
-/// the sum of theirs.
+/// The mean over all ranks' rows: [n]. Every rank's loss depends on it, so its
+/// gradient is summed over the ranks.
 at::Tensor mean_of_rows(const at::Tensor& x, Communicator* batches) {
   if (batches == nullptr) {
     return x.mean(0);

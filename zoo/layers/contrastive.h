@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What learning by comparing two views of each image needs, over all ranks that
-// see different images.
+// Heads and loss of contrastive learning, over all ranks with different images.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/zoo/layers/linear.h"
@@ -15,37 +14,37 @@
 namespace tessera::zoo {
 
 struct ContrastiveHeadOptions {
-  std::vector<int64_t> sizes; ///< of the input, between layers, of the output
+  std::vector<int64_t> sizes; ///< of input, hidden layers and output
   double eps = 1e-5;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
-/// Linear layers without biases, a batch norm behind each and a ReLU between
-/// them; the last norm has no weight and no bias. The norms always take the
-/// statistics of the batch, of all ranks together: such a head is thrown away
-/// after training, and keeps none of its own. Parameters `linear.N.weight`,
-/// `norm.N.weight` and `norm.N.bias`, whole on every rank.
+/// An MLP: linear layers without biases, each followed by a batch norm, with
+/// ReLU in between; the last norm has no weight and no bias. The norms always
+/// use the statistics of the batch, over all ranks, and keep no running
+/// statistics, because such a head is discarded after training. Parameters
+/// `linear.N.weight`, `norm.N.weight` and `norm.N.bias`, whole on every rank.
 class ContrastiveHeadImpl : public torch::nn::Module {
  public:
   explicit ContrastiveHeadImpl(const ContrastiveHeadOptions& options);
 
   /// x [B, first size] -> [B, last size], float32 or better. Collective over
-  /// `batches`, whose ranks have as many rows each, if it is not null: in
-  /// backward too.
+  /// `batches` if it is not null, in backward too; its ranks must have the same
+  /// number of rows.
   at::Tensor forward(const at::Tensor& x, Communicator* batches);
 
  private:
   ContrastiveHeadOptions options_;
   std::vector<Linear> linears_;
-  std::vector<at::Tensor> weights_, biases_; ///< of all norms but the last
+  std::vector<at::Tensor> weights_, biases_; ///< of all norms except the last
 };
 TORCH_MODULE(ContrastiveHead);
 
-/// The mean cross-entropy of queries [B, n] finding their own keys [B, n] among
-/// those of all ranks, times 2 temperature (arXiv:2104.02057, algorithm 1).
-/// Both of length 1; keys get no gradient. Collective over `batches`, whose
-/// ranks have as many rows each, if it is not null; not in backward. The loss
-/// is that of this rank's queries.
+/// The mean cross-entropy of matching queries [B, n] to their own keys [B, n]
+/// among those of all ranks, times 2 temperature (arXiv:2104.02057, algorithm
+/// 1). Both must be normalized to length 1; keys get no gradient. Collective
+/// over `batches` if it is not null, but not in backward; its ranks must have
+/// the same number of rows. Returns the loss of this rank's queries.
 at::Tensor contrastive_loss(
     const at::Tensor& queries,
     const at::Tensor& keys,

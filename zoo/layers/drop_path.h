@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Stochastic depth: whole images of a batch go past a part of a layer.
+// drop_path() implements stochastic depth: samples of a batch skip a residual
+// branch.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,14 +10,16 @@
 
 namespace tessera::zoo {
 
-/// What a residual branch adds, while training: of each row of the batch
-/// nothing with this probability, else x / (1 - probability)
-/// (arXiv:1603.09382). Draws one number a row from the default generator, the
-/// same ones on all ranks that compute parts of a row, whose generators are in
-/// one state ([Note: random keys]). Nothing is drawn for a probability of 0.
+/// In training mode, zeroes each row of the batch of a residual branch with the
+/// given probability and divides the others by 1 - probability
+/// (arXiv:1603.09382). Draws one number per row from the default generator;
+/// ranks that compute parts of a row must have generators in the same state, so
+/// that they draw the same ([Note: random keys]). Draws nothing for probability
+/// 0.
 at::Tensor drop_path(const at::Tensor& x, double probability, bool train);
 
-/// Of each layer: from 0 for the first to `last` for the last, evenly.
+/// The probability of each layer: linear from 0 for the first to `last` for the
+/// last.
 std::vector<double> drop_path_schedule(double last, int64_t layers);
 
 } // namespace tessera::zoo

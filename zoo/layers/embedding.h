@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A table of token embeddings, plain or divided by rows over a tensor-parallel
-// group.
+// `Embedding` is a table of token embeddings, plain or divided by rows over a
+// tensor-parallel group.
 
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/zoo/layers/layer_context.h"
@@ -16,14 +16,14 @@ namespace tessera::zoo {
 struct EmbeddingOptions {
   int64_t rows = 0;
   int64_t features = 0;
-  /// Its row is 0 at first and gets no gradient.
+  /// This row is initially 0 and gets no gradient.
   std::optional<int64_t> padding_id;
-  /// Fresh weights are N(0, deviation).
+  /// Standard deviation of initial weights.
   double deviation = 0.02;
 };
 
-/// A handle: the table is registered in the module that owns it, with a
-/// parameter `weight` [rows, features].
+/// A handle: the table is registered in its owner module, with a parameter
+/// `weight` [rows, features].
 class Embedding {
  public:
   Embedding() = default;
@@ -36,7 +36,7 @@ class Embedding {
 
   /// ids int64 or int32 [batch, sequence], whole -> [batch, sequence, features]
   /// between layers. Collective with a group.
-  /// @throws tessera::Error on an id outside the table, for ids on the CPU.
+  /// @throws tessera::Error on an id outside the table, if ids are on the CPU.
   at::Tensor forward(const at::Tensor& ids);
 
   /// This rank's rows.

@@ -29,8 +29,8 @@ bool divides_between_layers(const LayerContext& context) {
   return context.parallel() != nullptr && context.parallel()->sequence;
 }
 
-/// The same layers with whole sequences between them: routers and experts see
-/// all tokens of the tensor-parallel ranks.
+/// The same layers without sequence parallelism: routers and experts see all
+/// tokens of the tensor-parallel ranks.
 LayerContext of_whole_sequences(const LayerContext& context) {
   if (!divides_between_layers(context)) {
     return context;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The half of a transformer layer that looks at one token.
+// `FeedForward` is the feed-forward (MLP) half of a transformer layer.
 
 #include "tessera/zoo/layers/activation.h"
 #include "tessera/zoo/layers/linear.h"
@@ -20,12 +20,12 @@ struct FeedForwardOptions {
   /// down(act(gate x) * up x) in place of down(act(up x)) (arXiv:2002.05202).
   bool gated = false;
   bool bias = true;
-  double dropout = 0; ///< of the inner features, while training
-  double deviation = 0.02; ///< of fresh weights
-  double output_deviation = 0; ///< of down's; 0: as the others
+  double dropout = 0; ///< of the inner features, in training mode
+  double deviation = 0.02; ///< standard deviation of initial weights
+  double output_deviation = 0; ///< of `down`; 0: as the others
 };
 
-/// Projections up (and gate) by column, down by row.
+/// Column-parallel projections `up` (and `gate`), and row-parallel `down`.
 class FeedForwardImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error on an unknown activation.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Keys and values of what a model has read.
+// `KeyValueCache` holds the attention keys and values of the tokens processed
+// so far.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,17 +11,17 @@
 
 namespace tessera::zoo {
 
-/// Lets a model go on with texts without reading them again: of every attention
-/// layer the keys and values of all tokens so far, of those heads that the rank
-/// has. For one batch and one model, or one stage of it; without gradients.
+/// Lets a model extend sequences without processing them again: keeps, for
+/// every attention layer, the keys and values of all tokens so far, for the
+/// heads on this rank. For one batch and one model, or one pipeline stage of
+/// it; without gradients.
 class KeyValueCache {
  public:
-  /// @param capacity tokens of a text that there is room for, its beginning
-  ///     included.
+  /// @param capacity maximum sequence length in tokens, prompt included.
   /// @throws tessera::Error unless it is 1 or more.
   explicit KeyValueCache(int64_t capacity);
 
-  /// Tokens that were read before what is read now.
+  /// The number of tokens before those being processed now.
   int64_t length() const {
     return length_;
   }
@@ -28,33 +29,33 @@ class KeyValueCache {
     return capacity_;
   }
 
-  /// To be called when a model has read `tokens` tokens, by all its layers.
+  /// Call it when all layers of a model have processed `tokens` tokens.
   void advance(int64_t tokens) {
     length_ += tokens;
   }
 
   using KeysAndValues = std::pair<at::Tensor, at::Tensor>;
 
-  /// Keeps those of the tokens that are read now behind the others.
-  /// @param layer any address that is the layer's own.
+  /// Appends the keys and values of the tokens being processed now.
+  /// @param layer any address that is unique to the layer.
   /// @param key, value [B, heads, new tokens, n].
   /// @return those of all tokens so far, [B, heads, length() + new tokens, n];
   ///     views of the cache.
-  /// @throws tessera::Error when there is no room for them, or the batch is
-  ///     another one.
+  /// @throws tessera::Error if the capacity is exceeded, or the batch has
+  ///     changed.
   KeysAndValues extend(
       const void* layer,
       const at::Tensor& key,
       const at::Tensor& value);
 
-  /// Those of an encoder's text, which stay as they are: null before keep().
+  /// The constant keys and values of an encoder's output; null before keep().
   const KeysAndValues* kept(const void* layer) const;
   KeysAndValues keep(const void* layer, KeysAndValues whole);
 
-  /// Rows of the batch are replaced by others of them: [B] int64.
+  /// Replaces each row of the batch by the given row: [B] int64.
   void reorder(const at::Tensor& rows);
 
-  /// What an encoder made of the text that is answered; undefined until it was.
+  /// The encoder's output; undefined until it has been computed.
   at::Tensor memory;
 
  private:

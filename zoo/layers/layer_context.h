@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What all layers of a model are made with: plain, or divided over a
-// tensor-parallel group; for whole sequences or divided ones; all experts or
-// some; all of them, or those of a pipeline's stage.
+// `LayerContext` states how the layers of a model are constructed: plain or
+// partitioned over a tensor-parallel group; for whole sequences or divided
+// ones; with all experts or some; for the whole model or one pipeline stage.
 
 #include "tessera/pipeline/stage_layers.h"
 #include "tessera/sharding/parallel/context_parallel.h"
@@ -17,45 +17,47 @@
 
 namespace tessera::zoo {
 
-/// Experts divided over ranks; groups outlive the layers and their graphs.
+/// Experts divided over ranks; the groups outlive the layers and their graphs.
 struct ExpertParallel {
-  /// ParallelGroup::kExpert: the ranks that have all experts between them.
+  /// ParallelGroup::kExpert: the ranks that together hold all experts.
   Communicator* group = nullptr;
-  /// ParallelGroup::kGradients: the ranks over whose tokens the losses of
-  /// routers are taken.
+  /// ParallelGroup::kGradients: the ranks over whose tokens router losses are
+  /// computed.
   Communicator* gradients = nullptr;
 };
 
 /// [Note: one implementation of every layer] A layer is written once, for whole
 /// activations. Its Linear and Embedding are torch::nn's, or those of
-/// sharding/parallel where the context has a group; a layer asks them how many
-/// features they have here. It calls enter() once before its column-parallel
-/// projections; everything else below is nothing without a group. Without one
-/// nothing of Tessera is set up: no init(), no mesh, no engine.
+/// sharding/parallel if the context has a group; a layer asks them how many
+/// features they hold on this rank. It calls enter() once before its
+/// column-parallel projections; without a group, everything else below is a
+/// no-op. Without a group nothing of Tessera needs to be set up: no init(), no
+/// mesh, no engine.
 class LayerContext {
  public:
   /// Plain LibTorch layers.
   LayerContext() = default;
 
-  /// Layers divided over `how.group`. Their parameters are declared and have no
-  /// memory until init_parameters() or load_weights(), and materialize() or
-  /// wrap().
-  /// @throws tessera::Error when `how` has no group.
+  /// Layers partitioned over `how.group`. Their parameters are declared and
+  /// have no memory until init_parameters() or load_weights(), and
+  /// materialize() or wrap().
+  /// @throws tessera::Error if `how` has no group.
   explicit LayerContext(const TensorParallel& how);
 
-  /// The same layers over sequences divided over `how.group`. A model takes
-  /// whole batches nevertheless, and gives whole results.
+  /// The same layers, with sequences divided over `how.group` (context
+  /// parallelism). The model still takes whole batches and returns whole
+  /// results.
   /// @throws tessera::Error as check(const ContextParallel&).
   LayerContext over_context(const ContextParallel& how) const;
 
-  /// The same layers with experts divided over `how.group`.
-  /// @throws tessera::Error when `how` lacks a group.
+  /// The same layers, with experts divided over `how.group`.
+  /// @throws tessera::Error if `how` lacks a group.
   LayerContext over_experts(const ExpertParallel& how) const;
 
-  /// The same layers, of one stage's pieces of the model.
+  /// The same layers, restricted to one pipeline stage.
   LayerContext on_stage(const PipelinePlace& place) const;
 
-  /// By default the only stage.
+  /// By default the only pipeline stage.
   const PipelinePlace& place() const {
     return place_;
   }
@@ -67,11 +69,12 @@ class LayerContext {
   int ranks() const;
   int rank() const;
 
-  /// For layer number `layer` of the whole model ([Note: random keys]).
+  /// The context of layer number `layer` of the whole model
+  /// ([Note: random keys]).
   LayerContext numbered(int64_t layer) const;
 
-  /// For the forward of a numbered layer: it draws the same numbers on whatever
-  /// pipeline stage it is.
+  /// Keep it alive during the forward of a numbered layer: the layer then draws
+  /// the same random numbers on any pipeline stage.
   RandomLayerScope random_scope(at::Device device) const {
     return {layer_, device};
   }
@@ -80,42 +83,45 @@ class LayerContext {
   const ContextParallel* context() const {
     return sequences_ ? &*sequences_ : nullptr;
   }
-  /// Null where every rank has all experts.
+  /// Null if every rank has all experts.
   const ExpertParallel* experts() const {
     return experts_ ? &*experts_ : nullptr;
   }
 
-  /// This rank's tokens of dimension `dim` of what every rank has whole.
+  /// This rank's tokens, along dimension `dim`, of a tensor that every rank has
+  /// whole.
   at::Tensor own_tokens(const at::Tensor& whole, int64_t dim = 1) const;
   /// [batch, own tokens, ...] to [batch, sequence, ...]; see whole_context().
   at::Tensor all_tokens(const at::Tensor& own) const;
 
-  /// Activations between layers to whole ones, used for parts of a layer; see
-  /// tessera::enter_layer().
+  /// Gathers activations between layers to whole ones, as the input of a
+  /// partitioned layer; see tessera::enter_layer().
   at::Tensor enter(const at::Tensor& between) const;
 
-  /// What every rank of the tensor-parallel group has whole, of this rank's
-  /// tokens, to what is between layers: under sequence parallelism a part of
-  /// them.
+  /// Converts this rank's tokens, which every rank of the tensor-parallel group
+  /// has whole, to the layout between layers: under sequence parallelism, a
+  /// part of them.
   at::Tensor between(const at::Tensor& whole) const;
 
-  /// What is between layers to what every rank has whole, for results: all
-  /// features of all tokens.
+  /// Gathers activations between layers to whole results: all features of all
+  /// tokens.
   at::Tensor whole(const at::Tensor& between) const;
 
-  /// A parameter that every rank has whole and uses between layers.
+  /// A parameter that every rank holds whole and uses between layers.
   at::Tensor replicated(const at::Tensor& parameter) const;
 
-  /// A parameter that every rank has whole and uses for its part of a layer.
+  /// A parameter that every rank holds whole and uses inside a partitioned
+  /// layer.
   at::Tensor shared(const at::Tensor& parameter) const;
 
-  /// Dropout of activations between layers: the same elements on all ranks that
-  /// have them. See DropoutMasks.
+  /// Dropout of activations between layers: the same mask on all ranks that
+  /// hold them. See DropoutMasks.
   at::Tensor dropout(const at::Tensor& between, double probability, bool train)
       const;
 
-  /// Dropout inside of a layer, while training: of a rank's part of dimension
-  /// `dim`, of `size` elements that are divided in whole units.
+  /// Dropout inside of a layer, in training mode: for a rank's part of
+  /// dimension `dim`, whose whole size is `size` and which is divided in
+  /// multiples of `unit`.
   at::Tensor dropout_part(
       const at::Tensor& part,
       double probability,
@@ -131,11 +137,12 @@ class LayerContext {
   std::optional<int64_t> layer_;
 };
 
-/// While it lives, ranks that have different tokens, or different parts of a
-/// layer, get random numbers of their own; see TensorRandomScope.
+/// While it exists, ranks with different tokens, or different parts of a layer,
+/// draw different random numbers; see TensorRandomScope.
 class PartsRandomScope {
  public:
-  /// @param tensor_parts tensor-parallel ranks have different parts, too.
+  /// @param tensor_parts whether tensor-parallel ranks hold different parts,
+  ///     too.
   PartsRandomScope(
       const LayerContext& context,
       const at::Device& device,

@@ -153,7 +153,7 @@ std::vector<at::Tensor> Linear::forward_columns(
       std::any_of(columns.begin(), columns.end(), [](const Linear* column) {
         return column->layer_->adapter != nullptr;
       });
-  if (adapted) { // they see all of what the layers see
+  if (adapted) { // adapters take the same whole input
     const at::Tensor entered = context.enter(x);
     for (Linear* column : columns) {
       results.push_back(column->forward_entered(entered));

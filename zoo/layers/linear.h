@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A linear layer of a model, plain or tensor-parallel.
+// `Linear` is a linear layer of a model, plain or tensor-parallel.
 
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/zoo/layers/layer_context.h"
@@ -19,26 +19,28 @@ struct LinearOptions {
   int64_t in = 0;
   int64_t out = 0;
   bool bias = true;
-  /// Features that stay on one rank, such as those of a head.
+  /// Features are divided in multiples of this, such as the size of a head.
   int64_t unit = 1;
-  /// Fresh weights are N(0, deviation), biases 0.
+  /// Standard deviation of initial weights; biases start at 0.
   double deviation = 0.02;
 };
 
-/// A summand of a linear layer's result, such as LoRA's product.
+/// `LinearAdapter` computes an addend of a linear layer's result, such as
+/// LoRA's product.
 class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
 
-  /// @param x [..., in], what the layer multiplies by its weight: behind
-  ///     LayerContext::enter() in a column layer, this rank's features in a row
-  ///     layer.
-  /// @return [..., out] as the layer gives it. Collective with a group.
+  /// @param x [..., in], the input of the layer's matrix product: after
+  ///     LayerContext::enter() in a column-parallel layer, this rank's features
+  ///     in a row-parallel layer.
+  /// @return [..., out], as the layer returns it. Collective with a group.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
 };
 
-/// What a Linear registers in its owner, beside a torch::nn::Linear or a
-/// Linear1D: found among a model's modules, it takes an adapter.
+/// `LinearLayer` is the module that a Linear registers in its owner, in
+/// addition to a torch::nn::Linear or a Linear1D. It is found among the modules
+/// of a model and holds the adapter.
 class LinearLayer {
  public:
   LinearLayer(
@@ -55,61 +57,64 @@ class LinearLayer {
   const LinearDivision division;
   const LayerContext context;
   const LinearOptions options;
-  std::shared_ptr<LinearAdapter> adapter; ///< null: nothing is added
+  std::shared_ptr<LinearAdapter> adapter; ///< null: none
 };
 
-/// The module of an adapter, registered in its linear layer.
+/// The name of an adapter's module in its linear layer.
 inline constexpr const char* kAdapterModule = "adapter";
 
-/// Whether a parameter of this name belongs to an adapter: a model's own files
-/// do not have it.
+/// Whether a parameter of this name belongs to an adapter; the model's own
+/// files do not contain it.
 bool is_adapter_parameter(std::string_view name);
 
-/// y = x W^T + b, and what an adapter adds. A handle: the layer is registered
-/// in the module that owns it, with parameters `weight` [out, in] and `bias`
-/// [out]. With a context of a group it is a Linear1D, divided as the function
-/// says that makes it.
+/// y = x W^T + b, plus the adapter's result. A handle: the layer is registered
+/// in its owner module, with parameters `weight` [out, in] and `bias` [out].
+/// With a group it is a Linear1D, partitioned as the function that creates it
+/// says.
 class Linear {
  public:
   Linear() = default;
 
-  /// Output features are divided: activations between layers to features.
+  /// Column-parallel: output features are divided; takes activations between
+  /// layers, returns this rank's features.
   static Linear column(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// Input features are divided: features to activations between layers.
+  /// Row-parallel: input features are divided; takes this rank's features,
+  /// returns activations between layers.
   static Linear row(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// Not divided: between layers on both sides.
+  /// Not partitioned: activations between layers in and out.
   static Linear undivided(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// x [..., in] as the division says. Collective with a group.
+  /// x [..., in], laid out as the division says. Collective with a group.
   at::Tensor forward(const at::Tensor& x);
 
-  /// Several column layers of one activation between layers: what travels does
-  /// so once ([Note: products while activations travel]).
+  /// Applies several column-parallel layers to the same activation, which is
+  /// communicated only once ([Note: products while activations travel]).
   static std::vector<at::Tensor> forward_columns(
       const LayerContext& context,
       const at::Tensor& x,
       const std::vector<Linear*>& columns);
 
-  /// A column layer behind LayerContext::enter().
+  /// forward() of a column-parallel layer, on the result of
+  /// LayerContext::enter().
   at::Tensor forward_entered(const at::Tensor& entered);
 
-  /// For code that multiplies by it itself.
-  /// @throws tessera::Error when the layer has an adapter, which that code
-  ///     would leave out.
+  /// The weight, for code that multiplies by it directly.
+  /// @throws tessera::Error if the layer has an adapter, which that code would
+  ///     ignore.
   const at::Tensor& weight() const;
   const at::Tensor& bias() const; ///< undefined without one
 

@@ -9,7 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Key's place minus query's: [1, 1, S, S].
+/// Key position minus query position: [1, 1, S, S].
 at::Tensor distances(int64_t length, const at::Device& device) {
   const at::Tensor places =
       torch::arange(length, torch::dtype(torch::kInt64).device(device));

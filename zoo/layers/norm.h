@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Normalisation of features between layers, or inside attention.
+// `Norm` is LayerNorm or RMSNorm, between layers or inside attention.
 
 #include "tessera/zoo/layers/layer_context.h"
 
@@ -21,14 +21,14 @@ struct NormOptions {
   int64_t features = 0;
   double eps = 1e-5;
   bool weight = true;
-  bool bias = true; ///< of LayerNorm with a weight
-  /// The features are those of a head of divided attention, not those between
-  /// layers.
+  bool bias = true; ///< only for LayerNorm with a weight
+  /// The features are those of a head of partitioned attention, not those
+  /// between layers.
   bool inside_layer = false;
 };
 
-/// Over the last dimension. Parameters `weight` and `bias` [features] where the
-/// options say so, whole on every rank; at first 1 and 0.
+/// Normalizes the last dimension. Parameters `weight` and `bias` [features], if
+/// the options ask for them, are whole on every rank and start at 1 and 0.
 class NormImpl : public torch::nn::Module {
  public:
   NormImpl(const LayerContext& context, const NormOptions& options);

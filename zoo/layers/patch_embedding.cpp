@@ -10,11 +10,11 @@ namespace tessera::zoo {
 
 namespace {
 
-/// More of them are a damaged configuration.
+/// More indicate a damaged configuration.
 constexpr int64_t kMostPatches = int64_t{1} << 20;
 
-/// Tables that are computed, not loaded, and so are made before weights tell
-/// that a size is wrong.
+/// Limits of computed tables, which are allocated before loading weights could
+/// reveal a wrong size.
 constexpr int64_t kMostFixedFeatures = 65536;
 constexpr int64_t kMostFixed = int64_t{1} << 28;
 
@@ -157,7 +157,7 @@ void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
       size.width,
       options_.patch.height,
       options_.patch.width);
-  // Without interpolation, positions are for the model's own grid.
+  // Without interpolation, positions are those of the model's own grid.
   TESSERA_CHECK(
       interpolate || !positions_.defined() ||
           options_.grid(size) == options_.grid(options_.image),

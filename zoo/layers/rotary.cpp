@@ -13,7 +13,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Of a head; more is damage, and frequencies are computed for all of them.
+/// Limit per head; more indicates a damaged file, and would waste memory.
 constexpr int64_t kMostRotaryFeatures = 1 << 16;
 
 /// [features / 2]: 2i / features.
@@ -41,7 +41,7 @@ at::Tensor llama3_frequencies(const RotaryOptions& options) {
   const auto trained = static_cast<double>(scaling.original_positions);
   const at::Tensor plain = plain_frequencies(options, options.base);
   const at::Tensor wavelength = 2 * std::numbers::pi / plain;
-  // 0 where all is divided, 1 where nothing is.
+  // 0: fully divided; 1: unchanged.
   const at::Tensor kept =
       ((trained / wavelength - scaling.low_frequency_factor) /
        (scaling.high_frequency_factor - scaling.low_frequency_factor))
@@ -49,7 +49,7 @@ at::Tensor llama3_frequencies(const RotaryOptions& options) {
   return (1 - kept) * plain / scaling.factor + kept * plain;
 }
 
-/// The feature pair that makes so many rotations over the trained length.
+/// The feature pair that makes this many rotations over the trained length.
 double pair_of_rotations(const RotaryOptions& options, double rotations) {
   const auto trained = static_cast<double>(options.scaling.original_positions);
   return static_cast<double>(options.features) *

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rotary position embeddings (arXiv:2104.09864), in both layouts, and the ways
-// to stretch them over longer texts.
+// Rotary position embeddings (arXiv:2104.09864) in both layouts, with the
+// scaling methods for longer sequences.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,47 +19,51 @@ enum class RotaryLayout {
 enum class RotaryScalingKind {
   kNone,
   kLinear, ///< all frequencies divided by `factor` (arXiv:2306.15595)
-  kDynamic, ///< the base grows with texts beyond max_positions (NTK)
-  kLlama3, ///< low frequencies divided, high ones kept, a ramp between
-  kYarn, ///< the same by rotations, and a temperature (arXiv:2309.00071)
+  kDynamic, ///< the base grows with sequences beyond max_positions (NTK)
+  kLlama3, ///< low frequencies divided, high ones kept, a ramp in between
+  /// the same, by number of rotations, and a temperature (arXiv:2309.00071)
+  kYarn,
 };
 
 struct RotaryScaling {
   RotaryScalingKind kind = RotaryScalingKind::kNone;
   double factor = 1;
-  /// The length that the model was first trained for: kLlama3, kYarn.
+  /// kLlama3, kYarn: the sequence length of the original training.
   int64_t original_positions = 0;
   double low_frequency_factor = 1; ///< kLlama3
   double high_frequency_factor = 4; ///< kLlama3
   double beta_fast = 32; ///< kYarn: rotations above which nothing changes
-  double beta_slow = 1; ///< kYarn: rotations below which all is divided
-  /// kYarn: of cosines and sines; by default from factor and the two mscales.
+  /// kYarn: rotations below which frequencies are divided by `factor`
+  double beta_slow = 1;
+  /// kYarn: the scale of cosines and sines; by default computed from factor and
+  /// the two mscales.
   std::optional<double> attention_factor;
   double mscale = 0;
   double mscale_all_features = 0;
-  bool truncate = true; ///< kYarn: the ramp's ends are whole features
+  /// kYarn: the ramp's ends are rounded to whole features
+  bool truncate = true;
 };
 
 struct RotaryOptions {
-  int64_t features = 0; ///< that are rotated, of each head; even
+  int64_t features = 0; ///< rotated features of each head; even
   double base = 10000;
   RotaryLayout layout = RotaryLayout::kHalves;
   RotaryScaling scaling;
-  int64_t max_positions = 0; ///< kDynamic: the length that the base is for
+  int64_t max_positions = 0; ///< kDynamic: the length that `base` is meant for
 };
 
 struct RotaryFrequencies {
-  at::Tensor inverse; ///< float32 [features / 2], radians for each position
-  double amplitude = 1; ///< of cosines and sines
+  at::Tensor inverse; ///< float32 [features / 2], radians per position
+  double amplitude = 1; ///< scale of cosines and sines
 };
 
-/// @param length of the text, which kDynamic depends on.
-/// @throws tessera::Error on options that make no rotation.
+/// @param length of the sequence, which kDynamic depends on.
+/// @throws tessera::Error on invalid options.
 RotaryFrequencies rotary_frequencies(
     const RotaryOptions& options,
     int64_t length);
 
-/// What rotate() needs, computed once for all layers.
+/// The tables that rotate() reads, computed once for all layers.
 struct RotaryTables {
   at::Tensor cosines; ///< [1 or batch, 1, sequence, features / 2]
   at::Tensor sines;
@@ -73,7 +77,7 @@ void visit_tensors_of(RotaryTables& tables, Visit&& visit) {
 }
 
 /// @param position_ids int64 [1 or batch, sequence].
-/// @param length greatest position + 1, for kDynamic.
+/// @param length largest position + 1, for kDynamic.
 /// @param dtype of the tables; angles are float32.
 RotaryTables rotary_tables(
     const RotaryOptions& options,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The transformer layer that all models are made of.
+// `TransformerLayer` is the layer that the zoo's transformers are built from.
 
 #include "tessera/sharding/transformer_block_list.h"
 #include "tessera/zoo/layers/attention.h"
@@ -15,7 +15,7 @@
 
 namespace tessera::zoo {
 
-/// Where each half f of a layer is normalised.
+/// The position of the norm relative to each half f of a layer.
 enum class NormPlacement {
   kPre, ///< x + f(norm x)
   kPost, ///< norm(x + f(x))
@@ -28,27 +28,27 @@ struct TransformerLayerOptions {
   bool parallel_halves = false;
   NormOptions norm;
   AttentionOptions attention;
-  /// Where it is above 0, self-attention is BandedAttention that reaches so
-  /// far, and takes LayerInput::banded.
+  /// Above 0: self-attention is BandedAttention with this reach, and takes
+  /// LayerInput::banded.
   int64_t reach = 0;
-  /// Behind self-attention: of a decoder that has a memory.
+  /// After self-attention: for a decoder with an encoder.
   std::optional<AttentionOptions> cross_attention;
   FeedForwardOptions feed_forward;
-  /// In place of feed_forward.
+  /// Replaces feed_forward.
   std::optional<ExpertsOptions> experts;
-  double dropout = 0; ///< of what each half adds, while training
+  double dropout = 0; ///< of the output of each half, in training mode
   bool local = false; ///< takes LayerInput::local_mask
 };
 
-/// What goes to every layer with the hidden states; everything may be
+/// The inputs of every layer other than the hidden states; all may be
 /// undefined. See AttentionInput for masks and biases.
 struct LayerInput {
   at::Tensor mask;
-  at::Tensor local_mask; ///< for layers that see a window only
+  at::Tensor local_mask; ///< for layers with local attention
   at::Tensor bias; ///< of self-attention
   RotaryTables rotary;
   BandedTokens banded; ///< for layers that have windows and global tokens
-  at::Tensor memory; ///< [B, K, features] between layers
+  at::Tensor memory; ///< the encoder's output, [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
   KeyValueCache* cache = nullptr; ///< see AttentionInput
 };
@@ -65,7 +65,7 @@ void visit_tensors_of(LayerInput& input, Visit&& visit) {
 }
 
 /// Submodules `attention`, `attention_norm`, `feed_forward` (also with
-/// experts), `feed_forward_norm`, and where the options say so
+/// experts), `feed_forward_norm`, and depending on the options
 /// `cross_attention`, `cross_attention_norm`, and `..._output_norm` for the
 /// second norms of kSandwich.
 class TransformerLayerImpl : public torch::nn::Module {
@@ -85,7 +85,7 @@ class TransformerLayerImpl : public torch::nn::Module {
   };
 
   Half make_half(const std::string& name);
-  /// x and what `part` makes of it.
+  /// x plus the result of `part`, with norms and dropout as configured.
   template <typename Part>
   at::Tensor add(Half& half, const at::Tensor& x, const Part& part);
   at::Tensor attend_to_self(const at::Tensor& x, const LayerInput& input);
@@ -101,7 +101,7 @@ class TransformerLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerLayer);
 
-/// Layers one after the other; see tessera::TransformerBlockList.
+/// A sequence of layers; see tessera::TransformerBlockList.
 using TransformerLayers = TransformerBlockList<TransformerLayer>;
 
 } // namespace tessera::zoo

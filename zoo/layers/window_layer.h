@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Layers of transformers whose attention stays within windows of a map
-// (arXiv:2103.14030).
+// `WindowLayer` is a Swin transformer layer, with attention inside windows of a
+// feature map (arXiv:2103.14030).
 
 #include "tessera/sharding/transformer_block_list.h"
 #include "tessera/zoo/layers/attention.h"
@@ -15,21 +15,24 @@ namespace tessera::zoo {
 
 struct WindowLayerOptions {
   NormOptions norm;
-  AttentionOptions attention; ///< within a window; it gets a bias
+  AttentionOptions attention; ///< within a window, with a position bias
   FeedForwardOptions feed_forward;
-  int64_t window = 7; ///< its side
-  /// Of the windows, in both directions; maps that are as small as a window
-  /// have none.
+  int64_t window = 7; ///< side length
+  /// The shift of the windows in both directions; not applied to maps that are
+  /// as small as a window.
   int64_t shift = 0;
-  double dropout = 0; ///< of what each half adds, while training
-  double drop_path = 0; ///< of what attention adds
-  /// Behind it, four neighbours become one, of twice as many features.
+  double dropout = 0; ///< of the output of each half, in training mode
+  double drop_path = 0; ///< of the attention branch
+  /// Followed by a merge: 2 x 2 neighbors become one, with twice as many
+  /// features.
   bool merges = false;
-  double deviation = 0.02; ///< of a fresh bias table and a merge
+  /// standard deviation of initial bias tables and merges
+  double deviation = 0.02;
 };
 
-/// Four neighbours of a map to one: norm, then a linear layer of all their
-/// features. Submodules `norm` and `reduction`.
+/// `PatchMerging` merges 2 x 2 neighbors of a map into one: a norm, then a
+/// linear layer on their concatenated features. Submodules `norm` and
+/// `reduction`.
 class PatchMergingImpl : public torch::nn::Module {
  public:
   PatchMergingImpl(
@@ -37,8 +40,8 @@ class PatchMergingImpl : public torch::nn::Module {
       int64_t features,
       double deviation);
 
-  /// [B, H, W, C] -> [B, ceil(H / 2), ceil(W / 2), 2 C], with zeros below and
-  /// to the right of maps with odd sides.
+  /// [B, H, W, C] -> [B, ceil(H / 2), ceil(W / 2), 2 C], with zeros at the
+  /// bottom and right of maps with odd sides.
   at::Tensor forward(const at::Tensor& map);
 
  private:
@@ -49,8 +52,8 @@ TORCH_MODULE(PatchMerging);
 
 /// x + attention(norm x), then x + feed_forward(norm x), then the merge.
 /// Submodules `attention`, `attention_norm`, `feed_forward`,
-/// `feed_forward_norm`, `merge`; parameter `position_bias`
-/// [(2 window - 1)^2, heads], whole on every rank.
+/// `feed_forward_norm`, `merge`; parameter `position_bias` [(2 window - 1)^2,
+/// heads], whole on every rank.
 class WindowLayerImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error under sequence parallelism: windows need whole
@@ -59,13 +62,14 @@ class WindowLayerImpl : public torch::nn::Module {
       const LayerContext& context,
       const WindowLayerOptions& options);
 
-  /// map [B, H, W, features] -> the same, or what the merge makes of it.
+  /// map [B, H, W, features] -> the same, or the result of the merge.
   /// Collective with a group.
-  /// @throws tessera::Error when the map is smaller than a window.
+  /// @throws tessera::Error if the map is smaller than a window.
   at::Tensor forward(const at::Tensor& map);
 
  private:
-  /// Of this rank's heads: [1 or all windows, heads, window^2, window^2].
+  /// The bias of this rank's heads: [1 or all windows, heads, window^2,
+  /// window^2].
   /// @param shift of the windows of a padded map.
   at::Tensor bias(const ImageSize& padded, int64_t shift, int64_t rows) const;
   at::Tensor attend(const at::Tensor& map);

@@ -7,10 +7,10 @@ namespace tessera::zoo {
 
 namespace {
 
-/// What score is left of places that were not together: e^-100 is nothing.
+/// Added to scores of positions that do not belong together; e^-100 is 0.
 constexpr double kApart = -100;
 
-/// Which of the three parts of a shifted axis a place is in.
+/// The part, of three, of a shifted axis that each position is in.
 at::Tensor parts_of_axis(
     int64_t length,
     int64_t window,

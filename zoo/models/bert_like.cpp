@@ -71,8 +71,8 @@ NameTable bert_like_names(std::string prefix, EncoderHead head) {
            {"encoder.layer.*.output.LayerNorm", {"layers.*.feed_forward_norm"}},
            {"pooler.dense", {"pooler"}}},
       .is_base = head == EncoderHead::kBase,
-      // Positions that old versions saved, and what another head has; of a
-      // masked LM also the embedding and the bias once more.
+      // Positions saved by old versions, and weights of other heads; with a
+      // masked LM also duplicates of the embedding and the bias.
       .ignored = {
           "embeddings.position_ids",
           "pooler.*",
@@ -124,7 +124,7 @@ namespace {
 
 constexpr const char* kTokens = "embeddings.word_embeddings.weight";
 
-/// Of masked language models, with their embedding and bias once more.
+/// The name of the output matrix of masked language models.
 std::string decoder_in(const NameTable& names) {
   for (const NameRule& rule : names.head) {
     if (rule.ours.front() == "head.decoder") {

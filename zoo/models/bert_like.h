@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What BERT and those who followed it have in common.
+// Configuration, names and construction that BERT and its successors share.
 
 #include "tessera/zoo/models/encoder.h"
 #include "tessera/zoo/models/registry.h"
@@ -9,18 +9,18 @@
 
 namespace tessera::zoo {
 
-/// Fields that all of them have.
-/// @param padding_id where config.json has none.
+/// Reads the fields that they share.
+/// @param padding_id the default if config.json has none.
 EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id);
 
-/// Embeddings, layers and pooler; without heads.
+/// The names of embeddings, layers and pooler; without heads.
 NameTable bert_like_names(std::string prefix, EncoderHead head);
 
-/// What RoBERTa changed: positions count from the padding token on, and classes
-/// have a pooler of their own.
+/// RoBERTa's differences from BERT: positions start after the padding token's
+/// id, and classification has its own pooler.
 EncoderConfig roberta_like_config(const ConfigFields& fields);
 
-/// With heads.
+/// The names with heads.
 NameTable roberta_like_names(std::string prefix, EncoderHead head);
 
 using EncoderConfigOf = EncoderConfig (*)(const ConfigFields& fields);
@@ -29,14 +29,13 @@ using EncoderNamesOf = NameTable (*)(EncoderHead head);
 /// How a family of encoders reads its configurations and names its weights.
 struct EncoderFamily {
   std::string model_type;
-  std::string classes; ///< what transformers' classes begin with: "Bert"
+  std::string classes; ///< prefix of transformers' classes: "Bert"
   EncoderConfigOf config;
   EncoderNamesOf names;
 };
 
-/// ...ForMaskedLM (made where config.json names none), ...Model,
-/// ...ForSequenceClassification, ...ForTokenClassification,
-/// ...ForQuestionAnswering and ...ForMultipleChoice.
+/// ...ForMaskedLM (the default), ...Model, ...ForSequenceClassification,
+/// ...ForTokenClassification, ...ForQuestionAnswering and ...ForMultipleChoice.
 ModelFamily encoder_family(const EncoderFamily& family);
 
 MakeModel make_encoder(

@@ -35,7 +35,7 @@ DecoderConfig blank_infilling_config(const ConfigFields& fields) {
   attention.causal = true;
   attention.dropout = fields.probability({"attention_dropout_prob"}, 0.1);
   attention.deviation = decoder.deviation;
-  // What is added to the residual grows with the number of layers.
+  // Initial weights of residual branches shrink with the number of layers.
   const double added =
       decoder.deviation / std::sqrt(2 * static_cast<double>(count));
   attention.output_deviation = added;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The first GLM (arXiv:2103.10360), which fills in blanks.
+// blank_infilling_architectures() are the models of the first GLM
+// (arXiv:2103.10360), which is trained by blank infilling.
 
 #include "tessera/zoo/models/registry.h"
 
@@ -8,10 +9,10 @@
 
 namespace tessera::zoo {
 
-/// GLMForConditionalGeneration and GLMModel, as their authors' own code has
-/// them. They take `sep` [B], the number of tokens that all others see;
-/// position_ids [B, 2, S], the place of each token, or of the blank that it
-/// fills in, and its place within the blank; and labels for each place itself.
+/// GLMForConditionalGeneration and GLMModel, as in the authors' code. They take
+/// `sep` [B], the number of tokens that all others attend to; position_ids [B,
+/// 2, S]: the position of each token, or of the blank that it fills in, and its
+/// position within the blank; and labels that each token predicts in place.
 std::vector<Architecture> blank_infilling_architectures();
 
 } // namespace tessera::zoo

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChatGLM2, ChatGLM3 and GLM-4 as their authors' own code has them
-// (arXiv:2406.12793).
+// ChatGLM2, ChatGLM3 and GLM-4 as in the authors' code (arXiv:2406.12793).
 
 #include "tessera/zoo/models/families.h"
 
@@ -49,8 +48,8 @@ DecoderConfig chatglm_config(const ConfigFields& fields) {
   decoder.layers =
       equal_layers(layer, fields.count({"num_layers", "num_hidden_layers"}));
 
-  // Half of each head's features are rotated; a longer context has a base
-  // that is so much larger.
+  // Half of each head's features are rotated; the base scales with rope_ratio
+  // for longer contexts.
   decoder.rotary = RotaryOptions{
       .features = attention.head_features / 2,
       .base = 10000 * fields.positive({"rope_ratio"}, 1.0),
@@ -82,7 +81,7 @@ NameTable chatglm_names() {
            {"encoder.layers.*.mlp.dense_4h_to_h",
             {"layers.*.feed_forward.down"}},
            {"encoder.final_layernorm", {"final_norm"}}},
-      // Frequencies, which follow from the configuration.
+      // Frequencies, which are computed from the configuration.
       .ignored = {"rotary_pos_emb.inv_freq"}};
 }
 
@@ -97,7 +96,7 @@ ModelFamily chatglm_family() {
        .config = chatglm_config,
        .names = chatglm_names,
        .head = "transformer.output_layer"});
-  // Published folders name this one, whose head is inside of it.
+  // Published folders name this class, which includes the head.
   family.architectures[1].make = family.architectures[0].make;
   return family;
 }

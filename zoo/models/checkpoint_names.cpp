@@ -10,7 +10,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Whether some line is about a tensor of theirs of this name.
+/// Whether a row of the table matches their tensor of this name.
 bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
   for (const NameRule& rule : rules) {
     if (match_module(rule.theirs, name).found) {
@@ -30,7 +30,7 @@ CheckpointNames::CheckpointNames(
   add_tied(in_files);
 }
 
-/// With the prefix of this model's.
+/// The current name, with this model's prefix.
 std::string CheckpointNames::modern(std::string_view old) const {
   std::string name = modern_name(old);
   if (!table_.other_prefix.empty() && name.starts_with(table_.other_prefix)) {

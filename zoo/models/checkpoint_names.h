@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the tensors of a checkpoint go, by the names that they have had.
+// `CheckpointNames` maps the tensor names of a checkpoint, current or
+// historical, to a model's parameters.
 
 #include "tessera/zoo/models/name_table.h"
 
@@ -13,12 +14,12 @@
 
 namespace tessera::zoo {
 
-/// The names of one checkpoint's files, read for one model.
+/// The names in one checkpoint's files, resolved for one model.
 class CheckpointNames {
  public:
   using Pieces = std::map<std::string, std::vector<WeightPiece>, std::less<>>;
 
-  /// @param pieces where each weight goes, by its name in the table.
+  /// @param pieces the destinations of each weight, by its name in the table.
   /// @param in_files all names of the checkpoint, for NameTable::tied; may be
   ///     empty.
   CheckpointNames(
@@ -26,21 +27,22 @@ class CheckpointNames {
       Pieces pieces,
       const std::vector<std::string>& in_files);
 
-  /// Where a tensor goes: nowhere if it is not needed; nothing if it is not
-  /// expected.
+  /// The destinations of a tensor: an empty list if it is not needed, nullopt
+  /// if it is unexpected.
   std::optional<std::vector<WeightPiece>> pieces_in(
       std::string_view name) const;
 
  private:
   std::string modern(std::string_view name) const;
   std::string_view without_prefix(std::string_view name) const;
-  /// The weight of a modern name, if it is one.
+  /// The weight of a modern name; the end iterator if there is none.
   Pieces::const_iterator weight_of(std::string_view name) const;
   void add_tied(const std::vector<std::string>& in_files);
 
   NameTable table_;
   Pieces pieces_;
-  /// The weight that a tensor of the files is read for too, by its name there.
+  /// The weights that are also read from a tensor of another name, by that name
+  /// in the files.
   std::map<std::string, std::string, std::less<>> stand_ins_;
 };
 

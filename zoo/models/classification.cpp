@@ -13,7 +13,7 @@ constexpr const char* kRegression = "regression";
 constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
 
-/// A place outside of the text is not predicted.
+/// Ignores positions outside of the sequence.
 at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
   const int64_t outside = logits.size(1);
   return cross_entropy(

@@ -36,8 +36,8 @@ bool has_pooler(
 
 namespace {
 
-// The bytes of a matrix of two such sizes, one of them four times as large,
-// stay inside an int64.
+// Keeps the bytes of a matrix of two such sizes, one of them times four, within
+// an int64.
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxCount = 10'000;
 

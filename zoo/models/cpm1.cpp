@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPM-1 (arXiv:2012.00413) as ModelCenter has it: one half of T5 that writes
-// behind a context which it sees whole.
+// CPM-1 (arXiv:2012.00413) as in ModelCenter: a T5 half that generates after a
+// prefix with bidirectional attention.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"
@@ -23,13 +23,13 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Modules `embeddings.tokens`, `encoder` (RelativeStack), and `head`, or
-/// nothing where it is tied.
+/// Modules `embeddings.tokens`, `encoder` (RelativeStack), and `head` (absent
+/// if tied).
 ///
-/// Takes input_ids, attention_mask, labels (of which each predicts the next
-/// one), and of the same shape `context`, not 0 where a token is given, and
-/// `span`: a given token sees all given ones, the others see those and what is
-/// behind them, of the same span each.
+/// Takes input_ids, attention_mask, labels (each token predicts the next
+/// one's), and of the same shape `context`, nonzero at context tokens, and
+/// `span`. A context token attends to all context tokens; the others attend to
+/// those and to earlier tokens, in each case of the same span.
 class Cpm1 : public Model {
  public:
   Cpm1(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPM-2 (arXiv:2106.10715) as ModelCenter has it: T5 v1.1 with other names.
+// CPM-2 (arXiv:2106.10715) as in ModelCenter: T5 v1.1 with other names.
 
 #include "tessera/zoo/models/cpm_like.h"
 #include "tessera/zoo/models/families.h"
@@ -46,7 +46,8 @@ ModelFamily cpm2_family() {
         make_encoder_decoder(
             cpm2_config, cpm2_names, EncoderDecoderHead::kLanguageModel)},
        {"CPM2",
-        make_encoder_decoder(cpm2_config, base_names, EncoderDecoderHead::kBase)}}};
+        make_encoder_decoder(
+            cpm2_config, base_names, EncoderDecoderHead::kBase)}}};
 }
 
 } // namespace tessera::zoo

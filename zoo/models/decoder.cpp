@@ -19,7 +19,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// The layers' options, for this model's losses.
+/// The layers' options, completed for this model's losses.
 std::vector<TransformerLayerOptions> completed(const DecoderConfig& config) {
   std::vector<TransformerLayerOptions> layers = config.layers;
   for (TransformerLayerOptions& layer : layers) {
@@ -37,7 +37,7 @@ bool has_experts(const DecoderConfig& config) {
       });
 }
 
-/// Marks the names of a model that lacks what other ranks have.
+/// Marks the table if other ranks hold some of the experts.
 NameTable table_of(
     NameTable names,
     const DecoderConfig& config,
@@ -62,8 +62,8 @@ std::vector<std::string> fresh_parts(DecoderHead head) {
              : std::vector<std::string>{"score."};
 }
 
-/// Rotary positions go on behind those that the model was trained with, and
-/// what it makes of them is worth little. Told once in a process.
+/// Warns, once per process, about positions beyond the trained length: rotary
+/// embeddings extend to them, but the model is of little use there.
 void warn_of_length(const RotaryOptions& rotary, int64_t length) {
   static std::atomic<bool> is_told = false;
   if (rotary.max_positions > 0 && length > rotary.max_positions &&
@@ -93,7 +93,7 @@ Decoder::Decoder(
       head_kind_(head),
       context_(context) {
   if (config.rotary) {
-    rotary_frequencies(*config.rotary, 1); // says what is wrong with them
+    rotary_frequencies(*config.rotary, 1); // throws if they are invalid
   }
   decoder_.router_losses =
       config.router_losses && head == DecoderHead::kCausalLm;
@@ -288,7 +288,8 @@ LayerInput Decoder::layer_input(
   layer.cache = input.cache;
   if (decoder_.rotary) {
     warn_of_length(*decoder_.rotary, length);
-    // Only this kind looks at the length: others do not wait for the device.
+    // Only this kind depends on the length: others need not synchronize with
+    // the device.
     const bool ask =
         input.position_ids.defined() &&
         decoder_.rotary->scaling.kind == RotaryScalingKind::kDynamic;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Models that read from left to right: GPT-2 and what came after.
+// `Decoder` is the decoder-only (causal) transformer: GPT-2 and its successors.
 
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
@@ -18,72 +18,73 @@ namespace tessera::zoo {
 enum class DecoderHead {
   kBase,
   kCausalLm,
-  kSequenceClassification, ///< by the last token
+  kSequenceClassification, ///< from the last token
   kTokenClassification,
-  kQuestionAnswering, ///< where the answer begins and where it ends
+  kQuestionAnswering, ///< the start and end of the answer
 };
 
-/// What makes a decoder; a family fills it from its config.json.
+/// The hyperparameters of a `Decoder`; a family fills them from its
+/// config.json.
 struct DecoderConfig {
   int64_t vocab = 0;
   int64_t features = 0;
-  int64_t embedding_features = 0; ///< 0: as features; else projected
-  std::optional<int64_t> padding_id; ///< of the embedding, see EmbeddingOptions
+  /// embedding size; 0: features; else projected
+  int64_t embedding_features = 0;
+  std::optional<int64_t> padding_id; ///< see EmbeddingOptions
   /// Token types are embedded by the same table as tokens.
   bool token_types = false;
-  int64_t learned_positions = 0; ///< rows of their table; 0: none
-  int64_t position_offset = 0; ///< the row of position 0
+  int64_t learned_positions = 0; ///< rows of the position table; 0: none
+  int64_t position_offset = 0; ///< row of position 0
   bool positions_skip_padding = false;
-  /// Rows of a second table, of positions within a blank that is filled in; 0:
-  /// none. position_ids are then [B, 2, S]: those of both tables.
+  /// Rows of a second table, for positions within a blank that is filled in; 0:
+  /// none. position_ids are then [B, 2, S], one row for each table.
   int64_t block_positions = 0;
-  /// Tokens before `sep` [B] are seen by all.
+  /// Every token attends to the tokens before `sep` [B] (prefix LM).
   bool prefix = false;
   std::optional<RotaryOptions> rotary;
   double embedding_dropout = 0;
-  /// Whole layers are left out while training, which is not implemented: a
-  /// model with more than 0 does not train.
+  /// LayerDrop probability. LayerDrop is not implemented: a model with more
+  /// than 0 does not train.
   double layer_drop = 0;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 
   std::vector<TransformerLayerOptions> layers;
-  int64_t window = 0; ///< of layers that are local
+  int64_t window = 0; ///< of layers with local attention
   std::optional<NormOptions> final_norm;
 
-  /// A language model's losses that keep routers even are computed
-  /// (transformers' output_router_logits), with labels added to its own.
+  /// Adds the router losses that balance experts to the language model's loss
+  /// when labels are given (transformers' output_router_logits).
   bool router_losses = false;
   double router_balance = 0.001; ///< weight of load_balancing_loss()
   double router_z = 0; ///< weight of router_z_loss()
 
-  bool tied_head = false; ///< its weight is the embedding's
+  bool tied_head = false; ///< the head's weight is the embedding's
   bool head_bias = false;
-  /// Each place predicts its own label, in place of the next one's.
+  /// Each token predicts its own label instead of the next token's.
   bool labels_in_place = false;
-  std::optional<int64_t> padding_token; ///< of inputs, for classification
+  std::optional<int64_t> padding_token; ///< of the inputs, for classification
   ClassifierOptions classifier;
-  double classifier_dropout = 0; ///< of tokens that are classified
-  bool token_bias = true; ///< the classifier of tokens has one
+  double classifier_dropout = 0; ///< for token classification
+  bool token_bias = true; ///< the token classifier has a bias
 };
 
-/// With LayerContext::context() a rank works on its own tokens of the batch:
-/// inputs and results are whole, the loss is the mean over all tokens that have
-/// a label, and gradients are to be averaged; see [Note: losses over divided
-/// sequences].
+/// Under context parallelism (LayerContext::context()) a rank computes its own
+/// tokens of the batch: inputs and results are whole, the loss is the mean over
+/// all tokens that have a label, and gradients must be averaged; see
+/// [Note: losses over divided sequences].
 ///
 /// Modules: `embeddings.tokens`, `.positions`, `.block_positions`,
 /// `project_in`, `layers.N` (TransformerLayer), `final_norm`, `project_out`,
-/// and the head: `head`, or nothing where it is tied, or `score`. The last
-/// stage of a pipeline has `embeddings.tokens` too where the head is tied to
-/// it.
+/// and the head: `head` (absent if tied) or `score`. If the head is tied, the
+/// last pipeline stage has `embeddings.tokens` too.
 ///
-/// Takes input_ids, attention_mask, position_ids, token_type_ids where the
-/// model has them, `sep` where it has a prefix, and labels: tokens [B, S], of
-/// which each predicts the next one, or classes [B] or [B, S]; for questions
-/// see add_answers().
+/// Takes input_ids, attention_mask, position_ids, token_type_ids if the model
+/// has them, `sep` if it has a prefix, and labels: tokens [B, S], where each
+/// token predicts the next one's, or classes [B] or [B, S]. For question
+/// answering see add_answers().
 class Decoder : public Model {
  public:
-  /// @param json config.json, kept.
+  /// @param json the config.json, which the model keeps.
   Decoder(
       const DecoderConfig& config,
       DecoderHead head,
@@ -98,7 +99,7 @@ class Decoder : public Model {
     return head_kind_;
   }
 
-  /// Not with divided sequences, nor prefixes that are seen by all.
+  /// False under context parallelism and with a bidirectional prefix.
   bool takes_cache() const override;
 
  protected:
@@ -124,14 +125,14 @@ class Decoder : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output);
-  /// Adds what the routers of the layers [begin, end) decided to state.routed.
+  /// Adds the routing decisions of the layers [begin, end) to state.routed.
   void add_routed(
       const ModelInput& input,
       int begin,
       int end,
       LayerState& state);
-  /// Over all layers' tokens, and those of all ranks whose gradients are
-  /// averaged.
+  /// Adds the router losses over the tokens of all layers and of all ranks
+  /// whose gradients are averaged.
   void add_router_losses(const LayerState& state, ModelOutput& output);
   void add_classifier(const ModelInput& input, ModelOutput& output);
   void add_token_classifier(const ModelInput& input, ModelOutput& output);

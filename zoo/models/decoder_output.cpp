@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind a decoder's layers.
+// The heads of Decoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/router_losses.h"
@@ -89,7 +89,7 @@ void Decoder::add_routed(
   const std::vector<int> numbers = stage().own();
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < begin || numbers[i] >= end) {
-      continue; // of another chunk
+      continue; // in another chunk
     }
     for (const auto& module : layers_->block(i)->modules()) {
       if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {

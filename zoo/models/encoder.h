@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Models that see a whole text at once: BERT and what came after.
+// `Encoder` is the bidirectional transformer encoder: BERT and its successors.
 
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
@@ -16,69 +16,70 @@
 namespace tessera::zoo {
 
 enum class EncoderHead {
-  kBase, ///< hidden states, and a pooled one for each text
+  kBase, ///< hidden states and a pooled output per sequence
   kMaskedLm,
-  kPreTraining, ///< masked LM, and whether one text follows the other
+  kPreTraining, ///< masked LM and next-sentence prediction
   kSequenceClassification,
   kTokenClassification,
-  kQuestionAnswering, ///< where the answer begins and where it ends
-  kMultipleChoice, ///< which of several texts it is
-  kNextSentence, ///< whether one text follows the other
+  kQuestionAnswering, ///< the start and end of the answer
+  kMultipleChoice, ///< which of several choices
+  kNextSentence, ///< next-sentence prediction
 };
 
-/// What makes an encoder; a family fills it from its config.json.
+/// The hyperparameters of an `Encoder`; a family fills them from its
+/// config.json.
 struct EncoderConfig {
   int64_t vocab = 0;
   int64_t features = 0;
-  int64_t positions = 0; ///< rows of their table
-  int64_t token_types = 0; ///< rows of their table
-  std::optional<int64_t> padding_id; ///< of the embedding, see EmbeddingOptions
-  /// Positions count from padding_id + 1 on and skip padding, which is at
+  int64_t positions = 0; ///< rows of the position table
+  int64_t token_types = 0; ///< rows of the token type table
+  std::optional<int64_t> padding_id; ///< see EmbeddingOptions
+  /// Positions start at padding_id + 1 and skip padding, whose position is
   /// padding_id (RoBERTa).
   bool positions_skip_padding = false;
-  NormOptions norm; ///< behind the embeddings, and in the masked LM's head
+  NormOptions norm; ///< after the embeddings, and in the masked LM head
   double embedding_dropout = 0;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 
   std::vector<TransformerLayerOptions> layers;
 
-  std::string head_activation = "gelu"; ///< of the masked LM
-  bool tied_head = true; ///< its weight is the embedding's
+  std::string head_activation = "gelu"; ///< of the masked LM head
+  bool tied_head = true; ///< the head's weight is the embedding's
   ClassifierOptions classifier;
   double classifier_dropout = 0;
-  double choice_dropout = 0; ///< the same, for multiple choice
-  /// Where layers have windows: behind which questions end, which are global
-  /// tokens unless the input says which are; see Encoder.
+  double choice_dropout = 0; ///< the same for multiple choice
+  /// For layers with windows: the token that ends the question. Question tokens
+  /// are global unless the input says otherwise; see Encoder.
   int64_t separator_id = 0;
-  bool has_pooler = true; ///< of a base model
-  /// The first token's features are dropped before they are pooled too, for
-  /// classification of sequences (RoBERTa).
+  bool has_pooler = true; ///< of the base model
+  /// For sequence classification, dropout is also applied to the first token
+  /// before the pooler (RoBERTa).
   bool dropout_before_pooler = false;
 };
 
 /// Modules: `embeddings.tokens`, `.positions`, `.token_types`, `.norm`;
-/// `layers.N` (TransformerLayer); `pooler` of a base model and of heads for
-/// whole texts; and the head: `head` (MaskedLmHead), `next_sentence`, or
-/// `classifier`, which is also what finds answers. The last stage of a pipeline
-/// has `embeddings.tokens` too where the head is tied to it.
+/// `layers.N` (TransformerLayer); `pooler` in the base model and for
+/// sequence-level heads; and the head: `head` (MaskedLmHead), `next_sentence`,
+/// or `classifier`, which also serves question answering. If the head is tied,
+/// the last pipeline stage has `embeddings.tokens` too.
 ///
-/// Takes input_ids, attention_mask, position_ids, token_type_ids, and of
-/// labels: tokens [B, S] (-100 where nothing is predicted); classes [B] or
-/// [B, S]; `start_positions` and `end_positions` [B], of which those outside of
-/// the text count for nothing; pre-training also `next_sentence_label` [B].
-/// Results of questions are `start_logits` and `end_logits` [B, S]; of
-/// pre-training `prediction_logits` and `seq_relationship_logits`. Multiple
-/// choice takes [B, choices, S] of everything about tokens, labels [B], and
-/// gives logits [B, choices].
+/// Takes input_ids, attention_mask, position_ids, token_type_ids and labels:
+/// tokens [B, S] (-100 where nothing is predicted); classes [B] or [B, S];
+/// `start_positions` and `end_positions` [B], which are ignored if outside of
+/// the sequence; for pre-training also `next_sentence_label` [B]. Question
+/// answering returns `start_logits` and `end_logits` [B, S]; pre-training
+/// returns `prediction_logits` and `seq_relationship_logits`. Multiple choice
+/// takes token inputs of shape [B, choices, S] and labels [B], and returns
+/// logits [B, choices].
 ///
-/// Where layers have windows it also takes `global_attention_mask` [B, S], 1
-/// for tokens that see all and are seen by all; or an attention_mask that is 2
-/// there. Without one the first token is global for classification of texts,
-/// those before the first of three separators for questions, and those behind
-/// it for multiple choice.
+/// With windowed layers it also takes `global_attention_mask` [B, S], 1 for
+/// tokens that attend to all tokens and are attended to by all, or an
+/// attention_mask that is 2 there. By default the global tokens are the first
+/// one for sequence classification, those before the first of three separators
+/// for question answering, and those after the second one for multiple choice.
 class Encoder : public Model {
  public:
-  /// @param json config.json, kept.
+  /// @param json the config.json, which the model keeps.
   Encoder(
       const EncoderConfig& config,
       EncoderHead head,
@@ -105,15 +106,16 @@ class Encoder : public Model {
   bool has_windows() const;
   void make_embeddings();
   void make_end();
-  /// Of multiple choice, a row for each text; else as it is.
+  /// Multiple choice: flattens the choices to one row each. Else returns its
+  /// argument.
   ModelInput texts_of(const ModelInput& choices) const;
   at::Tensor global_mask(const ModelInput& input) const;
   at::Tensor embed(const ModelInput& input);
   at::Tensor position_ids(const ModelInput& input) const;
   at::Tensor dropped(const at::Tensor& x) const;
   at::Tensor pooled(const at::Tensor& hidden);
-  /// @param hidden between layers.
-  /// @return the loss, if there are labels.
+  /// @param hidden laid out as between layers.
+  /// @return the loss, or undefined without labels.
   at::Tensor predict_tokens(
       const ModelInput& input,
       const at::Tensor& hidden,

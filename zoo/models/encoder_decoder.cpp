@@ -37,7 +37,8 @@ std::vector<LayerCost> costs_of(
           : 0);
 }
 
-/// Those of a half that begins behind `before` layers.
+/// The layers on this pipeline stage of a half that starts after `before`
+/// layers.
 std::vector<int> own_of_half(
     const StageLayers& stage,
     int before,
@@ -247,7 +248,7 @@ void EncoderDecoder::encode(
   layer.mask = with_safe_rows(padding_mask(input.attention_mask));
   encoder_->run(begin, end, layer, input.hidden_states, state);
   if (end == encoder_layers_) {
-    // What is drawn between the halves has numbers behind those of Model.
+    // Random numbers between the halves are numbered after those of Model.
     const RandomLayerScope random(stage().count() + 1, state.hidden.device());
     state.memory = encoder_->finish(state.hidden);
     state.hidden = at::Tensor();
@@ -266,7 +267,7 @@ void EncoderDecoder::decode(
     start(decoder_, ids, past_tokens(input), state);
   }
   if (input.cache != nullptr && state.memory.defined()) {
-    input.cache->memory = state.memory; // it is handed on once
+    input.cache->memory = state.memory; // it is passed on only once
   }
   LayerInput layer;
   layer.cache = input.cache;

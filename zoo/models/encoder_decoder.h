@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Models that read one text and write another: T5 and what came after.
+// `EncoderDecoder` is the sequence-to-sequence transformer: T5 and its
+// successors.
 
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/linear.h"
@@ -13,51 +14,53 @@
 namespace tessera::zoo {
 
 enum class EncoderDecoderHead {
-  kBase, ///< what the decoder makes
+  kBase, ///< the decoder's hidden states
   kLanguageModel,
-  kEncoderOnly, ///< there is no decoder
-  kSequenceClassification, ///< by what the decoder makes at the end of a text
-  kTokenClassification, ///< of the encoder's tokens; there is no decoder
-  kQuestionAnswering, ///< where the answer begins and where it ends
+  kEncoderOnly, ///< no decoder
+  kSequenceClassification, ///< from the decoder's last end token
+  kTokenClassification, ///< of the encoder's tokens; no decoder
+  kQuestionAnswering, ///< the start and end of the answer
 };
 
-/// What makes an encoder-decoder; a family fills it from its config.json.
+/// The hyperparameters of an `EncoderDecoder`; a family fills them from its
+/// config.json.
 struct EncoderDecoderConfig {
   int64_t vocab = 0;
   int64_t features = 0;
   double dropout = 0; ///< of embeddings
-  double embedding_deviation = 1; ///< of fresh weights
-  double head_deviation = 1; ///< of a head's that is not tied
-  double class_deviation = 0.02; ///< of a classifier's
+  double embedding_deviation = 1; ///< standard deviation of initial weights
+  double head_deviation = 1; ///< the same, of an untied head
+  double class_deviation = 0.02; ///< the same, of a classifier
 
   RelativeStackOptions encoder;
   RelativeStackOptions decoder; ///< its layers have cross-attention
 
-  bool tied_head = false; ///< its weight is the embedding's
-  double head_scale = 1; ///< of what is multiplied with it
-  int64_t start_token = 0; ///< what the decoder begins with
+  bool tied_head = false; ///< the head's weight is the embedding's
+  double head_scale = 1; ///< factor on the input of the head
+  int64_t start_token = 0; ///< first token of the decoder
   int64_t padding_token = 0;
-  int64_t end_token = 1; ///< of a text, for classification
+  int64_t end_token = 1; ///< end of a sequence, for classification
   ClassifierOptions classifier;
   double classifier_dropout = 0;
 };
 
-/// Modules: `embeddings.tokens` for both texts, `encoder` and `decoder`
-/// (RelativeStack), and `head`, or nothing where it is tied, or `classifier`,
-/// before which classification of texts has `pooler`. In a pipeline the
-/// embedding is where the encoder begins, where the decoder begins, and where
-/// the tied head is.
+/// Modules: `embeddings.tokens`, shared by encoder and decoder; `encoder` and
+/// `decoder` (RelativeStack); and `head` (absent if tied) or `classifier`,
+/// preceded by `pooler` for sequence classification. In a pipeline the
+/// embedding is held where the encoder begins, where the decoder begins, and
+/// where the tied head is.
 ///
 /// Takes input_ids [B, S], attention_mask, decoder_input_ids [B, T],
-/// decoder_attention_mask and labels [B, T], tokens, -100 where nothing is
-/// predicted; without decoder_input_ids the decoder is given the labels, moved
-/// by one, and for classification and questions the input. Labels are then
-/// classes [B], or [B, S] of tokens, or those of add_answers(). Results are
-/// those of the decoder, beside `encoder_last_hidden_state`,
-/// `encoder_hidden_states.N` and `decoder_hidden_states.N`.
+/// decoder_attention_mask and labels: tokens [B, T], -100 where nothing is
+/// predicted. Without decoder_input_ids the decoder reads the labels shifted
+/// right by one; for sequence classification and question answering it reads
+/// the input. Labels are then classes [B], or [B, S] for tokens, or those of
+/// add_answers(). Returns the decoder's results and
+/// `encoder_last_hidden_state`, `encoder_hidden_states.N` and
+/// `decoder_hidden_states.N`.
 class EncoderDecoder : public Model {
  public:
-  /// @param json config.json, kept.
+  /// @param json the config.json, which the model keeps.
   EncoderDecoder(
       const EncoderDecoderConfig& config,
       EncoderDecoderHead head,
@@ -69,7 +72,7 @@ class EncoderDecoder : public Model {
     return has_decoder() ? std::optional(config_.start_token) : std::nullopt;
   }
 
-  /// Not with divided sequences, nor without a decoder.
+  /// False under context parallelism and without a decoder.
   bool takes_cache() const override;
 
  protected:
@@ -96,7 +99,7 @@ class EncoderDecoder : public Model {
       LayerState& state);
   void encode(const ModelInput& input, LayerState& state, int begin, int end);
   void decode(const ModelInput& input, LayerState& state, int begin, int end);
-  /// @param last what the model makes of tokens, whole.
+  /// @param last the final hidden states, whole on every rank.
   void classify(
       const ModelInput& input,
       const at::Tensor& last,

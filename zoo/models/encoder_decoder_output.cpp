@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind the layers of an encoder-decoder.
+// The heads of EncoderDecoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"
@@ -17,7 +17,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// The last place of each row where `found` [B, S] is true: [B].
+/// The last position of each row where `found` [B, S] is true: [B].
 at::Tensor last_places(const at::Tensor& found, int64_t token) {
   TESSERA_CHECK(
       found.any(1).all().item<bool>(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an encoder is given.
+// The inputs of Encoder: checks, positions and global tokens.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/masks.h"
@@ -15,7 +15,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// The place of each row's first separator: [B, 1].
+/// The position of each row's first separator: [B, 1].
 at::Tensor ends_of_questions(const at::Tensor& ids, int64_t separator) {
   const at::Tensor found = ids.eq(separator);
   TESSERA_CHECK(
@@ -84,7 +84,8 @@ void Encoder::check(const ModelInput& given) const {
       encoder_.positions - (encoder_.positions_skip_padding
                                 ? encoder_.padding_id.value_or(0) + 1
                                 : 0);
-  // Padding takes no positions; who has too many tokens waits for the device.
+  // Padding takes no positions; only sequences that seem too long synchronize
+  // with the device.
   const bool fits =
       length <= most ||
       (encoder_.positions_skip_padding && !input.position_ids.defined() &&

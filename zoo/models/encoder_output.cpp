@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes behind an encoder's layers.
+// The heads of Encoder.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/losses.h"
@@ -80,7 +80,7 @@ at::Tensor Encoder::predict_tokens(
     if (context_.parallel() != nullptr || context_.context() != nullptr) {
       return head.loss(head_->forward(hidden), weight, bias, input.labels);
     }
-    // Few tokens are masked: the others need no head.
+    // Few tokens are masked: the head skips the others.
     const at::Tensor labels = input.labels.flatten();
     const at::Tensor masked =
         labels.ne(CrossEntropyOptions().ignore_index).nonzero().squeeze(1);

@@ -23,7 +23,7 @@ std::vector<ModelFamily> built_in_families() {
 
 namespace {
 
-/// What a family calls the table of tokens, without prefix.
+/// The family's name of the token embedding, without prefix.
 std::string embedding_in(const NameTable& names) {
   const auto line = std::find_if(
       names.base.begin(), names.base.end(), [](const NameRule& rule) {
@@ -47,7 +47,7 @@ NameTable names_of(const DecoderFamily& family, DecoderHead head) {
       : head == DecoderHead::kTokenClassification ? family.token_score
                                                   : family.score;
   names.head = {{family.head, {"head"}}, {score, {"score"}}};
-  // Heads that this architecture does not have, or a tied one once more.
+  // Heads of other architectures, or a duplicate of a tied head.
   for (const std::string& other :
        {family.head,
         family.score,
@@ -60,7 +60,7 @@ NameTable names_of(const DecoderFamily& family, DecoderHead head) {
   return names;
 }
 
-/// Whether config.json ties the head, and the checkpoint has another one.
+/// Whether the checkpoint has a separate head although config.json ties it.
 bool has_own_head(const DecoderFamily& family, const ConfigFields& fields) {
   const NameTable names = family.names();
   const std::string embedding = embedding_in(names) + ".weight";

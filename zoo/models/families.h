@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The families that come with Tessera: one function each, in a file of its own,
-// and a line in families.cpp.
+// The built-in model families: one function each, in its own file, and one line
+// in families.cpp.
 
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/registry.h"
@@ -40,17 +40,18 @@ struct DecoderFamily {
   std::string model_type;
   std::string base; ///< "GPT2Model"
   std::string causal_lm; ///< "GPT2LMHeadModel"
-  std::string sequence_classification; ///< "" where there is none
-  std::string token_classification; ///< the same
-  std::string question_answering; ///< the same
+  std::string sequence_classification; ///< "" if there is none
+  std::string token_classification; ///< likewise
+  std::string question_answering; ///< likewise
   DecoderConfig (*config)(const ConfigFields& fields);
-  /// Without heads: those are the same everywhere.
+  /// Without heads, which are the same in all families.
   NameTable (*names)();
-  /// The names of the language model's head and the classifiers'.
+  /// The names of the heads of the language model and the classifiers.
   std::string head = "lm_head";
   std::string score = "score";
   std::string token_score = "score";
-  /// The prefix of what answers questions, where it is not that of the others.
+  /// The prefix of the question answering model, if it differs from the
+  /// others'.
   std::string answers_prefix;
 };
 

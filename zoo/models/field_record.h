@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What was read of a config.json, for messages about a model whose layers or
-// weights do not fit it: they know sizes, and not whose they are.
+// `FieldRecord` lists the fields read from a config.json, for messages about
+// layers or weights that do not fit it: code that detects this knows sizes, but
+// not the fields that they come from.
 
 #include <nlohmann/json.hpp>
 
@@ -13,10 +14,10 @@ namespace tessera::zoo {
 
 class FieldRecord {
  public:
-  /// Keeps a field's value; null stands for one that is not given.
+  /// Records a field's value; null means that it is not given.
   void add(const std::string& name, nlohmann::json value);
 
-  /// "hidden_size 24, n_inner not given", in the order of reading.
+  /// The fields in reading order: "hidden_size 24, n_inner not given".
   std::string text() const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-4 (arXiv:2406.12793): `glm`, and `glm4` with a norm on both sides of
-// each half of a layer. The first GLM (arXiv:2103.10360) is a `glm` as well,
-// of other classes.
+// GLM-4 (arXiv:2406.12793): `glm`, and `glm4` with norms before and after each
+// half of a layer. The first GLM (arXiv:2103.10360) is also a `glm`, with other
+// architectures.
 
 #include "tessera/zoo/models/blank_infilling.h"
 #include "tessera/zoo/models/llama_like.h"

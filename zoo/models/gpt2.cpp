@@ -33,7 +33,7 @@ DecoderConfig gpt2_config(const ConfigFields& fields) {
   layer.attention.causal = true;
   layer.attention.dropout = fields.probability({"attn_pdrop"}, 0.1);
   layer.attention.deviation = decoder.deviation;
-  // What is added to the residual grows with the number of layers.
+  // Initial weights of residual branches shrink with the number of layers.
   const double added =
       decoder.deviation / std::sqrt(2 * static_cast<double>(count));
   layer.attention.output_deviation = added;
@@ -80,7 +80,7 @@ NameTable gpt2_names() {
            {"h.*.mlp.c_fc", {"layers.*.feed_forward.up"}, kConv1d},
            {"h.*.mlp.c_proj", {"layers.*.feed_forward.down"}, kConv1d},
            {"ln_f", {"final_norm"}}},
-      // Causal masks that old versions saved.
+      // Causal masks saved by old versions.
       .ignored = {"h.*.attn.bias", "h.*.attn.masked_bias"}};
 }
 

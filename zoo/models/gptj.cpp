@@ -76,7 +76,7 @@ NameTable gptj_names() {
            {"h.*.mlp.fc_in", {"layers.*.feed_forward.up"}},
            {"h.*.mlp.fc_out", {"layers.*.feed_forward.down"}},
            {"ln_f", {"final_norm"}}},
-      // Causal masks that old versions saved.
+      // Causal masks saved by old versions.
       .ignored = {"h.*.attn.bias", "h.*.attn.masked_bias"}};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Transformers that see an image as a sequence of patches: ViT
+// `ImageEncoder` is a transformer encoder over the patches of an image: ViT
 // (arXiv:2010.11929).
 
 #include "tessera/zoo/layers/patch_embedding.h"
@@ -12,32 +12,33 @@
 
 namespace tessera::zoo {
 
-/// What makes an image encoder; a family fills it from its config.json.
+/// The hyperparameters of an `ImageEncoder`; a family fills them from its
+/// config.json.
 struct ImageEncoderConfig {
-  PatchEmbeddingOptions patches; ///< of a base model, without a mask token
+  PatchEmbeddingOptions patches; ///< of the base model, without a mask token
   double embedding_dropout = 0;
-  NormOptions norm; ///< behind the layers
+  NormOptions norm; ///< after the layers
   std::vector<TransformerLayerOptions> layers;
-  int64_t pooler_features = 0; ///< of a base model; 0: it has none
+  int64_t pooler_features = 0; ///< of the base model; 0: no pooler
   std::string pooler_activation = "tanh";
   int64_t encoder_stride = 16; ///< of the masked head
   ClassifierOptions classifier;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
 /// Modules: `embeddings` (PatchEmbedding), `layers.N` (TransformerLayer),
-/// `norm`, and by the head `pooler`, `classifier` or `decoder` (PixelDecoder).
+/// `norm`, and depending on the head `pooler`, `classifier` or `decoder`
+/// (PixelDecoder).
 ///
 /// Takes pixel_values and `interpolate_pos_encoding` (one number, see
-/// interpolates()); classifiers labels as classifier_loss(); the masked head
-/// `bool_masked_pos` [B, patches]. The masked head's result is
-/// `reconstruction` [B, channels, height, width]. Hidden states are those
-/// before `norm`.
+/// interpolates()); classifiers also labels, see classifier_loss(); the masked
+/// head also `bool_masked_pos` [B, patches], and returns `reconstruction` [B,
+/// channels, height, width]. Hidden states are those before `norm`.
 class ImageEncoder : public Model {
  public:
-  /// @param json config.json, kept.
-  /// @throws tessera::Error where tensor-parallel ranks are to divide the
-  ///     tokens between layers and cannot.
+  /// @param json the config.json, which the model keeps.
+  /// @throws tessera::Error if the number of tokens is not divisible over the
+  ///     tensor-parallel ranks, under sequence parallelism.
   ImageEncoder(
       const ImageEncoderConfig& config,
       ImageHead head,
@@ -67,8 +68,8 @@ class ImageEncoder : public Model {
   PixelDecoder decoder_{nullptr};
 };
 
-/// @throws tessera::Error where the tensor-parallel ranks of `context` are to
-///     divide sequences of so many tokens and cannot: ranks must divide them.
+/// @throws tessera::Error under sequence parallelism if `tokens` is not
+///     divisible over the tensor-parallel ranks of `context`.
 void check_divides_tokens(const LayerContext& context, int64_t tokens);
 
 } // namespace tessera::zoo

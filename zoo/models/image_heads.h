@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the heads of ViT and Swin have in common.
+// Functions that the heads of ViT and Swin share.
 
 #include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/model.h"
@@ -9,7 +9,7 @@
 namespace tessera::zoo {
 
 enum class ImageHead {
-  kBase, ///< hidden states, and a pooled one for each image
+  kBase, ///< hidden states and a pooled output per image
   kClassification,
   kMasked, ///< the pixels of masked patches
 };
@@ -18,17 +18,17 @@ enum class ImageHead {
 ///     not take.
 void check_image_arguments(const ModelInput& input, ImageHead head);
 
-/// `bool_masked_pos` [B, patches]; undefined where it is not given.
+/// `bool_masked_pos` [B, patches]; undefined if it is not given.
 at::Tensor masked_patches(const ModelInput& input);
 
-/// Logits of classes, and with labels the loss.
+/// Adds class logits, and with labels the loss.
 void add_image_classes(
     const ModelInput& input,
     at::Tensor logits,
     const ClassifierOptions& options,
     ModelOutput& output);
 
-/// `reconstruction`, and with masked patches the loss of their pixels.
+/// Adds `reconstruction`, and with masked patches the loss of their pixels.
 void add_reconstruction(
     const ModelInput& input,
     const at::Tensor& pixels,

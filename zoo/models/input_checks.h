@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What may be wrong with a batch.
+// Checks of the arguments in a batch.
 
 #include "tessera/zoo/models/model.h"
 
@@ -11,21 +11,22 @@
 
 namespace tessera::zoo {
 
-/// @throws tessera::Error unless `ids` is [batch, sequence], not empty, of
-///     int64 or int32, and, on the CPU, within 0 .. bound - 1; elsewhere
-///     looking would wait for the device.
+/// @throws tessera::Error unless `ids` is [batch, sequence], not empty, int64
+///     or int32, and, on the CPU, within 0 .. bound - 1; checking values on
+///     another device would synchronize with it.
 void check_ids(const char* name, const at::Tensor& ids, int64_t bound);
 
-/// @throws tessera::Error when `tensor` is defined and not of ids' shape.
+/// @throws tessera::Error if `tensor` is defined and its shape differs from
+///     that of `ids`.
 void check_same_shape(
     const char* name,
     const at::Tensor& tensor,
     const at::Tensor& ids);
 
-/// Tokens before those of the input.
+/// The number of cached tokens before the input.
 int64_t past_tokens(const ModelInput& input);
 
-/// @throws tessera::Error when `mask` is defined and not [rows, tokens].
+/// @throws tessera::Error if `mask` is defined and not [rows, tokens].
 void check_mask(
     const char* name,
     const at::Tensor& mask,
@@ -37,7 +38,7 @@ void check_not_taken(
     const ModelInput& input,
     std::span<const std::string_view> taken);
 
-/// What decoders take; the last one where the model has token types.
+/// The inputs of decoders; the last one only if the model has token types.
 inline constexpr std::array<std::string_view, 5> kDecoderInputs =
     {"input_ids", "attention_mask", "position_ids", "labels", "token_type_ids"};
 

@@ -9,7 +9,8 @@ int64_t or_else(int64_t value, int64_t otherwise) {
   return value == 0 ? otherwise : value;
 }
 
-/// In double: sizes of a damaged file overflow, and are refused later.
+/// In double, because sizes from a damaged file, which is rejected later, may
+/// overflow.
 double weights(const AttentionOptions& attention) {
   const int64_t head =
       or_else(attention.head_features, attention.features / attention.heads);

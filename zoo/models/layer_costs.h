@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What layers cost beside each other, for cutting a model into stages.
+// layer_costs() estimates the relative cost of layers, for partitioning a model
+// into pipeline stages.
 
 #include "tessera/pipeline/partition.h"
 #include "tessera/zoo/layers/transformer_layer.h"
@@ -10,10 +11,10 @@
 
 namespace tessera::zoo {
 
-/// Times in multiply-adds of a token's forward: those of products with weights,
-/// to which backward is proportional. Attention's own grow with the length of
-/// sequences, which is not known, and are left out.
-/// @param end weights that a token is multiplied by behind the last layer: a
+/// Times are multiply-adds of one token's forward through weight matrices, to
+/// which backward is proportional. Attention products, which grow with the
+/// unknown sequence length, are not included.
+/// @param end weights that a token is multiplied by after the last layer: the
 ///     head's.
 std::vector<LayerCost> layer_costs(
     const std::vector<TransformerLayerOptions>& layers,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The layers of a model, or those of a pipeline's stage.
+// Functions that construct and run the layers of a model or of one pipeline
+// stage.
 
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/model.h"
@@ -9,22 +10,22 @@
 
 namespace tessera::zoo {
 
-/// So many layers with the same options.
+/// `count` layers with the same options.
 std::vector<TransformerLayerOptions> equal_layers(
     const TransformerLayerOptions& layer,
     int64_t count);
 
-/// Layers of these numbers, none of which is recomputed at first.
+/// Constructs the layers with these numbers; initially none is recomputed.
 /// @param options of all layers of the model, or of one half of it.
-/// @param before layers of the model before that half.
+/// @param before number of layers of the model before that half.
 TransformerLayers make_layers(
     const LayerContext& context,
     const std::vector<TransformerLayerOptions>& options,
     const std::vector<int>& numbers,
     int before = 0);
 
-/// The layers [begin, end) on state.hidden.
-/// @param entered also adds what enters each of them to state.entered.
+/// Runs the layers [begin, end) on state.hidden.
+/// @param entered also appends the input of each to state.entered.
 void run_range(
     TransformerLayers& layers,
     int begin,

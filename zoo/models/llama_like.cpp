@@ -136,7 +136,7 @@ NameTable llama_like_names(bool feed_forward) {
            {"layers.*.post_attention_layernorm",
             {"layers.*.feed_forward_norm"}},
            {"norm", {"final_norm"}}},
-      // Frequencies that old versions saved.
+      // Frequencies saved by old versions.
       .ignored = {"layers.*.self_attn.rotary_emb.inv_freq"}};
   if (feed_forward) {
     table.base.push_back(

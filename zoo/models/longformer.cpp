@@ -8,9 +8,9 @@ namespace tessera::zoo {
 
 namespace {
 
-/// How far a layer with this window sees to each side.
+/// How far a layer with this window attends to each side.
 int64_t reach_of(const nlohmann::json& window, const ConfigFields& fields) {
-  // At most what ConfigFields::size() allows.
+  // The limit of ConfigFields::size().
   constexpr int64_t kMost = int64_t{1} << 28;
   TESSERA_CHECK(
       window.is_number_integer() && window.get<double>() <= kMost &&
@@ -23,7 +23,7 @@ int64_t reach_of(const nlohmann::json& window, const ConfigFields& fields) {
 
 EncoderConfig longformer_config(const ConfigFields& fields) {
   EncoderConfig encoder = roberta_like_config(fields);
-  // All of its heads drop what the layers drop.
+  // All heads use the layers' dropout.
   encoder.classifier_dropout = encoder.embedding_dropout;
   encoder.separator_id =
       fields.token({"sep_token_id"}, encoder.vocab).value_or(2);

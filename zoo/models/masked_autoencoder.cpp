@@ -19,7 +19,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// What follows from the noise: patches in its order, and back.
+/// The permutation of patches by noise, and its inverse.
 struct PatchOrder {
   explicit PatchOrder(const at::Tensor& noise)
       : by_noise(at::argsort(noise, int64_t{1})),
@@ -34,7 +34,7 @@ struct PatchOrder {
   at::Tensor restore;
 };
 
-/// Rows of x [B, S, features] by their numbers [B, n].
+/// Selects rows of x [B, S, features] by their indices [B, n].
 at::Tensor rows_of(const at::Tensor& x, const at::Tensor& numbers) {
   return x.gather(1, numbers.unsqueeze(-1).expand({-1, -1, x.size(2)}));
 }
@@ -48,7 +48,7 @@ at::Tensor pixels_of_patches(const at::Tensor& pixels, const ImageSize& patch) {
       .flatten(1, 2);
 }
 
-/// As layer_costs(), of all tokens that a half sees together.
+/// As layer_costs(), times the number of tokens of each half.
 std::vector<LayerCost> costs_of(const MaskedAutoencoderConfig& config) {
   const int64_t tokens = config.patches.tokens();
   std::vector<LayerCost> costs = layer_costs(config.encoder);
@@ -191,7 +191,7 @@ at::Tensor MaskedAutoencoder::decoder_positions(int64_t patches) const {
   if (patches == own) {
     return positions_;
   }
-  // As transformers does it: as if all patches were in one row.
+  // As in transformers, which treats all patches as one row.
   const at::Tensor row =
       positions_.slice(1, 1).transpose(1, 2).unsqueeze(2); // [1, f, 1, own]
   const at::Tensor resized =
@@ -204,7 +204,7 @@ void MaskedAutoencoder::start_decoder(
     const ModelInput& input,
     LayerState& state) {
   if (input.hidden_states) {
-    state.entered.push_back(state.hidden); // what the encoder made
+    state.entered.push_back(state.hidden); // the encoder's result
   }
   const at::Tensor seen =
       decoder_embedding_.forward(context_.whole(norm_->forward(state.hidden)));

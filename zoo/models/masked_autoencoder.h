@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Autoencoders that see a part of the patches and paint the others: MAE
-// (arXiv:2111.06377).
+// `MaskedAutoencoder` encodes some of an image's patches and reconstructs the
+// others: MAE (arXiv:2111.06377).
 
 #include "tessera/zoo/models/image_encoder.h"
 
@@ -12,35 +12,36 @@ namespace tessera::zoo {
 struct MaskedAutoencoderConfig {
   PatchEmbeddingOptions patches; ///< with a class token and fixed positions
   std::vector<TransformerLayerOptions> encoder;
-  NormOptions norm; ///< behind the encoder
-  double mask_ratio = 0.75; ///< of patches that the encoder does not see
-  /// None for the encoder alone.
+  NormOptions norm; ///< after the encoder
+  /// fraction of patches that the encoder does not see
+  double mask_ratio = 0.75;
+  /// Empty: the encoder alone.
   std::vector<TransformerLayerOptions> decoder;
-  /// The loss is of pixels less their patch's mean, over its deviation.
+  /// The loss uses pixels normalized by the mean and standard deviation of
+  /// their patch.
   bool normalised_pixels = false;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 
-  /// How many of so many patches the encoder sees.
+  /// How many of `patches` patches the encoder sees.
   int64_t seen_patches(int64_t patches) const;
 };
 
 /// Modules: `embeddings` (PatchEmbedding), `layers.N` and `norm` of the
 /// encoder, and `decoder`: `embedding`, `mask_token`, `positions`, `layers.N`,
-/// `norm`, `prediction`. The encoder's layers count first.
+/// `norm`, `prediction`. The encoder's layers are numbered first.
 ///
-/// Takes pixel_values, `interpolate_pos_encoding` and `noise` [B, patches], by
-/// which patches are ordered: those with the least are seen. Without noise it
-/// is drawn. Results are `mask` [B, patches], 1 where a patch was not seen, and
-/// `ids_restore` [B, patches], int64; of the encoder alone last_hidden_state of
-/// the class token and the patches it saw, in the order of their noise;
-/// otherwise logits [B, patches, channels of its pixels], row by row with the
-/// colours innermost, and the loss. Hidden states are the encoder's.
-/// LayerState::memory is the noise.
+/// Takes pixel_values, `interpolate_pos_encoding` and `noise` [B, patches]; the
+/// patches with the smallest noise are seen. By default the noise is drawn.
+/// Returns `mask` [B, patches], 1 where a patch was not seen, and `ids_restore`
+/// [B, patches], int64; the encoder alone returns last_hidden_state of the
+/// class token and the seen patches, ordered by noise; otherwise logits [B,
+/// patches, values per patch], row by row with the channels innermost, and the
+/// loss. Hidden states are the encoder's. LayerState::memory is the noise.
 class MaskedAutoencoder : public Model {
  public:
-  /// @param json config.json, kept.
-  /// @throws tessera::Error where tensor-parallel ranks are to divide the
-  ///     tokens between layers and cannot.
+  /// @param json the config.json, which the model keeps.
+  /// @throws tessera::Error if the number of tokens is not divisible over the
+  ///     tensor-parallel ranks, under sequence parallelism.
   MaskedAutoencoder(
       const MaskedAutoencoderConfig& config,
       const LayerContext& context,
@@ -58,7 +59,8 @@ class MaskedAutoencoder : public Model {
 
  private:
   bool has_decoder() const;
-  /// Of both halves, for images of so many patches; see check_divides_tokens().
+  /// For both halves and images of `patches` patches; see
+  /// check_divides_tokens().
   void check_divides(int64_t patches) const;
   void make_decoder(const std::vector<int>& own);
   void embed(const ModelInput& input, LayerState& state);
@@ -76,7 +78,7 @@ class MaskedAutoencoder : public Model {
   TransformerLayers layers_{nullptr}, decoder_layers_{nullptr};
   Norm norm_{nullptr}, decoder_norm_{nullptr};
   Linear decoder_embedding_, prediction_;
-  at::Tensor mask_token_, positions_; ///< the decoder's
+  at::Tensor mask_token_, positions_; ///< of the decoder
 };
 
 } // namespace tessera::zoo

@@ -38,7 +38,8 @@ at::Tensor MaskedLmHeadImpl::own_bias() const {
     return decoder_.bias();
   }
   const DimSplit split(bias_.size(0), context_.ranks());
-  // Its gradient has this rank's tokens only: summed.
+  // Its gradient covers this rank's tokens only, so it is summed over the
+  // ranks.
   return context_.shared(bias_).narrow(
       0, split.begin(context_.rank()), split.length(context_.rank()));
 }

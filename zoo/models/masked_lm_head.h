@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The head of masked language models.
+// `MaskedLmHead` is the head of masked language models.
 
 #include "tessera/zoo/layers/activation.h"
 #include "tessera/zoo/layers/linear.h"
@@ -19,26 +19,25 @@ struct MaskedLmHeadOptions {
   int64_t vocab = 0;
   std::string activation = "gelu";
   NormOptions norm;
-  double deviation = 0.02; ///< of fresh weights
-  bool tied = true; ///< it is used with the embedding's weight
+  double deviation = 0.02; ///< standard deviation of initial weights
+  bool tied = true; ///< uses the embedding's weight
 };
 
-/// norm(act(dense x)), then a product with a row for each token, the
-/// embedding's or the head's own, plus a bias for each. Parameters `dense`,
-/// `norm`, and `bias` [vocab], whole on every rank. One that is not tied also
-/// has `decoder`, divided by tokens, with a bias; transformers' files then keep
-/// a `bias` that nothing uses.
+/// norm(act(dense x)), then a product with a vocabulary matrix, the embedding's
+/// or its own, plus a bias per token. Parameters `dense`, `norm`, and `bias`
+/// [vocab], whole on every rank. An untied head also has `decoder`, divided by
+/// tokens, with a bias; transformers' files then contain an unused `bias`.
 class MaskedLmHeadImpl : public torch::nn::Module {
  public:
   MaskedLmHeadImpl(
       const LayerContext& context,
       const MaskedLmHeadOptions& options);
 
-  /// What is multiplied with the embedding: hidden [B, S, features] between
-  /// layers -> the same.
+  /// The features that are multiplied with the vocabulary matrix: hidden [B, S,
+  /// features] between layers -> the same.
   at::Tensor forward(const at::Tensor& hidden);
 
-  /// This rank's rows of one that is not tied.
+  /// This rank's rows of an untied head's weight.
   const at::Tensor& own_weight() const {
     return decoder_.weight();
   }

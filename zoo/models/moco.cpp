@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MoCo v3 (arXiv:2104.02057): its config.json and its names, both Tessera's
-// own. The first encoder has ViT's, and can be read as one.
+// MoCo v3 (arXiv:2104.02057): its config.json and tensor names, both defined by
+// Tessera. The first encoder has ViT's names, and can be loaded as a ViT.
 
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/moco_model.h"

@@ -30,7 +30,7 @@ std::string piece_of(const std::string& name) {
       0, name.starts_with("layers.") ? name.find('.', first + 1) : first);
 }
 
-/// A head sees one view at a time, as its norms are of a view.
+/// Applies a head to each view separately, because its norms are per view.
 at::Tensor by_view(
     ContrastiveHead& head,
     const at::Tensor& x,
@@ -83,7 +83,7 @@ MocoModel::MocoModel(
   }
 }
 
-// The same numbers are drawn each time.
+// Both encoders draw the same initial values.
 MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
   Encoder encoder;
   if (stage().has_first()) {

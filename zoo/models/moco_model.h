@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Pre-training without labels by comparing two views of each image: MoCo v3
-// (arXiv:2104.02057).
+// `MocoModel` pretrains an image encoder by self-supervised contrastive
+// learning: MoCo v3 (arXiv:2104.02057).
 
 #include "tessera/engine/engine.h"
 #include "tessera/zoo/layers/contrastive.h"
@@ -13,59 +13,60 @@
 namespace tessera::zoo {
 
 struct MocoConfig {
-  /// With fixed positions and a fixed projection of patches, which keeps the
-  /// training stable.
+  /// With fixed positions and a fixed patch projection, which stabilizes
+  /// training.
   PatchEmbeddingOptions patches;
   std::vector<TransformerLayerOptions> layers;
-  NormOptions norm; ///< behind the layers
-  int64_t head_inner = 4096; ///< features inside of both heads
-  int64_t head_features = 256; ///< of queries and keys
+  NormOptions norm; ///< after the layers
+  int64_t head_inner = 4096; ///< hidden size of both heads
+  int64_t head_features = 256; ///< output size of both heads
   double temperature = 0.2;
-  double momentum = 0.99; ///< at the beginning of the training
-  double deviation = 0.02; ///< of fresh weights
+  double momentum = 0.99; ///< at the beginning of training
+  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
-/// Two encoders of images, of which the second follows the first. Modules
+/// Two image encoders; the second is a moving average of the first. Modules
 /// `embeddings`, `layers.N`, `norm`, `projection` and `prediction`
-/// (ContrastiveHead), and in `momentum` the first four once more, without
-/// gradients and at first with the same values. A stage's layer N is that of
-/// both encoders.
+/// (ContrastiveHead), and in `momentum` the first four again, without gradients
+/// and with the same initial values. A pipeline stage holds layer N of both
+/// encoders.
 ///
 /// Takes pixel_values and `second_pixel_values` [B, channels, height, width],
-/// the two views. Results are the loss, which is the sum of both directions',
-/// and with the two views' rows one after the other `queries` and `keys`
-/// [2 B, head_features], last_hidden_state and hidden states of the first
-/// encoder. LayerState::memory is the second encoder's hidden states.
+/// the two views. Returns the loss, summed over both directions; `queries` and
+/// `keys` [2 B, head_features], last_hidden_state and hidden states of the
+/// first encoder, with the rows of the first view before those of the second.
+/// LayerState::memory is the second encoder's hidden states.
 ///
 ///     model.gather_over(&groups[ParallelGroup::kBatches]);
 ///     ... backward, engine.step() ...
 ///     update_momentum(engine, model, model.momentum_at(step, steps));
 class MocoModel : public Model {
  public:
-  /// @param json config.json, kept.
+  /// @param json the config.json, which the model keeps.
   MocoModel(
       const MocoConfig& config,
       const LayerContext& context,
       nlohmann::json json,
       NameTable names);
 
-  /// From here on queries find their keys among those of all these ranks, which
-  /// have batches of one size, and batch norms see all their rows. By default
-  /// each rank is alone. @param batches outlives the model; may be null.
+  /// From now on, queries are matched against the keys of all these ranks,
+  /// which must have equal batch sizes, and batch norms use all their rows. By
+  /// default each rank is alone.
+  /// @param batches outlives the model; may be null.
   void gather_over(Communicator* batches) {
     batches_ = batches;
   }
 
-  /// What the second encoder keeps of itself behind step `step` of `steps`,
-  /// from the configuration's momentum to 1 by half a cosine.
+  /// The momentum of the second encoder after step `step` of `steps`: from the
+  /// configuration's momentum to 1 along half a cosine.
   double momentum_at(int64_t step, int64_t steps) const;
 
-  /// momentum * second + (1 - momentum) * first, to be called behind each
+  /// second = momentum * second + (1 - momentum) * first; call it after each
   /// optimizer step.
   void update_momentum(double momentum);
 
-  /// Parameters of the first encoder that learn, and the second's that follow
-  /// them, piece by piece.
+  /// The trained parameters of the first encoder with those of the second that
+  /// follow them, for each piece of the model.
   using Pairs = std::vector<std::pair<at::Tensor, at::Tensor>>;
   std::vector<Pairs> pairs() const;
 
@@ -79,7 +80,7 @@ class MocoModel : public Model {
   ModelOutput output(const ModelInput& input, const LayerState& state) override;
 
  private:
-  /// What the encoders have both.
+  /// The modules that both encoders have.
   struct Encoder {
     PatchEmbedding embeddings{nullptr};
     TransformerLayers layers{nullptr};
@@ -98,7 +99,7 @@ class MocoModel : public Model {
   ContrastiveHead prediction_{nullptr};
 };
 
-/// MocoModel::update_momentum() of a wrapped model, one piece of it at a time.
+/// MocoModel::update_momentum() for a wrapped model, one piece at a time.
 /// Collective.
 void update_momentum(Engine& engine, const MocoModel& model, double momentum);
 

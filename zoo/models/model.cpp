@@ -28,7 +28,8 @@ constexpr InputField kInputFields[] = {
     {"labels", &ModelInput::labels},
 };
 
-/// Whether a layer is recomputed; null for what is none.
+/// The flag of a layer that enables recomputation; null if the module is not a
+/// layer.
 bool* recomputed_flag(torch::nn::Module& module) {
   if (auto* block =
           dynamic_cast<TransformerLayers::Impl::Block::Impl*>(&module)) {
@@ -127,8 +128,8 @@ void Model::set_recomputed_layers(int64_t count) {
   const std::vector<int> numbers = stage_.own();
   size_t next = 0;
   for (const auto& module : modules()) {
-    // In the order in which they were registered, which is the model's. Those
-    // of a second encoder, behind them, have no backward.
+    // Modules come in order of registration, which is the order of the model. A
+    // second encoder's layers come last and have no backward.
     bool* recomputed = recomputed_flag(*module);
     if (recomputed != nullptr && next < numbers.size()) {
       *recomputed = numbers[next++] < count;
@@ -154,8 +155,8 @@ ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
   TESSERA_CHECK(
       stage_.has_last(),
       "Model::finish: the model's last layer is on another stage.");
-  // It draws the same wherever the layers are: its number is the one behind
-  // theirs.
+  // Random numbers do not depend on the pipeline stage: the end of the model is
+  // numbered after its layers.
   const at::Tensor& last = state.hidden.defined() ? state.hidden : state.memory;
   const RandomLayerScope random(stage_.count(), last.device());
   return output(input, state);

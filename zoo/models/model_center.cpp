@@ -15,7 +15,7 @@ struct Renamed {
   std::vector<const char*> ours;
 };
 
-/// What a type of model calls what ModelCenter calls the same everywhere.
+/// The field names of one model type for what ModelCenter names uniformly.
 struct TypeNames {
   const char* model_type;
   const char* inner;
@@ -23,15 +23,15 @@ struct TypeNames {
   const char* positions;
   const char* activation;
   std::vector<const char*> dropouts;
-  /// Features of a head; null where they follow from the others.
+  /// Head size; null if it follows from the other fields.
   const char* head = nullptr;
-  bool scaled = true; ///< attention
-  /// What every model of the type has, and a file may say again.
+  bool scaled = true; ///< attention scores are scaled
+  /// Fixed properties of the type, which a file may repeat.
   bool post_norm = false;
   bool norm_bias = true;
   bool attention_bias = true;
   bool inner_bias = true;
-  const char* position_kind = "none"; ///< none but learned ones
+  const char* position_kind = "none"; ///< the only pos_bias_type of the type
   std::vector<Renamed> more = {};
 };
 
@@ -166,7 +166,8 @@ std::vector<Renamed> renamed_fields(const TypeNames& names) {
   return fields;
 }
 
-/// @throws tessera::Error when the file says what no model of the type has.
+/// @throws tessera::Error if the file has a property that no model of the type
+///     has.
 void check_variant(const ConfigFields& fields, const TypeNames& names) {
   fields.require_only("length_scale", false);
   fields.require_only("int8", false);
@@ -219,11 +220,11 @@ nlohmann::json from_model_center(
   if (is_gated) {
     activation = activation.substr(gated.size());
   }
-  if (!names.scaled) { // T5's field says whether there is a gate.
+  if (!names.scaled) { // T5's field includes the gate
     result[names.activation] = (is_gated ? "gated-" : "") + activation;
     return result;
   }
-  // ModelCenter's is the one with tanh.
+  // ModelCenter's gelu is the tanh approximation.
   result[names.activation] = activation == "gelu" ? "gelu_new" : activation;
   return result;
 }

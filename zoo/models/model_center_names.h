@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What ModelCenter calls the parameters of transformer layers.
+// add_model_center_stack() adds ModelCenter's names of transformer layers.
 
 #include "tessera/zoo/models/name_table.h"
 
@@ -8,9 +8,9 @@
 
 namespace tessera::zoo {
 
-/// Adds its layers and the norm behind them to `table.base`.
+/// Adds the layers and the norm after them to `table.base`.
 /// @param theirs "encoder", or "decoder", which has cross-attention.
-/// @param ours a RelativeStack's name.
+/// @param ours the name of a RelativeStack.
 void add_model_center_stack(
     NameTable& table,
     const std::string& theirs,

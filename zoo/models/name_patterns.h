@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Names of tensors with numbers in them, as name tables have them.
+// Matching of tensor names that contain numbers, as in name tables.
 
 #include <string>
 #include <string_view>
@@ -8,25 +8,25 @@
 
 namespace tessera::zoo {
 
-/// Whether a text begins with a pattern, in which `*` stands for a number; its
-/// numbers, and what follows.
+/// The result of matching the beginning of a name against a pattern, in which
+/// `*` matches a number: the numbers, and the unmatched rest.
 struct NameMatch {
   bool found = false;
   std::vector<std::string> numbers;
   std::string rest;
 };
 
-/// A module's name with numbers, and nothing, ".weight" or ".bias".
+/// Matches a module's name, followed by nothing, ".weight" or ".bias".
 NameMatch match_module(std::string_view pattern, std::string_view name);
 
-/// A whole name; a `*` at the end stands for anything.
+/// Matches a whole name; a `*` at the end matches anything.
 bool matches_whole(std::string_view pattern, std::string_view name);
 
-/// The pattern with the match's numbers, and what followed.
+/// The pattern with the match's numbers filled in, followed by its rest.
 std::string filled(std::string_view pattern, const NameMatch& match);
 
-/// What TensorFlow's checkpoints call the parameters of norms, and the oldest
-/// ones of PyTorch after them, as newer ones do.
+/// Renames the norm parameters of TensorFlow's and the oldest PyTorch
+/// checkpoints to their current names.
 std::string modern_name(std::string_view name);
 
 } // namespace tessera::zoo

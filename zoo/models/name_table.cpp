@@ -16,7 +16,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// The line and the place in it that a parameter has.
+/// The row of the table that a parameter is in, and its index in the row.
 struct Line {
   const NameRule* rule = nullptr;
   NameMatch match;
@@ -157,7 +157,7 @@ std::vector<WeightPiece> WeightNames::pieces_of(
     const NamedWeight& weight) const {
   const std::vector<int64_t> shape = weight.shape();
   std::vector<WeightPiece> pieces;
-  int64_t row = 0; // of ours, where the piece begins
+  int64_t row = 0; // first row of ours in the tensor
   for (size_t i = 0; i < weight.ours.size(); ++i) {
     WeightPiece piece{weight.ours[i], shape, 0, weight.sizes[i], {}};
     piece.strides.assign(piece.sizes.size(), 1);

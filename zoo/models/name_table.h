@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a checkpoint of transformers names and keeps the parameters of a model,
-// as a table that loading and saving both read.
+// `NameTable` maps the parameters of a model to the tensors of a transformers
+// checkpoint, for loading and saving.
 
 #include "tessera/sharding/load_weights.h"
 
@@ -16,15 +16,9 @@
 
 namespace tessera::zoo {
 
-/// One line: a module of theirs and what it is here. `*` stands for a number,
-/// the same ones on both sides; ".weight" and ".bias" behind a name are carried
-/// over. With several of ours, theirs is those of ours one after the other,
-/// along the output features.
-///
-///     {"h.*.attn.c_attn",
-///      {"layers.*.attention.query", "layers.*.attention.key",
-///       "layers.*.attention.value"},
-///      NameRule::kTransposed}
+/// One row: a module of theirs and its equivalents here. `*` matches a number,
+/// the same ones on both sides; ".weight" and ".bias" are carried over. With
+/// several of ours, theirs is their concatenation along the output features.
 struct NameRule {
   enum Layout {
     kSame,
@@ -36,58 +30,59 @@ struct NameRule {
   Layout layout = kSame;
 };
 
-/// A model's table. Every parameter must be in one line, but for those of
+/// A model's table. Every parameter must be in exactly one row, except those of
 /// adapters, which have files of their own.
 struct NameTable {
-  /// Before the names of `base` in checkpoints of models with a head, such as
-  /// "transformer."; checkpoints are read with it or without.
+  /// The prefix of `base` names in checkpoints of models with a head, such as
+  /// "transformer."; checkpoints are read with or without it.
   std::string prefix;
-  /// What other heads' checkpoints have in place of it; read, not written.
+  /// The corresponding prefix in other heads' checkpoints; read, not written.
   std::string other_prefix;
   std::vector<NameRule> base;
   std::vector<NameRule> head; ///< without prefix
-  /// The model is the base alone: its names are written without the prefix.
+  /// The model has no head: its names are written without the prefix.
   bool is_base = false;
-  /// Tensors of theirs that nothing here needs: buffers of old versions, tied
-  /// weights saved twice, heads of another task. `*` stands for a number, at
-  /// the end for anything; with the prefix or without.
+  /// Tensors of theirs that are ignored: buffers of old versions, tied weights
+  /// saved twice, heads of other tasks. `*` matches a number, at the end
+  /// anything; with or without the prefix.
   std::vector<std::string> ignored;
-  /// Tensors of theirs that are the same, without prefix: where the files lack
-  /// the second, it is read from the first of these that they have.
+  /// Pairs of equal tensors of theirs, without prefix: if the files lack the
+  /// second, it is read from the first of these that they contain.
   std::vector<std::pair<std::string, std::string>> tied;
-  /// The parameters are those of a pipeline's stage, or some of the experts:
-  /// tensors that are in a line and not here are other ranks'.
+  /// The parameters are those of a pipeline stage, or some of the experts:
+  /// tensors that are in a row but not in the model belong to other ranks.
   bool is_part = false;
-  /// The table of an adapter's files: parameters in no line are in others'.
+  /// The table of an adapter's files: parameters in no row are in other files.
   bool is_adapter = false;
 };
 
-/// A tensor of a checkpoint and the parameters that are in it.
+/// A tensor of a checkpoint and the parameters that it contains.
 struct NamedWeight {
   std::string name; ///< theirs
   std::vector<std::string> ours;
-  std::vector<std::vector<int64_t>> sizes; ///< of ours, whole
+  std::vector<std::vector<int64_t>> sizes; ///< whole sizes of ours
   bool transposed = false;
 
-  std::vector<int64_t> shape() const; ///< theirs
-  /// Theirs from all of ours, whole. Contiguous.
+  std::vector<int64_t> shape() const; ///< the shape of theirs
+  /// Assembles theirs from all of ours, which must be whole. Contiguous.
   at::Tensor assemble(const std::vector<at::Tensor>& parameters) const;
 };
 
-/// As LoadWeightsOptions::pieces.
+/// See LoadWeightsOptions::pieces.
 using PiecesOfWeight =
     std::function<std::optional<std::vector<WeightPiece>>(std::string_view)>;
 
-/// A table filled in for the parameters of one model.
+/// A name table resolved for the parameters of one model.
 class WeightNames {
  public:
   /// Parameters may be sharded, without memory, or a tensor-parallel rank's
-  /// parts.
-  /// @throws tessera::Error when a parameter is in no line or in several.
+  /// partitions.
+  /// @throws tessera::Error if a parameter is in no row or in several.
   WeightNames(const torch::nn::Module& module, const NameTable& table);
 
-  /// The same for a whole model of which this rank may have a part only: for
-  /// saving. @param sizes of the parameters, by name.
+  /// The same for a whole model of which this rank may hold a part only: for
+  /// saving.
+  /// @param sizes of the parameters, by name.
   WeightNames(
       const std::map<std::string, std::vector<int64_t>>& sizes,
       const NameTable& table);
@@ -96,15 +91,15 @@ class WeightNames {
   const std::vector<NamedWeight>& weights() const {
     return weights_;
   }
-  /// Whether a parameter of ours is in these files.
+  /// Whether one of our parameters is in these files.
   bool has(const std::string& our_name) const {
     return places_.contains(our_name);
   }
-  /// The tensor that a parameter of ours is in, and its place among `ours`.
+  /// The tensor that contains one of our parameters, and its index in `ours`.
   const NamedWeight& of(const std::string& our_name, size_t* place) const;
 
-  /// For load_weights(): what of a checkpoint's tensor goes where. Keeps what
-  /// it needs; the module may go.
+  /// For load_weights(): maps the parts of a checkpoint's tensors to
+  /// parameters. The result does not depend on the lifetime of the module.
   /// @param in_files all names of the checkpoint, for NameTable::tied.
   PiecesOfWeight pieces(const std::vector<std::string>& in_files = {}) const;
 
@@ -120,8 +115,8 @@ class WeightNames {
 
   NameTable table_;
   std::vector<NamedWeight> weights_;
-  std::map<std::string, std::pair<size_t, size_t>> places_; ///< of ours
-  std::map<std::string, Part> parts_; ///< of ours that are divided
+  std::map<std::string, std::pair<size_t, size_t>> places_; ///< by our names
+  std::map<std::string, Part> parts_; ///< partitioned parameters, by our names
 };
 
 } // namespace tessera::zoo

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A model's stage as what a PipelineExecutor calls.
+// pipeline_forward() adapts a model's pipeline stage to PipelineExecutor.
 
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/zoo/models/model.h"
@@ -10,18 +10,18 @@
 
 namespace tessera::zoo {
 
-/// The batch of a micro-batch's number; the same on all stages.
+/// The input of a micro-batch by number; the same on all pipeline stages.
 using InputOfMicroBatch = std::function<const ModelInput&(int micro_batch)>;
 
-/// For PipelineExecutor::run() and Engine::run_pipeline(): each chunk hands its
-/// LayerState on, and the last piece of the model returns the loss.
+/// For PipelineExecutor::run() and Engine::run_pipeline(): each chunk passes
+/// its LayerState on, and the last chunk of the model returns the loss.
 /// @param model outlives the function.
 PipelineForward pipeline_forward(Model& model, InputOfMicroBatch input_of);
 
-/// Results without gradients, as Model::forward() of a whole model gives them.
-/// Collective over the stages; blocks.
-/// @return where the model's last layer is, one for each input; elsewhere
-///     nothing.
+/// Runs the model without gradients; results are those of Model::forward() on a
+/// whole model. Collective over the pipeline stages; blocks.
+/// @return one result per input on the pipeline stage with the model's last
+///     layer; elsewhere empty.
 std::vector<ModelOutput> evaluate_pipeline(
     PipelineExecutor& executor,
     Model& model,

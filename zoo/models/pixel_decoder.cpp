@@ -58,7 +58,7 @@ at::Tensor masked_pixel_loss(
                                    .repeat_interleave(patch.width, 2)
                                    .unsqueeze(1)
                                    .to(type);
-  // The small number is transformers', for batches without a masked patch.
+  // transformers adds this epsilon for batches without masked patches.
   const at::Tensor distance = (pixels.to(type) - reconstruction.to(type)).abs();
   return (distance * of_pixels).sum() / (of_pixels.sum() + 1e-5) /
          pixels.size(1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Pixels from features: the head of masked image modeling (arXiv:2111.09886).
+// `PixelDecoder` predicts pixels from features: the head of masked image
+// modeling (SimMIM, arXiv:2111.09886).
 
 #include "tessera/zoo/layers/patch_embedding.h"
 
@@ -13,12 +14,12 @@ namespace tessera::zoo {
 struct PixelDecoderOptions {
   int64_t features = 0;
   int64_t channels = 3;
-  int64_t stride = 16; ///< each token makes stride x stride pixels
+  int64_t stride = 16; ///< each token yields stride x stride pixels
   double deviation = 0.02;
 };
 
-/// One linear layer for all tokens, kept as a convolution. Parameters `weight`
-/// [stride^2 channels, features, 1, 1] and `bias`.
+/// One linear layer applied to every token, stored as a convolution. Parameters
+/// `weight` [stride^2 channels, features, 1, 1] and `bias`.
 class PixelDecoderImpl : public torch::nn::Conv2dImpl {
  public:
   explicit PixelDecoderImpl(const PixelDecoderOptions& options);
@@ -32,9 +33,9 @@ class PixelDecoderImpl : public torch::nn::Conv2dImpl {
 };
 TORCH_MODULE(PixelDecoder);
 
-/// The mean distance of masked pixels.
+/// The mean absolute error of masked pixels.
 /// @param pixels [B, channels, height, width], as `reconstruction`.
-/// @param mask [B, tokens] of a square map of patches, not 0 where masked.
+/// @param mask [B, tokens] of a square map of patches, nonzero where masked.
 at::Tensor masked_pixel_loss(
     const at::Tensor& pixels,
     const at::Tensor& reconstruction,

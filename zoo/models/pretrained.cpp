@@ -36,7 +36,7 @@ void log_list(
   log_info("{}: {}:{}", folder.string(), what, list);
 }
 
-/// config.json of the model as it is now: its dtype may not be the file's.
+/// The model's current config.json: its dtype may differ from the file's.
 at::ScalarType most_frequent(
     const std::map<std::string, at::ScalarType>& dtypes) {
   std::map<at::ScalarType, size_t> counts;
@@ -66,7 +66,7 @@ nlohmann::json config_to_save(
   return config;
 }
 
-/// @throws tessera::Error where no rank could write a whole folder.
+/// @throws tessera::Error if no rank could write a whole folder.
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
@@ -84,7 +84,7 @@ std::vector<std::string> adapter_parameters(const Model& model) {
   return names;
 }
 
-/// A folder of transformers, to be written.
+/// A transformers folder, to be written.
 WrittenFolder hf_folder(
     const Model& model,
     const fs::path& path,
@@ -126,13 +126,12 @@ LoadWeightsOptions options_with(
   options.pieces = WeightNames(model, table).pieces(names_in(files));
   options.may_be_missing = model.may_be_missing();
   for (const std::string& name : adapter_parameters(model)) {
-    options.may_be_missing.push_back(name); // they have files of their own
+    options.may_be_missing.push_back(name); // they are in files of their own
   }
   return options;
 }
 
-/// Leaves out what goes to heads of other sizes.
-/// @param files outlive the options.
+/// Ignores weights whose shape differs from that of the model's head.
 void leave_other_heads(const WeightFiles& files, LoadWeightsOptions& options) {
   options.pieces = [&files,
                     pieces = options.pieces,
@@ -152,8 +151,8 @@ void leave_other_heads(const WeightFiles& files, LoadWeightsOptions& options) {
   };
 }
 
-/// A folder's tensors; where its files cannot be read, there are none, and
-/// loading says why.
+/// A folder's tensors; empty if its files cannot be read, which loading then
+/// reports.
 class FolderTensors : public CheckpointTensors {
  public:
   explicit FolderTensors(const fs::path& folder) {
@@ -179,7 +178,7 @@ class FolderTensors : public CheckpointTensors {
                 b->data.end()));
   }
 
-  /// Gives each parameter the type that it has in the files.
+  /// Converts each parameter to its type in the files.
   void give_types(Model& model) const {
     if (!files_) {
       return;
@@ -206,7 +205,7 @@ class FolderTensors : public CheckpointTensors {
   }
 
  private:
-  /// Null where the files lack it.
+  /// Null if the files lack it.
   const SafetensorsEntry* find(const std::string& name) const {
     if (!files_) {
       return nullptr;
@@ -218,7 +217,7 @@ class FolderTensors : public CheckpointTensors {
   std::optional<WeightFiles> files_;
 };
 
-/// Layers divided in all ways but over tensor-parallel ranks.
+/// Divides the layers over all axes except the tensor axis.
 LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   if (const auto context = parallel.context()) {
     layers = layers.over_context(*context);
@@ -231,7 +230,8 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   return layers.on_stage(parallel.place());
 }
 
-/// Weights that do not fit are told beside the fields that ask for others.
+/// Adds the relevant config.json fields to errors about weights that do not
+/// fit.
 LoadWeightsReport load_fitting(
     Model& model,
     const fs::path& folder,
@@ -303,11 +303,11 @@ std::shared_ptr<Model> from_pretrained(
     }
     return made;
   });
-  // Says what is wrong with the files themselves.
+  // Reports problems with the files themselves.
   const WeightFiles files = WeightFiles::open(folder);
   const LoadWeightsReport report =
       load_fitting(*model, folder, files, *record, options.fresh_heads);
-  if (!model->names().is_part) { // else they are other ranks'
+  if (!model->names().is_part) { // else they belong to other ranks
     log_list(folder, "not needed, left out", report.left_out);
   }
   log_list(folder, "not in the checkpoint, fresh", report.missing);
@@ -324,7 +324,8 @@ LoadWeightsReport load_pretrained(
     const fs::path& folder) {
   NameTable table = model.names();
   if (!has_divided_experts(model)) {
-    // What is not this stage's is another's, or unexpected: the engine knows.
+    // Tensors that this rank lacks belong to another pipeline stage or are
+    // unexpected; the engine can tell them apart.
     table.is_part = false;
   }
   return engine.load_weights(

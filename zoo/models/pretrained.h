@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Models from and to Hugging Face folders.
+// from_pretrained() and save_pretrained() load models from Hugging Face folders
+// and save them there.
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
@@ -17,72 +18,73 @@
 
 namespace tessera::zoo {
 
-/// What this rank's layers are made with.
+/// The LayerContext of this rank.
 LayerContext layer_context(ParallelRun& parallel);
 
-/// The same for models that start with fresh weights: layers that can be
-/// divided are, if only over one rank, so that init_parameters() gives them the
-/// same numbers under any layout of ranks.
+/// The same, for models with newly initialized weights: layers that can be
+/// partitioned are partitioned even over a single rank, so that
+/// init_parameters() gives them the same values under any layout of ranks.
 LayerContext fresh_layer_context(ParallelRun& parallel);
 
 struct FromPretrainedOptions {
-  /// Overrides config.json's, to read a language model as a classifier, say:
-  /// heads that the checkpoint lacks are fresh (from the default generator,
-  /// which ranks must seed alike; the log says so), and those it has too many
-  /// are left out.
+  /// Overrides the architecture in config.json, for example to read a language
+  /// model as a classifier. Heads that the checkpoint lacks are newly
+  /// initialized (from the default generator, which ranks must seed alike) and
+  /// logged; heads that this architecture lacks are ignored.
   std::string architecture;
-  /// In place of `architecture`: the family's one whose name ends with this, as
-  /// "ForSequenceClassification".
+  /// Instead of `architecture`: selects the family's architecture whose name
+  /// ends with this, such as "ForSequenceClassification".
   std::string head;
-  /// Entries that replace those of config.json, such as names of classes.
+  /// Entries that replace those of config.json, such as class names.
   nlohmann::json config = nlohmann::json::object();
-  /// A head whose sizes are not those of the checkpoint's starts fresh, as one
-  /// that the checkpoint lacks: for other classes.
+  /// A head whose shape differs from the checkpoint's is newly initialized, as
+  /// one that the checkpoint lacks; for a different set of classes.
   bool fresh_heads = false;
-  LayerContext context; ///< plain or tensor-parallel layers, of which stage
-  /// Of parameters; the file's numbers are converted. Empty: as in the files,
-  /// each parameter for itself.
+  LayerContext context; ///< plain or tensor-parallel, and the pipeline stage
+  /// The dtype of parameters, to which the file's values are converted.
+  /// nullopt: each parameter keeps its dtype in the file.
   std::optional<at::ScalarType> dtype = at::kFloat;
-  /// The model gets no memory: tessera::wrap() reads each rank's part of the
-  /// weights only, and materialize() makes it whole. The folder must stay as it
-  /// is until then.
+  /// Allocates no memory: tessera::wrap() then reads only each rank's part of
+  /// the weights, and materialize() reads all. Until then, the folder must not
+  /// change.
   bool lazy = false;
 };
 
-/// The model of a folder with config.json and model.safetensors, whole or in
-/// several files with an index. In evaluation mode. With a tensor-parallel
-/// group each rank reads its part; collective only as far as construction is.
+/// Loads the model of a folder with config.json and model.safetensors, in one
+/// file or in several with an index. The model is in evaluation mode. With a
+/// tensor-parallel group each rank reads its partition; collective only insofar
+/// as construction is.
 /// @throws tessera::Error naming the file and what is missing, unexpected, of
 ///     the wrong shape or not implemented.
 std::shared_ptr<Model> from_pretrained(
     const std::filesystem::path& folder,
     const FromPretrainedOptions& options = {});
 
-/// How the weights of such a folder go into `model`, for
+/// Maps the weights of such a folder to the parameters of `model`, for
 /// tessera::load_weights() and Engine::load_weights().
 LoadWeightsOptions weight_options(
     const Model& model,
     const std::filesystem::path& folder);
 
-/// Weights of a folder into the shards of a wrapped model, of which a rank may
-/// have some layers, or parts of them. Collective.
+/// Loads the weights of a folder into the shards of a wrapped model, which may
+/// hold only a pipeline stage or partitions of the layers. Collective.
 LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
     const std::filesystem::path& folder);
 
-/// Of one file of weights: transformers' default.
+/// The largest size of one file of weights; transformers' default.
 inline constexpr int64_t kMaxShardBytes = 50'000'000'000;
 
 /// Writes a folder that transformers loads: config.json, model.safetensors, and
 /// the tokenizer's files from another folder; see HfFolderWriter. With a
-/// tensor-parallel group the parts are gathered one by one: collective over the
-/// group, and its first rank writes. Blocks on the disk.
+/// tensor-parallel group, partitions are gathered one tensor at a time:
+/// collective over the group, whose first rank writes. Blocks on the disk.
 /// @param tokenizer_folder may be empty, for none.
-/// @param change of values; adapters are then left out.
+/// @param change applied to each value; if given, adapters are left out.
 /// @param max_shard_bytes see WrittenFolder.
-/// @throws tessera::Error, also when `model` is sharded by an engine, or has
-///     adapters and there is no `change`: see save_lora() and save_merged().
+/// @throws tessera::Error, also if `model` is sharded by an engine, or has
+///     adapters and no `change` is given: see save_lora() and save_merged().
 void save_pretrained(
     const Model& model,
     const std::filesystem::path& folder,
@@ -91,9 +93,9 @@ void save_pretrained(
     int64_t max_shard_bytes = kMaxShardBytes);
 
 /// The same for a wrapped model, one group of parameters at a time; rank 0
-/// writes. Where ranks have parts of the model (EngineOptions::parallel), or of
-/// its experts, it is the whole of them. Collective.
-/// @throws tessera::Error on every rank when rank 0 cannot write.
+/// writes. If ranks hold parts of the model (EngineOptions::parallel) or of its
+/// experts, the whole model is written. Collective.
+/// @throws tessera::Error on every rank if rank 0 cannot write.
 void save_pretrained(
     const World& world,
     EngineRef engine,

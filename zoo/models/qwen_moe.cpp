@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen's mixtures of experts: Qwen1.5 and 2 (arXiv:2407.10671) and 3
+// Qwen's mixture-of-experts models: Qwen1.5 and 2 (arXiv:2407.10671) and 3
 // (arXiv:2505.09388).
 
 #include "tessera/zoo/models/llama_like.h"
@@ -11,10 +11,11 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Experts of all layers: more is damage, and would take all memory there is.
+/// Limit for the experts of all layers: more indicates a damaged file, and
+/// would exhaust memory.
 constexpr int64_t kMost = 100'000;
 
-/// Layers that stay dense although the others are not.
+/// The layers that `mlp_only_layers` keeps dense.
 std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   std::vector<int64_t> layers;
   const nlohmann::json list =
@@ -42,7 +43,7 @@ void add_experts(
   decoder.router_losses = fields.get<bool>({"output_router_logits"}, false);
   decoder.router_balance =
       fields.number({"router_aux_loss_coef"}, decoder.router_balance);
-  // These two are not transformers'.
+  // transformers does not have these two.
   decoder.router_z = fields.number({"router_z_loss_coef"}, 0);
   const auto capacity = fields.find<double>({"expert_capacity_factor"});
   const int64_t step = fields.size({"decoder_sparse_step"}, 1);

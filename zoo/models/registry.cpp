@@ -20,7 +20,8 @@ namespace {
 
 using Families = std::map<std::string, ModelFamily>;
 
-/// What users add lives as long as the process, with what comes with Tessera.
+/// The registry, including user-defined families; it lives as long as the
+/// process.
 Families& families() {
   static Families all = [] {
     Families built_in;
@@ -84,7 +85,7 @@ const Architecture& architecture_of(
       join_names(names));
 }
 
-/// Whether a model takes its own tokens of what it is given.
+/// Whether a model supports sequences divided over ranks.
 bool divides_sequences(const Model& model) {
   if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
     const auto& layers = encoder->encoder_config().layers;
@@ -96,12 +97,13 @@ bool divides_sequences(const Model& model) {
          dynamic_cast<const EncoderDecoder*>(&model) != nullptr;
 }
 
-/// The first line: what LibTorch throws has its stack behind it.
+/// The first line; LibTorch's errors continue with a stack trace.
 std::string first_line(const std::string& message) {
   return message.substr(0, message.find('\n'));
 }
 
-/// Layers do not know of the file that their sizes come from.
+/// Constructs the model and adds the file and its fields to errors, since
+/// layers do not know where their sizes come from.
 std::shared_ptr<Model> made_of(
     const Architecture& architecture,
     const ConfigFields& fields,
@@ -185,7 +187,7 @@ std::string base_architecture(
     if (one.name.ends_with("EncoderModel")) {
       return one.name;
     }
-    // The language model's may end so too, as GPT2LMHeadModel.
+    // The language model's name may end with it too, as in GPT2LMHeadModel.
     if (one.name.ends_with("Model") &&
         (base.empty() || one.name.size() < base.size())) {
       base = one.name;

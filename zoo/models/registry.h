@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which models there are, and making one from a config.json.
+// The registry of model families, and from_config(), which constructs a model
+// from a config.json.
 
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/config_fields.h"
@@ -14,64 +15,68 @@
 
 namespace tessera::zoo {
 
-/// Makes the model of one architecture.
-/// @param json the whole config.json, to be kept; `fields` reads it.
+/// Constructs the model of one architecture.
+/// @param json the whole config.json, which the model keeps; `fields` reads it.
 using MakeModel = std::function<std::shared_ptr<Model>(
     const ConfigFields& fields,
     const LayerContext& context,
     nlohmann::json json)>;
 
 struct Architecture {
-  std::string name; ///< transformers' class, as "GPT2LMHeadModel"
+  std::string name; ///< transformers' class, such as "GPT2LMHeadModel"
   MakeModel make;
 };
 
 /// The models of one `model_type`.
 struct ModelFamily {
-  std::string model_type; ///< as in config.json: "gpt2"
-  /// The first is made where config.json names none.
+  std::string model_type; ///< as in config.json, such as "gpt2"
+  /// The first is the default if config.json names no architecture.
   std::vector<Architecture> architectures;
 };
 
-/// Adds a family to those that come with Tessera. Not to be called while
-/// another thread uses the registry.
-/// @throws tessera::Error when there is one of that type.
+/// Adds a family to the built-in ones. Not thread-safe: call it while no other
+/// thread uses the registry.
+/// @throws tessera::Error if a family of that type exists.
 void register_model(ModelFamily family);
 
-/// All families, by model_type.
+/// The model types of all families.
 std::vector<std::string> registered_models();
 
 /// The architecture of config.json's family whose name ends with `head`.
-/// @throws tessera::Error when there is none, naming those there are.
+/// @throws tessera::Error if there is none, listing those that exist.
 std::string architecture_with_head(
     const nlohmann::json& config,
     const std::string& head,
     const std::string& origin = "config.json");
 
-/// The architecture of config.json's family that gives hidden states of a text:
-/// its encoder alone where there is one, else its base.
+/// The architecture of config.json's family that returns the hidden states of a
+/// sequence: the encoder alone where that exists, else the base model.
 std::string base_architecture(
     const nlohmann::json& config,
     const std::string& origin = "config.json");
 
 struct FromConfigOptions {
-  /// Overrides config.json's, to read an encoder as a classifier, say.
+  /// Overrides the architecture in config.json, for example to read an encoder
+  /// as a classifier.
   std::string architecture;
   LayerContext context; ///< plain or tensor-parallel layers
-  /// What will be loaded, for what config.json leaves open: whether a head is
-  /// tied. Null for fresh weights.
+  /// The checkpoint that will be loaded; it decides what config.json leaves
+  /// open, such as whether the head is tied. Null for newly initialized
+  /// weights.
   const CheckpointTensors* checkpoint = nullptr;
-  /// Gets what was read of config.json, for later messages. May be null.
+  /// Receives the fields read from config.json, for later messages. May be
+  /// null.
   std::shared_ptr<FieldRecord> record;
 };
 
-/// A model with fresh weights. With a group it has no memory until
-/// init_parameters() and materialize() or wrap().
-/// @param config the content of a config.json; ModelCenter's names are taken as
-///     well, see model_center.h.
-/// @param origin what to call it in messages.
-/// @throws tessera::Error naming the field on unknown types, architectures and
-///     variants that are not implemented.
+/// Constructs a model with newly initialized weights. With a tensor-parallel
+/// group its parameters have no memory until init_parameters() and
+/// materialize(), or wrap().
+/// @param config the content of a config.json; ModelCenter's field names are
+///     accepted as well, see model_center.h.
+/// @param origin the name of the configuration in messages.
+/// @throws tessera::Error naming the field, on unknown model types or
+///     architectures and on variants that are not implemented.
 std::shared_ptr<Model> from_config(
     const nlohmann::json& config,
     const FromConfigOptions& options = {},

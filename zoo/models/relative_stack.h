@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Transformer layers that share one bias of attention, looked up by the
-// distance of key and query, and a norm behind them: one half of T5
-// (arXiv:1910.10683).
+// `RelativeStack` is one half of T5 (arXiv:1910.10683): transformer layers that
+// share one relative attention bias, followed by a norm.
 
 #include "tessera/zoo/layers/norm.h"
 #include "tessera/zoo/layers/positions.h"
@@ -15,31 +14,30 @@
 namespace tessera::zoo {
 
 struct RelativeStackOptions {
-  std::vector<TransformerLayerOptions>
-      layers; ///< all of them, with equal heads
-  int before = 0; ///< layers of the model before these
+  std::vector<TransformerLayerOptions> layers; ///< all layers, with equal heads
+  int before = 0; ///< number of layers of the model before these
   RelativeBuckets buckets;
-  double bias_deviation = 1; ///< of a fresh bias
+  double bias_deviation = 1; ///< standard deviation of the initial bias
   NormOptions norm;
-  double dropout = 0; ///< of what comes out, while training
+  double dropout = 0; ///< of the output, in training mode
 };
 
 /// Modules `layers.N`, `relative_bias` [buckets, heads] with the first layer,
-/// whole on every rank, and `norm` with the last one.
+/// whole on every rank, and `norm` with the last layer.
 class RelativeStackImpl : public torch::nn::Module {
  public:
-  /// @param own numbers of the layers that are made, ascending; at least one.
+  /// @param own numbers of the layers to construct, ascending; at least one.
   RelativeStackImpl(
       const LayerContext& context,
       const RelativeStackOptions& options,
       const std::vector<int>& own);
 
-  /// The bias that LayerState::bias hands on, of `length` tokens behind `past`
-  /// others: [1, heads, length, past + length]. To be called where the first
-  /// layer is.
+  /// The attention bias, passed on in LayerState::bias, of `length` tokens
+  /// after `past` others: [1, heads, length, past + length]. Call it where the
+  /// first layer is.
   at::Tensor bias(int64_t length, const at::Device& device, int64_t past = 0);
 
-  /// The layers [begin, end), with state.bias.
+  /// Runs the layers [begin, end), with state.bias.
   void run(
       int begin,
       int end,
@@ -47,7 +45,7 @@ class RelativeStackImpl : public torch::nn::Module {
       bool entered,
       LayerState& state);
 
-  /// What comes behind the last layer, between layers.
+  /// The norm and dropout after the last layer; laid out as between layers.
   at::Tensor finish(const at::Tensor& hidden);
 
  private:

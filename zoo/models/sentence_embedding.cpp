@@ -17,11 +17,11 @@ namespace fs = std::filesystem;
 
 struct PoolingName {
   const char* name; ///< of `pooling_mode`
-  const char* flag; ///< of older files
+  const char* flag; ///< in older files
   Pooling pooling;
 };
 
-/// In the order in which flags are put one behind the other.
+/// In the order in which the poolings of several flags are concatenated.
 constexpr PoolingName kPoolings[] = {
     {"cls", "pooling_mode_cls_token", Pooling::kFirst},
     {"max", "pooling_mode_max_tokens", Pooling::kMax},
@@ -41,7 +41,7 @@ at::Tensor token_at(const at::Tensor& hidden, const at::Tensor& places) {
   return hidden.index({rows, places});
 }
 
-/// The place of each row's first or last token: int64 [B].
+/// The position of each row's first or last token: int64 [B].
 at::Tensor end_of(const at::Tensor& seen, bool last) {
   const at::Tensor places =
       torch::arange(1, seen.size(1) + 1, seen.options().dtype(at::kLong));
@@ -79,7 +79,7 @@ std::vector<Pooling> poolings_of(const JsonFields& fields) {
   return found.empty() ? std::vector<Pooling>{Pooling::kMean} : found;
 }
 
-/// One line of modules.json.
+/// One entry of modules.json.
 struct ModuleLine {
   std::string kind; ///< the last part of the class's name
   std::string path;

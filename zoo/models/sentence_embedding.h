@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One vector for a text, from the hidden states of its tokens: what
-// sentence-transformers' folders state beside the model.
+// `SentenceEmbedding` pools the hidden states of a sequence into one vector, as
+// configured in a sentence-transformers folder.
 
 #include "tessera/zoo/models/pretrained.h"
 
@@ -12,34 +12,33 @@
 
 namespace tessera::zoo {
 
-/// What a text's vector is made of; padding never counts.
+/// How hidden states are pooled; padding is excluded.
 enum class Pooling {
   kFirst, ///< the first token's features ("cls")
-  kMax, ///< of each feature
+  kMax, ///< maximum of each feature
   kMean,
-  kMeanRoot, ///< the tokens' sum by the root of their number
-  kWeightedMean, ///< token number i of the text, from 1 on, counts i times
+  kMeanRoot, ///< sum over tokens divided by the square root of their number
+  kWeightedMean, ///< mean in which token number i, from 1, has weight i
   kLast, ///< the last token's features
 };
 
 /// hidden [B, S, features] -> [B, features].
-/// @param attention_mask [B, S], 0 where a token is padding; undefined: none.
-///     What a row of padding alone gives means nothing.
+/// @param attention_mask [B, S], 0 at padding; undefined: no padding. The
+///     result of a row that is all padding is meaningless.
 at::Tensor pool_tokens(
     Pooling pooling,
     const at::Tensor& hidden,
     const at::Tensor& attention_mask);
 
-/// How a text's vector is made. With several ways they are put one behind the
-/// other.
+/// The pooling of a folder. The results of several poolings are concatenated.
 struct SentenceEmbedding {
   std::vector<Pooling> poolings = {Pooling::kMean};
   bool normalize = false; ///< to length 1
 
-  /// From modules.json and the pooling's config.json; of a folder without
-  /// modules.json the default, as sentence-transformers has it.
-  /// @param features of the model, against those that the files state.
-  /// @throws tessera::Error naming the file on modules and poolings that are
+  /// Reads modules.json and the pooling's config.json; without modules.json
+  /// returns the default, as sentence-transformers does.
+  /// @param features hidden size of the model, checked against the files.
+  /// @throws tessera::Error naming the file, on modules and poolings that are
   ///     not implemented.
   static SentenceEmbedding from_folder(
       const std::filesystem::path& folder,
@@ -52,13 +51,14 @@ struct SentenceEmbedding {
       const at::Tensor& attention_mask) const;
 };
 
-/// A base model (BERT, say, or a decoder) with it.
+/// A base model (an encoder such as BERT, or a decoder) with a
+/// SentenceEmbedding.
 class SentenceEncoder {
  public:
   SentenceEncoder(std::shared_ptr<Model> model, SentenceEmbedding embedding);
 
-  /// The folder of a sentence-transformers model, or of any base model. Heads
-  /// of its architecture are left out.
+  /// Loads the folder of a sentence-transformers model, or of any base model.
+  /// Heads of its architecture are ignored.
   /// @throws tessera::Error as from_pretrained() and SentenceEmbedding.
   static SentenceEncoder from_folder(
       const std::filesystem::path& folder,

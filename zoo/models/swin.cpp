@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Swin (arXiv:2103.14030): its config.json and its names.
+// Swin (arXiv:2103.14030): its config.json and tensor names.
 
 #include "tessera/zoo/layers/drop_path.h"
 #include "tessera/zoo/models/families.h"
@@ -30,7 +30,7 @@ int64_t bounded(const ConfigFields& fields, const char* name, int64_t usual) {
   return value;
 }
 
-/// What all layers have in common.
+/// Options that all layers share.
 WindowLayerOptions common_layer(const ConfigFields& fields) {
   WindowLayerOptions layer;
   layer.norm.eps = fields.positive({"layer_norm_eps"}, 1e-5);
@@ -144,7 +144,7 @@ NameTable swin_names(const std::vector<int64_t>& depths, bool is_base) {
       {"embeddings.patch_embeddings.projection", {"embeddings.projection"}},
       {"embeddings.norm", {"embeddings.norm"}},
       {"layernorm", {"norm"}}};
-  int64_t number = 0; // over all stages
+  int64_t number = 0; // over all Swin stages
   for (size_t s = 0; s < depths.size(); ++s) {
     const std::string stage = "encoder.layers." + std::to_string(s);
     for (int64_t i = 0; i < depths[s]; ++i, ++number) {
@@ -160,7 +160,7 @@ NameTable swin_names(const std::vector<int64_t>& depths, bool is_base) {
         {stage + ".downsample.reduction", {merge + "reduction"}});
   }
   table.head = {{"classifier", {"classifier"}}, {"decoder.0", {"decoder"}}};
-  // Buffers of old versions, and what another head has.
+  // Buffers of old versions, and weights of other heads.
   table.ignored = {
       "encoder.layers.*.blocks.*.attention.self.relative_position_index",
       "embeddings.mask_token",

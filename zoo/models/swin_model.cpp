@@ -14,8 +14,8 @@ namespace tessera::zoo {
 
 namespace {
 
-/// As layer_costs(), of all tokens of an image together: a merge leaves a
-/// quarter of them.
+/// As layer_costs(), times the tokens of an image; a merge leaves a quarter of
+/// them.
 std::vector<LayerCost> costs_of(const std::vector<WindowLayerOptions>& layers) {
   std::vector<LayerCost> costs;
   double tokens = 1;

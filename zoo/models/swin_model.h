@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Transformers over windows of maps that become smaller from stage to stage:
-// Swin (arXiv:2103.14030).
+// `SwinModel` is the Swin transformer (arXiv:2103.14030): windowed attention
+// over maps that shrink from one Swin stage to the next.
 
 #include "tessera/zoo/layers/window_layer.h"
 #include "tessera/zoo/models/image_encoder.h"
@@ -10,28 +10,29 @@
 
 namespace tessera::zoo {
 
-/// What makes a Swin; its file fills it from config.json.
+/// The hyperparameters of a `SwinModel`, filled from config.json.
 struct SwinModelConfig {
-  PatchEmbeddingOptions patches; ///< of a base model, without a mask token
+  PatchEmbeddingOptions patches; ///< of the base model, without a mask token
   double embedding_dropout = 0;
-  /// Of all stages. A stage's last layer has the merge.
+  /// Of all Swin stages. The last layer of a Swin stage does the merge.
   std::vector<WindowLayerOptions> layers;
-  NormOptions norm; ///< behind the layers
+  NormOptions norm; ///< after the layers
   int64_t encoder_stride = 32; ///< of the masked head
   ClassifierOptions classifier;
-  double deviation = 0.02; ///< of fresh weights
+  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
-/// Modules: `embeddings` (PatchEmbedding), `layers.N` (WindowLayer, counted
-/// over all stages), `norm`, and by the head `classifier` or `decoder`.
+/// Modules: `embeddings` (PatchEmbedding), `layers.N` (WindowLayer, numbered
+/// over all Swin stages), `norm`, and depending on the head `classifier` or
+/// `decoder`.
 ///
-/// Takes what ImageEncoder takes; images of any size that leaves no map smaller
-/// than a window. LayerState::hidden is a map [B, H, W, features]. Hidden
-/// states are the embeddings and each stage's output, also as maps
-/// `reshaped_hidden_states.N` [B, features, H, W].
+/// Takes the inputs of ImageEncoder, with images of any size for which no map
+/// is smaller than a window. LayerState::hidden is a map [B, H, W, features].
+/// Hidden states are the embeddings and the output of each Swin stage, also
+/// returned as maps `reshaped_hidden_states.N` [B, features, H, W].
 class SwinModel : public Model {
  public:
-  /// @param json config.json, kept.
+  /// @param json the config.json, which the model keeps.
   /// @throws tessera::Error under sequence parallelism.
   SwinModel(
       const SwinModelConfig& config,

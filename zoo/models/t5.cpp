@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // T5 (arXiv:1910.10683), T5 v1.1 and Flan-T5 (arXiv:2210.11416), which are
-// gated and have a head of their own, and mT5 (arXiv:2010.11934).
+// gated and have an untied head, and mT5 (arXiv:2010.11934).
 
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/t5_like.h"
@@ -11,9 +11,9 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Whether the head's weight is the embedding's. What config.json says depends
-/// on who wrote it: transformers 5 has `tie_word_embeddings` true for all of
-/// them, and goes by what is in the checkpoint.
+/// Whether the head is tied to the embedding. config.json depends on what wrote
+/// it: transformers 5 writes `tie_word_embeddings` as true for all of these
+/// models and decides by the checkpoint.
 bool is_tied(const ConfigFields& fields, bool scaled) {
   if (fields.checkpoint() == nullptr) {
     return scaled || fields.get<bool>({"tie_word_embeddings"}, true);
@@ -44,7 +44,7 @@ EncoderDecoderConfig mt5_config(const ConfigFields& fields) {
   return model;
 }
 
-/// One half's; `feed_forward` is the number of that part of a block.
+/// The names of one half; `feed_forward` is the index of that part of a block.
 void add_half(
     NameTable& table,
     const std::string& half,
@@ -81,7 +81,7 @@ void add_half(
 NameTable gated_names() {
   NameTable table{
       .base = {{"shared", {"embeddings.tokens"}}, {"lm_head", {"head"}}},
-      // What is tied, once more; a table of old versions that nothing used.
+      // Duplicates of tied weights, and an unused table of old versions.
       .ignored =
           {"encoder.embed_tokens.weight",
            "decoder.embed_tokens.weight",

@@ -22,13 +22,13 @@ void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
   if (options.activation.starts_with(gated)) {
     options.gated = true;
     options.activation = options.activation.substr(gated.size());
-    // The only one whose name does not say it.
+    // gated-gelu means gelu_new; all others are named after the prefix.
     if (options.activation == "gelu") {
       options.activation = "gelu_new";
     }
   }
   try {
-    activation(options.activation); // is there one?
+    activation(options.activation); // throws if unknown
   } catch (const Error& error) {
     TESSERA_FAIL(
         "{}: 'feed_forward_proj' is '{}'; {}; it can be gated, as in gated-gelu",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What T5 and those who followed it have in common.
+// Configuration and construction that T5 and its successors share.
 
 #include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/registry.h"
 
 namespace tessera::zoo {
 
-/// Fields that all of them have; the head is tied and not scaled.
+/// Reads the fields that they share; the head is tied and not scaled.
 EncoderDecoderConfig t5_like_config(const ConfigFields& fields);
 
 using EncoderDecoderConfigOf =

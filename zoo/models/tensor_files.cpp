@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Numbers of nested lists, row by row.
+/// The numbers of nested lists, row by row.
 class NestedLists {
  public:
   NestedLists(const nlohmann::json& lists, std::string place)

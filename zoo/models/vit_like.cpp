@@ -73,7 +73,7 @@ NameTable vit_like_names(bool is_base) {
        {"embeddings.patch_embeddings.projection", {"embeddings.projection"}},
        {"layernorm", {"norm"}},
        {"pooler.dense", {"pooler"}}});
-  // What another head has, those of MAE and MoCo included.
+  // Weights of other heads, including those of MAE and MoCo.
   table.ignored = {
       "embeddings.mask_token",
       "pooler.*",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What ViT and those who followed it have in common.
+// Configuration and names that ViT and its successors share.
 
 #include "tessera/zoo/models/image_encoder.h"
 #include "tessera/zoo/models/registry.h"
@@ -9,21 +9,21 @@
 
 namespace tessera::zoo {
 
-/// One layer, from fields whose names begin with `prefix` ("decoder_" for those
-/// of MAE's decoder).
+/// Reads one layer from fields whose names begin with `prefix` ("decoder_" for
+/// MAE's decoder).
 TransformerLayerOptions vit_layer(
     const ConfigFields& fields,
     const std::string& prefix = {});
 
-/// Patches, layers and norm.
+/// Reads patches, layers and norm.
 ImageEncoderConfig vit_like_config(const ConfigFields& fields);
 
-/// Lines of TransformerLayers `ours`, which are `theirs`.
+/// Name table rows that map the TransformerLayers `theirs` to `ours`.
 std::vector<NameRule> vit_layer_names(
     const std::string& theirs,
     const std::string& ours);
 
-/// Embeddings, layers, norm and pooler.
+/// The names of embeddings, layers, norm and pooler.
 NameTable vit_like_names(bool is_base);
 
 } // namespace tessera::zoo

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MAE (arXiv:2111.06377): its config.json and its names.
+// MAE (arXiv:2111.06377): its config.json and tensor names.
 
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/layer_stack.h"

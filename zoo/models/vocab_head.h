@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The head of a language model over a weight of its own or the embedding's.
+// `VocabHead` computes logits and loss of a language model with its own weight
+// or the embedding's.
 
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/layers/losses.h"
@@ -9,24 +10,24 @@
 
 namespace tessera::zoo {
 
-/// Logits and losses of hidden states between layers. With a group the
-/// vocabulary is divided: `weight` has this rank's rows [own tokens, features],
-/// as an Embedding or a column-parallel Linear of so many rows has them, and
-/// `bias` this rank's numbers, or is undefined.
+/// Takes hidden states laid out as between layers. With a group the vocabulary
+/// is divided: `weight` has this rank's rows [own tokens, features], as in an
+/// Embedding or a column-parallel Linear with as many rows, and `bias` this
+/// rank's elements, or is undefined.
 class VocabHead {
  public:
   VocabHead(const LayerContext& context, int64_t vocab)
       : context_(context), vocab_(vocab) {}
 
-  /// [B, S, features] -> [B, S, vocab], whole on every rank: of all tokens.
+  /// [B, S, features] -> [B, S, vocab], of all tokens, whole on every rank.
   at::Tensor logits(
       const at::Tensor& hidden,
       const at::Tensor& weight,
       const at::Tensor& bias) const;
 
-  /// Mean cross-entropy with targets [B, S] of whole sequences, without logits
-  /// for all tokens at a time where there is no group, and without gathering
-  /// them where there is one.
+  /// Mean cross-entropy with targets [B, S] of whole sequences. Without a
+  /// group, the logits of all tokens are never materialized at once; with one,
+  /// they are not gathered.
   at::Tensor loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,
@@ -34,7 +35,7 @@ class VocabHead {
       const at::Tensor& targets) const;
 
  private:
-  /// Over the tokens of this rank, of which there may be none that counts.
+  /// The loss over the tokens of this rank, all of which may be ignored.
   at::Tensor own_loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters on their way into tensors of files that hold several of them.
+// `WaitingParts` collects parameters until the file tensor that contains them
+// is complete.
 
 #include "tessera/zoo/models/name_table.h"
 
@@ -11,19 +12,19 @@
 
 namespace tessera::zoo {
 
-/// Keeps parameters, which come one at a time and in any order, until all that
-/// are in one tensor are here.
+/// Parameters arrive one at a time and in any order.
 class WaitingParts {
  public:
-  /// @param place of the parameter among weight.ours.
+  /// @param place index of the parameter in weight.ours.
   /// @param value copied if it has to wait.
-  /// @return all of weight.ours with the last of them, else nothing.
+  /// @return all of weight.ours once the last of them has arrived, else
+  ///     nothing.
   std::vector<at::Tensor> add(
       const NamedWeight& weight,
       size_t place,
       const at::Tensor& value);
 
-  /// The name of a tensor that is not complete; empty where all are.
+  /// The name of an incomplete tensor; empty if there is none.
   std::string incomplete() const {
     return waiting_.empty() ? std::string() : waiting_.begin()->first;
   }

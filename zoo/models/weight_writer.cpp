@@ -73,7 +73,7 @@ WeightWriter::WeightWriter(
   for (size_t i = 0; i < shards.size(); ++i) {
     shard_files_.push_back(
         shards.size() == 1 ? file : shard_file(file, i, shards.size()));
-    // transformers refuses files that do not say "pt".
+    // transformers rejects files that do not say "pt".
     shards_.emplace_back(
         shard_files_.back(),
         std::move(shards[i]),

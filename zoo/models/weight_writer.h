@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The weights of a model as transformers keeps them, parameter by parameter.
+// `WeightWriter` writes the weights of a model in transformers' format,
+// parameter by parameter.
 
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/models/name_table.h"
@@ -15,16 +16,15 @@
 
 namespace tessera::zoo {
 
-/// Writes model.safetensors from parameters that come one at a time, in any
-/// order: a tensor is written, and its parts are dropped, as soon as all of
-/// them are here.
+/// Writes model.safetensors from parameters that arrive one at a time, in any
+/// order: a tensor is written, and its parts are freed, as soon as it is
+/// complete.
 class WeightWriter {
  public:
-  /// @param dtypes of each parameter of ours.
-  /// @param max_shard_bytes of tensors in a file; where they are more, there
-  /// are
-  ///     "model-00001-of-00002.safetensors", ... and an index beside them, as
-  ///     transformers has them. 0: no limit.
+  /// @param dtypes of each of our parameters.
+  /// @param max_shard_bytes maximum bytes of tensors per file; above it, writes
+  ///     "model-00001-of-00002.safetensors", ... and an index, as transformers
+  ///     does. 0: no limit.
   WeightWriter(
       const std::filesystem::path& file,
       const WeightNames& names,
@@ -34,7 +34,7 @@ class WeightWriter {
   /// @param value whole. It is copied if it cannot be written at once.
   void add(const std::string& our_name, const at::Tensor& value);
 
-  /// @throws tessera::Error when a parameter has not been added.
+  /// @throws tessera::Error if a parameter has not been added.
   void commit();
 
  private:

@@ -18,7 +18,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Parts of tensor-parallel ranks to whole parameters.
+/// Gathers partitions of tensor-parallel ranks to whole parameters.
 class PartGatherer {
  public:
   explicit PartGatherer(const Model& model) : parts_(parts_in(model)) {
@@ -29,7 +29,7 @@ class PartGatherer {
     }
   }
 
-  /// The first of its group.
+  /// Whether this is the first rank of its group.
   bool is_writer() const {
     return group_ == nullptr || group_->rank() == 0;
   }
@@ -52,7 +52,7 @@ class PartGatherer {
   Communicator* group_ = nullptr;
 };
 
-/// A parameter's value; of one without memory, what it will be filled with.
+/// A parameter's value; without memory, the value that it will be filled with.
 at::Tensor value_of(const at::Tensor& parameter) {
   if (!is_deferred(parameter)) {
     return parameter;
@@ -93,8 +93,8 @@ void visit_parts(
   }
 }
 
-/// What is written on the rank that writes. What goes wrong there is thrown by
-/// finish(), so that others are not left alone in a collective.
+/// The writer, active on one rank. Its errors are thrown by finish(), so that
+/// other ranks are not left waiting in a collective.
 class FolderJob {
  public:
   /// @param dtypes of all parameters in `names`.
@@ -148,7 +148,7 @@ class FolderJob {
   std::exception_ptr error_;
 };
 
-/// @param sum adds up a number over the ranks.
+/// @param sum sums a number over the ranks.
 template <typename Sum>
 void finish(
     std::optional<FolderJob>& job,

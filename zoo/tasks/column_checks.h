@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What may be wrong with one tensor of a file of examples.
+// `ColumnChecks` checks the tensors of a file of examples against a model's
+// inputs.
 
 #include "tessera/zoo/tasks/example_files.h"
 #include "tessera/zoo/tasks/trained_head.h"
@@ -11,8 +12,8 @@
 
 namespace tessera::zoo {
 
-/// Checks by name. All throw tessera::Error naming the file, the tensor, what
-/// was found and what is wanted.
+/// All checks throw tessera::Error naming the file, the tensor, what was found
+/// and what is expected.
 class ColumnChecks {
  public:
   using Column = ExampleFiles::Column;
@@ -25,17 +26,17 @@ class ColumnChecks {
       int64_t sequence_multiple)
       : files_(files), head_(head), sequence_multiple_(sequence_multiple) {}
 
-  /// All are inputs of models.
+  /// All columns are inputs of models.
   void names() const;
-  /// All are of types that their inputs may have, and not empty.
+  /// All columns are non-empty and have a type that their input accepts.
   void types() const;
 
   const Column& need(const std::string& name, const char* remedy = "") const;
   void refuse(const std::string& name, const char* reason) const;
-  /// Of rows, where it is there.
+  /// The shape of a column's rows, if the column exists.
   void shape(const std::string& name, const std::vector<int64_t>& wanted) const;
   void dims(const Column& column, size_t wanted, const char* what) const;
-  /// Ranks divide sequences.
+  /// The sequence length is a multiple of sequence_multiple.
   void divides(const Column& ids) const;
 
   /// "'FILE': 'NAME'".
@@ -47,12 +48,12 @@ class ColumnChecks {
   int64_t sequence_multiple_;
 };
 
-/// Of file types that are not whole numbers.
+/// Whether a file's type is not an integer type.
 bool is_floating(SafetensorsDtype dtype);
 
-/// @throws tessera::Error where numbers are not within 0 .. bound - 1, naming
-///     the file, the tensor and the first that is not; labels may be -100,
-///     none.
+/// @throws tessera::Error if a value is not in 0 .. bound - 1, naming the file,
+///     the tensor and the first such value; labels may also be -100, which
+///     means none.
 void check_range(
     const ExampleFiles& files,
     const std::string& name,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The model that a configuration names.
+// configured_model() constructs the model that a configuration names.
 
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/model.h"
@@ -14,16 +14,16 @@
 
 namespace tessera::zoo {
 
-/// The model of TrainingConfig::model_folder, or of ::model_config with fresh
-/// weights, which are the same under any layout of ranks; without memory until
-/// it is wrapped. A head that the folder lacks is fresh, from the default
-/// generator, which ranks must seed alike.
+/// The model of TrainingConfig::model_folder, or of ::model_config with newly
+/// initialized weights, which are the same under any layout of ranks. It has no
+/// memory until it is wrapped. A head that the folder lacks is newly
+/// initialized from the default generator, which ranks must seed alike.
 /// @throws tessera::Error as zoo::from_pretrained() and zoo::from_config().
 std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel);
 
-/// Entries of a config.json for classes of these names; empty without any.
+/// The config.json entries for classes of these names; empty if there are none.
 nlohmann::json class_fields(const std::vector<std::string>& names);
 
 } // namespace tessera::zoo

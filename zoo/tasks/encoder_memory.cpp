@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-/// All layers are alike.
+/// All layers are equal.
 const zoo::TransformerLayerOptions& layer_of(const zoo::EncoderConfig& config) {
   return config.layers.front();
 }
@@ -16,32 +16,33 @@ std::int64_t layer_count(const zoo::EncoderConfig& config) {
   return static_cast<std::int64_t>(config.layers.size());
 }
 
-/// What a layer keeps per token: the inputs of its operators.
+/// The bytes that a layer saves per token: the inputs of its operators.
 std::int64_t layer_bytes_per_token(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape) {
   const std::int64_t hidden = config.features;
   const std::int64_t element = shape.element_bytes;
-  // The layer's input, the attention's result, the feed-forward half's input.
+  // The inputs of the layer and of its feed-forward half, and the result of
+  // attention.
   std::int64_t bytes = 3 * hidden * element;
-  // The widened half before and after its activation.
+  // The inner features before and after the activation.
   bytes += 2 * layer_of(config).feed_forward.inner * element;
-  // Twice: a dropout mask and a LayerNorm's input.
+  // Twice: a dropout mask and the input of a LayerNorm.
   bytes += 2 * hidden * (shape.dropout_bytes + shape.norm_bytes);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
     bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
   } else {
-    // In float32 whatever the type: those, and of each head and row the
-    // probabilities, those that dropout has left, and its mask.
+    // Always in float32: query, key and value, and for each head and row the
+    // probabilities before and after dropout, and the dropout mask.
     bytes += 3 * 4 * hidden;
     bytes += 3 * 4 * layer_of(config).attention.heads * shape.length;
   }
   return bytes;
 }
 
-/// Before the encoder a LayerNorm's input, a dropout mask, ids and types;
-/// behind it the last layer's result.
+/// Before the layers: the input of a LayerNorm, a dropout mask, ids and types;
+/// after them: the last layer's result.
 std::int64_t outer_bytes_per_token(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape) {
@@ -74,14 +75,14 @@ std::int64_t encoder_activation_bytes(
   const std::int64_t layer = layer_bytes_per_token(config, shape);
   const std::int64_t again =
       std::clamp<std::int64_t>(checkpointed_layers, 0, layer_count(config));
-  // Backward begins with the last layers. One that is computed again is there
-  // whole as well, but only when the last ones are gone.
+  // Backward begins with the last layers. A recomputed layer is whole in
+  // memory, too, but only after the last layers have been freed.
   const std::int64_t whole = std::max<std::int64_t>(
       layer_count(config) - again, std::min<std::int64_t>(again, 1));
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
                             whole * layer +
                             again * config.features * shape.element_bytes;
-  // Gradients of what is widest.
+  // Gradients of the widest activation.
   const std::int64_t gradients =
       2 * layer_of(config).feed_forward.inner * shape.element_bytes;
   return shape.rows * shape.length * (kept + gradients);

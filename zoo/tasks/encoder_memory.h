@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What training an encoder keeps between forward and backward, told beforehand.
+// encoder_activation_bytes() estimates the activation memory of training an
+// encoder.
 
 #include "tessera/sharding/precision.h"
 #include "tessera/zoo/models/encoder.h"
@@ -12,7 +13,8 @@
 
 namespace tessera::zoo {
 
-/// A micro-batch of one rank, and where and in which types it is computed.
+/// The micro-batch of one rank, with the device and data types of its
+/// computation.
 struct EncoderBatchShape {
   EncoderBatchShape(
       std::int64_t rows,
@@ -21,26 +23,27 @@ struct EncoderBatchShape {
       const PrecisionPolicy& precision);
 
   std::int64_t rows;
-  std::int64_t length; ///< tokens of the longest row
+  std::int64_t length; ///< of the longest sequence, in tokens
   std::int64_t element_bytes; ///< of activations
-  std::int64_t norm_bytes; ///< of what a LayerNorm keeps
-  std::int64_t dropout_bytes; ///< of an element of a dropout mask
-  /// The attention keeps no [length, length] matrices: on CUDA.
+  std::int64_t norm_bytes; ///< of what LayerNorm saves
+  std::int64_t dropout_bytes; ///< per element of a dropout mask
+  /// Attention saves no [length, length] matrices: on CUDA.
   bool has_fused_attention;
 };
 
-/// Bytes that a BERT or its like, in training mode with dropout, keeps at the
-/// end of a forward whose first `checkpointed_layers` layers are computed again
-/// in backward, and what the backward of one layer takes beside them. Within a
-/// tenth of what is measured on the CPU; libraries' workspaces are not in it.
+/// Bytes of activations that a BERT-like encoder, in training mode with
+/// dropout, holds at the end of a forward whose first `checkpointed_layers`
+/// layers are recomputed in backward, plus what the backward of one layer
+/// needs. Within 10 % of measurements on the CPU; library workspaces are not
+/// included.
 std::int64_t encoder_activation_bytes(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,
     std::int64_t checkpointed_layers);
 
-/// The fewest layers to compute again so that activations take at most
-/// `room_bytes`; nothing when no number of layers does. All but one layer is
-/// the least: the last one is whole when backward begins.
+/// The smallest number of layers to recompute so that activations take at most
+/// `room_bytes`; nullopt if no number suffices. Memory is lowest with all but
+/// one layer recomputed, because the last layer is whole when backward begins.
 std::optional<std::int64_t> fewest_recomputed_layers(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,

@@ -24,7 +24,7 @@ at::Tensor find(const NamedTensors& batch, const std::string& name) {
   return found == batch.end() ? at::Tensor() : found->second;
 }
 
-/// [channels, 1, 1], or one number for all, where `pixels` are.
+/// [channels, 1, 1], or one number for all, on the device of `pixels`.
 at::Tensor per_channel(
     const std::vector<double>& numbers,
     const at::Tensor& pixels) {
@@ -46,14 +46,14 @@ at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
   return how.std.empty() ? result : result / per_channel(how.std, pixels);
 }
 
-/// The numbers of a file as models take them, but for pixels.
+/// The values of a file in the types that models take, except for pixels.
 at::Tensor widened(
     const std::string& name,
     const at::Tensor& numbers,
     const TrainedHead& head) {
   switch (kind_of_input(name)) {
     case InputKind::kPixels:
-      return numbers; // bytes reach the device as bytes
+      return numbers; // bytes are transferred as bytes
     case InputKind::kNumbers:
       return numbers.to(torch::kFloat);
     case InputKind::kLabels:
@@ -65,7 +65,7 @@ at::Tensor widened(
   }
 }
 
-/// How many columns there are up to the last that is not 0 in some row.
+/// The number of columns up to the last one that is nonzero in any row.
 int64_t used_columns(const at::Tensor& counts) {
   const at::Tensor used =
       counts.flatten(0, -2).any(0).nonzero(); // [columns, 1]
@@ -87,7 +87,7 @@ void narrow(
   }
 }
 
-/// What is used, as a multiple, at least one and at most all.
+/// The used columns rounded up to a multiple, at least one and at most all.
 int64_t kept_columns(int64_t used, int64_t columns, int64_t multiple) {
   const int64_t rounded =
       (std::max<int64_t>(used, 1) + multiple - 1) / multiple * multiple;
@@ -167,7 +167,7 @@ void ExampleBatches::check_values(const NamedTensors& batch) const {
 
 bool ExampleBatches::has_labels(const NamedTensors& batch) const {
   if (head_.kind == HeadKind::kAnswers) {
-    // Places outside of the text count for nothing.
+    // Positions outside of the sequence are ignored.
     const int64_t length = batch.at("input_ids").size(1);
     const auto is_inside = [&](const char* name) {
       const at::Tensor& places = batch.at(name);
@@ -217,7 +217,7 @@ void ExampleBatches::trim(NamedTensors& batch) const {
     }
   }
   if (head_.kind == HeadKind::kSecondText) {
-    // What stands behind the last label is seen by none before it.
+    // Tokens after the last label affect none before it.
     const int64_t columns = labels.size(1);
     narrow(
         batch,

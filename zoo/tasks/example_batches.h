@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Batches of any model's inputs from examples in files.
+// `ExampleBatches` makes batches of any model's inputs from examples in files.
 
 #include "tessera/zoo/tasks/example_draws.h"
 #include "tessera/zoo/tasks/example_files.h"
@@ -18,32 +18,33 @@ namespace tessera::zoo {
 /// (pixel * scale - mean) / std.
 struct PixelOptions {
   std::optional<double> scale; ///< not given: 1 / 255 for bytes, else 1
-  std::vector<double> mean; ///< of each channel, or of all; empty: 0
-  std::vector<double> std; ///< the same; empty: 1
+  std::vector<double> mean; ///< per channel, or one for all; empty: 0
+  std::vector<double> std; ///< likewise; empty: 1
 };
 
 struct ExampleOptions {
-  /// Columns that are padding in all rows of a batch are left out, and masks
-  /// that mask nothing.
+  /// Drops positions that are padding in all rows of a batch, and masks that
+  /// mask nothing.
   bool trim_padding = true;
   PixelOptions pixels;
-  /// Makes labels of tokens that are masked, in place of those of the file.
+  /// Masks tokens and makes labels from them, instead of using the file's
+  /// labels.
   std::optional<TokenMaskOptions> token_mask;
-  double patch_mask = 0.6; ///< share of patches, where the file has no masks
-  uint64_t seed = 0; ///< of what is drawn
-  /// Sequences are as long as a multiple of it, as ranks divide them.
+  double patch_mask = 0.6; ///< fraction of patches, if the file has no masks
+  uint64_t seed = 0; ///< of the random masks
+  /// Sequence lengths must be a multiple of this, because ranks divide them.
   int64_t sequence_multiple = 1;
 };
 
-/// Copies rows of files, widens their numbers and adds what follows from them:
-/// labels of language models, which are input_ids where there are none, masks
-/// of tokens and patches.
+/// Copies rows of files, widens their numbers and adds derived inputs: labels
+/// of language models (input_ids, if the file has none), and masks of tokens
+/// and patches.
 class ExampleBatches {
  public:
   /// @param files outlive this.
   /// @throws tessera::Error naming file, tensor, what was found and what the
-  ///     model wants: a tensor that is missing or that it does not know, types,
-  ///     shapes, and labels of examples outside of the classes.
+  ///     model expects: on missing or unknown tensors, on wrong types or
+  ///     shapes, and on labels of examples outside of the classes.
   ExampleBatches(
       const ExampleFiles& files,
       TrainedHead head,
@@ -51,9 +52,9 @@ class ExampleBatches {
       c10::Device device);
 
   /// @param loss_only see ModelInput.
-  /// @throws tessera::Error naming the file and the tensor when tokens are
-  ///     outside of the vocabulary, or labels of tokens of the classes; when no
-  ///     example of a batch to train on has a label.
+  /// @throws tessera::Error naming the file and the tensor if token ids are
+  ///     outside of the vocabulary or token labels outside of the classes; if
+  ///     no example of a training batch has a label.
   zoo::ModelInput make(
       const std::vector<size_t>& examples,
       int64_t epoch,

@@ -27,7 +27,7 @@ class Checks : public ColumnChecks {
         head_(head),
         options_(options) {}
 
-  /// What only some heads take, of a file that is for another one.
+  /// Rejects inputs that this head does not take.
   void others() const {
     for (const Column& column : files_.columns()) {
       TESSERA_CHECK(
@@ -106,7 +106,7 @@ class Checks : public ColumnChecks {
         }
         break;
       case HeadKind::kNextTokens:
-        break; // the input's tokens, where there are none
+        break; // default: the input's tokens
       case HeadKind::kTokensInPlace:
       case HeadKind::kTokenClasses:
         need("labels");
@@ -166,7 +166,7 @@ class Checks : public ColumnChecks {
     return head_.images.has_value() == (name == "pixel_values");
   }
 
-  /// A label for each example: few enough to look at all of them.
+  /// One label per example: few enough to check all of them.
   void class_labels(const Column& column) const {
     if (head_.has_several_labels) {
       shape("labels", {head_.classes});

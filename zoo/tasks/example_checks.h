@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What may be wrong with examples, before a model sees them.
+// check_examples() validates files of examples before a model reads them.
 
 #include "tessera/zoo/tasks/example_batches.h"
 
 namespace tessera::zoo {
 
-/// @throws tessera::Error as ExampleBatches() says.
+/// @throws tessera::Error as the constructor of ExampleBatches.
 void check_examples(
     const ExampleFiles& files,
     const TrainedHead& head,

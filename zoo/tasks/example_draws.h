@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is drawn anew for an example in each epoch: which of its tokens or
-// patches are masked.
+// Random masks that are drawn anew for each example and epoch: of tokens and of
+// image patches.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,9 +11,9 @@
 
 namespace tessera::zoo {
 
-/// Numbers for the examples of a batch, a function of the seed, the epoch and
-/// the example alone. With fewer tokens a row has the first of the same
-/// numbers.
+/// Random numbers for the examples of a batch, a function of seed, epoch and
+/// example alone. A row with a smaller `each` is a prefix of one with a larger
+/// `each`.
 /// @return uniform in [0, 1): float32 [examples, each] on the CPU.
 at::Tensor draws_of(
     std::span<const size_t> examples,
@@ -22,25 +22,26 @@ at::Tensor draws_of(
     int64_t each);
 
 struct TokenMaskOptions {
-  double probability = 0.15; ///< of a token, to be predicted
+  double probability = 0.15; ///< that a token is predicted
   int64_t mask_token = 0;
-  /// Of those that are predicted, the shares that the mask token stands for,
-  /// and any token of the vocabulary; the others stay.
+  /// The fractions of predicted tokens that are replaced by the mask token, and
+  /// by a random token of the vocabulary; the rest stay unchanged.
   double masked = 0.8;
   double random = 0.1;
-  std::vector<int64_t> never_masked; ///< tokens that are not predicted
+  std::vector<int64_t> never_masked; ///< tokens that are never predicted
 };
 
 struct MaskedTokens {
   at::Tensor ids; ///< int64 [B, S]
-  at::Tensor labels; ///< the same, -100 where nothing is predicted
+  at::Tensor labels; ///< int64 [B, S], -100 where nothing is predicted
 };
 
-/// Masks tokens for BERT's kind of pre-training (arXiv:1810.04805): each with
-/// the probability, in a row with none the one that came nearest.
+/// Masks tokens for BERT's pre-training (arXiv:1810.04805): each with the given
+/// probability, and in a sequence where none is selected, the token that came
+/// closest.
 /// @param ids int64 [B, S]
-/// @param is_text [B, S], 0 where a token is padding; undefined: nowhere.
-/// @param draws of three numbers for each token, see draws_of().
+/// @param is_text [B, S], 0 at padding; undefined: no padding.
+/// @param draws three numbers for each token, see draws_of().
 MaskedTokens mask_tokens(
     const at::Tensor& ids,
     const at::Tensor& is_text,
@@ -48,8 +49,8 @@ MaskedTokens mask_tokens(
     int64_t vocab,
     const TokenMaskOptions& options);
 
-/// Masks `share` of the patches of each image, at least one: those with the
-/// least numbers. float32 [B, patches] -> bool.
+/// Masks the fraction `share` of the patches of each image, at least one: those
+/// with the smallest numbers. float32 [B, patches] -> bool.
 at::Tensor mask_patches(const at::Tensor& draws, double share);
 
 } // namespace tessera::zoo

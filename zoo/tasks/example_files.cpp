@@ -37,8 +37,7 @@ std::vector<fs::path> files_of(const fs::path& path) {
   return files;
 }
 
-/// The type that has the same bits, for those that LibTorch hardly computes
-/// with.
+/// The type with the same bits, for types that LibTorch barely supports.
 at::ScalarType type_of_bits(SafetensorsDtype dtype) {
   switch (dtype) {
     case SafetensorsDtype::kU16:
@@ -100,7 +99,7 @@ void ExampleFiles::add(SafetensorsFile file) {
         {entry.name,
          entry.dtype,
          {entry.shape.begin() + 1, entry.shape.end()}});
-    type_of_bits(entry.dtype); // an error where there is none
+    type_of_bits(entry.dtype); // throws if there is none
   }
   std::sort(
       columns.begin(), columns.end(), [](const Column& a, const Column& b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Examples for any model, as tensors in files.
+// `ExampleFiles` reads training examples for any model from safetensors files.
 
 #include "tessera/runtime/io/safetensors.h"
 
@@ -14,26 +14,26 @@
 
 namespace tessera::zoo {
 
-/// Safetensors files whose tensors have the names of a model's inputs; row i of
-/// each is example i. Several files count as one behind the other. Mapped: what
-/// is not looked at is not read.
+/// Safetensors files whose tensors are named after a model's inputs; row i of
+/// each tensor is example i. Several files are concatenated. The files are
+/// memory-mapped: only what is accessed is read.
 class ExampleFiles {
  public:
-  /// What a file has of each example under one name.
+  /// One tensor of the files, with one row per example.
   struct Column {
     std::string name;
     SafetensorsDtype dtype;
-    std::vector<int64_t> row_shape; ///< without the number of examples
+    std::vector<int64_t> row_shape; ///< without the dimension of examples
   };
 
-  /// @param path a file, or a folder, of which all *.safetensors are taken in
+  /// @param path a file, or a folder, all *.safetensors of which are read in
   ///     the order of their names.
-  /// @throws tessera::Error naming file and tensor when there is none, when
-  ///     tensors differ in their numbers of rows, or files in their names,
-  ///     types and shapes of rows.
+  /// @throws tessera::Error naming file and tensor if there is no file, if
+  ///     tensors differ in their numbers of rows, or files in the names, types
+  ///     or row shapes of their tensors.
   explicit ExampleFiles(const std::filesystem::path& path);
 
-  /// How many examples there are.
+  /// The number of examples.
   size_t size() const {
     return starts_.back();
   }
@@ -43,13 +43,13 @@ class ExampleFiles {
   const std::vector<Column>& columns() const {
     return columns_;
   }
-  /// Null where there is none of that name.
+  /// The column of that name; null if there is none.
   const Column* find(const std::string& name) const;
   /// All names, for messages.
   std::string names() const;
 
-  /// A copy of these rows: [rows, ...row_shape] on the CPU; of unsigned numbers
-  /// of 2 and 4 bytes int64, else of the file's type.
+  /// Copies rows: [rows, ...row_shape] on the CPU; unsigned integers of 2 and 4
+  /// bytes become int64, other types are kept.
   at::Tensor read(const Column& column, std::span<const size_t> rows) const;
 
  private:

@@ -69,7 +69,7 @@ ExamplesConfig read_examples_config(
   ExampleOptions& examples = config.examples;
   examples.seed = config.seed;
   examples.trim_padding = data.get_bool("trim_padding", true);
-  // A batch is then as long as its longest text.
+  // Batches are then padded to their longest sequence.
   config.parallel.shapes_vary = examples.trim_padding;
   examples.pixels = read_pixels(data.get_object("pixels"));
   if (data.contains("mask")) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a configuration file of `tessera train` says of a model that is trained
-// on examples in files.
+// `ExamplesConfig` is the configuration of `tessera train` for the task
+// "examples".
 
 #include "tessera/zoo/tasks/example_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -15,18 +15,19 @@
 namespace tessera::zoo {
 
 /// Training of any model of the zoo that has a loss. Paths are relative to the
-/// working folder.
+/// working directory.
 struct ExamplesConfig : TrainingConfig {
-  std::filesystem::path train_file; ///< or folder; see ExampleFiles
-  std::filesystem::path heldout_file; ///< empty: nothing is scored
-  /// Without ExampleOptions::sequence_multiple, which the ranks decide.
+  std::filesystem::path train_file; ///< a file or a folder; see ExampleFiles
+  std::filesystem::path heldout_file; ///< empty: no scoring
+  /// Without ExampleOptions::sequence_multiple, which depends on the layout of
+  /// ranks.
   ExampleOptions examples;
-  /// Scoring tells which predictions are right; false: the loss alone, without
-  /// logits of all tokens at a time.
+  /// Scoring also reports accuracy; false: the loss only, without materializing
+  /// the logits of all tokens.
   bool accuracy = true;
 };
 
-/// Reads a file, applies `key.path=value` overrides and checks everything.
+/// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.
 ExamplesConfig read_examples_config(

@@ -65,18 +65,19 @@ class Sums {
             head_.kind == HeadKind::kPreTraining && accuracy_
                 ? output.others.at("prediction_logits")
                 : output.logits);
-        // Its loss is the sum of one over tokens and one over rows.
+        // The pretraining loss is the sum of a mean over tokens and a mean over
+        // rows.
         weight = head_.kind == HeadKind::kPreTraining ? rows : tokens;
       }
     }
     rows_ += rows;
-    if (weight > 0) { // else the loss is no number
+    if (weight > 0) { // else the loss is NaN
       loss_ += weight * output.loss.item<double>();
       weight_ += weight;
     }
   }
 
-  /// Over all ranks of the job. Collective.
+  /// Sums over all ranks of the job. Collective.
   ExamplesScore total(EngineRef engine) const {
     const at::Tensor sums =
         at::tensor({loss_, weight_, rows_, right_, items_}, at::kDouble);
@@ -94,7 +95,7 @@ class Sums {
   }
 
  private:
-  /// @return how many labels there are.
+  /// @return the number of labels.
   double add_labels(const at::Tensor& labels, const at::Tensor& logits) {
     const at::Tensor counts = labels.ne(-100);
     const double items = count(counts);
@@ -106,7 +107,7 @@ class Sums {
     return items;
   }
 
-  /// @return how many answers are in the text.
+  /// @return the number of answers inside the sequence.
   double add_answers(
       const zoo::ModelInput& input,
       const zoo::ModelOutput& output) {
@@ -174,7 +175,8 @@ ExamplesScore evaluate_examples(
     int64_t batch_size,
     bool accuracy) {
   if (auto* moco = dynamic_cast<zoo::MocoModel*>(&model)) {
-    // Last batches differ in their sizes: queries find keys in their own batch.
+    // The last batches differ in size between ranks, so queries find keys in
+    // their own batch only.
     moco->gather_over(nullptr);
   }
   Sums sums(batches.head(), accuracy);

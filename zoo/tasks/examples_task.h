@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training and scoring any model of the zoo that has a loss.
+// `ExamplesTask` trains any model of the zoo that has a loss;
+// evaluate_examples() scores it.
 
 #include "tessera/zoo/tasks/example_batches.h"
 #include "tessera/zoo/tasks/model_task.h"
@@ -9,12 +10,12 @@
 
 namespace tessera::zoo {
 
-/// The model's loss over shuffled batches of examples in files. The second
-/// encoder of a MocoModel follows the first behind each step.
+/// The model's loss over shuffled batches of examples in files. After each step
+/// the momentum encoder of a MocoModel is updated.
 class ExamplesTask : public ModelTask {
  public:
-  /// @param model with a head, or a stage's part of one.
-  /// @param batches, parallel and what `engine` stands for outlive the task.
+  /// @param model with a head, or a pipeline stage of one.
+  /// @param batches, parallel and the engine behind `engine` outlive the task.
   ExamplesTask(
       const std::shared_ptr<zoo::Model>& model,
       size_t examples,
@@ -30,20 +31,21 @@ class ExamplesTask : public ModelTask {
   EngineRef engine_;
 };
 
-/// What was predicted right.
+/// The unit of accuracy.
 enum class ScoredItem { kNothing, kExamples, kTokens, kAnswers };
 
 struct ExamplesScore {
-  /// Mean over labels of tokens, or over examples.
+  /// Mean over token labels, or over examples.
   double loss = 0;
   int64_t examples = 0;
   ScoredItem item = ScoredItem::kNothing;
-  int64_t items = 0; ///< that have a label
-  double accuracy = 0; ///< share of them; of answers, begin and end are right
+  int64_t items = 0; ///< the number that have a label
+  /// fraction predicted correctly; an answer needs both its start and its end
+  double accuracy = 0;
 };
 
 /// Scores the wrapped model on all examples. Collective.
-/// @param accuracy false: the loss alone.
+/// @param accuracy false: the loss only.
 /// @return the same on all ranks.
 ExamplesScore evaluate_examples(
     ParallelRun& parallel,

@@ -15,7 +15,8 @@ FinetuneConfig read_finetune_config(
   FinetuneConfig config;
   read_task(reader, TaskKind::kTextClassification);
   read_training_config(reader, config);
-  config.parallel.shapes_vary = true; // a batch is as long as its longest text
+  // batches are padded to their longest text
+  config.parallel.shapes_vary = true;
   const auto model = reader.get_object("model");
   if (config.model_folder.empty()) {
     model.fail("folder", "give the Hugging Face folder of a model");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a configuration file of `tessera train` says.
+// `FinetuneConfig` is the configuration of `tessera train` for the task
+// "text_classification".
 
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -13,7 +14,7 @@
 
 namespace tessera::zoo {
 
-/// Fine-tuning of a classifier. Paths are relative to the working folder.
+/// Fine-tuning of a classifier. Paths are relative to the working directory.
 struct FinetuneConfig : TrainingConfig {
   int64_t max_length = 128;
   std::filesystem::path train_file;
@@ -21,7 +22,7 @@ struct FinetuneConfig : TrainingConfig {
   TextClassificationColumns columns;
 };
 
-/// Reads a file, applies `key.path=value` overrides and checks everything.
+/// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.
 FinetuneConfig read_finetune_config(

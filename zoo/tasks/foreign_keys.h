@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What other trainers call the keys of a configuration of `tessera train`.
+// foreign_keys() maps configuration keys of other trainers to those of `tessera
+// train`.
 
 #include "tessera/runtime/core/config.h"
 
@@ -8,7 +9,7 @@
 
 namespace tessera::zoo {
 
-/// Keys of transformers, PEFT, DeepSpeed and PyTorch with their names here.
+/// Keys of transformers, PEFT, DeepSpeed and PyTorch, with their names here.
 std::span<const ForeignKey> foreign_keys();
 
 } // namespace tessera::zoo

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the inputs of models are, by their names.
+// `InputKind` classifies the inputs of models by name.
 
 #include <span>
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace tessera::zoo {
 
-/// What the numbers of an input are.
+/// The meaning of an input's values.
 enum class InputKind {
-  kTokens, ///< of the vocabulary
-  kWhole, ///< positions, masks, places
+  kTokens, ///< token ids
+  kWhole, ///< integers: positions, masks, indices
   kLabels,
   kPixels,
   kNumbers,
 };
 
-/// Of all models that come with Tessera.
+/// The inputs of all built-in models.
 std::span<const std::pair<std::string_view, InputKind>> known_inputs();
 
-/// By name; kWhole for those that only models from elsewhere have.
+/// The kind of an input; kWhole for inputs that no built-in model has.
 InputKind kind_of_input(const std::string& name);
 
 } // namespace tessera::zoo

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a configuration file of `tessera train` says of a language model.
+// `LanguageModelConfig` is the configuration of `tessera train` for the task
+// "language_model".
 
 #include "tessera/zoo/tasks/token_file.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -13,16 +14,16 @@
 
 namespace tessera::zoo {
 
-/// Training of a language model, from the start or on. Paths are relative to
-/// the working folder.
+/// Pretraining or fine-tuning of a language model. Paths are relative to the
+/// working directory.
 struct LanguageModelConfig : TrainingConfig {
-  int64_t max_length = 1024; ///< tokens of a text
+  int64_t max_length = 1024; ///< sequence length in tokens
   std::filesystem::path train_file;
-  std::filesystem::path heldout_file; ///< empty: nothing is scored
+  std::filesystem::path heldout_file; ///< empty: no scoring
   TokenType token_type = TokenType::kUint16;
 };
 
-/// Reads a file, applies `key.path=value` overrides and checks everything.
+/// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.
 LanguageModelConfig read_language_model_config(

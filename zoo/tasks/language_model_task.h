@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training and scoring a language model on running text.
+// `LanguageModelTask` trains a causal language model on a file of tokens;
+// evaluate_language_model() scores it.
 
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/token_file.h"
@@ -9,23 +10,23 @@
 
 namespace tessera::zoo {
 
-/// @throws tessera::Error unless the model reads from left to right, has a
-///     language model's head, and takes texts of `length` tokens; naming the
-///     keys of the configuration.
+/// @throws tessera::Error unless the model is causal, has a language model
+///     head, and takes sequences of `length` tokens; names the keys of the
+///     configuration.
 void check_language_model(const zoo::Model& model, int64_t length);
 
-/// @throws tessera::Error when `tokens` hold no text of `length` tokens.
+/// @throws tessera::Error if `tokens` has no sequence of `length` tokens.
 void check_has_text(const TokenFile& tokens, int64_t length);
 
-/// Cross-entropy of each next token, in texts of `length` tokens: the file is
-/// cut into as many as there are, one behind the other, which are shuffled. The
-/// first token of each is not predicted.
+/// Next-token cross-entropy over sequences of `length` tokens: the file is cut
+/// into consecutive sequences, which are shuffled. The first token of each is
+/// not predicted.
 class LanguageModelTask : public ModelTask {
  public:
-  /// @param model with a language model's head, or a stage's part of one.
+  /// @param model with a language model head, or a pipeline stage of one.
   /// @param tokens outlives the task.
-  /// @throws tessera::Error when ranks that divide sequences do not divide
-  ///     `length`, or the texts do not fill a batch.
+  /// @throws tessera::Error if `length` is not divisible over the ranks that
+  ///     divide sequences, or if the sequences do not fill a batch.
   LanguageModelTask(
       const std::shared_ptr<zoo::Model>& model,
       const TokenFile& tokens,
@@ -34,11 +35,11 @@ class LanguageModelTask : public ModelTask {
 };
 
 struct LanguageModelScore {
-  double loss = 0; ///< mean cross-entropy of a token, in nats
-  int64_t tokens = 0; ///< that were predicted
+  double loss = 0; ///< mean cross-entropy per token, in nats
+  int64_t tokens = 0; ///< number of predicted tokens
 };
 
-/// Scores the wrapped model on all texts of `tokens`. Collective.
+/// Scores the wrapped model on all sequences of `tokens`. Collective.
 /// @return the same on all ranks.
 LanguageModelScore evaluate_language_model(
     ParallelRun& parallel,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The keys of `model.lora` in a configuration.
+// `LoraOptions` holds the configuration section `model.lora`.
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/zoo/adapters/lora_config.h"
@@ -11,12 +11,12 @@ namespace tessera::zoo {
 
 struct LoraOptions {
   zoo::LoraConfig adapter;
-  /// The model with the adapter merged into it is exported, too.
+  /// Also exports the model with the adapter merged into it.
   bool merge = false;
 };
 
-/// @param model the section `model`.
-/// @return nothing without `lora`: all of the model is trained.
+/// Reads `lora` from the section `model`.
+/// @return nullopt if it is absent: the whole model is trained.
 /// @throws Error naming file, path, value and what was expected.
 std::optional<LoraOptions> read_lora_options(const ConfigReader& model);
 

@@ -33,7 +33,7 @@ std::vector<zoo::ModelOutput> run_model(
   return outputs;
 }
 
-/// Of all texts of a batch, padding included; of images, their number.
+/// The tokens of a batch, padding included; for images, their number.
 int64_t tokens_of(const zoo::ModelInput& batch) {
   int64_t tokens = 0;
   for (const at::Tensor& ids : {batch.input_ids, batch.decoder_input_ids}) {
@@ -142,7 +142,7 @@ void run_on_examples(
   const BatchShare share = parallel.batches();
   const auto count = static_cast<int64_t>(examples);
   const int64_t global_batch = batch_size * share.count;
-  // What fills a pipeline, at a time.
+  // Enough micro-batches at a time to fill a pipeline.
   const auto run_length =
       static_cast<size_t>(4 * parallel.mesh().size(ParallelGroup::kPipeline));
   std::vector<zoo::ModelInput> inputs;
@@ -157,8 +157,9 @@ void run_on_examples(
     inputs.clear();
     is_filler.clear();
   };
-  // Every rank runs as many forwards as the others: they gather together. A
-  // rank without rows of its own in the last one repeats an example unscored.
+  // Every rank runs the same number of forwards, because unsharding is
+  // collective. A rank without rows of its own in the last one repeats an
+  // example, unscored.
   for (int64_t begin = 0; begin < count; begin += global_batch) {
     const int64_t first = begin + share.index * batch_size;
     const int64_t last = std::min(first + batch_size, count);

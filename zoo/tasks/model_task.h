@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training and scoring a model of the zoo on examples, whatever they are.
+// `ModelTask` trains a model of the zoo on numbered examples; run_on_examples()
+// runs it on all of them.
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
@@ -14,32 +15,33 @@
 
 namespace tessera::zoo {
 
-/// In place of an epoch's number: examples that are scored, each time the same.
+/// The epoch number for examples that are scored: their random masks are the
+/// same each time.
 inline constexpr int64_t kScoredEpoch = -1;
 
 /// Makes a batch of the examples with these numbers, on the model's device.
-/// What is drawn for an example follows from its number and the epoch's alone:
-/// so it is the same under any layout of ranks.
+/// Random choices depend only on the numbers of the example and the epoch, so
+/// they are the same under any layout of ranks.
 using MakeBatch = std::function<
     zoo::ModelInput(const std::vector<size_t>& examples, int64_t epoch)>;
 
-/// The model's own loss over shuffled batches. Ranks that see different batches
+/// The model's own loss over shuffled batches. Ranks with different batches
 /// take their own rows of every global batch; rows that do not fill a last
-/// global batch wait for the next epoch's order.
+/// global batch are skipped in this epoch.
 class ModelTask : public PipelineTask {
  public:
   struct Options {
     BatchShare share;
-    int64_t batch_size = 1; ///< rows of one rank's micro-batch
-    uint64_t seed = 0; ///< of the order of the examples, the same on all ranks
-    /// Of the ranks that see the same batches, which now and then find out
-    /// whether they do; outlives the task. Null where each sees its own.
+    int64_t batch_size = 1; ///< rows per rank and micro-batch
+    uint64_t seed = 0; ///< of the order of examples, the same on all ranks
+    /// The ranks that see the same batches, which periodically verify that they
+    /// do; outlives the task. Null if each rank sees its own.
     Communicator* same_batch = nullptr;
   };
 
-  /// @param model with a loss, or a pipeline stage's part of one.
-  /// @param examples how many there are.
-  /// @throws tessera::Error when they do not fill one global batch.
+  /// @param model with a loss, or a pipeline stage of one.
+  /// @param examples their number.
+  /// @throws tessera::Error if they do not fill one global batch.
   ModelTask(
       std::shared_ptr<zoo::Model> model,
       size_t examples,
@@ -66,13 +68,13 @@ class ModelTask : public PipelineTask {
   MakeBatch make_batch_;
   Options options_;
   std::vector<size_t> order_;
-  int64_t epoch_ = 0; ///< that `order_` is of
-  std::vector<zoo::ModelInput> batches_; ///< of a step, by number
+  int64_t epoch_ = 0; ///< the epoch of `order_`
+  std::vector<zoo::ModelInput> batches_; ///< of a step, by micro-batch number
   PipelineForward forward_chunk_;
 };
 
-/// Runs the wrapped model on all examples, shared among the ranks, in
-/// evaluation mode; the mode it was in is restored. Collective.
+/// Runs the wrapped model in evaluation mode on all examples, divided among the
+/// ranks; the previous mode is restored. Collective.
 /// @param use called with each batch and its results, on the ranks that have
 ///     results of their own.
 void run_on_examples(

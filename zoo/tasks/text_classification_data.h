@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Labelled texts, one JSON object a line.
+// read_labelled_texts() reads labeled texts from JSON lines files;
+// encode_labelled_texts() tokenizes them.
 
 #include "tessera/zoo/tokenizer/bert_tokenizer.h"
 
@@ -16,20 +17,19 @@ struct TextClassificationColumns {
   std::string label = "label";
 };
 
-/// One text with its label, as text.
+/// One text and its label, as a string.
 struct LabelledText {
   std::string text;
   std::string label;
 };
 
 /// Reads a JSON lines file; empty lines are skipped.
-/// @throws Error naming file, line and what is wrong with it; also when there
-/// is no example at all.
+/// @throws Error naming file, line and problem; also if there are no examples.
 std::vector<LabelledText> read_labelled_texts(
     const std::filesystem::path& path,
     const TextClassificationColumns& columns = {});
 
-/// The labels that occur, sorted.
+/// The distinct labels, sorted.
 std::vector<std::string> labels_of(const std::vector<LabelledText>& texts);
 
 /// One tokenized example; `label` indexes the list of labels.
@@ -38,15 +38,16 @@ struct LabelledEncoding {
   int64_t label = 0;
 };
 
-/// Tokenizes all texts, each cut to `max_length` tokens.
-/// @throws Error when a text has a label that is not in `labels`.
+/// Tokenizes all texts, each truncated to `max_length` tokens.
+/// @throws Error if a text has a label that is not in `labels`.
 std::vector<LabelledEncoding> encode_labelled_texts(
     const std::vector<LabelledText>& texts,
     const std::vector<std::string>& labels,
     const BertTokenizer& tokenizer,
     int64_t max_length);
 
-/// The share of the most frequent label: what guessing it always would score.
+/// The fraction of examples with the most frequent label: the accuracy of
+/// always guessing it.
 double majority_share(const std::vector<LabelledEncoding>& examples);
 
 } // namespace tessera::zoo

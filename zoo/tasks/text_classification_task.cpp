@@ -55,7 +55,8 @@ c10::Device device_of(const torch::nn::Module& model) {
   return model.parameters().front().device();
 }
 
-/// Rows that were scored, their right answers and the sum of their losses.
+/// The number of scored rows, their correct predictions and the sum of their
+/// losses.
 class ScoreSums {
  public:
   void add(const zoo::ModelInput& input, const zoo::ModelOutput& output) {
@@ -65,7 +66,7 @@ class ScoreSums {
     rows_ += rows;
   }
 
-  /// Over all ranks of the job. Collective.
+  /// Sums over all ranks of the job. Collective.
   ClassificationScore total(EngineRef engine) const {
     const at::Tensor sums = at::tensor({correct_, loss_, rows_}, at::kDouble);
     engine.sum_over_ranks(sums);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Training and scoring a classifier on labelled texts.
+// `TextClassificationTask` trains a classifier on labeled texts;
+// evaluate_text_classification() scores it.
 
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
@@ -12,12 +13,11 @@
 
 namespace tessera::zoo {
 
-/// Cross-entropy over shuffled batches. Rows are padded to the longest of their
-/// batch.
+/// Cross-entropy over shuffled batches. Each batch is padded to its longest
+/// row.
 class TextClassificationTask : public ModelTask {
  public:
-  /// @param model a classifier, or a pipeline stage's part of one.
-  /// @param tokenizer, examples outlive the task.
+  /// @param model a classifier, or a pipeline stage of one.
   TextClassificationTask(
       const std::shared_ptr<zoo::Model>& model,
       const BertTokenizer& tokenizer,
@@ -31,8 +31,8 @@ struct ClassificationScore {
   int64_t examples = 0;
 };
 
-/// Scores the wrapped model on all examples, shared among the ranks, in
-/// evaluation mode; the mode it was in is restored. Collective.
+/// Scores the wrapped model in evaluation mode on all examples, divided among
+/// the ranks; the previous mode is restored. Collective.
 /// @return the same on all ranks.
 ClassificationScore evaluate_text_classification(
     ParallelRun& parallel,

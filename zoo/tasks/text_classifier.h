@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A model of the zoo that tells classes of texts apart.
+// lazy_text_classifier() constructs a sequence classifier from a Hugging Face
+// folder.
 
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/model.h"
@@ -14,10 +15,10 @@ namespace tessera::zoo {
 
 /// The sequence classifier of a Hugging Face folder's family, without memory:
 /// see zoo::FromPretrainedOptions::lazy. A head that the checkpoint lacks is
-/// fresh, from the default generator, which ranks must seed alike.
+/// newly initialized from the default generator, which ranks must seed alike.
 /// @param classes their names; empty: those of config.json.
-/// @throws tessera::Error as zoo::from_pretrained(); also when the family has
-///     no classifier, or the checkpoint has one for other classes.
+/// @throws tessera::Error as zoo::from_pretrained(); also if the family has no
+///     classifier, or the checkpoint has one for other classes.
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const std::vector<std::string>& classes = {},

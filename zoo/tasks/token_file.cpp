@@ -47,7 +47,7 @@ at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
       path_.string(),
       size());
   const at::Tensor tokens = tokens_.narrow(0, begin, count).to(torch::kInt64);
-  // What was read as signed.
+  // uint16 is mapped as int16.
   return type_ == TokenType::kUint16 ? tokens.bitwise_and(0xffff) : tokens;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Text as tokens in a file.
+// `TokenFile` reads a binary file of token ids.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,13 +11,13 @@ namespace tessera::zoo {
 
 enum class TokenType { kUint16, kInt32 };
 
-/// Tokens one behind the other, little-endian, without a header, as nanoGPT,
-/// llm.c and Megatron's .bin files have them. Mapped: what is not looked at is
-/// not read.
+/// Consecutive little-endian tokens without a header, as in the .bin files of
+/// nanoGPT, llm.c and Megatron. The file is memory-mapped: only what is
+/// accessed is read.
 class TokenFile {
  public:
-  /// @throws tessera::Error naming the file when it is missing, or not made of
-  ///     whole tokens.
+  /// @throws tessera::Error naming the file if it is missing or its size is not
+  ///     a multiple of the token size.
   TokenFile(const std::filesystem::path& path, TokenType type);
 
   int64_t size() const {
@@ -28,7 +28,7 @@ class TokenFile {
   }
 
   /// Tokens [begin, begin + count), int64.
-  /// @throws tessera::Error when they are not there.
+  /// @throws tessera::Error if the range is outside of the file.
   at::Tensor read(int64_t begin, int64_t count) const;
 
  private:

@@ -38,7 +38,7 @@ constexpr std::array kHeads = {
     NamedHead{"ForLM", HeadKind::kNextTokens},
 };
 
-/// Those that do not follow from the name alone; else nothing.
+/// The kinds that the class name alone does not determine; else nullopt.
 std::optional<HeadKind> kind_of_model(
     const zoo::Model& model,
     std::string_view name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the head of a model is trained with.
+// `TrainedHead` describes the head of a model and the labels that train it.
 
 #include "tessera/zoo/layers/patch_embedding.h"
 #include "tessera/zoo/models/model.h"
@@ -12,36 +12,36 @@
 namespace tessera::zoo {
 
 enum class HeadKind {
-  kNextTokens, ///< labels are tokens, of which each predicts the next one
-  kTokensInPlace, ///< labels are tokens at their own places
-  kMaskedTokens, ///< the same, of tokens that are masked
-  kPreTraining, ///< masked tokens, and whether one text follows the other
-  kSecondText, ///< labels are the tokens of another text
-  kClasses, ///< a label for each example, or several, or a number
-  kTokenClasses, ///< a label for each token
-  kChoices, ///< which of several texts it is
-  kAnswers, ///< where an answer begins and where it ends
-  kMaskedPixels, ///< of images, the patches that are masked
-  kAutoencoder, ///< of images, the patches that are not seen
+  kNextTokens, ///< labels are tokens; each token predicts the next one
+  kTokensInPlace, ///< labels are tokens; each token predicts its own
+  kMaskedTokens, ///< the same, for masked tokens
+  kPreTraining, ///< masked tokens and next-sentence prediction
+  kSecondText, ///< labels are the decoder's target tokens
+  kClasses, ///< one label per example, or several, or a number
+  kTokenClasses, ///< one label per token
+  kChoices, ///< which of several choices
+  kAnswers, ///< the start and end of an answer
+  kMaskedPixels, ///< masked patches of images
+  kAutoencoder, ///< unseen patches of images
   kTwoViews, ///< two views of each image
-  kOther, ///< of a model that was registered elsewhere
+  kOther, ///< a model registered outside of the zoo
 };
 
 struct TrainedHead {
   HeadKind kind = HeadKind::kOther;
   std::string architecture; ///< for messages
-  /// Of models that read images: their size, channels and patches.
+  /// For image models: size, channels and patches.
   std::optional<zoo::PatchEmbeddingOptions> images;
-  int64_t vocab = 0; ///< of tokens; 0: not known
-  /// Of labels that are classes; 0: they are no classes, or it is not known.
+  int64_t vocab = 0; ///< vocabulary size; 0: not known
+  /// Number of classes; 0 if labels are not classes, or if it is not known.
   int64_t classes = 0;
   bool has_several_labels = false; ///< labels are [classes] of 0 and 1
 };
 
-/// @throws tessera::Error when it is a base model, which has no loss.
+/// @throws tessera::Error on a base model, which has no loss.
 TrainedHead trained_head(const zoo::Model& model);
 
-/// Whether labels are tokens, or classes of tokens, beside input_ids.
+/// Whether labels are tokens, or classes of tokens, aligned with input_ids.
 bool labels_follow_input(HeadKind kind);
 
 } // namespace tessera::zoo

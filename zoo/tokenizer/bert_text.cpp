@@ -16,17 +16,16 @@ namespace tessera::zoo {
 namespace {
 
 // [Note: Unicode 8]
-// The tokenizers library, with which the published checkpoints are used,
-// carries the character categories of Unicode 8. What later versions added is
-// neither mark nor punctuation nor control character to it, only a letter. We
-// ask ICU for the age of a character and do the same, so that ids depend
-// neither on the version of ICU nor on which side is newer.
+// The tokenizers library, with which the published checkpoints are used, has
+// the character categories of Unicode 8. It treats later characters as letters,
+// never as marks, punctuation or control characters. We ask ICU for the age of
+// a character and do the same, so that ids do not depend on the version of ICU.
 enum class CharacterClass { kLetter, kControl, kSpace, kMark, kPunctuation };
 
 bool is_newer_than_unicode_8(UChar32 c) {
   UVersionInfo age;
   u_charAge(c, age);
-  return age[0] > 8 || age[0] == 0; // 0: not assigned, even today
+  return age[0] > 8 || age[0] == 0; // 0: not assigned yet
 }
 
 CharacterClass character_class(UChar32 c) {
@@ -36,7 +35,7 @@ CharacterClass character_class(UChar32 c) {
   if (c < 0x80 && u_isgraph(c) && !u_isalnum(c)) {
     return CharacterClass::kPunctuation; // symbols such as '$' and '+' too
   }
-  // Those whose category has changed since; see [Note: Unicode 8].
+  // Characters whose category has changed since; see [Note: Unicode 8].
   switch (c) {
     case 0x166d:
     case 0x111c9:
@@ -72,7 +71,7 @@ CharacterClass character_class(UChar32 c) {
   return CharacterClass::kLetter;
 }
 
-// Blocks of ideographs, as BERT lists them; Hangul and kana are not among them.
+// BERT's blocks of ideographs; Hangul and kana are not among them.
 bool is_chinese(UChar32 c) {
   struct Range {
     UChar32 first;
@@ -92,7 +91,7 @@ bool is_chinese(UChar32 c) {
   });
 }
 
-// Calls visit(code point) over the text; ill-formed UTF-8 reads as U+FFFD.
+// Calls visit(code point) over the text; ill-formed UTF-8 is read as U+FFFD.
 template <typename Visit>
 void for_each_code_point(std::string_view text, Visit visit) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(text.data());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Raw text to BERT's words: cleaning, normalisation, and the split at spaces
-// and punctuation that comes before WordPiece.
+// split_bert_words() is BERT's text normalization and pre-tokenization: it
+// cleans and normalizes text and splits it at white space and punctuation,
+// before WordPiece.
 
 #include <string>
 #include <string_view>
@@ -9,10 +10,10 @@
 
 namespace tessera::zoo {
 
-/// How text is normalised before it is split.
+/// Options of text normalization.
 struct BertTextOptions {
-  /// Maps every character to lower case, without regard to its neighbours
-  /// (a final sigma is a sigma).
+  /// Maps every character to lower case, regardless of its neighbors (a final
+  /// sigma becomes a regular one).
   bool lower_case = true;
   /// Decomposes (NFD) and drops non-spacing marks: "é" becomes "e".
   bool strip_accents = true;
@@ -20,10 +21,10 @@ struct BertTextOptions {
   bool split_chinese = true;
 };
 
-/// Splits UTF-8 text into normalised words, in order. Control characters and
-/// U+FFFD vanish, every kind of white space separates, every punctuation
-/// character is a word of its own. Bytes that are not valid UTF-8 read as
-/// U+FFFD, and so vanish; nothing throws on account of the text.
+/// Splits UTF-8 text into normalized words, in order. Control characters and
+/// U+FFFD are dropped, any white space separates words, and every punctuation
+/// character is a word of its own. Invalid UTF-8 is read as U+FFFD, and so is
+/// dropped; no text makes this throw.
 std::vector<std::string> split_bert_words(
     std::string_view text,
     const BertTextOptions& options);

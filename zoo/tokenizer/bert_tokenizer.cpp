@@ -22,8 +22,8 @@ std::int64_t require_token(
   return id;
 }
 
-// How many ids of each text stay when `budget` may: the longer text is cut to
-// the shorter one's length, then both to half of the budget.
+// How many ids of each text fit into `budget`: the longer text is truncated to
+// the length of the shorter one, then both to half of the budget.
 std::pair<std::size_t, std::size_t> longest_first(
     std::size_t first,
     std::size_t second,
@@ -73,7 +73,7 @@ BertTokenizer::BertTokenizer(
   for (const std::string& token : whole) {
     TESSERA_CHECK(!token.empty(), "a token to be kept whole is empty");
     const std::int64_t id = this->vocabulary().find(token);
-    if (id >= 0) { // a [MASK] that the vocabulary lacks is only text
+    if (id >= 0) { // if the vocabulary lacks [MASK], it is plain text
       whole_tokens_.emplace_back(token, id);
     }
   }

@@ -69,7 +69,7 @@ BertTextOptions text_options(
   return options;
 }
 
-// Special tokens stand as "[CLS]" or as {"content": "[CLS]", ...}.
+// Special tokens are written as "[CLS]" or as {"content": "[CLS]", ...}.
 std::string token_name(
     const JsonFields& config,
     const char* key,
@@ -81,7 +81,7 @@ std::string token_name(
   return config.get_or(key, otherwise);
 }
 
-// The special tokens of tokenizer_config.json, where it names them.
+// The special tokens that tokenizer_config.json names.
 void check_known(
     const JsonFields& config,
     const Vocabulary& vocabulary,
@@ -104,8 +104,8 @@ void check_known(
       show_json(config.object().value("mask_token", nlohmann::json())));
 }
 
-// An added token that is found in the raw text as it stands. `normalized` ones
-// would be looked for after lower-casing, which nothing here does.
+// An added token that is matched in the raw text. `normalized` ones would have
+// to be matched after lower-casing, which is not implemented.
 std::string added_token(const JsonFields& token) {
   auto content = token.require<std::string>("content");
   TESSERA_CHECK(!content.empty(), "{} has an empty content", token.origin());
@@ -117,7 +117,7 @@ std::string added_token(const JsonFields& token) {
   return content;
 }
 
-// The added tokens of both files with their ids, sorted, each once.
+// The added tokens of both files with their ids, sorted, without duplicates.
 TokenIds added_tokens(const JsonFields& config, const JsonFields& tokenizer) {
   TokenIds result;
   const auto listed = tokenizer.object().find("added_tokens");
@@ -144,7 +144,7 @@ TokenIds added_tokens(const JsonFields& config, const JsonFields& tokenizer) {
   return result;
 }
 
-// The file of the two that has the vocabulary.
+// The file, of the two, that contains the vocabulary.
 std::string origin_of_vocabulary(
     const fs::path& folder,
     const JsonFields& model) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The tokens of a model and their ids.
+// `Vocabulary` maps tokens to ids and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,28 +18,28 @@ namespace tessera::zoo {
 class Vocabulary {
  public:
   /// Takes (token, id) pairs in any order.
-  /// @param origin where they come from, for messages.
-  /// @throws Error when there is none, or when a token is empty or repeated or
-  /// the ids are not 0 .. size - 1.
+  /// @param origin their source, for messages.
+  /// @throws Error if there are none, if a token is empty or repeated, or if
+  ///     the ids are not 0 .. size - 1.
   Vocabulary(
       std::vector<std::pair<std::string, std::int64_t>> tokens,
       const std::string& origin);
 
-  /// Reads a vocab.txt: one token a line, the id is the line's number from 0.
+  /// Reads a vocab.txt: one token per line; the id is the line number, from 0.
   /// @throws Error as the constructor, naming the line.
   static Vocabulary from_vocab_file(const std::filesystem::path& path);
 
   /// The token's id, or -1.
   std::int64_t find(std::string_view token) const;
 
-  /// @throws Error when the id is not below size().
+  /// @throws Error if the id is not in 0 .. size() - 1.
   const std::string& token(std::int64_t id) const;
 
   std::int64_t size() const {
     return static_cast<std::int64_t>(tokens_.size());
   }
 
-  /// Bytes of the longest token.
+  /// Length of the longest token in bytes.
   std::size_t longest_token_bytes() const {
     return longest_token_bytes_;
   }
