@@ -5,6 +5,8 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/pager.h"
+
 namespace tessera::residency_test {
 
 namespace {

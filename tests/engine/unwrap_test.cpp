@@ -3,6 +3,8 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/page_key.h"
+
 namespace tessera::tests::unwrap_test {
 
 class Unwrap : public ::testing::TestWithParam<int> {};

@@ -6,6 +6,8 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/pager.h"
+
 #include <functional>
 
 namespace tessera::tests::update_in_backward_test {

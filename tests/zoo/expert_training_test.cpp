@@ -6,6 +6,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine_ref.h"
+#include "tessera/engine/expert_engines.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "zoo/divided_models.h"
