@@ -270,7 +270,7 @@ class Engine {
   void join_model_ranks(
       World& world,
       const ParallelMesh& mesh,
-      const OptimizerOptions& optimizer);
+      const OptimizerRules& optimizer);
   void check_usable(const char* function) const;
   /// What save() writes and load() reads. @throws tessera::Error when that
   /// cannot be now.

@@ -127,7 +127,9 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
   std::visit(RuleReader{reader}, optimizer.rule);
   optimizer.weight_decay = reader.get_double(
-      "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
+      "weight_decay",
+      {.min = 0},
+      OptimizerRules(optimizer).settings_for({}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
   const bool bfloat16_moments = reader.get_enum<bool>(
       "moment_dtype", {{"float32", false}, {"bfloat16", true}}, false);

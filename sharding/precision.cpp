@@ -2,14 +2,16 @@
 #include "tessera/sharding/precision.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/suggest.h"
 
-#include <regex>
 #include <unordered_set>
 
 namespace tessera {
 
 namespace {
+
+constexpr const char* kFloat32Modules = "precision.float32_modules";
 
 bool is_norm(const torch::nn::Module& module) {
   return module.name().find("Norm") != std::string::npos;
@@ -33,10 +35,10 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     }
   }
   for (const std::string& text : policy.float32_modules) {
-    const std::regex expression(text);
+    const NamePattern pattern(kFloat32Modules, text);
     bool found = false;
     for (const auto& item : root.named_modules("", /*include_self=*/false)) {
-      if (std::regex_match(item.key(), expression)) {
+      if (pattern.matches(item.key())) {
         found = true;
         keep(*item.value());
       }
@@ -44,7 +46,8 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     const std::string nearest = nearest_name(text, paths);
     TESSERA_CHECK(
         found,
-        "precision.float32_modules: '",
+        kFloat32Modules,
+        ": '",
         text,
         "' matches no module",
         nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
@@ -73,15 +76,7 @@ void check(const PrecisionPolicy& policy) {
       policy.buffers.value_or(at::kFloat),
       "; it may be a floating-point type.");
   for (const std::string& text : policy.float32_modules) {
-    try {
-      const std::regex expression(text);
-    } catch (const std::regex_error& error) {
-      TESSERA_FAIL(
-          "precision.float32_modules: '",
-          text,
-          "' is not a regular expression: ",
-          error.what());
-    }
+    static_cast<void>(NamePattern(kFloat32Modules, text)); // throws
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 // Which optimizer trains which parameter, and with which hyperparameters.
 
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/kernels/adamw_shard.h"
 
 #include <torch/nn/module.h>
@@ -148,11 +149,6 @@ enum class StatePlacement {
   kNvme, ///< in files in memory.nvme_path
 };
 
-/// ```
-/// options.optimizer.lr = 3e-4;
-/// options.optimizer.rule = LionOptions{.beta2 = 0.98};
-/// options.optimizer.parameters = {{.pattern = ".*bias", .weight_decay = 0}};
-/// ```
 /// What of a step is done beside backward, on a thread of its own. The numbers
 /// are the same with all of them. A group's gradients are final in the last
 /// backward of a step, when the order of the steps before is kept; the rest is
@@ -175,6 +171,13 @@ enum class UpdateOverlap {
   kSpeculate,
 };
 
+/// The optimizers of a model: one rule for all parameters, and rules for those
+/// that a pattern names.
+/// ```
+/// options.optimizer.lr = 3e-4;
+/// options.optimizer.rule = LionOptions{.beta2 = 0.98};
+/// options.optimizer.parameters = {{.pattern = ".*bias", .weight_decay = 0}};
+/// ```
 struct OptimizerOptions {
   double lr = 1e-3;
   /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer
@@ -219,10 +222,25 @@ struct ParameterSettings {
   size_t rule_origin = 0;
 };
 
-/// @param names of one parameter: all that it is registered under.
-ParameterSettings settings_for(
-    const OptimizerOptions& options,
-    const std::vector<std::string>& names);
+/// OptimizerOptions with its patterns compiled, which says what each parameter
+/// is trained with.
+class OptimizerRules {
+ public:
+  /// Not explicit: it holds nothing but the options.
+  /// @throws tessera::Error on a pattern that is not a regular expression.
+  OptimizerRules(OptimizerOptions options); // NOLINT(*-explicit-*)
+
+  const OptimizerOptions& options() const {
+    return options_;
+  }
+
+  /// @param names of one parameter: all that it is registered under.
+  ParameterSettings settings_for(const std::vector<std::string>& names) const;
+
+ private:
+  OptimizerOptions options_;
+  std::vector<NamePattern> patterns_; ///< of options_.parameters
+};
 
 /// "AdamW", "SGD", ...
 const char* name_of(const UpdateRule& rule);

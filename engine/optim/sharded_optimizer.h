@@ -30,12 +30,12 @@ class ShardedOptimizer : public ShardUser {
  public:
   /// Divides the parameters among the optimizers; keeps nothing allocated.
   /// @param pager outlives this object; so does `tiers`, which has planned the
-  ///   pager's groups. @param options checked.
+  ///   pager's groups. @param rules of checked options.
   ///   Measures, and is collective then, as plan_updates() is.
   ShardedOptimizer(
       Pager& pager,
       StateTiers& tiers,
-      const OptimizerOptions& options,
+      const OptimizerRules& rules,
       const OffloadOptions& offload);
   ~ShardedOptimizer() override;
   ShardedOptimizer(const ShardedOptimizer&) = delete;

@@ -68,10 +68,11 @@ int max_moments(const UpdateRule& rule) {
 
 StateNeeds state_needs(
     const GroupSpec& group,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& rules,
     const PagerOptions& sharding,
     const ShardMesh& mesh,
     const ShardTiers& tiers) {
+  const OptimizerOptions& optimizer = rules.options();
   StateNeeds needs;
   if (!is_trainable(group)) {
     return needs;
@@ -81,7 +82,7 @@ StateNeeds state_needs(
   const int64_t item = size_of(state_dtype(group));
   int moments = 0;
   for (const ParameterRecord& record : group.parameters) {
-    const UpdateRule rule = settings_for(optimizer, record.names).rule;
+    const UpdateRule rule = rules.settings_for(record.names).rule;
     moments = std::max(moments, max_moments(rule));
     needs.may_rest_in_files =
         needs.may_rest_in_files &&

@@ -41,7 +41,7 @@ struct StateNeeds {
 
 StateNeeds state_needs(
     const GroupSpec& group,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const PagerOptions& sharding,
     const ShardMesh& mesh,
     const ShardTiers& tiers = {});

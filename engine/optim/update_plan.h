@@ -32,7 +32,7 @@ struct UpdatePlan {
 UpdatePlan plan_updates(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const OffloadOptions& offload);
 
 /// Lines for the log: per tier and updater, groups and elements of this rank,

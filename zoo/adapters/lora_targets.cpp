@@ -2,12 +2,12 @@
 #include "tessera/zoo/adapters/lora_targets.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <regex>
 
 namespace tessera::zoo {
 
@@ -44,7 +44,7 @@ const std::vector<Task>& tasks() {
 // The expression's compiler calls itself for what is nested.
 constexpr size_t kLongestExpression = 2000;
 
-std::regex expression(const std::string& text, const char* option) {
+NamePattern expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
       "LoRA: ",
@@ -54,17 +54,7 @@ std::regex expression(const std::string& text, const char* option) {
       " characters; it can have ",
       kLongestExpression,
       " at most");
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error& error) {
-    TESSERA_FAIL(
-        "LoRA: ",
-        option,
-        " '",
-        text,
-        "' is no regular expression (ECMAScript): ",
-        error.what());
-  }
+  return {std::string("LoRA: ") + option, text};
 }
 
 /// Whether `name` is `end` or ends with it behind a dot.
@@ -125,10 +115,8 @@ LoraTargets::Matches LoraTargets::matcher(
     const ModuleNames& modules,
     const char* option) {
   if (!modules.pattern.empty()) {
-    return [pattern =
-                expression(modules.pattern, option)](const std::string& name) {
-      return std::regex_match(name, pattern);
-    };
+    return [pattern = expression(modules.pattern, option)](
+               const std::string& name) { return pattern.matches(name); };
   }
   return [names = modules.names](const std::string& name) {
     return std::any_of(names.begin(), names.end(), [&](const auto& end) {
