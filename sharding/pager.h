@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -342,6 +343,8 @@ class Pager : public PageFaultHandler {
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
   std::vector<ParameterPlace> places_;
+  /// Index in places_, under each name that a parameter is registered under.
+  std::unordered_map<std::string, size_t> by_name_;
   ShardMesh mesh_;
   std::vector<bool> pages_; ///< per group: it comes and goes, in a slot
   bool is_alone_ = false;
