@@ -9,8 +9,6 @@
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
-#include <ATen/autocast_mode.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -209,9 +207,6 @@ Engine::Engine(
       log_info(updates);
     }
   }
-  // Autocast would keep a cast of every weight: a second model, and after a
-  // step one of the weights before it.
-  at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
   if (model_ranks_) {
     model_ranks_->tied().copy_values(*pager_);

@@ -8,6 +8,7 @@
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/tensor_keys.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
@@ -171,6 +172,29 @@ std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
   return dtype;
 }
 
+/// While it lives, autocast keeps no casts on this thread. Those of weights it
+/// would keep until the outermost autocast region ends: a second model, and
+/// after a step casts of the weights before it. The flag is the thread's, so it
+/// is set around the operators that use a weight, on whichever thread they run.
+class UncachedCasts {
+ public:
+  UncachedCasts() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
+    if (was_enabled_) {
+      at::autocast::set_autocast_cache_enabled(false);
+    }
+  }
+  ~UncachedCasts() {
+    if (was_enabled_) {
+      at::autocast::set_autocast_cache_enabled(true);
+    }
+  }
+  UncachedCasts(const UncachedCasts&) = delete;
+  UncachedCasts& operator=(const UncachedCasts&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
 void page_fallback(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
@@ -180,6 +204,7 @@ void page_fallback(
       torch::jit::last(*stack, op.schema().arguments().size());
   const PagedArguments found = find_paged_arguments(op.schema(), arguments);
   std::optional<at::ScalarType> results_in;
+  std::optional<UncachedCasts> uncached;
   if (!found.accesses.empty() || found.token != nullptr) {
     const OperatorKind kind = kind_of(op);
     if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
@@ -187,6 +212,7 @@ void page_fallback(
     }
     if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
       bring_in(found, op);
+      uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {
         results_in = cast_arguments(op, *dtype, *stack);
       }
