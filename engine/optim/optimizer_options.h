@@ -19,15 +19,13 @@
 namespace tessera {
 
 /// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
-/// operations in their order. Correctly rounded roots are the default because
-/// they give the same bits on every processor and on CUDA, in one pass;
-/// SqrtRounding::kLibTorch gives the bits that torch::optim::AdamW has on this
-/// machine's CPU.
+/// operations in their order, but for the root, which is correctly rounded: the
+/// bits are the same on every processor and on CUDA. torch::optim::AdamW's root
+/// may be off by one unit in the last place.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Adam (arXiv:1412.6980), weight decay being added to the gradient:
@@ -36,7 +34,6 @@ struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Stochastic gradient descent: torch::optim::SGD, bit for bit.
@@ -138,8 +135,7 @@ struct ParameterRule {
 };
 
 /// Where master weights and moments rest. What is not on the parameters' device
-/// is updated by the CPU. The numbers are the same wherever they rest (between
-/// the CPU and CUDA: with SqrtRounding::kCorrect).
+/// is updated by the CPU. The numbers are the same wherever they rest.
 enum class StatePlacement {
   /// As the memory budget has room: see StateTiers. On the parameters' device
   /// where no budget is set.

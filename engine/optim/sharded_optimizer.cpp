@@ -59,7 +59,7 @@ struct MethodMaker {
     methods.push_back(make_adam(
         context,
         parameters,
-        {options.beta1, options.beta2, options.eps, options.sqrt_rounding},
+        {options.beta1, options.beta2, options.eps},
         false));
   }
   void operator()(const SgdOptions& options) const {

@@ -10,8 +10,8 @@ namespace tessera {
 
 /// One AdamW step over a flat shard, in place (arXiv:1711.05101, Alg. 2), with
 /// the operations, their order and their roundings as torch::optim::AdamW has
-/// them on CPU, but for the root where SqrtRounding says so (see [Note: the
-/// bits of AdamW] in adamw_kernel.h):
+/// them on CPU, but for a correctly rounded root (see [Note: the bits of AdamW]
+/// in adamw_kernel.h):
 ///
 ///   g = grad * grad_scale
 ///   exp_avg    = beta1 * exp_avg    + (1 - beta1) * g

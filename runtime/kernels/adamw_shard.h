@@ -9,19 +9,6 @@
 
 namespace tessera {
 
-/// How AdamW rounds its square root.
-enum class SqrtRounding {
-  /// Correctly (IEEE 754): one fused pass, with the same bits on every machine,
-  /// on CPU and on CUDA.
-  kCorrect,
-  /// As at::sqrt does in this process, so that the update equals
-  /// torch::optim::AdamW bit for bit. LibTorch may take roots from a vector
-  /// library that is off by one unit in the last place; then the update is
-  /// slower too. CUDA's roots are correctly rounded either way, and so are
-  /// those of an update with bfloat16 moments, which LibTorch does not have.
-  kLibTorch,
-};
-
 /// The hyperparameters of one step. `step` counts from 1.
 struct AdamWStep {
   double lr = 1e-3;
@@ -36,7 +23,6 @@ struct AdamWStep {
   /// The gradient is multiplied by this first (clipping, averaging); a factor
   /// of 1 changes no bit.
   double grad_scale = 1.0;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
   StochasticRounding rounding;
 };
 

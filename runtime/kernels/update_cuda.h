@@ -13,8 +13,8 @@
 namespace tessera {
 
 /// Updates `count` runs on `stream`, some thirty to forty per launch; does not
-/// synchronise. Rounds like the CPU kernels with SqrtRounding::kCorrect: the
-/// same bits. Returns what the launches returned.
+/// synchronise. Rounds like the CPU kernels: the same bits. Returns what the
+/// launches returned.
 /// @param shards host memory, which is free again on return.
 template <typename Shard>
 cudaError_t launch_update(

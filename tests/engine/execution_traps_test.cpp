@@ -64,8 +64,7 @@ TEST_P(ExecutionTraps, CastsOfWeightsByAutocastFollowTheWeights) {
     torch::manual_seed(3);
     Stack wrapped;
     EngineOptions options = group_per_layer();
-    options.optimizer.rule =
-        AdamWOptions{.sqrt_rounding = SqrtRounding::kLibTorch};
+    options.optimizer.rule = AdamWOptions{};
     auto engine = wrap(wrapped, options);
     torch::optim::AdamW optimizer(
         plain->parameters(), torch::optim::AdamWOptions(1e-2));
