@@ -183,6 +183,7 @@ void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
     precision.parameters.reset();
   }
   precision.gradients = read_dtype(reader, "gradients");
+  precision.accumulate = read_dtype(reader, "accumulate");
   precision.buffers = read_dtype(reader, "buffers");
   precision.master_weights =
       reader.get_bool("master_weights", precision.master_weights);

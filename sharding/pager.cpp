@@ -124,7 +124,11 @@ Pager::Pager(
     }
     buckets_.push_back(std::make_unique<GradientBucket>(
         *group,
-        gradient_dtype(options.precision, group->dtype()),
+        gradient_types(
+            options,
+            mesh_,
+            group->dtype(),
+            zero_stages_[static_cast<size_t>(group->number)]),
         *this,
         mesh_,
         *replicas_,

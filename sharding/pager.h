@@ -311,7 +311,7 @@ class Pager : public PageFaultHandler {
   void finish_reductions();
   /// @return whether they are still read from the slot.
   bool hand_over_gradients(size_t group);
-  Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
+  Slot take_reduce_slot(const ParamGroup& group, const GradientBucket& bucket);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
   /// Gives back those on their way to files. Blocks.

@@ -71,6 +71,12 @@ void check(const PrecisionPolicy& policy) {
       policy.gradients.value_or(at::kFloat),
       "; it may be float32, bfloat16 or float16.");
   TESSERA_CHECK(
+      !policy.accumulate || *policy.accumulate == at::kFloat ||
+          policy.accumulate == policy.gradients,
+      "precision.accumulate is ",
+      policy.accumulate.value_or(at::kFloat),
+      "; it must be float32 or the type of precision.gradients.");
+  TESSERA_CHECK(
       !policy.buffers || at::isFloatingType(*policy.buffers),
       "precision.buffers is ",
       policy.buffers.value_or(at::kFloat),
@@ -111,6 +117,14 @@ at::ScalarType gradient_dtype(
     return *policy.gradients;
   }
   return is_low_precision(dtype) && policy.master_weights ? at::kFloat : dtype;
+}
+
+at::ScalarType accumulate_dtype(
+    const PrecisionPolicy& policy,
+    at::ScalarType dtype) {
+  const at::ScalarType gradients = gradient_dtype(policy, dtype);
+  return is_low_precision(gradients) ? policy.accumulate.value_or(gradients)
+                                     : gradients;
 }
 
 void convert_buffers(torch::nn::Module& module, const PrecisionPolicy& policy) {

@@ -51,8 +51,10 @@ UpdateSample sample_of(
   sample.rule =
       optimizer.settings_for(group.parameters().front().record.names).rule;
   sample.master = master_type(group);
-  sample.gradient = is_low_precision(bucket.dtype()) ? bucket.dtype() : sample.master;
-  sample.moment = optimizer.moment_dtype.value_or(sample.master);
+  sample.gradient = is_low_precision(bucket.shard_dtype())
+                        ? bucket.shard_dtype()
+                        : sample.master;
+  sample.moment = optimizer.options().moment_dtype.value_or(sample.master);
   if (is_low_precision(group.dtype())) {
     sample.low_precision = group.dtype();
   }
