@@ -52,12 +52,20 @@ void Engine::backward(const at::Tensor& loss) {
       "Engine::backward: the loss does not depend on a parameter that requires "
       "a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
+  // Not in the middle of a step, whose gradients have one scale.
+  if (loss.scalar_type() == at::kHalf && !pager_->any_gradient()) {
+    scaler_.limit_for_float16_loss();
+  }
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor =
       scaler_.scale() / (model_ranks_ ? model_ranks_->stages() : 1);
-  reporting_memory(
-      "backward", [&] { (factor == 1 ? loss : loss * factor).backward(); });
+  reporting_memory("backward", [&] {
+    // In float32 no scaled loss overflows.
+    const bool widens = loss.scalar_type() == at::kHalf;
+    (factor == 1 ? loss : (widens ? loss.to(at::kFloat) : loss) * factor)
+        .backward();
+  });
 }
 
 std::vector<at::Tensor> Engine::run_pipeline(
