@@ -109,7 +109,8 @@ void Engine::reporting_memory(
   } catch (const c10::OutOfMemoryError& error) {
     fail(error);
   } catch (const c10::Error& error) {
-    // The CPU's allocator has no exception of its own.
+    // LibTorch's allocator for the CPU throws no OutOfMemoryError, which those
+    // of devices do, but an Error of TORCH_CHECK with this text.
     if (error.msg().find("can't allocate memory") == std::string::npos) {
       throw;
     }
@@ -186,6 +187,11 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 }
 
 bool Engine::step() {
+  prepare_step();
+  return apply_step();
+}
+
+void Engine::prepare_step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
   settle_gradients({RankIntent::Kind::kStep, -1, -1});
@@ -193,6 +199,10 @@ bool Engine::step() {
       pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) "
       "first, with a loss computed from the wrapped module.");
+}
+
+bool Engine::apply_step() {
+  const c10::NoGradGuard no_grad;
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&

@@ -229,8 +229,10 @@ class Engine {
   /// backward of a step. @throws tessera::Error when it comes later.
   void set_learning_rate(double lr);
 
-  /// Bytes on this rank by purpose, as computed before anything is allocated;
-  /// for activations on the host it is their limit.
+  /// Bytes on this rank by purpose, as wrap() has found them: what parameters,
+  /// gradients and slots take, which are allocated by then, and what the
+  /// optimizer's state will take; for activations on the host it is their
+  /// limit.
   const MemoryBytes& planned_memory(
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
@@ -276,6 +278,10 @@ class Engine {
   /// cannot be now.
   CheckpointPart saved_part();
   CheckpointPart loaded_part();
+  /// The halves of step(): checks and makes the gradients final, which changes
+  /// no weight; then updates them, or skips the step.
+  void prepare_step();
+  bool apply_step();
   /// Makes the gradients final, those of other stages' copies included.
   void settle_gradients(const RankIntent& intent);
   void check_keeps_gradients(const char* function) const;

@@ -239,6 +239,44 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
   });
 }
 
+TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert],
+              &groups[ParallelGroup::kGradients]})});
+    ExpertEngines engines(
+        world, model, TrainedExperts::engine_options(&groups.mesh()));
+    const auto values = [&] {
+      std::map<std::string, at::Tensor> found;
+      engines.for_each_parameter(
+          [&](const std::string& name, const at::Tensor& value) {
+            found[name] = value.clone();
+          });
+      return found;
+    };
+    const auto before = values();
+    const ModelInput own =
+        part_of(labelled_input(kRows, kLength), world.rank(), 2);
+    engines.backward(model->forward(own).loss);
+    engines.experts().zero_grad();
+    expect_error(
+        [&] { engines.step(); }, {"no parameter has a gradient", "backward"});
+    for (const auto& [name, value] : values()) {
+      EXPECT_TRUE(value.equal(before.at(name))) << name;
+    }
+    engines.zero_grad();
+    engines.backward(model->forward(own).loss);
+    EXPECT_TRUE(engines.step());
+  });
+}
+
 TEST(ExpertTraining, SaysWhatEnginesRefuse) {
   run_ranks(2, [](World& world) {
     ParallelGroups groups(
