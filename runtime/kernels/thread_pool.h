@@ -18,25 +18,9 @@ namespace tessera {
 
 class ThreadPool;
 
-/// Work that a pool was given. Dropping it does not stop the work.
-class PoolJob {
- public:
-  /// Work that is done.
-  PoolJob() = default;
-
-  bool done() const;
-  /// Blocks until all tasks have run; throws the first exception of one.
-  void wait() const;
-
- private:
-  friend class ThreadPool;
-  struct State;
-  std::shared_ptr<State> state_;
-};
-
-/// A job is a number of tasks, which the threads take one after the other, in
-/// the order of jobs. Thread-safe. With two jobs in the queue no thread waits
-/// for the end of the first.
+/// Threads that take the tasks of a job one after the other, and jobs in the
+/// order of calls: with two jobs in the queue no thread waits for the end of
+/// the first. Thread-safe.
 ///
 /// [Note: pools and fork] A child process has the memory of the pool and none
 /// of its threads: what was queued there never runs. update_pool() makes a new
@@ -48,7 +32,7 @@ class ThreadPool {
   /// Starts the threads. One that the system does not let bind itself runs
   /// wherever the system likes; the log says so once.
   explicit ThreadPool(const CpuPlacement& placement);
-  /// Runs what is queued, then ends the threads.
+  /// Not while run() is being called.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -57,25 +41,19 @@ class ThreadPool {
     return static_cast<int>(workers_.size());
   }
 
-  /// Queues task(0) ... task(tasks - 1); returns at once. The task's captures
-  /// live until the last one has run, and end on a thread of the pool.
-  PoolJob submit(int64_t tasks, Task task);
-
-  /// Runs the tasks before everything that is queued, and blocks. On the
-  /// calling thread where that is one of the pool's, or where the pool has no
-  /// more than one.
+  /// Runs task(0) ... task(tasks - 1), and blocks. On the calling thread where
+  /// that is one of the pool's, or where the pool has no more than one.
   /// @throws what a task throws, the first one.
   void run(int64_t tasks, const Task& task);
 
  private:
-  using Job = std::shared_ptr<PoolJob::State>;
+  struct Job;
 
   void work(int index, const CpuPlacement& placement);
-  PoolJob enqueue(int64_t tasks, Task task, bool urgent);
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job> queue_; ///< jobs with tasks that nobody has taken
+  std::deque<std::shared_ptr<Job>> queue_; ///< with tasks not yet taken
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -2,8 +2,6 @@
 #pragma once
 // What stands behind LibTorch's CPU tensors in a training process.
 
-#include <cstdint>
-
 namespace tessera {
 
 /// Puts an allocator before LibTorch's that keeps freed memory of 64 KiB and
@@ -12,8 +10,5 @@ namespace tessera {
 /// ends the keeping and returns what was kept to the system. init() calls it
 /// with InitOptions::keep_freed_memory. Thread-safe.
 void keep_freed_cpu_memory(bool keep);
-
-/// Bytes that are kept for later tensors.
-int64_t cpu_bytes_kept();
 
 } // namespace tessera

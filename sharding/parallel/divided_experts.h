@@ -2,7 +2,6 @@
 #pragma once
 // Parameters that not all ranks have: the experts of a rank.
 
-#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parameter_census.h"
 
 #include <torch/nn/module.h>
@@ -44,18 +43,5 @@ std::shared_ptr<torch::nn::Module> divided_experts_of(
 void check_experts_apart(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored);
-
-/// Averages the gradients of all parameters, for training without an engine:
-/// those of DividedExperts over `same_experts`, the others over `gradients`
-/// ([Note: gradients of experts] says why that is right). A parameter without a
-/// gradient counts as zero, and has one afterwards. Parameters, gradients and
-/// optimizer state are whole on every rank that has them.
-/// Collective, blocks; one all-reduce for each parameter.
-/// @param gradients ParallelGroup::kGradients.
-/// @param same_experts ParallelGroup::kSameExperts.
-void average_gradients(
-    const torch::nn::Module& module,
-    Communicator& gradients,
-    Communicator& same_experts);
 
 } // namespace tessera

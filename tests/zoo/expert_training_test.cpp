@@ -14,6 +14,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,35 @@ constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
 
 constexpr double kMaxNorm = 0.1;
+
+/// Averages the gradients of all parameters, for training without an engine:
+/// those of DividedExperts over `same_experts`, the others over `gradients`
+/// ([Note: gradients of experts] says why that is right). A parameter without a
+/// gradient counts as zero, and has one afterwards.
+void average_gradients(
+    const torch::nn::Module& module,
+    Communicator& gradients,
+    Communicator& same_experts) {
+  const c10::NoGradGuard no_grad;
+  std::set<const c10::TensorImpl*> experts;
+  for (const auto& parameter : divided_experts_of(module)->parameters()) {
+    experts.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    at::Tensor& gradient = parameter.mutable_grad();
+    gradient =
+        gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter);
+    Communicator& ranks = experts.contains(parameter.unsafeGetTensorImpl())
+                              ? same_experts
+                              : gradients;
+    ranks
+        .all_reduce_sum(
+            gradient, "average of the gradient of '" + item.key() + "'")
+        .wait();
+    gradient.div_(ranks.size());
+  }
+}
 
 /// One rank's steps of AdamW on all experts and the whole batch.
 /// @param norms where it is not null, gradients are clipped, and their norms

@@ -37,8 +37,6 @@ std::vector<std::string> apply_lora(
     const LoraConfig& config,
     uint64_t seed = 0);
 
-bool has_lora(const Model& model);
-
 /// What apply_lora() or load_lora() was given, its task filled in.
 /// @throws tessera::Error when the model has no adapters.
 const LoraConfig& lora_config(const Model& model);
