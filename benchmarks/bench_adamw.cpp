@@ -130,11 +130,6 @@ void run_fp32(Arrays& a) {
   run_tessera(a, a.grad, {});
 }
 
-void run_libtorch_roots(Arrays& a) {
-  a.step.sqrt_rounding = SqrtRounding::kLibTorch;
-  run_fp32(a);
-}
-
 void run_bf16_out(Arrays& a) {
   run_tessera(a, a.grad, a.low_precision);
 }
@@ -186,7 +181,6 @@ constexpr Named kCandidates[] = {
     {"ceiling", &run_ceiling, &run_ceiling, "ceiling"},
     {"tessera", &run_fp32, &run_ceiling, "ceiling"},
     {"tessera", &run_fp32, &run_fused, "fused"},
-    {"tessera_libtorch_roots", &run_libtorch_roots, &run_ceiling, "ceiling"},
     {"fused", &run_fused, &run_ceiling, "ceiling"},
     {"tessera_bf16_out", &run_bf16_out, &run_ceiling, "ceiling"},
     {"tessera_bf16_in_out", &run_bf16, &run_ceiling, "ceiling"},

@@ -178,9 +178,7 @@ class TesseraStepper : public Stepper {
     }
     options.optimizer.lr = kLearningRate;
     options.optimizer.weight_decay = kWeightDecay;
-    // The bits of at::_fused_adamw_ are not torch::optim::AdamW's either.
-    options.optimizer.rule =
-        AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect};
+    options.optimizer.rule = AdamWOptions{};
     return options;
   }
 

@@ -54,12 +54,20 @@ void Engine::backward(const at::Tensor& loss) {
       loss.requires_grad(),
       "Engine::backward: the loss does not depend on a parameter that requires a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
+  // Not in the middle of a step, whose gradients have one scale.
+  if (loss.scalar_type() == at::kHalf && !pager_->any_gradient()) {
+    scaler_.limit_for_float16_loss();
+  }
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor =
       scaler_.scale() / (model_ranks_ ? model_ranks_->stages() : 1);
-  reporting_memory(
-      "backward", [&] { (factor == 1 ? loss : loss * factor).backward(); });
+  reporting_memory("backward", [&] {
+    // In float32 no scaled loss overflows.
+    const bool widens = loss.scalar_type() == at::kHalf;
+    (factor == 1 ? loss : (widens ? loss.to(at::kFloat) : loss) * factor)
+        .backward();
+  });
 }
 
 std::vector<at::Tensor> Engine::run_pipeline(
@@ -100,7 +108,8 @@ void Engine::reporting_memory(
   } catch (const c10::OutOfMemoryError& error) {
     fail(error);
   } catch (const c10::Error& error) {
-    // The CPU's allocator has no exception of its own.
+    // LibTorch's allocator for the CPU throws no OutOfMemoryError, which those
+    // of devices do, but an Error of TORCH_CHECK with this text.
     if (error.msg().find("can't allocate memory") == std::string::npos) {
       throw;
     }
@@ -169,12 +178,21 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 }
 
 bool Engine::step() {
+  prepare_step();
+  return apply_step();
+}
+
+void Engine::prepare_step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
   settle_gradients({RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
+}
+
+bool Engine::apply_step() {
+  const c10::NoGradGuard no_grad;
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&

@@ -283,12 +283,16 @@ class Engine {
   void join_model_ranks(
       World& world,
       const ParallelMesh& mesh,
-      const OptimizerOptions& optimizer);
+      const OptimizerRules& optimizer);
   void check_usable(const char* function) const;
   /// The parts that save() writes and load() reads.
   /// @throws tessera::Error if the engine cannot save or load now.
   CheckpointPart saved_part();
   CheckpointPart loaded_part();
+  /// The halves of step(): checks and makes the gradients final, which changes
+  /// no weight; then updates them, or skips the step.
+  void prepare_step();
+  bool apply_step();
   /// Makes gradients final, including those of copies of tied parameters on
   /// other pipeline stages.
   void settle_gradients(const RankIntent& intent);

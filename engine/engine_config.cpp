@@ -127,7 +127,9 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
   std::visit(RuleReader{reader}, optimizer.rule);
   optimizer.weight_decay = reader.get_double(
-      "weight_decay", {.min = 0}, settings_for(optimizer, {}).weight_decay);
+      "weight_decay",
+      {.min = 0},
+      OptimizerRules(optimizer).settings_for({}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
   const bool bfloat16_moments = reader.get_enum<bool>(
       "moment_dtype", {{"float32", false}, {"bfloat16", true}}, false);
@@ -181,6 +183,7 @@ void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
     precision.parameters.reset();
   }
   precision.gradients = read_dtype(reader, "gradients");
+  precision.accumulate = read_dtype(reader, "accumulate");
   precision.buffers = read_dtype(reader, "buffers");
   precision.master_weights =
       reader.get_bool("master_weights", precision.master_weights);

@@ -13,8 +13,6 @@
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
-#include <ATen/autocast_mode.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -99,9 +97,9 @@ void check_update_in_backward(
 void check_updates_of_parts(
     const torch::nn::Module& module,
     const std::unordered_set<const c10::TensorImpl*>& divided,
-    const OptimizerOptions& optimizer) {
+    const OptimizerRules& optimizer) {
   for (const auto& item : module.named_parameters()) {
-    const UpdateRule rule = settings_for(optimizer, {item.key()}).rule;
+    const UpdateRule rule = optimizer.settings_for({item.key()}).rule;
     TESSERA_CHECK(
         divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
             updates_elements_alone(rule),
@@ -144,13 +142,14 @@ Engine::Engine(
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
+  const OptimizerRules rules(options.optimizer);
   PagerOptions sharding = options.sharding;
   sharding.update_in_backward = options.update_in_backward;
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
   if (options.parallel != nullptr) {
-    join_model_ranks(world, *options.parallel, options.optimizer);
+    join_model_ranks(world, *options.parallel, rules);
     sharding.shard_ranks =
         options.parallel->size(ParallelGroup::kParameterShards);
   }
@@ -159,15 +158,11 @@ Engine::Engine(
   }
   World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<StateTiers>(
-      options.optimizer,
-      without_activations(options),
-      options.offload,
-      sharding,
-      *ledger_);
+      rules, without_activations(options), options.offload, sharding, *ledger_);
   pager_ = std::make_unique<Pager>(
       own_world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ = std::make_unique<ShardedOptimizer>(
-      *pager_, *tiers_, options.optimizer, options.offload);
+      *pager_, *tiers_, rules, options.offload);
   if (options.update_in_backward ||
       optimizer_->overlap() != UpdateOverlap::kOff) {
     pager_->set_shard_user(optimizer_.get());
@@ -211,9 +206,6 @@ Engine::Engine(
       log_info("{}", updates);
     }
   }
-  // Autocast would keep a cast of every weight: a second model, and after a
-  // step one of the weights before it.
-  at::autocast::set_autocast_cache_enabled(false);
   optimizer_->allocate_state(*ledger_);
   if (model_ranks_) {
     model_ranks_->tied().copy_values(*pager_);
@@ -228,7 +220,7 @@ Engine::Engine(
 void Engine::join_model_ranks(
     World& world,
     const ParallelMesh& mesh,
-    const OptimizerOptions& optimizer) {
+    const OptimizerRules& optimizer) {
   TESSERA_CHECK(
       mesh.world_size() == world.size(),
       "wrap: the parallel mesh is for {} ranks, and the job has {}.",

@@ -80,8 +80,11 @@ double ExpertEngines::clip_grad_norm(double max_norm, double p) {
 }
 
 bool ExpertEngines::step() {
-  rest_.step();
-  return experts_.step();
+  // What may refuse the step comes first: it must not be applied by half.
+  rest_.prepare_step();
+  experts_.prepare_step();
+  const bool rest_applied = rest_.apply_step();
+  return experts_.apply_step() && rest_applied;
 }
 
 void ExpertEngines::zero_grad() {

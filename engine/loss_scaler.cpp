@@ -59,6 +59,18 @@ void LossScaler::update(bool overflow) {
   }
 }
 
+void LossScaler::limit_for_float16_loss() {
+  if (scale_ <= kLargestFloat16Scale) {
+    return;
+  }
+  TESSERA_CHECK(
+      !options_.fixed,
+      "loss_scale.fixed is {}, and the loss is float16, whose gradient can be {} at most. Compute the loss in float32 (convert what it is computed from) or lower loss_scale.fixed.",
+      scale_,
+      kLargestFloat16Scale);
+  scale_ = kLargestFloat16Scale;
+}
+
 void LossScaler::restore(const State& state) {
   scale_ = active_ ? state.scale : 1; // the run that was saved may have scaled
   good_steps_ = state.good_steps;

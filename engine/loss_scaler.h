@@ -44,6 +44,13 @@ class LossScaler {
   ///   scale.
   void update(bool overflow);
 
+  /// Lowers a dynamic scale to kLargestFloat16Scale, before the backward of a
+  /// float16 loss: what such a loss is multiplied with is its gradient.
+  /// @throws tessera::Error when a fixed scale is larger.
+  void limit_for_float16_loss();
+  /// The largest power of two in float16.
+  static constexpr double kLargestFloat16Scale = 32768;
+
   int64_t skipped_steps() const {
     return skipped_steps_;
   }

@@ -43,7 +43,7 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 
 GradientBucket::GradientBucket(
     ParamGroup& group,
-    at::ScalarType dtype,
+    GradientTypes types,
     PageFaultHandler& handler,
     const ShardMesh& mesh,
     Communicator& replicas,
@@ -55,7 +55,7 @@ GradientBucket::GradientBucket(
       ranks_(mesh.shard_size * mesh.replicas),
       replicas_(replicas),
       ledger_(ledger),
-      dtype_(dtype),
+      types_(types),
       store_(store),
       keeps_shard_(keeps_shard),
       packs_(!group.device().is_cpu()) {
@@ -86,15 +86,16 @@ void GradientBucket::ensure_shard() {
     return;
   }
   const int64_t numel = group_.layout().shard_numel();
-  shard_ =
-      store_ != nullptr
-          ? RestingTensor(store_->reserve(
-                "gradients of '" + group_.name() + "'",
-                MemoryPurpose::kGradients,
-                numel,
-                dtype_))
-          : RestingTensor(ledger_.allocate_zeros(
-                MemoryPurpose::kGradients, numel, dtype_, group_.device()));
+  shard_ = store_ != nullptr ? RestingTensor(store_->reserve(
+                                   "gradients of '" + group_.name() + "'",
+                                   MemoryPurpose::kGradients,
+                                   numel,
+                                   types_.shard))
+                             : RestingTensor(ledger_.allocate_zeros(
+                                   MemoryPurpose::kGradients,
+                                   numel,
+                                   types_.shard,
+                                   group_.device()));
 }
 
 int64_t GradientBucket::shard_bytes() const {
@@ -104,9 +105,14 @@ int64_t GradientBucket::shard_bytes() const {
   return shard_.bytes();
 }
 
-int64_t GradientBucket::padded_bytes() const {
-  return group_.layout().padded_numel() *
-         static_cast<int64_t>(c10::elementSize(dtype_));
+int64_t GradientBucket::slot_numel() const {
+  const FlatLayout& layout = group_.layout();
+  return types_.slot_numel(
+      layout.padded_numel(), layout.shard_numel(), is_stored());
+}
+
+int64_t GradientBucket::slot_bytes() const {
+  return slot_numel() * static_cast<int64_t>(c10::elementSize(types_.slot));
 }
 
 GradientBucket::~GradientBucket() {

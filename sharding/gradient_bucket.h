@@ -15,6 +15,7 @@
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/gradient_token.h"
+#include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/shard_mesh.h"
 
@@ -35,9 +36,10 @@ namespace tessera {
 ///
 /// [Note: gradients elsewhere] The shard may rest on another tier. What was
 /// reduced leaves for there from the slot. To accumulate, the old sum comes
-/// back first: to a part of the slot that the reduction has left free, or,
-/// where the group is not divided, to the slot when it is opened, which then
-/// takes the place of the shard.
+/// back first: to a part of the slot that the reduction has left free; behind
+/// the gradients there where shards have a larger type than slots; or, where
+/// the group is not divided, to the slot when it is opened, which then takes
+/// the place of the shard.
 ///
 /// [Note: applied gradients] If the optimizer runs during backward, a gradient
 /// that is final at its reduction stays in the slot, is applied from there and
@@ -50,12 +52,11 @@ class GradientBucket {
  public:
   /// @param group, replicas outlive the bucket.
   /// @param replicas the ranks that hold the same part of the group.
-  /// @param dtype in which gradients are collected, reduced and accumulated.
   /// @param store where the shard rests; null: on the parameters' device.
   /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
-      at::ScalarType dtype,
+      GradientTypes types,
       PageFaultHandler& handler,
       const ShardMesh& mesh,
       Communicator& replicas,
@@ -91,8 +92,13 @@ class GradientBucket {
   /// Multiplies the shard by factor().
   void apply_factor();
 
-  at::ScalarType dtype() const {
-    return dtype_;
+  /// Of slots; shard() too while applying().
+  at::ScalarType slot_dtype() const {
+    return types_.slot;
+  }
+  /// Of the shard that gradients add up in.
+  at::ScalarType shard_dtype() const {
+    return types_.shard;
   }
   /// Returns the bytes of shard() while it is kept, as the ledger counts them.
   int64_t shard_bytes() const;
@@ -100,8 +106,9 @@ class GradientBucket {
   MemoryTier tier() const {
     return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
   }
-  /// Bytes of a slot.
-  int64_t padded_bytes() const;
+  /// Elements and bytes of a slot.
+  int64_t slot_numel() const;
+  int64_t slot_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
   const std::vector<FlatRun>& own_runs() const {
@@ -113,8 +120,9 @@ class GradientBucket {
   bool is_open() const {
     return open_;
   }
-  /// Starts collecting into `slot` ([padded_numel], dtype()); undefined when
-  /// the shard is to collect them, which takes a group that is not divided.
+  /// Starts collecting into `slot` ([slot_numel()], slot_dtype()); undefined
+  /// when the shard is to collect them, which takes a group that is not
+  /// divided.
   void open(Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and
@@ -227,7 +235,7 @@ class GradientBucket {
     return !slot_.defined() || on_top_;
   }
   void bring_shard_to_slot();
-  at::Tensor room_beside_reduced() const;
+  at::Tensor room_for_shard() const;
   void store_reduced();
   static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);
@@ -255,14 +263,15 @@ class GradientBucket {
   int ranks_; ///< whose gradients are averaged
   Communicator& replicas_;
   MemoryLedger& ledger_;
-  at::ScalarType dtype_;
+  GradientTypes types_;
   ShardStore* store_;
   bool keeps_shard_;
   std::vector<Entry> entries_;
   std::vector<FlatRun> own_runs_;
   std::vector<FlatSpan> gaps_; ///< spans of the flat buffer without a parameter
   RestingTensor shard_;
-  at::Tensor collected_; ///< slot's tensor, or the shard in a world of one
+  /// [padded_numel], of the slot, or the shard in a world of one.
+  at::Tensor collected_;
   Slot slot_;
   bool on_top_ = false; ///< the shard was brought to the slot
   PendingTransfer storing_; ///< transfer from the slot

@@ -14,7 +14,7 @@
 namespace tessera {
 
 bool GradientBucket::divides_first() const {
-  return dtype() == at::kHalf;
+  return types_.slot == at::kHalf;
 }
 
 void GradientBucket::apply_factor() {
@@ -39,7 +39,9 @@ void GradientBucket::open(Slot slot) {
   if (!slot_.defined()) {
     ensure_shard();
   }
-  collected_ = slot_.defined() ? slot_.tensor : shard_.tensor();
+  collected_ = slot_.defined()
+                   ? slot_.tensor.narrow(0, 0, group_.layout().padded_numel())
+                   : shard_.tensor();
   writer_.reset();
   open_ = true;
   bring_shard_to_slot();
@@ -189,19 +191,20 @@ void GradientBucket::begin_reduce(
   // Results that are added to the shard, or are never moved there, are placed
   // in the slot, at this rank's part of the input.
   if (divides_first() && !packs_) {
-    slot_.tensor.div_(ranks_);
+    collected_.div_(ranks_);
   }
   const FlatSpan mine = group_.layout().shard(rank_);
   if (!applying_) {
     ensure_shard();
   }
-  if (applying_ || accumulates() || !shard_.is_on(group_.device())) {
-    reduced_ = slot_.tensor.narrow(0, mine.begin, mine.numel);
+  if (applying_ || accumulates() || !shard_.is_on(group_.device()) ||
+      types_.shard != types_.slot) {
+    reduced_ = collected_.narrow(0, mine.begin, mine.numel);
   } else {
     reduced_ = shard_.tensor();
   }
   pending_ = communicator.reduce_scatter_sum(
-      reduced_, slot_.tensor, "reduction of '" + group_.name() + "'");
+      reduced_, collected_, "reduction of '" + group_.name() + "'");
   if (lane.is_real() && !pending_.pending()) {
     complete({});
   }
@@ -224,24 +227,33 @@ void GradientBucket::complete(const WaitCheck& check) {
   completed_ = true;
 }
 
-/// [shard_numel] behind the reduction: a part of the slot that was another
-/// rank's, or memory that was not planned for where there is no other.
-at::Tensor GradientBucket::room_beside_reduced() const {
+/// [shard_numel] of the shard's type: behind the gradients where the type is
+/// another, else a part of the slot that was another rank's, or memory that was
+/// not planned for where there is no other.
+at::Tensor GradientBucket::room_for_shard() const {
   const int64_t numel = reduced_.numel();
-  if (numel == slot_.tensor.numel()) {
-    return ledger_.allocate(
-        MemoryPurpose::kReduceSlots, numel, dtype_, group_.device());
+  if (types_.shard != types_.slot) {
+    const int64_t end = collected_.numel();
+    return slot_.tensor.narrow(0, end, slot_.tensor.numel() - end)
+        .view(types_.shard);
   }
-  return slot_.tensor.narrow(0, rank_ == 0 ? numel : 0, numel);
+  if (numel == collected_.numel()) {
+    return ledger_.allocate(
+        MemoryPurpose::kReduceSlots, numel, types_.shard, group_.device());
+  }
+  return collected_.narrow(0, rank_ == 0 ? numel : 0, numel);
 }
 
 /// Moves the result to the shard, on the lane.
 void GradientBucket::store_reduced() {
   const bool in_place = shard_.is_on(group_.device());
+  const bool converts = types_.shard != types_.slot;
   at::Tensor sum = in_place ? shard_.tensor() : reduced_;
+  if (!in_place && (accumulates() || converts)) {
+    sum = room_for_shard();
+  }
   if (accumulates()) {
     if (!in_place) {
-      sum = room_beside_reduced();
       shard_.read(sum).wait_issued();
     }
     for (const FlatRun& run : own_runs_) {
@@ -253,7 +265,7 @@ void GradientBucket::store_reduced() {
         target.copy_(source);
       }
     }
-  } else if (in_place && !sum.is_alias_of(reduced_)) {
+  } else if (converts || (in_place && !sum.is_alias_of(reduced_))) {
     sum.copy_(reduced_);
   }
   if (!in_place) {

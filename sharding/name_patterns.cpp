@@ -2,10 +2,10 @@
 #include "tessera/sharding/name_patterns.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/suggest.h"
 
 #include <algorithm>
-#include <regex>
 #include <utility>
 
 namespace tessera {
@@ -89,20 +89,11 @@ NamePatterns NamePatterns::of_paths(
         !text.empty(),
         "{}: an expression is empty; leave it out.",
         result.option_);
-    try {
-      result.patterns_.push_back(
-          {text,
-           without_regex_syntax(text),
-           [expression = std::regex(text)](const std::string& name) {
-             return std::regex_match(name, expression);
-           }});
-    } catch (const std::regex_error& error) {
-      TESSERA_FAIL(
-          "{}: '{}' is not a regular expression ({}). Paths are matched as a whole; write a dot as \\. and any number as \\d+.",
-          result.option_,
-          text,
-          error.what());
-    }
+    result.patterns_.push_back(
+        {text,
+         without_regex_syntax(text),
+         [pattern = NamePattern(result.option_, text)](
+             const std::string& name) { return pattern.matches(name); }});
   }
   return result;
 }

@@ -8,6 +8,7 @@
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/tensor_keys.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
@@ -31,7 +32,10 @@ namespace {
 
 constexpr auto kPageKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-// Counts fallback calls until the self-test is over.
+// The self-test of register_and_test() learns from it that its operators come
+// here. Only looked at once it is over, so that threads do not share a line of
+// cache that is written.
+std::atomic<bool> self_test_is_over{false};
 std::atomic<int> self_test_calls{0};
 
 /// Paged tensors and tokens among the arguments of one call.
@@ -170,15 +174,41 @@ std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
   return dtype;
 }
 
+/// While it lives, autocast keeps no casts on this thread. Those of weights it
+/// would keep until the outermost autocast region ends: a second model, and
+/// after a step casts of the weights before it. The flag is the thread's, so it
+/// is set around the operators that use a weight, on whichever thread they run.
+class UncachedCasts {
+ public:
+  UncachedCasts() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
+    if (was_enabled_) {
+      at::autocast::set_autocast_cache_enabled(false);
+    }
+  }
+  ~UncachedCasts() {
+    if (was_enabled_) {
+      at::autocast::set_autocast_cache_enabled(true);
+    }
+  }
+  UncachedCasts(const UncachedCasts&) = delete;
+  UncachedCasts& operator=(const UncachedCasts&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
 void page_fallback(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
     torch::jit::Stack* stack) {
-  ++self_test_calls;
+  if (!self_test_is_over.load(std::memory_order_relaxed)) [[unlikely]] {
+    ++self_test_calls;
+  }
   const auto arguments =
       torch::jit::last(*stack, op.schema().arguments().size());
   const PagedArguments found = find_paged_arguments(op.schema(), arguments);
   std::optional<at::ScalarType> results_in;
+  std::optional<UncachedCasts> uncached;
   if (!found.accesses.empty() || found.token != nullptr) {
     const OperatorKind kind = kind_of(op);
     if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
@@ -186,6 +216,7 @@ void page_fallback(
     }
     if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
       bring_in(found, op);
+      uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {
         results_in = cast_arguments(op, *dtype, *stack);
       }
@@ -218,6 +249,7 @@ void register_and_test() {
       self_test_calls > before && sum.sum().item<float>() == 4.0F,
       "wrap: operators on a keyed tensor do not reach Tessera with this LibTorch ({}). Use the version in scripts/requirements.txt.",
       TORCH_VERSION);
+  self_test_is_over = true;
 }
 
 } // namespace

@@ -110,6 +110,9 @@ Pager::Pager(
     is_apart_.push_back(is_apart(spec, options.groups));
     reshards_after_forward_.push_back(spec.reshard_after_forward);
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      for (const std::string& name : spec.parameters[i].names) {
+        by_name_.emplace(name, places_.size());
+      }
       places_.push_back({group, i});
     }
   }
@@ -121,7 +124,11 @@ Pager::Pager(
     }
     buckets_.push_back(std::make_unique<GradientBucket>(
         *group,
-        gradient_dtype(options.precision, group->dtype()),
+        gradient_types(
+            options,
+            mesh_,
+            group->dtype(),
+            zero_stages_[static_cast<size_t>(group->number)]),
         *this,
         mesh_,
         *replicas_,
@@ -170,14 +177,13 @@ const PagedParameter& Pager::parameter(size_t index) const {
 }
 
 size_t Pager::find_parameter(const std::string& name) const {
+  if (const auto found = by_name_.find(name); found != by_name_.end()) {
+    return found->second;
+  }
   std::vector<std::string> all_names;
   for (size_t i = 0; i < places_.size(); ++i) {
-    for (const std::string& known : parameter(i).record.names) {
-      if (known == name) {
-        return i;
-      }
-      all_names.push_back(known);
-    }
+    const std::vector<std::string>& names = parameter(i).record.names;
+    all_names.insert(all_names.end(), names.begin(), names.end());
   }
   const std::string nearest = nearest_name(name, all_names);
   TESSERA_FAIL(

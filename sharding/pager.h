@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -312,7 +313,7 @@ class Pager : public PageFaultHandler {
   void finish_reductions();
   /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
-  Slot take_reduce_slot(const ParamGroup& group, at::ScalarType dtype);
+  Slot take_reduce_slot(const ParamGroup& group, const GradientBucket& bucket);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
   /// Releases the slots that are being written to files. Blocks.
@@ -345,6 +346,8 @@ class Pager : public PageFaultHandler {
   std::vector<int> tied_groups_; ///< whose weights are used in two places
   std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
   std::vector<ParameterPlace> places_;
+  /// Index in places_, under each name that a parameter is registered under.
+  std::unordered_map<std::string, size_t> by_name_;
   ShardMesh mesh_;
   std::vector<bool> pages_; ///< per group: it is paged, in a slot
   bool is_alone_ = false;

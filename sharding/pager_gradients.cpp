@@ -61,12 +61,15 @@ void Pager::open_bucket(size_t g) {
     or_abandon([&] { bucket.open({}); });
     return;
   }
-  Slot slot = take_reduce_slot(*groups_[g], bucket.dtype());
+  Slot slot = take_reduce_slot(*groups_[g], bucket);
   or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
-Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
-  const int64_t numel = group.layout().padded_numel();
+Slot Pager::take_reduce_slot(
+    const ParamGroup& group,
+    const GradientBucket& bucket) {
+  const int64_t numel = bucket.slot_numel();
+  const at::ScalarType dtype = bucket.slot_dtype();
   // Mostly one group collects while the one before it is being reduced.
   const auto end = std::exchange(
       reduce_slot_end_,
@@ -88,7 +91,7 @@ Slot Pager::take_reduce_slot(const ParamGroup& group, at::ScalarType dtype) {
       log_warning(
           "the gradients of group '{}' did not fit beside those being collected; they get {} bytes outside the planned reduce slots",
           group.name(),
-          buckets_[static_cast<size_t>(group.number)]->padded_bytes());
+          bucket.slot_bytes());
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }

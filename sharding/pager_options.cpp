@@ -27,4 +27,29 @@ bool keeps_whole_gradients(
          GradientAccumulation::kKeepWhole;
 }
 
+GradientTypes gradient_types(
+    const PagerOptions& options,
+    const ShardMesh& mesh,
+    at::ScalarType dtype,
+    std::optional<int> zero_stage) {
+  const at::ScalarType shard = accumulate_dtype(options.precision, dtype);
+  // What stays whole adds up in the slot, and on one rank nothing is reduced.
+  const bool adds_up_in_slot = keeps_whole_gradients(options, zero_stage) ||
+                               mesh.shard_size * mesh.replicas == 1;
+  return {
+      adds_up_in_slot ? shard : gradient_dtype(options.precision, dtype),
+      shard};
+}
+
+int64_t GradientTypes::slot_numel(
+    int64_t padded_numel,
+    int64_t shard_numel,
+    bool stored) const {
+  if (!stored || slot == shard) {
+    return padded_numel;
+  }
+  const auto ratio = c10::elementSize(shard) / c10::elementSize(slot);
+  return padded_numel + shard_numel * static_cast<int64_t>(ratio);
+}
+
 } // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/precision.h"
+#include "tessera/sharding/shard_mesh.h"
 
 #include <cstdint>
 #include <optional>
@@ -59,6 +60,28 @@ void check(const PagerOptions& options);
 /// @param zero_stage ZeRO stage of the group, if it has its own.
 bool keeps_whole_gradients(
     const PagerOptions& options,
+    std::optional<int> zero_stage);
+
+/// The types of a group's gradients.
+struct GradientTypes {
+  at::ScalarType slot; ///< in which a backward collects and reduces them
+  at::ScalarType shard; ///< in which those of several backward passes add up
+
+  /// Elements of `slot` that a slot has: the whole gradients, and behind them
+  /// room for what a shard that rests elsewhere is added to, where that does
+  /// not fit into the part of the slot that a reduction leaves free.
+  /// @param padded_numel, shard_numel of the group's FlatLayout.
+  /// @param stored whether the shard rests on another tier than the device.
+  int64_t slot_numel(int64_t padded_numel, int64_t shard_numel, bool stored)
+      const;
+};
+
+/// @param dtype in which the group's parameters are used.
+/// @param zero_stage of the group, where it has its own.
+GradientTypes gradient_types(
+    const PagerOptions& options,
+    const ShardMesh& mesh,
+    at::ScalarType dtype,
     std::optional<int> zero_stage);
 
 } // namespace tessera

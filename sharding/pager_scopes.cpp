@@ -121,6 +121,7 @@ void Pager::unwrap() {
     }
   }
   places_.clear();
+  by_name_.clear();
   reading_ = nullptr;
   unwrapped_ = true;
 }

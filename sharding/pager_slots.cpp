@@ -54,7 +54,7 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
   int64_t kept = 0;
   std::vector<int64_t> passing;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const int64_t bytes = buckets_[g] ? buckets_[g]->padded_bytes() : 0;
+    const int64_t bytes = buckets_[g] ? buckets_[g]->slot_bytes() : 0;
     const bool keeps = keeps_whole_gradients(g);
     kept += keeps ? bytes + OffsetAllocator::kAlignment : 0;
     passing.push_back(keeps ? 0 : bytes);

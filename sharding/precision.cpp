@@ -2,14 +2,16 @@
 #include "tessera/sharding/precision.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/suggest.h"
 
-#include <regex>
 #include <unordered_set>
 
 namespace tessera {
 
 namespace {
+
+constexpr const char* kFloat32Modules = "precision.float32_modules";
 
 bool is_norm(const torch::nn::Module& module) {
   return module.name().find("Norm") != std::string::npos;
@@ -33,10 +35,10 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     }
   }
   for (const std::string& text : policy.float32_modules) {
-    const std::regex expression(text);
+    const NamePattern pattern(kFloat32Modules, text);
     bool found = false;
     for (const auto& item : root.named_modules("", /*include_self=*/false)) {
-      if (std::regex_match(item.key(), expression)) {
+      if (pattern.matches(item.key())) {
         found = true;
         keep(*item.value());
       }
@@ -44,7 +46,8 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     const std::string nearest = nearest_name(text, paths);
     TESSERA_CHECK(
         found,
-        "precision.float32_modules: '{}' matches no module{}",
+        "{}: '{}' matches no module{}",
+        kFloat32Modules,
         text,
         nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
   }
@@ -64,18 +67,16 @@ void check(const PrecisionPolicy& policy) {
       "precision.gradients is {}; it may be float32, bfloat16 or float16.",
       policy.gradients.value_or(at::kFloat));
   TESSERA_CHECK(
+      !policy.accumulate || *policy.accumulate == at::kFloat ||
+          policy.accumulate == policy.gradients,
+      "precision.accumulate is {}; it must be float32 or the type of precision.gradients.",
+      policy.accumulate.value_or(at::kFloat));
+  TESSERA_CHECK(
       !policy.buffers || at::isFloatingType(*policy.buffers),
       "precision.buffers is {}; it may be a floating-point type.",
       policy.buffers.value_or(at::kFloat));
   for (const std::string& text : policy.float32_modules) {
-    try {
-      const std::regex expression(text);
-    } catch (const std::regex_error& error) {
-      TESSERA_FAIL(
-          "precision.float32_modules: '{}' is not a regular expression: {}",
-          text,
-          error.what());
-    }
+    static_cast<void>(NamePattern(kFloat32Modules, text)); // throws
   }
 }
 
@@ -111,6 +112,14 @@ at::ScalarType gradient_dtype(
     return *policy.gradients;
   }
   return is_low_precision(dtype) && policy.master_weights ? at::kFloat : dtype;
+}
+
+at::ScalarType accumulate_dtype(
+    const PrecisionPolicy& policy,
+    at::ScalarType dtype) {
+  const at::ScalarType gradients = gradient_dtype(policy, dtype);
+  return is_low_precision(gradients) ? policy.accumulate.value_or(gradients)
+                                     : gradients;
 }
 
 void convert_buffers(torch::nn::Module& module, const PrecisionPolicy& policy) {

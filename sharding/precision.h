@@ -28,9 +28,15 @@ inline bool is_low_precision(at::ScalarType dtype) {
 struct PrecisionPolicy {
   /// bfloat16 or float16: dtype of compute and of all-gathers.
   std::optional<at::ScalarType> parameters;
-  /// In which gradients are collected, reduced and accumulated. By default
-  /// float32 for parameters of a lower precision, else the parameters' type.
+  /// The type in which gradients are collected and reduced. By default float32
+  /// for parameters of a lower precision, else the parameters' type.
   std::optional<at::ScalarType> gradients;
+  /// The type in which the gradients of several backward passes add up: that of
+  /// `gradients`, which is the default, or float32. A bfloat16 sum stops
+  /// growing after a few hundred micro-batches. Gradients that stay whole
+  /// between the backward passes (GradientAccumulation::kKeepWhole) are reduced
+  /// in this type too, once a step.
+  std::optional<at::ScalarType> accumulate;
   /// Of floating-point buffers. By default they keep their type.
   std::optional<at::ScalarType> buffers;
   /// If false, optimizers update the low-precision weights themselves, which
@@ -63,6 +69,11 @@ void choose_dtypes(
 
 /// Returns the dtype of the gradients of parameters that are used in `dtype`.
 at::ScalarType gradient_dtype(
+    const PrecisionPolicy& policy,
+    at::ScalarType dtype);
+
+/// The type in which those of several backward passes add up.
+at::ScalarType accumulate_dtype(
     const PrecisionPolicy& policy,
     at::ScalarType dtype);
 

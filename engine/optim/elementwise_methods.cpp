@@ -160,7 +160,6 @@ std::unique_ptr<UpdateMethod> make_adam(
         step.decoupled_decay = decoupled_decay;
         step.step = parameter.steps;
         step.grad_scale = parameter.grad_scale;
-        step.sqrt_rounding = options.sqrt_rounding;
         return step;
       });
 }

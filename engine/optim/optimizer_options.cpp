@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 namespace tessera {
 
@@ -39,18 +38,6 @@ void check_betas(const char* where, const Options& options) {
       where,
       options.beta1,
       options.beta2);
-}
-
-void check_pattern(const char* where, const std::string& pattern) {
-  try {
-    std::regex compiled(pattern);
-  } catch (const std::regex_error& error) {
-    TESSERA_FAIL(
-        "{}: '{}' is not a regular expression: {}. Mend it; a dot in a name is written \\.",
-        where,
-        pattern,
-        error.what());
-  }
 }
 
 struct RuleChecks {
@@ -91,7 +78,7 @@ struct RuleChecks {
         "Muon: newton_schulz_steps is {}; it must be at least 1.",
         options.newton_schulz_steps);
     for (const std::string& pattern : options.not_hidden) {
-      check_pattern("Muon: not_hidden", pattern);
+      static_cast<void>(NamePattern("Muon: not_hidden", pattern)); // throws
     }
     (*this)(options.rest);
   }
@@ -199,18 +186,23 @@ bool updates_elements_alone(const OptimizerOptions& options) {
              });
 }
 
-ParameterSettings settings_for(
-    const OptimizerOptions& options,
-    const std::vector<std::string>& names) {
+OptimizerRules::OptimizerRules(OptimizerOptions options)
+    : options_(std::move(options)) {
+  for (const ParameterRule& rule : options_.parameters) {
+    patterns_.emplace_back("optimizer.parameters", rule.pattern);
+  }
+}
+
+ParameterSettings OptimizerRules::settings_for(
+    const std::vector<std::string>& names) const {
   ParameterSettings settings;
-  settings.hold_steps = options.hold_steps;
-  settings.rule = options.rule;
-  std::optional<double> weight_decay = options.weight_decay;
-  for (size_t i = 0; i < options.parameters.size(); ++i) {
-    const ParameterRule& rule = options.parameters[i];
-    const std::regex pattern(rule.pattern);
+  settings.hold_steps = options_.hold_steps;
+  settings.rule = options_.rule;
+  std::optional<double> weight_decay = options_.weight_decay;
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    const ParameterRule& rule = options_.parameters[i];
     if (std::none_of(names.begin(), names.end(), [&](const auto& name) {
-          return std::regex_match(name, pattern);
+          return patterns_[i].matches(name);
         })) {
       continue;
     }

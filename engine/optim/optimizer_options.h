@@ -3,6 +3,7 @@
 // `OptimizerOptions` selects the optimizer and the hyperparameters of each
 // parameter.
 
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/kernels/adamw_shard.h"
 
 #include <torch/nn/module.h>
@@ -18,16 +19,14 @@
 
 namespace tessera {
 
-/// Adam with decoupled weight decay (arXiv:1711.05101), with the operations of
-/// torch::optim::AdamW in the same order. Correctly rounded square roots are
-/// the default because they give the same bits on every processor and on CUDA,
-/// in one pass; SqrtRounding::kLibTorch gives the bits of torch::optim::AdamW
-/// on the CPU of this machine.
+/// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
+/// operations in their order, but for the root, which is correctly rounded: the
+/// bits are the same on every processor and on CUDA. torch::optim::AdamW's root
+/// may be off by one unit in the last place.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Adam (arXiv:1412.6980), with weight decay added to the gradient, as
@@ -36,7 +35,6 @@ struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
 };
 
 /// Stochastic gradient descent, bit for bit as torch::optim::SGD.
@@ -140,8 +138,8 @@ struct ParameterRule {
 };
 
 /// Where master weights and moments rest. What is not on the device of the
-/// parameters is updated by the CPU. The numbers do not depend on the placement
-/// (between the CPU and CUDA: with SqrtRounding::kCorrect).
+/// parameters is updated by the CPU. The numbers do not depend on the
+/// placement.
 enum class StatePlacement {
   /// As the memory budget has room; see StateTiers. On the device of the
   /// parameters if no budget is set.
@@ -225,10 +223,25 @@ struct ParameterSettings {
   size_t rule_origin = 0;
 };
 
-/// @param names all names under which the parameter is registered.
-ParameterSettings settings_for(
-    const OptimizerOptions& options,
-    const std::vector<std::string>& names);
+/// Resolves OptimizerOptions for each parameter, with the patterns compiled
+/// once.
+class OptimizerRules {
+ public:
+  /// Not explicit: it holds nothing but the options.
+  /// @throws tessera::Error on a pattern that is not a regular expression.
+  OptimizerRules(OptimizerOptions options); // NOLINT(*-explicit-*)
+
+  const OptimizerOptions& options() const {
+    return options_;
+  }
+
+  /// @param names all names under which the parameter is registered.
+  ParameterSettings settings_for(const std::vector<std::string>& names) const;
+
+ private:
+  OptimizerOptions options_;
+  std::vector<NamePattern> patterns_; ///< of options_.parameters
+};
 
 /// "AdamW", "SGD", ...
 const char* name_of(const UpdateRule& rule);

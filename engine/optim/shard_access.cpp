@@ -50,7 +50,8 @@ bool ShardAccess::rounds() const {
 }
 
 at::ScalarType ShardAccess::gradient_dtype() const {
-  return is_low_precision(bucket_.dtype()) ? bucket_.dtype() : dtype();
+  const at::ScalarType gradient = bucket_.shard_dtype();
+  return is_low_precision(gradient) ? gradient : dtype();
 }
 
 int64_t ShardAccess::stage_bytes() const {
@@ -126,7 +127,11 @@ void ShardAccess::begin_gradient(
     const RestingTensor& gradient,
     StateStage::Buffer* buffer) {
   if (!open_.gradient.defined()) {
-    open_.gradient = fetch(gradient, gradient_dtype(), buffer);
+    // Of another type than the shard's while bucket_ is applying().
+    open_.gradient = fetch(
+        gradient,
+        is_low_precision(gradient.dtype()) ? gradient.dtype() : dtype(),
+        buffer);
   }
 }
 

@@ -2,11 +2,11 @@
 #include "tessera/engine/optim/sharded_optimizer.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 
 #include <c10/core/GradMode.h>
 
 #include <map>
-#include <regex>
 
 namespace tessera {
 
@@ -16,15 +16,14 @@ using Parameters = std::vector<OptimizedParameter*>;
 
 bool is_hidden_matrix(
     const OptimizedParameter& parameter,
-    const MuonOptions& options) {
+    const std::vector<NamePattern>& not_hidden) {
   const ParameterRecord& record = parameter.paged->record;
   if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
     return false;
   }
-  for (const std::string& pattern : options.not_hidden) {
-    const std::regex expression(pattern);
+  for (const NamePattern& pattern : not_hidden) {
     for (const std::string& name : record.names) {
-      if (std::regex_search(name, expression)) {
+      if (pattern.is_found_in(name)) {
         return false;
       }
     }
@@ -60,7 +59,7 @@ struct MethodMaker {
     methods.push_back(make_adam(
         context,
         parameters,
-        {options.beta1, options.beta2, options.eps, options.sqrt_rounding},
+        {options.beta1, options.beta2, options.eps},
         false));
   }
   void operator()(const SgdOptions& options) const {
@@ -76,10 +75,14 @@ struct MethodMaker {
     methods.push_back(make_adafactor(context, parameters, options));
   }
   void operator()(const MuonOptions& options) const {
+    std::vector<NamePattern> not_hidden;
+    for (const std::string& pattern : options.not_hidden) {
+      not_hidden.emplace_back("Muon: not_hidden", pattern);
+    }
     Parameters hidden;
     Parameters rest;
     for (OptimizedParameter* parameter : parameters) {
-      (is_hidden_matrix(*parameter, options) ? hidden : rest)
+      (is_hidden_matrix(*parameter, not_hidden) ? hidden : rest)
           .push_back(parameter);
     }
     if (!hidden.empty()) {
@@ -99,9 +102,9 @@ struct MethodMaker {
 ShardedOptimizer::ShardedOptimizer(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& options,
+    const OptimizerRules& rules,
     const OffloadOptions& offload)
-    : plan_(plan_updates(pager, tiers, options, offload)),
+    : plan_(plan_updates(pager, tiers, rules, offload)),
       context_{
           pager,
           tiers,
@@ -109,10 +112,10 @@ ShardedOptimizer::ShardedOptimizer(
           {pager.groups().front()->device(), offload.stage_bytes},
           plan_.streams,
           {},
-          options.moment_dtype,
-          options.stochastic_rounding},
-      overlap_(overlap_of(options, pager, tiers)),
-      lr_(options.lr),
+          rules.options().moment_dtype,
+          rules.options().stochastic_rounding},
+      overlap_(overlap_of(rules.options(), pager, tiers)),
+      lr_(rules.options().lr),
       sums_(pager) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     ParamGroup& group = *pager.groups()[g];
@@ -130,7 +133,7 @@ ShardedOptimizer::ShardedOptimizer(
       parameter.paged = &group.parameters()[i];
       parameter.group = g;
       parameter.position = i;
-      parameter.settings = settings_for(options, parameter.paged->record.names);
+      parameter.settings = rules.settings_for(parameter.paged->record.names);
       parameters_.push_back(std::move(parameter));
     }
   }

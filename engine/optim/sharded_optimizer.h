@@ -33,11 +33,11 @@ class ShardedOptimizer : public ShardUser {
   /// Measures, and is then collective, as plan_updates() does.
   /// @param pager must outlive this object.
   /// @param tiers must outlive this object; has planned the pager's groups.
-  /// @param options checked.
+  /// @param rules made of checked options.
   ShardedOptimizer(
       Pager& pager,
       StateTiers& tiers,
-      const OptimizerOptions& options,
+      const OptimizerRules& rules,
       const OffloadOptions& offload);
   ~ShardedOptimizer() override;
   ShardedOptimizer(const ShardedOptimizer&) = delete;

@@ -68,10 +68,11 @@ int max_moments(const UpdateRule& rule) {
 
 StateNeeds state_needs(
     const GroupSpec& group,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& rules,
     const PagerOptions& sharding,
     const ShardMesh& mesh,
     const ShardTiers& tiers) {
+  const OptimizerOptions& optimizer = rules.options();
   StateNeeds needs;
   if (!is_trainable(group)) {
     return needs;
@@ -81,7 +82,7 @@ StateNeeds state_needs(
   const int64_t item = size_of(state_dtype(group));
   int moments = 0;
   for (const ParameterRecord& record : group.parameters) {
-    const UpdateRule rule = settings_for(optimizer, record.names).rule;
+    const UpdateRule rule = rules.settings_for(record.names).rule;
     moments = std::max(moments, max_moments(rule));
     needs.may_rest_in_files =
         needs.may_rest_in_files &&
@@ -107,7 +108,7 @@ StateNeeds state_needs(
   };
   if (passes(tiers.gradients)) {
     needs.staged_shards += HostMemory::rounded(
-        numel * size_of(gradient_dtype(sharding.precision, dtype)));
+        numel * size_of(accumulate_dtype(sharding.precision, dtype)));
   }
   if (passes(tiers.parameters)) {
     needs.staged_shards +=
@@ -132,7 +133,7 @@ int64_t gradient_bytes(
   const at::ScalarType dtype = group.parameters.front().dtype;
   return HostMemory::rounded(
       flat_layout_of(group, mesh.shard_size).shard_numel() *
-      size_of(gradient_dtype(sharding.precision, dtype)));
+      size_of(accumulate_dtype(sharding.precision, dtype)));
 }
 
 int64_t device_needs(
@@ -145,6 +146,7 @@ int64_t device_needs(
   bool pages = divided;
   bool reduces = divided || mesh.replicas > 1;
   int64_t bytes = 0;
+  int64_t kept_gradients = 0; // whole, in reduce slots
   std::vector<std::vector<int>> blocks;
   std::vector<bool> trainable;
   std::vector<bool> scattered;
@@ -173,14 +175,19 @@ int64_t device_needs(
     limits.keeps_gradients.push_back(
         keeps_whole_gradients(sharding, group.zero_stage));
     if (trainable.back()) {
-      const int64_t size = size_of(gradient_dtype(sharding.precision, dtype));
+      const GradientTypes types =
+          gradient_types(sharding, mesh, dtype, group.zero_stage);
       const bool leaves = tiers[g].gradients != MemoryTier::kDevice;
       reduces = reduces || leaves;
-      bytes += leaves ? 0 : layout.shard_numel() * size;
+      bytes += leaves ? 0 : layout.shard_numel() * size_of(types.shard);
+      const int64_t slot =
+          types.slot_numel(
+              layout.padded_numel(), layout.shard_numel(), leaves) *
+          size_of(types.slot);
       if (limits.keeps_gradients.back()) {
-        bytes += layout.padded_numel() * size + OffsetAllocator::kAlignment;
+        kept_gradients += slot + OffsetAllocator::kAlignment;
       } else {
-        passing_gradients.back() = layout.padded_numel() * size;
+        passing_gradients.back() = slot;
       }
     }
   }
@@ -190,7 +197,7 @@ int64_t device_needs(
     bytes += capacity_without_exposed_unshards(events, limits);
   }
   if (reduces) {
-    bytes += peak_reduce_bytes(events, passing_gradients);
+    bytes += kept_gradients + peak_reduce_bytes(events, passing_gradients);
   }
   return bytes;
 }

@@ -43,7 +43,7 @@ struct StateNeeds {
 
 StateNeeds state_needs(
     const GroupSpec& group,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const PagerOptions& sharding,
     const ShardMesh& mesh,
     const ShardTiers& tiers = {});

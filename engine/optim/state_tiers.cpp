@@ -6,7 +6,7 @@
 namespace tessera {
 
 StateTiers::StateTiers(
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,

@@ -24,7 +24,7 @@ class StateTiers : public ShardPlacement {
  public:
   /// @param ledger must outlive this object. All options are checked.
   StateTiers(
-      const OptimizerOptions& optimizer,
+      const OptimizerRules& optimizer,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
       const PagerOptions& sharding,
@@ -80,7 +80,7 @@ class StateTiers : public ShardPlacement {
   bool uses(MemoryTier tier) const;
   void make_stores(c10::Device device);
 
-  OptimizerOptions optimizer_;
+  OptimizerRules optimizer_;
   MemoryBudget memory_;
   OffloadOptions offload_;
   PagerOptions sharding_;

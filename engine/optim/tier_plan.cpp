@@ -34,7 +34,7 @@ class Planner {
  public:
   Planner(
       const std::vector<GroupSpec>& groups,
-      const OptimizerOptions& optimizer,
+      const OptimizerRules& optimizer,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
       const PagerOptions& sharding,
@@ -160,7 +160,7 @@ class Planner {
   }
 
   void place_state() {
-    switch (optimizer_.placement) {
+    switch (optimizer_.options().placement) {
       case StatePlacement::kAutomatic:
         place_state_by_room();
         break;
@@ -281,7 +281,7 @@ class Planner {
   }
 
   const std::vector<GroupSpec>& groups_;
-  const OptimizerOptions& optimizer_;
+  const OptimizerRules& optimizer_;
   const MemoryBudget& memory_;
   const OffloadOptions& offload_;
   const PagerOptions& sharding_;
@@ -298,7 +298,7 @@ class Planner {
 
 TierPlan plan_tiers(
     const std::vector<GroupSpec>& groups,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,

@@ -44,7 +44,7 @@ struct TierPlan {
 ///   rest in files.
 TierPlan plan_tiers(
     const std::vector<GroupSpec>& groups,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,

@@ -25,13 +25,13 @@ struct Choices {
 
 bool updates_elements_alone(
     const ParamGroup& group,
-    const OptimizerOptions& optimizer) {
+    const OptimizerRules& optimizer) {
   return std::all_of(
       group.parameters().begin(),
       group.parameters().end(),
       [&](const PagedParameter& parameter) {
         return updates_elements_alone(
-            settings_for(optimizer, parameter.record.names).rule);
+            optimizer.settings_for(parameter.record.names).rule);
       });
 }
 
@@ -46,13 +46,15 @@ double size_of(at::ScalarType dtype) {
 UpdateSample sample_of(
     const ParamGroup& group,
     const GradientBucket& bucket,
-    const OptimizerOptions& optimizer) {
+    const OptimizerRules& optimizer) {
   UpdateSample sample;
   sample.rule =
-      settings_for(optimizer, group.parameters().front().record.names).rule;
+      optimizer.settings_for(group.parameters().front().record.names).rule;
   sample.master = master_type(group);
-  sample.gradient = is_low_precision(bucket.dtype()) ? bucket.dtype() : sample.master;
-  sample.moment = optimizer.moment_dtype.value_or(sample.master);
+  sample.gradient = is_low_precision(bucket.shard_dtype())
+                        ? bucket.shard_dtype()
+                        : sample.master;
+  sample.moment = optimizer.options().moment_dtype.value_or(sample.master);
   if (is_low_precision(group.dtype())) {
     sample.low_precision = group.dtype();
   }
@@ -62,7 +64,7 @@ UpdateSample sample_of(
 Choices find_choices(
     const Pager& pager,
     const StateTiers& tiers,
-    const OptimizerOptions& optimizer) {
+    const OptimizerRules& optimizer) {
   Choices choices;
   int64_t largest = -1;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
@@ -127,7 +129,7 @@ std::string short_count(double count) {
 UpdatePlan plan_updates(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const OffloadOptions& offload) {
   UpdatePlan plan;
   plan.streams.assign(pager.groups().size(), false);

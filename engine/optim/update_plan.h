@@ -35,7 +35,7 @@ struct UpdatePlan {
 UpdatePlan plan_updates(
     Pager& pager,
     StateTiers& tiers,
-    const OptimizerOptions& optimizer,
+    const OptimizerRules& optimizer,
     const OffloadOptions& offload);
 
 /// Lines for the log: groups and elements of this rank by tier and updater, and

@@ -9,9 +9,9 @@
 namespace tessera {
 
 /// One AdamW step over a flat shard, in place (arXiv:1711.05101, Alg. 2), with
-/// the operations, order and rounding of torch::optim::AdamW on the CPU. The
-/// square root is the same only with SqrtRounding::kLibTorch (see [Note: the
-/// bits of AdamW] in adamw_kernel.h):
+/// the operations, order and rounding of torch::optim::AdamW on the CPU, except
+/// for the square root, which is correctly rounded (see [Note: the bits of
+/// AdamW] in adamw_kernel.h):
 ///
 ///   g = grad * grad_scale
 ///   exp_avg    = beta1 * exp_avg    + (1 - beta1) * g

@@ -9,7 +9,7 @@
 namespace tessera {
 
 AdamWKernel<float> adamw_avx2() {
-  return detail::AdamWLoop<Avx2Vec>::kernel();
+  return &detail::AdamWLoop<Avx2Vec>::step;
 }
 
 } // namespace tessera

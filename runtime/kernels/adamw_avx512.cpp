@@ -9,7 +9,7 @@
 namespace tessera {
 
 AdamWKernel<float> adamw_avx512() {
-  return detail::AdamWLoop<Avx512Vec>::kernel();
+  return &detail::AdamWLoop<Avx512Vec>::step;
 }
 
 } // namespace tessera

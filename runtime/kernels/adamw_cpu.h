@@ -9,21 +9,17 @@
 
 namespace tessera {
 
+/// The update of elements [begin, end) of a shard. Returns whether their
+/// gradients were all finite.
 template <typename T>
-struct AdamWKernel; // adamw_kernel.h
+using AdamWKernel = bool (*)(const AdamWShard<T>&, int64_t begin, int64_t end);
 
 /// Returns the update of a shard, whose arrays it does not own. The float32
 /// kernels give the same bits with every instruction set; float64 has only a
 /// portable kernel.
 /// @throws tessera::Error if `isa` is not available.
-CpuUpdate adamw_update(
-    Isa isa,
-    const AdamWShard<float>& shard,
-    SqrtRounding rounding);
-CpuUpdate adamw_update(
-    Isa isa,
-    const AdamWShard<double>& shard,
-    SqrtRounding rounding);
+CpuUpdate adamw_update(Isa isa, const AdamWShard<float>& shard);
+CpuUpdate adamw_update(Isa isa, const AdamWShard<double>& shard);
 
 // The kernels. The AVX2 and AVX-512 ones exist on x86-64 only.
 AdamWKernel<float> adamw_portable_float();

@@ -17,8 +17,9 @@
 // ATen's baseline build (ATEN_CPU_CAPABILITY=default, or a processor without
 // AVX2) fuses nothing and gives different bits; the kernels here always do the
 // above. sqrt is the exception: ATen calls a vector math library, which on some
-// processors is not correctly rounded (see libtorch_sqrt.h). NaNs appear in the
-// same places, but their bits may differ.
+// processors is off by one unit in the last place. Here it is correctly rounded
+// (IEEE 754): the same bits on every machine, on CPU and on CUDA. NaNs appear
+// in the same places, but their bits may differ.
 
 #include "tessera/runtime/kernels/adam_moments.h"
 #include "tessera/runtime/kernels/shard_lanes.h"
@@ -27,24 +28,6 @@
 
 namespace tessera {
 
-/// The AdamW update for one instruction set. All functions work on elements
-/// [begin, end) of the shard and return whether the gradients of these were all
-/// finite, except weights(), which does not read gradients.
-template <typename T>
-struct AdamWKernel {
-  /// The whole update in one pass, with correctly rounded square roots.
-  bool (*step)(const AdamWShard<T>&, int64_t begin, int64_t end);
-  /// The first half of the update: both moments.
-  bool (*moments)(const AdamWShard<T>&, int64_t begin, int64_t end);
-  /// The second half: the weights. roots[0] is the square root of
-  /// exp_avg_sq[begin].
-  void (*weights)(
-      const AdamWShard<T>&,
-      const T* roots,
-      int64_t begin,
-      int64_t end);
-};
-
 namespace detail {
 
 template <typename Vec>
@@ -52,8 +35,25 @@ class AdamWLoop {
  public:
   using T = typename Vec::Scalar;
 
-  static AdamWKernel<T> kernel() {
-    return {&step, &moments, &weights};
+  /// An AdamWKernel.
+  static bool step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
+    const AdamWLoop shared(shard.scalars);
+    return with_lanes<Vec>(shard, [&](auto lanes) {
+      const AdamWLoop loop = shared; // see ShardLanes
+      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
+        prefetch_all(lanes, i);
+        Vec master = lanes.master(i, count...);
+        Vec grad = loop.with_l2(lanes.grad(i, count...), master);
+        Vec exp_avg = lanes.moment(i, count...);
+        Vec exp_avg_sq = lanes.moment_sq(i, count...);
+        loop.moments_.update(grad, exp_avg, exp_avg_sq);
+        master = loop.new_master(master, exp_avg, sqrt(exp_avg_sq));
+        lanes.store_moment(exp_avg, i, count...);
+        lanes.store_moment_sq(exp_avg_sq, i, count...);
+        lanes.store_master(master, i, count...);
+      });
+      return lanes.grads_finite();
+    });
   }
 
  private:
@@ -86,63 +86,6 @@ class AdamWLoop {
     lanes.prefetch_moment(i);
     lanes.prefetch_moment_sq(i);
     lanes.prefetch_grad(i);
-  }
-
-  static bool step(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop shared(shard.scalars);
-    return with_lanes<Vec>(shard, [&](auto lanes) {
-      const AdamWLoop loop = shared; // see ShardLanes
-      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        prefetch_all(lanes, i);
-        Vec master = lanes.master(i, count...);
-        Vec grad = loop.with_l2(lanes.grad(i, count...), master);
-        Vec exp_avg = lanes.moment(i, count...);
-        Vec exp_avg_sq = lanes.moment_sq(i, count...);
-        loop.moments_.update(grad, exp_avg, exp_avg_sq);
-        master = loop.new_master(master, exp_avg, sqrt(exp_avg_sq));
-        lanes.store_moment(exp_avg, i, count...);
-        lanes.store_moment_sq(exp_avg_sq, i, count...);
-        lanes.store_master(master, i, count...);
-      });
-      return lanes.grads_finite();
-    });
-  }
-
-  static bool moments(const AdamWShard<T>& shard, int64_t begin, int64_t end) {
-    const AdamWLoop shared(shard.scalars);
-    return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
-      const AdamWLoop loop = shared; // see ShardLanes
-      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        prefetch_all(lanes, i);
-        Vec grad = lanes.grad(i, count...);
-        if (loop.has_l2_) {
-          grad = loop.with_l2(grad, lanes.master(i, count...));
-        }
-        Vec exp_avg = lanes.moment(i, count...);
-        Vec exp_avg_sq = lanes.moment_sq(i, count...);
-        loop.moments_.update(grad, exp_avg, exp_avg_sq);
-        lanes.store_moment(exp_avg, i, count...);
-        lanes.store_moment_sq(exp_avg_sq, i, count...);
-      });
-      return lanes.grads_finite();
-    });
-  }
-
-  static void weights(
-      const AdamWShard<T>& shard,
-      const T* roots,
-      int64_t begin,
-      int64_t end) {
-    const AdamWLoop shared(shard.scalars);
-    with_lanes<Vec, false>(shard, [&](auto lanes) {
-      const AdamWLoop loop = shared; // see ShardLanes
-      for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
-        Vec root = Vec::load(roots + (i - begin), count...);
-        Vec exp_avg = lanes.moment(i, count...);
-        Vec master = lanes.master(i, count...);
-        lanes.store_master(loop.new_master(master, exp_avg, root), i, count...);
-      });
-    });
   }
 };
 

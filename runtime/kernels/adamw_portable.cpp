@@ -8,11 +8,11 @@
 namespace tessera {
 
 AdamWKernel<float> adamw_portable_float() {
-  return detail::AdamWLoop<ScalarVec<float>>::kernel();
+  return &detail::AdamWLoop<ScalarVec<float>>::step;
 }
 
 AdamWKernel<double> adamw_portable_double() {
-  return detail::AdamWLoop<ScalarVec<double>>::kernel();
+  return &detail::AdamWLoop<ScalarVec<double>>::step;
 }
 
 } // namespace tessera

@@ -10,19 +10,6 @@
 
 namespace tessera {
 
-/// Rounding of the square root in AdamW.
-enum class SqrtRounding {
-  /// Correctly rounded (IEEE 754): one fused pass, with the same bits on every
-  /// machine, on CPU and on CUDA.
-  kCorrect,
-  /// As at::sqrt in this process, so that the update equals torch::optim::AdamW
-  /// bit for bit. LibTorch may use a vector library whose roots are off by one
-  /// unit in the last place; the update is then slower. On CUDA, and in an
-  /// update with bfloat16 moments, which LibTorch does not have, roots are
-  /// always correctly rounded.
-  kLibTorch,
-};
-
 /// The hyperparameters of one step. `step` counts from 1.
 struct AdamWStep {
   double lr = 1e-3;
@@ -37,7 +24,6 @@ struct AdamWStep {
   /// The gradient is multiplied by this first, for clipping and averaging; a
   /// factor of 1 changes no bit.
   double grad_scale = 1.0;
-  SqrtRounding sqrt_rounding = SqrtRounding::kCorrect;
   StochasticRounding rounding;
 };
 

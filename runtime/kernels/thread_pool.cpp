@@ -8,38 +8,38 @@
 
 namespace tessera {
 
-struct PoolJob::State {
+struct ThreadPool::Job {
   int64_t tasks = 0;
   int64_t next = 0; ///< guarded by the pool's mutex
-  ThreadPool::Task task;
+  const Task* task = nullptr; ///< while some are left
 
-  mutable std::mutex mutex;
-  mutable std::condition_variable finished;
+  std::mutex mutex;
+  std::condition_variable finished;
   int64_t left = 0;
   std::exception_ptr error;
 
   void run_one(int64_t index) {
     std::exception_ptr thrown;
     try {
-      task(index);
+      (*task)(index);
     } catch (...) {
       thrown = std::current_exception();
     }
-    std::unique_lock lock(mutex);
+    const std::lock_guard lock(mutex);
     if (thrown && !error) {
       error = thrown;
     }
-    if (left > 1) {
-      --left;
-      return;
+    if (--left == 0) {
+      finished.notify_all();
     }
-    // The last task: no other thread runs the job any more, and its captures
-    // must be destroyed before a waiter continues.
-    lock.unlock();
-    task = nullptr;
-    lock.lock();
-    left = 0;
-    finished.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex);
+    finished.wait(lock, [&] { return left == 0; });
+    if (error) {
+      std::rethrow_exception(error);
+    }
   }
 };
 
@@ -49,25 +49,6 @@ namespace {
 thread_local const ThreadPool* own_pool = nullptr;
 
 } // namespace
-
-bool PoolJob::done() const {
-  if (!state_) {
-    return true;
-  }
-  const std::lock_guard lock(state_->mutex);
-  return state_->left == 0;
-}
-
-void PoolJob::wait() const {
-  if (!state_) {
-    return;
-  }
-  std::unique_lock lock(state_->mutex);
-  state_->finished.wait(lock, [&] { return state_->left == 0; });
-  if (state_->error) {
-    std::rethrow_exception(state_->error);
-  }
-}
 
 ThreadPool::ThreadPool(const CpuPlacement& placement) {
   for (int i = 0; i < placement.threads(); ++i) {
@@ -95,7 +76,7 @@ void ThreadPool::work(int index, const CpuPlacement& placement) {
     if (queue_.empty()) {
       return;
     }
-    Job job = queue_.front();
+    std::shared_ptr<Job> job = queue_.front();
     const int64_t task = job->next++;
     if (job->next == job->tasks) {
       queue_.pop_front();
@@ -107,37 +88,23 @@ void ThreadPool::work(int index, const CpuPlacement& placement) {
   }
 }
 
-PoolJob ThreadPool::enqueue(int64_t tasks, Task task, bool urgent) {
-  PoolJob job;
-  if (tasks <= 0) {
-    return job;
-  }
-  job.state_ = std::make_shared<PoolJob::State>();
-  job.state_->tasks = tasks;
-  job.state_->left = tasks;
-  job.state_->task = std::move(task);
-  {
-    const std::lock_guard lock(mutex_);
-    urgent ? queue_.push_front(job.state_) : queue_.push_back(job.state_);
-  }
-  tasks == 1 ? wake_.notify_one() : wake_.notify_all();
-  return job;
-}
-
-PoolJob ThreadPool::submit(int64_t tasks, Task task) {
-  return enqueue(tasks, std::move(task), /*urgent=*/false);
-}
-
 void ThreadPool::run(int64_t tasks, const Task& task) {
-  if (own_pool == this || threads() <= 1 || tasks == 1) {
+  if (own_pool == this || threads() <= 1 || tasks <= 1) {
     for (int64_t i = 0; i < tasks; ++i) {
       task(i);
     }
     return;
   }
-  enqueue(
-      tasks, [&task](int64_t i) { task(i); }, /*urgent=*/true)
-      .wait();
+  const auto job = std::make_shared<Job>();
+  job->tasks = tasks;
+  job->left = tasks;
+  job->task = &task;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(job);
+  }
+  wake_.notify_all();
+  job->wait();
 }
 
 namespace {

@@ -18,25 +18,8 @@ namespace tessera {
 
 class ThreadPool;
 
-/// A job submitted to a pool. Destroying the handle does not stop the job.
-class PoolJob {
- public:
-  /// A job that is done.
-  PoolJob() = default;
-
-  bool done() const;
-  /// Blocks until all tasks have run; throws the first exception of a task.
-  void wait() const;
-
- private:
-  friend class ThreadPool;
-  struct State;
-  std::shared_ptr<State> state_;
-};
-
-/// A job consists of tasks, which the threads take one by one, in the order of
-/// jobs. Thread-safe. With two jobs in the queue, no thread is idle while the
-/// first one ends.
+/// A pool of threads that take the tasks of a job one by one, and jobs in the
+/// order of calls. Thread-safe.
 ///
 /// [Note: pools and fork] A child process has the memory of the pool but none
 /// of its threads: jobs queued there never run. update_pool() makes a new pool
@@ -48,7 +31,7 @@ class ThreadPool {
   /// Starts the threads. If the system refuses to bind a thread, it runs
   /// unbound and a warning is logged once.
   explicit ThreadPool(const CpuPlacement& placement);
-  /// Runs the queued jobs, then ends the threads.
+  /// Must not run while run() is being called.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -57,25 +40,19 @@ class ThreadPool {
     return static_cast<int>(workers_.size());
   }
 
-  /// Queues task(0) ... task(tasks - 1); returns at once. The captures of
-  /// `task` live until the last one has run and are destroyed on a thread of
-  /// the pool.
-  PoolJob submit(int64_t tasks, Task task);
-
-  /// Runs the tasks ahead of queued jobs and blocks. They run on the calling
+  /// Runs task(0) ... task(tasks - 1), and blocks. They run on the calling
   /// thread if it belongs to the pool or the pool has at most one thread.
   /// @throws the first exception of a task.
   void run(int64_t tasks, const Task& task);
 
  private:
-  using Job = std::shared_ptr<PoolJob::State>;
+  struct Job;
 
   void work(int index, const CpuPlacement& placement);
-  PoolJob enqueue(int64_t tasks, Task task, bool urgent);
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job> queue_; ///< jobs with tasks that have not been taken
+  std::deque<std::shared_ptr<Job>> queue_; ///< jobs with tasks not yet taken
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -14,8 +14,7 @@
 namespace tessera {
 
 /// Updates `count` runs on `stream`, thirty to forty per launch; does not
-/// synchronize. Gives the same bits as the CPU kernels with
-/// SqrtRounding::kCorrect.
+/// synchronize. Gives the same bits as the CPU kernels.
 /// @param shards host memory, which may be reused on return.
 /// @return the error of the launches.
 template <typename Shard>

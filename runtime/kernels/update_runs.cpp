@@ -55,12 +55,12 @@ void check_run(const UpdateChecks& check, const LionRun& run) {
 }
 
 template <typename T>
-CpuUpdate cpu_update(const AdamWShard<T>& shard, const AdamWStep& step) {
-  return adamw_update(best_isa(), shard, step.sqrt_rounding);
+CpuUpdate cpu_update(const AdamWShard<T>& shard) {
+  return adamw_update(best_isa(), shard);
 }
 
-template <typename Shard, typename Step>
-CpuUpdate cpu_update(const Shard& shard, const Step&) {
+template <typename Shard>
+CpuUpdate cpu_update(const Shard& shard) {
   return update_of(best_isa(), shard);
 }
 
@@ -109,8 +109,8 @@ void dispatch(
   }
   std::vector<CpuUpdate> updates;
   updates.reserve(shards.size());
-  for (size_t i = 0; i < shards.size(); ++i) {
-    updates.push_back(cpu_update(shards[i], runs[i].step));
+  for (const auto& shard : shards) {
+    updates.push_back(cpu_update(shard));
   }
   use(std::move(updates));
 }

@@ -104,10 +104,6 @@ void keep_freed_cpu_memory(bool keep) {
   }
 }
 
-int64_t cpu_bytes_kept() {
-  return static_cast<int64_t>(heap().idle_bytes());
-}
-
 int64_t cpu_bytes_live() {
   return live_bytes;
 }

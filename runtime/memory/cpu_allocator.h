@@ -2,8 +2,6 @@
 #pragma once
 // `keep_freed_cpu_memory()` makes LibTorch's CPU tensors reuse freed memory.
 
-#include <cstdint>
-
 namespace tessera {
 
 /// Installs an allocator in front of LibTorch's that keeps freed blocks of 64
@@ -12,8 +10,5 @@ namespace tessera {
 /// stops keeping memory and returns what was kept to the system. init() calls
 /// it with InitOptions::keep_freed_memory. Thread-safe.
 void keep_freed_cpu_memory(bool keep);
-
-/// Bytes that are kept for later tensors.
-int64_t cpu_bytes_kept();
 
 } // namespace tessera

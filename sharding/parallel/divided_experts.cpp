@@ -3,9 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 
-#include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
-
 #include <algorithm>
 #include <string>
 #include <unordered_set>
@@ -89,31 +86,6 @@ void check_experts_apart(
       "wrap: '{}' is of an expert that other ranks do not have, and '{}' is not; an engine divides all its parameters over the same ranks. Use ExpertEngines in place of wrap().",
       of_expert->name(),
       other->name());
-}
-
-void average_gradients(
-    const torch::nn::Module& module,
-    Communicator& gradients,
-    Communicator& same_experts) {
-  const c10::NoGradGuard no_grad;
-  const Parameters experts = parameters_of_experts(module);
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& parameter = item.value();
-    if (!parameter.requires_grad()) {
-      continue;
-    }
-    at::Tensor& gradient = parameter.mutable_grad();
-    gradient =
-        gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter);
-    Communicator& ranks = experts.contains(parameter.unsafeGetTensorImpl())
-                              ? same_experts
-                              : gradients;
-    ranks
-        .all_reduce_sum(
-            gradient, "average of the gradient of '" + item.key() + "'")
-        .wait();
-    gradient.div_(ranks.size());
-  }
 }
 
 } // namespace tessera

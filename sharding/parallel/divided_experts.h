@@ -3,7 +3,6 @@
 // `DividedExperts` holds the experts of a mixture-of-experts layer that are on
 // this rank; other ranks have others.
 
-#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parameter_census.h"
 
 #include <torch/nn/module.h>
@@ -46,18 +45,5 @@ std::shared_ptr<torch::nn::Module> divided_experts_of(
 void check_experts_apart(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored);
-
-/// Averages the gradients of all parameters, for training without an engine:
-/// those of DividedExperts over `same_experts`, the others over `gradients`
-/// ([Note: gradients of experts] says why that is right). A parameter without a
-/// gradient counts as zero, and has one afterwards. Parameters, gradients and
-/// optimizer state are whole on every rank that has them.
-/// Collective, blocks; one all-reduce for each parameter.
-/// @param gradients ParallelGroup::kGradients.
-/// @param same_experts ParallelGroup::kSameExperts.
-void average_gradients(
-    const torch::nn::Module& module,
-    Communicator& gradients,
-    Communicator& same_experts);
 
 } // namespace tessera

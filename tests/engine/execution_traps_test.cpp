@@ -7,6 +7,8 @@
 #include <ATen/autocast_mode.h>
 
 #include <exception>
+#include <semaphore>
+#include <string>
 #include <thread>
 
 namespace tessera::tests::execution_traps_test {
@@ -62,8 +64,7 @@ TEST_P(ExecutionTraps, CastsOfWeightsByAutocastFollowTheWeights) {
     torch::manual_seed(3);
     Stack wrapped;
     EngineOptions options = group_per_layer();
-    options.optimizer.rule =
-        AdamWOptions{.sqrt_rounding = SqrtRounding::kLibTorch};
+    options.optimizer.rule = AdamWOptions{};
     auto engine = wrap(wrapped, options);
     torch::optim::AdamW optimizer(
         plain->parameters(), torch::optim::AdamWOptions(1e-2));
@@ -81,6 +82,81 @@ TEST_P(ExecutionTraps, CastsOfWeightsByAutocastFollowTheWeights) {
       engine.backward(loss);
       optimizer.step();
       engine.step();
+    }
+  });
+}
+
+// The same on another thread: autocast's region and its cache's flag are a
+// thread's own.
+TEST_P(ExecutionTraps, CastsOfWeightsFollowTheWeightsOnAnotherThread) {
+  run_ranks(GetParam(), [](World& world) {
+    Stack plain;
+    Stack wrapped;
+    auto engine = wrap(wrapped, group_per_layer());
+    std::exception_ptr error;
+    at::Tensor x;
+    at::Tensor y;
+    // It and this thread take turns.
+    std::binary_semaphore asked(0);
+    std::binary_semaphore answered(0);
+    bool is_over = false;
+    std::thread forward([&] {
+      const Autocast autocast; // of all steps
+      for (asked.acquire(); !is_over; asked.acquire()) {
+        try {
+          y = wrapped(x).to(at::kFloat);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        answered.release();
+      }
+      EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+    });
+    for (int step = 0; step < 4; ++step) {
+      engine.for_each_parameter(
+          [&](const std::string& name, const at::Tensor& value) {
+            const c10::NoGradGuard no_grad;
+            plain->named_parameters()[name].copy_(value);
+          });
+      x = batch_of(step, world.rank()).to(at::kFloat);
+      asked.release();
+      answered.acquire();
+      if (error) {
+        break;
+      }
+      at::autocast::set_autocast_cache_enabled(false);
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      const at::Tensor expected = plain(x).to(at::kFloat);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::set_autocast_cache_enabled(true);
+      EXPECT_TRUE(torch::equal(y, expected)) << "step " << step;
+      engine.backward(y.square().mean());
+      engine.step();
+    }
+    is_over = true;
+    asked.release();
+    forward.join();
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  });
+}
+
+// What runs beside the wrapped module has autocast with its cache.
+TEST_P(ExecutionTraps, AutocastsCacheIsAsItWas) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const bool enabled : {true, false}) {
+      at::autocast::set_autocast_cache_enabled(enabled);
+      {
+        Stack net;
+        auto engine = wrap(net, group_per_layer());
+        const Autocast autocast;
+        const at::Tensor x = batch_of(0, world.rank()).to(at::kFloat);
+        engine.backward(net(x).to(at::kFloat).square().mean());
+        EXPECT_EQ(at::autocast::is_autocast_cache_enabled(), enabled);
+        engine.step();
+      }
+      EXPECT_EQ(at::autocast::is_autocast_cache_enabled(), enabled);
     }
   });
 }

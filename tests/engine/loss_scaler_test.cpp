@@ -59,6 +59,21 @@ TEST(LossScaler, AFixedScaleStays) {
   EXPECT_EQ(scaler.skipped_steps(), 1);
 }
 
+TEST(LossScaler, IsLimitedForFloat16Losses) {
+  LossScaler scaler({.initial = 65536, .growth_interval = 1}, true);
+  scaler.limit_for_float16_loss();
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_EQ(scaler.skipped_steps(), 0);
+  scaler.update(false);
+  EXPECT_EQ(scaler.scale(), 65536);
+  scaler.limit_for_float16_loss();
+  EXPECT_EQ(scaler.scale(), 32768);
+  LossScaler fixed({.fixed = 65536}, true);
+  expect_error(
+      [&] { fixed.limit_for_float16_loss(); },
+      {"loss_scale.fixed is 65536", "32768 at most"});
+}
+
 TEST(LossScaler, GoesOnFromASavedState) {
   LossScaler scaler({.initial = 8, .growth_interval = 3}, true);
   scaler.update(true);

@@ -54,8 +54,7 @@ EngineOptions engine_options(const Case& which, MatrixNetImpl& net) {
   EngineOptions options;
   options.log_memory = false;
   options.optimizer.lr = kLearningRate;
-  options.optimizer.rule =
-      AdamWOptions{.eps = 1e-3, .sqrt_rounding = SqrtRounding::kLibTorch};
+  options.optimizer.rule = AdamWOptions{.eps = 1e-3};
   options.loss_scale.initial = 1024;
   options.sharding.groups.min_group_numel = 64;
   if (which.dtype() != at::kFloat) {

@@ -155,8 +155,7 @@ inline void expect_same_after_unwrap(
 inline OptimizerOptions adamw_options(const ParityOptions& options) {
   OptimizerOptions adamw;
   adamw.lr = options.lr;
-  adamw.rule = AdamWOptions{
-      .eps = options.eps, .sqrt_rounding = SqrtRounding::kLibTorch};
+  adamw.rule = AdamWOptions{.eps = options.eps};
   return adamw;
 }
 

@@ -106,6 +106,45 @@ TEST_P(Precision, BuffersChangeWhenAsked) {
   });
 }
 
+// The gradient of such a loss is the scale, and 65536, where it begins, is more
+// than float16 has.
+TEST_P(Precision, AFloat16LossDoesNotOverflowBecauseOfItsScale) {
+  run_ranks(GetParam(), [](World& world) {
+    Stack net;
+    EngineOptions options = group_per_layer();
+    options.sharding.precision.parameters = at::kHalf;
+    auto engine = wrap(net, options);
+    EXPECT_EQ(engine.loss_scale(), 65536);
+    const at::Tensor x = batch_of(0, world.rank()).to(at::kHalf);
+    // Above 2, so that the scaled loss is not in float16 either.
+    engine.backward(net(x).mean() + 100);
+    EXPECT_EQ(engine.loss_scale(), 32768);
+    // Each number of the last bias is in half of the results.
+    EXPECT_TRUE(torch::allclose(
+        engine.grad(net->last->bias),
+        torch::full({2}, 0.5),
+        /*rtol=*/std::ldexp(1.0, -10)));
+    EXPECT_TRUE(engine.step());
+  });
+}
+
+TEST_P(Precision, AFixedScaleThatAFloat16LossDoesNotHoldIsAnError) {
+  run_ranks(GetParam(), [](World& world) {
+    Stack net;
+    EngineOptions options = group_per_layer();
+    options.sharding.precision.parameters = at::kHalf;
+    options.loss_scale.fixed = 65536;
+    auto engine = wrap(net, options);
+    const at::Tensor x = batch_of(0, world.rank()).to(at::kHalf);
+    expect_throws(
+        [&] { engine.backward(net(x).sum()); },
+        {"loss_scale.fixed is 65536", "float16"});
+    // In float32 it holds.
+    engine.backward(net(x).to(at::kFloat).sum() / 1e4);
+    EXPECT_TRUE(engine.step());
+  });
+}
+
 TEST_P(Precision, AnExpressionThatMatchesNothingIsAnError) {
   run_ranks(GetParam(), [](World&) {
     Normed net;

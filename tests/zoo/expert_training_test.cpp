@@ -15,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,35 @@ constexpr int kSteps = 3;
 constexpr double kRate = 1e-3;
 
 constexpr double kMaxNorm = 0.1;
+
+/// Averages the gradients of all parameters, for training without an engine:
+/// those of DividedExperts over `same_experts`, the others over `gradients`
+/// ([Note: gradients of experts] says why that is right). A parameter without a
+/// gradient counts as zero, and has one afterwards.
+void average_gradients(
+    const torch::nn::Module& module,
+    Communicator& gradients,
+    Communicator& same_experts) {
+  const c10::NoGradGuard no_grad;
+  std::set<const c10::TensorImpl*> experts;
+  for (const auto& parameter : divided_experts_of(module)->parameters()) {
+    experts.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    at::Tensor& gradient = parameter.mutable_grad();
+    gradient =
+        gradient.defined() ? gradient.contiguous() : at::zeros_like(parameter);
+    Communicator& ranks = experts.contains(parameter.unsafeGetTensorImpl())
+                              ? same_experts
+                              : gradients;
+    ranks
+        .all_reduce_sum(
+            gradient, "average of the gradient of '" + item.key() + "'")
+        .wait();
+    gradient.div_(ranks.size());
+  }
+}
 
 /// One rank's steps of AdamW on all experts and the whole batch.
 /// @param norms where it is not null, gradients are clipped, and their norms
@@ -237,6 +267,44 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
         }
       }
     }
+  });
+}
+
+TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
+  run_ranks(2, [](World& world) {
+    ParallelGroups groups(
+        world,
+        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+        torch::Device(torch::kCPU));
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const auto model = from_pretrained(
+        changed.folder(),
+        {.context = LayerContext().over_experts(
+             {&groups[ParallelGroup::kExpert],
+              &groups[ParallelGroup::kGradients]})});
+    ExpertEngines engines(
+        world, model, TrainedExperts::engine_options(&groups.mesh()));
+    const auto values = [&] {
+      std::map<std::string, at::Tensor> found;
+      engines.for_each_parameter(
+          [&](const std::string& name, const at::Tensor& value) {
+            found[name] = value.clone();
+          });
+      return found;
+    };
+    const auto before = values();
+    const ModelInput own =
+        part_of(labelled_input(kRows, kLength), world.rank(), 2);
+    engines.backward(model->forward(own).loss);
+    engines.experts().zero_grad();
+    expect_error(
+        [&] { engines.step(); }, {"no parameter has a gradient", "backward"});
+    for (const auto& [name, value] : values()) {
+      EXPECT_TRUE(value.equal(before.at(name))) << name;
+    }
+    engines.zero_grad();
+    engines.backward(model->forward(own).loss);
+    EXPECT_TRUE(engines.step());
   });
 }
 

@@ -8,7 +8,6 @@
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/layers/rotary.h"
-#include "tessera/zoo/layers/segment_positions.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "zoo/support.h"
 #include "zoo/tensor_support.h"
@@ -85,28 +84,6 @@ TEST(Positions, EqualTransformers) {
                     .equal(fixture_tensor(
                         file, both ? "buckets.both" : "buckets.past")));
   }
-}
-
-TEST(Positions, OfSegmentsEqualTransformers) {
-  const auto file = reference();
-  SegmentPositions positions(SegmentPositionsOptions{
-      .heads = 3,
-      .segments = 4,
-      .buckets = {.buckets = 16, .max_distance = 20}});
-  const torch::NoGradGuard no_grad;
-  positions->named_parameters()["weight"].copy_(
-      fixture_tensor(file, "segments.weight"));
-  const torch::Tensor queries = fixture_tensor(file, "segments.queries");
-  const torch::Tensor keys = fixture_tensor(file, "segments.keys");
-  const torch::Tensor bias = fixture_tensor(file, "segments.bias");
-  EXPECT_TRUE(positions->forward(queries, keys).equal(bias));
-  // Of the last queries alone, as with a cache.
-  EXPECT_TRUE(positions->forward(queries.narrow(1, 47, 3), keys, 47)
-                  .equal(bias.narrow(2, 47, 3)));
-  expect_error(
-      [&] { positions->forward(queries, keys[0]); }, {"[50]", "[2, 50]"});
-  expect_error(
-      [] { SegmentPositions(SegmentPositionsOptions{}); }, {"0 heads"});
 }
 
 TEST(Rotary, ScalesAsTransformers) {

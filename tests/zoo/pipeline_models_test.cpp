@@ -4,9 +4,9 @@
 
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "support/tied_parameter.h"
 #include "tessera/engine/engine.h"
 #include "tessera/pipeline/make_schedule.h"
-#include "tessera/pipeline/tied_parameter.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "zoo/divided_models.h"
@@ -200,7 +200,7 @@ void check_pipeline(
   }
   const auto parameters = model->named_parameters();
   if (both_ends_have(kTied, reference, context, layout)) {
-    sum_tied_gradients(parameters[kTied], channels);
+    tests::sum_tied_gradients(parameters[kTied], channels);
   }
   expect_own_gradients(reference, *model, stages);
   check_folder(stages, model, reference, saved);

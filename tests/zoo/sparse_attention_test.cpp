@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention that leaves something out, against attention with a mask: windows
-// with global tokens, and patterns of blocks. What they keep in memory grows
-// with the length, not with its square.
+// with global tokens. What it keeps in memory grows with the length, not with
+// its square.
 
 #include "support/expect_error.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/zoo/layers/banded_attention.h"
-#include "tessera/zoo/layers/block_sparse.h"
 #include "tessera/zoo/layers/masks.h"
 #include "zoo/tensor_support.h"
 
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace tessera::zoo::sparse_attention_test {
@@ -52,17 +50,6 @@ void expect_same(
     SCOPED_TRACE(i);
     expect_near(found[i], expected[i]);
   }
-}
-
-std::string picture(const torch::Tensor& square) {
-  std::string text;
-  for (int64_t q = 0; q < square.size(0); ++q) {
-    for (int64_t k = 0; k < square.size(1); ++k) {
-      text += square[q][k].item<bool>() ? 'x' : '.';
-    }
-    text += '/';
-  }
-  return text;
 }
 
 /// Bytes that forward and backward have alive at most, beside what was.
@@ -152,108 +139,6 @@ TEST(BandedAttention, KeepsMemoryThatGrowsWithTheLength) {
     EXPECT_GT(longer, 2 * shorter);
     EXPECT_LT(longer, 5 * shorter);
   }
-}
-
-TEST(BlockLayouts, SayWhichBlocksAreSeen) {
-  EXPECT_EQ(
-      picture(big_bird_layout(5, 2, {.window = 3, .global = 1}).seen[0]),
-      "xxxxx/xxx../xxxx./x.xxx/x..xx/");
-  EXPECT_EQ(
-      picture(fixed_layout(6, 2, 2).seen[0]),
-      "x...../xx..../.xx.../.xxx../.x.xx./.x.xxx/");
-  EXPECT_EQ(
-      picture(fixed_layout(4, 2, 3, 2, /*causal=*/false).seen[0]),
-      "xxx./xxx./xxx./.xxx/");
-  const BlockLayout random =
-      big_bird_layout(8, 1, {.window = 1, .global = 0, .random = 2});
-  EXPECT_TRUE(random.seen.sum(2).eq(3).all().item<bool>());
-  EXPECT_TRUE(random.seen.equal(
-      big_bird_layout(8, 1, {.window = 1, .global = 0, .random = 2}).seen));
-  EXPECT_EQ(
-      picture(block_mask(fixed_layout(2, 2, 1), 3, torch::kCPU)[0][0]),
-      "xx./xx./xxx/");
-}
-
-TEST(BlockSparseAttention, EqualsAttentionWithAMask) {
-  constexpr int64_t kLength = 29; // 7 blocks of 4 and a token
-  const BlockLayout bird =
-      big_bird_layout(8, 4, {.window = 3, .global = 1, .random = 1});
-  const BlockLayout fixed = fixed_layout(9, 4, 2); // more than there are
-  // Heads of their own.
-  BlockLayout heads = bird;
-  heads.seen =
-      torch::cat({bird.seen, fixed.seen.narrow(1, 0, 8).narrow(2, 0, 8)});
-  heads.seen = torch::cat({heads.seen, heads.seen});
-  torch::Tensor tokens = torch::ones({kRows, kLength}, torch::kLong);
-  tokens[1].narrow(0, 25, 4).zero_();
-  const torch::Tensor bias = torch::randn({1, kHeads, kLength, kLength});
-  struct Case {
-    const char* name;
-    BlockLayout layout;
-    bool causal;
-    torch::Tensor mask;
-    int64_t kv_heads = kHeads;
-  };
-  for (const Case& one :
-       {Case{"big bird", bird, false, {}},
-        Case{"shared heads", bird, false, {}, 2},
-        Case{"padding", bird, false, padding_mask(tokens)},
-        Case{"fixed", fixed, true, {}},
-        Case{"heads", heads, false, padding_mask(tokens)},
-        Case{"bias", heads, false, bias}}) {
-    SCOPED_TRACE(one.name);
-    AttentionCall call = random_call(kLength, one.kv_heads);
-    AttentionCall dense = random_call(kLength, one.kv_heads);
-    call.causal = one.causal;
-    call.mask = one.mask;
-    torch::Tensor allowed = block_mask(one.layout, kLength, torch::kCPU);
-    if (one.causal) {
-      allowed = allowed & causal_mask(kLength, torch::kCPU);
-    }
-    dense.mask = !one.mask.defined() ? allowed
-                 : one.mask.scalar_type() == torch::kBool
-                     ? with_safe_rows(allowed & one.mask)
-                     : one.mask.masked_fill(~allowed, -1e30);
-    expect_same(
-        results(block_sparse_attention(one.layout), call, tokens),
-        results(plain_attention, dense, tokens));
-  }
-}
-
-TEST(BlockSparseAttention, KeepsMemoryThatGrowsWithTheLength) {
-  install_cpu_memory_counter();
-  const auto peak = [&](int64_t length) {
-    const AttentionCall call = random_call(length);
-    const AttentionFunction sparse = block_sparse_attention(
-        big_bird_layout(length / 16, 16, {.window = 3, .global = 0}),
-        plain_attention);
-    sparse(call).sum().backward(); // makes gradients
-    return peak_of([&] { return sparse(call); });
-  };
-  const int64_t shorter = peak(512);
-  const int64_t longer = peak(2048);
-  EXPECT_GT(longer, 2 * shorter);
-  EXPECT_LT(longer, 5 * shorter);
-}
-
-TEST(BlockSparseAttention, NamesWhatIsWrong) {
-  expect_error(
-      [] { big_bird_layout(4, 2, {.window = 2}); }, {"windows of 2", "odd"});
-  expect_error([] { fixed_layout(4, 2, 2, 3); }, {"see 3"});
-  expect_error([] { fixed_layout(0, 2, 2); }, {"0 blocks"});
-  BlockLayout layout = fixed_layout(4, 4, 2);
-  const AttentionFunction sparse = block_sparse_attention(layout);
-  expect_error([&] { sparse(random_call(17)); }, {"16 queries", "17"});
-  AttentionCall call = random_call(16);
-  call.drop_weights = [](const torch::Tensor& weights) { return weights; };
-  expect_error([&] { sparse(call); }, {"dropout"});
-  layout.seen = torch::zeros({1, 4, 4}, torch::kBool);
-  expect_error(
-      [&] { block_sparse_attention(layout); }, {"a block for every query"});
-  layout.seen = torch::ones({3, 4, 4}, torch::kBool);
-  expect_error(
-      [&] { block_sparse_attention(layout)(random_call(16)); },
-      {"3 heads", "4"});
 }
 
 } // namespace tessera::zoo::sparse_attention_test

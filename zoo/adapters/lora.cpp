@@ -165,10 +165,6 @@ std::vector<std::string> apply_lora(
   return names;
 }
 
-bool has_lora(const Model& model) {
-  return model.named_children().find(LoraRecord::kName) != nullptr;
-}
-
 const LoraConfig& lora_config(const Model& model) {
   return LoraRecord::of(model).targets.config();
 }

@@ -36,8 +36,6 @@ std::vector<std::string> apply_lora(
     const LoraConfig& config,
     uint64_t seed = 0);
 
-bool has_lora(const Model& model);
-
 /// The configuration given to apply_lora() or load_lora(), with its task filled
 /// in.
 /// @throws tessera::Error if the model has no adapters.

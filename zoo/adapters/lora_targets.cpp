@@ -2,12 +2,12 @@
 #include "tessera/zoo/adapters/lora_targets.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <regex>
 
 namespace tessera::zoo {
 
@@ -44,22 +44,14 @@ const std::vector<Task>& tasks() {
 // std::regex compiles nested expressions recursively.
 constexpr size_t kLongestExpression = 2000;
 
-std::regex expression(const std::string& text, const char* option) {
+NamePattern expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
       "LoRA: {} is an expression of {} characters; it can have {} at most",
       option,
       text.size(),
       kLongestExpression);
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error& error) {
-    TESSERA_FAIL(
-        "LoRA: {} '{}' is no regular expression (ECMAScript): {}",
-        option,
-        text,
-        error.what());
-  }
+  return {std::string("LoRA: ") + option, text};
 }
 
 /// Whether `name` is `end` or ends with "." and `end`.
@@ -120,10 +112,8 @@ LoraTargets::Matches LoraTargets::matcher(
     const ModuleNames& modules,
     const char* option) {
   if (!modules.pattern.empty()) {
-    return [pattern =
-                expression(modules.pattern, option)](const std::string& name) {
-      return std::regex_match(name, pattern);
-    };
+    return [pattern = expression(modules.pattern, option)](
+               const std::string& name) { return pattern.matches(name); };
   }
   return [names = modules.names](const std::string& name) {
     return std::any_of(names.begin(), names.end(), [&](const auto& end) {

@@ -109,13 +109,7 @@ int64_t ConfigFields::count(FieldNames names, std::optional<int64_t> otherwise)
 }
 
 double ConfigFields::number(FieldNames names, double otherwise) const {
-  double value = otherwise;
-  for (const char* name : names) {
-    if (const auto found = fields_.get<double>(name)) {
-      value = *found;
-      break;
-    }
-  }
+  const auto value = get<double>(names, otherwise);
   TESSERA_CHECK(
       std::isfinite(value),
       "{}: {} is {}; it must be a finite number",
@@ -214,10 +208,7 @@ int64_t ConfigFields::kv_heads(
 
 std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
     const {
-  std::optional<int64_t> value;
-  for (const char* name : names) {
-    value = value ? value : fields_.get<int64_t>(name);
-  }
+  const auto value = find<int64_t>(names);
   if (!value || *value == -1) {
     return std::nullopt;
   }

@@ -3,10 +3,10 @@
 // rank.
 #include "sharding/parallel/small_block.h"
 #include "support/ranks.h"
+#include "support/tied_parameter.h"
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/partition.h"
 #include "tessera/pipeline/pipeline_executor.h"
-#include "tessera/pipeline/tied_parameter.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/checkpoint.h"
 #include "tessera/sharding/deferred_init.h"
@@ -169,7 +169,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
         layout,
         stages.index());
     if (stage->embedding) {
-      copy_tied_parameter(stage->embedding->weight, stages);
+      tests::copy_tied_parameter(stage->embedding->weight, stages);
     }
     PipelineExecutor executor(
         make_schedule(layout.kind, layout.shape),
@@ -180,7 +180,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
     };
     const Tensors losses = executor.run(callbacks);
     if (stage->embedding) {
-      sum_tied_gradients(stage->embedding->weight, stages);
+      tests::sum_tied_gradients(stage->embedding->weight, stages);
     }
 
     const auto parts = parts_in(*stage);

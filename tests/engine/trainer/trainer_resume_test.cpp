@@ -4,7 +4,6 @@
 #include "engine/checkpoint/checkpoint_support.h"
 
 #include "support/ranks.h"
-#include "tessera/engine/trainer/lr_range_test.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -164,32 +163,6 @@ TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
       EXPECT_EQ(task.first_index(), given.first_index);
     });
   }
-}
-
-TEST(LrRangeTest, FindsWhereTheLossFalls) {
-  const TemporaryFolder folder;
-  run_ranks(2, [&](World& world) {
-    auto net = make_restless(1, torch::kFloat);
-    auto options = group_per_layer();
-    options.optimizer.rule = SgdOptions{};
-    auto engine = wrap(net, options);
-    RandomTask task(net);
-    LrRangeTestOptions range;
-    range.min_lr = 1e-5;
-    range.max_lr = 1e3;
-    range.steps = 60;
-    range.plot = folder / "range.svg";
-    const auto result = run_lr_range_test(world, engine, task, range);
-    // It diverges before the end, after the rate at which it falls fastest.
-    EXPECT_LT(result.points.size(), 60);
-    EXPECT_GT(result.suggested_lr, 1e-4);
-    EXPECT_LT(result.suggested_lr, result.points.back().lr);
-    EXPECT_EQ(engine.learning_rate(), options.optimizer.lr);
-    if (world.rank() == 0) {
-      EXPECT_NE(
-          read_text_file(folder / "range.svg").find("<svg"), std::string::npos);
-    }
-  });
 }
 
 } // namespace tessera::trainer_resume_test

@@ -1,33 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU kernels against each other, and the source of their square roots.
+// The CPU kernels against each other.
 #include "tessera/runtime/kernels/adamw_cpu.h"
 
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/libtorch_sqrt.h"
 #include "tessera/runtime/kernels/thread_pool.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 namespace tessera::adamw_cpu_test {
 
 namespace {
 
-constexpr SqrtRounding kRoundings[] = {
-    SqrtRounding::kLibTorch,
-    SqrtRounding::kCorrect};
-
 /// Three steps of `isa`, from a start that numel and offset determine.
 struct Trial {
   AdamWState state;
   at::Tensor low;
 
-  Trial(Isa isa, int64_t numel, int64_t offset, SqrtRounding rounding) {
+  Trial(Isa isa, int64_t numel, int64_t offset) {
     torch::manual_seed(numel * 31 + offset);
     state = AdamWState(numel, offset, at::kFloat);
     at::ScalarType format = numel % 2 == 0 ? at::kBFloat16 : at::kHalf;
@@ -40,7 +34,7 @@ struct Trial {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard, rounding)});
+      run_cpu_updates({adamw_update(isa, shard)});
     }
   }
 };
@@ -53,21 +47,19 @@ TEST(AdamWCpu, GivesTheSameBitsOnAllInstructionSets) {
       GTEST_SKIP() << "this processor lacks instruction set "
                    << static_cast<int>(isa);
     }
-    for (SqrtRounding rounding : kRoundings) {
-      for (int64_t numel = 0; numel <= 129; ++numel) {
-        Trial portable(Isa::kPortable, numel, numel % 5, rounding);
-        Trial vector(isa, numel, numel % 5, rounding);
-        ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
-        ASSERT_TRUE(same_bits(vector.state.exp_avg, portable.state.exp_avg));
-        ASSERT_TRUE(
-            same_bits(vector.state.exp_avg_sq, portable.state.exp_avg_sq));
-        ASSERT_TRUE(same_bits(vector.low, portable.low)) << numel;
-      }
-      Trial portable(Isa::kPortable, 70001, 3, rounding);
-      Trial vector(isa, 70001, 3, rounding);
+    for (int64_t numel = 0; numel <= 129; ++numel) {
+      Trial portable(Isa::kPortable, numel, numel % 5);
+      Trial vector(isa, numel, numel % 5);
       ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
-      ASSERT_TRUE(same_bits(vector.low, portable.low));
+      ASSERT_TRUE(same_bits(vector.state.exp_avg, portable.state.exp_avg));
+      ASSERT_TRUE(
+          same_bits(vector.state.exp_avg_sq, portable.state.exp_avg_sq));
+      ASSERT_TRUE(same_bits(vector.low, portable.low)) << numel;
     }
+    Trial portable(Isa::kPortable, 70001, 3);
+    Trial vector(isa, 70001, 3);
+    ASSERT_TRUE(same_bits(vector.state.master, portable.state.master));
+    ASSERT_TRUE(same_bits(vector.low, portable.low));
   }
 }
 
@@ -101,7 +93,7 @@ TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard, SqrtRounding::kCorrect)});
+      run_cpu_updates({adamw_update(isa, shard)});
       EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
           << format << ", instruction set " << static_cast<int>(isa);
     }
@@ -121,7 +113,7 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       shard.numel = numel;
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard, SqrtRounding::kCorrect)});
+      run_cpu_updates({adamw_update(isa, shard)});
       const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
       EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
       EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
@@ -133,55 +125,12 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
 
 TEST(AdamWCpu, DoesNotDependOnTheNumberOfThreads) {
   configure_update_pool(CpuPlacement(1));
-  Trial one(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
+  Trial one(best_isa(), 200003, 1);
   configure_update_pool(CpuPlacement(3));
-  Trial three(best_isa(), 200003, 1, SqrtRounding::kLibTorch);
+  Trial three(best_isa(), 200003, 1);
   configure_update_pool(place_update_threads({}));
   EXPECT_TRUE(same_bits(one.state.master, three.state.master));
   EXPECT_TRUE(same_bits(one.low, three.low));
-}
-
-TEST(AdamWCpu, CorrectRootsDifferFromLibTorchsByRoundingOnly) {
-  Trial libtorch(best_isa(), 5000, 0, SqrtRounding::kLibTorch);
-  Trial correct(best_isa(), 5000, 0, SqrtRounding::kCorrect);
-  EXPECT_TRUE(same_bits(libtorch.state.exp_avg_sq, correct.state.exp_avg_sq));
-  // Three updates of at most lr * 1.1 or so, each off by two units in the last
-  // place at most, and three sums that may round the other way then.
-  at::Tensor bound =
-      3 * std::ldexp(1.0, -23) * (2 * 1.1e-3 + correct.state.master.abs());
-  at::Tensor difference = (libtorch.state.master - correct.state.master).abs();
-  EXPECT_TRUE((difference <= bound).all().item<bool>());
-}
-
-template <typename T>
-class LibTorchSqrtOf : public ::testing::Test {};
-using Scalars = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(LibTorchSqrtOf, Scalars);
-
-TYPED_TEST(LibTorchSqrtOf, HasTheBitsOfAtSqrtAtEveryPosition) {
-  at::Tensor values =
-      random_spread(3001, c10::CppTypeToScalarType<TypeParam>::value, 30).abs();
-  values[0] = 0;
-  values[1] = std::numeric_limits<TypeParam>::infinity();
-  values[2] = std::numeric_limits<TypeParam>::denorm_min();
-  at::Tensor expected = values.sqrt();
-  const LibTorchSqrt<TypeParam> candidates[] = {
-      libtorch_sqrt<TypeParam>(), detail::aten_sqrt<TypeParam>()};
-  for (const LibTorchSqrt<TypeParam>& sqrt : candidates) {
-    if (sqrt.compute == nullptr) {
-      continue; // ATen rounds correctly here: no function is needed.
-    }
-    for (int64_t numel = 1; numel <= 70; ++numel) {
-      for (int64_t offset = 0; offset < 20; ++offset) {
-        at::Tensor found = at::empty({numel}, values.options());
-        sqrt.compute(
-            numel,
-            values.const_data_ptr<TypeParam>() + offset,
-            found.mutable_data_ptr<TypeParam>());
-        ASSERT_TRUE(same_bits(found, expected.narrow(0, offset, numel)));
-      }
-    }
-  }
 }
 
 } // namespace tessera::adamw_cpu_test

@@ -45,7 +45,7 @@ void expect_same_on_both(
       cpu.map([&](const at::Tensor& t) { return on_device(t, offset); });
   at::Tensor cpu_low = at::zeros({numel}, format);
   at::Tensor gpu_low = on_device(cpu_low, offset);
-  AdamWStep step{.grad_scale = 0.7, .sqrt_rounding = SqrtRounding::kCorrect};
+  AdamWStep step{.grad_scale = 0.7};
   for (step.step = 1; step.step <= 5; ++step.step) {
     cpu.grad.copy_(random_spread(numel, dtype));
     gpu.grad.copy_(cpu.grad);

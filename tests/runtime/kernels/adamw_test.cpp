@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW against LibTorch's own optimizer, bit for bit, and against float64.
+// AdamW against LibTorch's own optimizer and against float64.
 #include "tessera/runtime/kernels/adamw.h"
 
 #include "runtime/kernels/adamw_reference.h"
@@ -27,8 +27,15 @@ std::vector<AdamWStep> hyperparameters() {
   };
 }
 
-/// Ten steps of adamw_ and of torch::optim::AdamW from the same start; the
-/// master and both moments must have the same bits after each.
+double unit_of(at::ScalarType dtype) {
+  return std::ldexp(1.0, dtype == at::kFloat ? -23 : -52);
+}
+
+/// Ten steps of adamw_ and of torch::optim::AdamW from the same start. Both
+/// moments must have the same bits after each. LibTorch's root may be one unit
+/// in the last place away from the correct one (see [Note: the bits of AdamW]),
+/// so a weight may differ after each step by two units of how far the step
+/// moved it, and by the unit that its sum then rounds the other way.
 void expect_equal_to_libtorch(
     int64_t numel,
     int64_t offset,
@@ -40,12 +47,18 @@ void expect_equal_to_libtorch(
   torch::manual_seed(numel * 31 + offset);
   AdamWState state(numel, offset, dtype);
   LibTorchAdamW reference(state.master, step);
-  step.sqrt_rounding = SqrtRounding::kLibTorch;
+  at::Tensor bound = at::zeros_like(state.master);
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     state.grad.copy_(random_spread(numel, dtype));
+    const at::Tensor before = reference.master().clone();
     reference.step(state.grad);
     adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
-    ASSERT_TRUE(same_bits(state.master, reference.master()));
+    const at::Tensor after = reference.master();
+    const at::Tensor moved =
+        (after - before * (1 - step.lr * step.weight_decay)).abs();
+    bound +=
+        unit_of(dtype) * (2 * moved + at::maximum(before.abs(), after.abs()));
+    ASSERT_TRUE(((state.master - after).abs() <= bound).all().item<bool>());
     ASSERT_TRUE(same_bits(state.exp_avg, reference.exp_avg()));
     ASSERT_TRUE(same_bits(state.exp_avg_sq, reference.exp_avg_sq()));
   }
@@ -99,8 +112,13 @@ TEST_P(AdamW, EqualsLibTorchLateInTraining) {
       state.grad,
       state.exp_avg,
       state.exp_avg_sq,
-      {.step = 123457, .sqrt_rounding = SqrtRounding::kLibTorch});
-  EXPECT_TRUE(same_bits(state.master, reference.master()));
+      {.step = 123457});
+  // One unit of the weights, which are far larger than the step, see above.
+  EXPECT_TRUE(torch::allclose(
+      state.master,
+      reference.master(),
+      unit_of(GetParam()),
+      1e-3 * unit_of(GetParam())));
 }
 
 TEST_P(AdamW, EqualsLibTorchOnExtremeGradients) {
@@ -119,8 +137,13 @@ TEST_P(AdamW, EqualsLibTorchOnExtremeGradients) {
         state.grad,
         state.exp_avg,
         state.exp_avg_sq,
-        {.step = step, .sqrt_rounding = SqrtRounding::kLibTorch});
-    EXPECT_TRUE(same_bits_or_nan(state.master, reference.master()));
+        {.step = step});
+    EXPECT_TRUE(torch::allclose(
+        state.master,
+        reference.master(),
+        static_cast<double>(step) * unit_of(GetParam()),
+        /*atol=*/step * 2e-3 * unit_of(GetParam()),
+        /*equal_nan=*/true));
     EXPECT_TRUE(same_bits_or_nan(state.exp_avg, reference.exp_avg()));
     EXPECT_TRUE(same_bits_or_nan(state.exp_avg_sq, reference.exp_avg_sq()));
   }
@@ -187,26 +210,23 @@ TEST(AdamWAccuracy, StaysCloseToFloat64OverTenSteps) {
 }
 
 TEST(AdamWAccuracy, DriftsNoMoreThanLibTorchOverAThousandSteps) {
-  for (SqrtRounding rounding :
-       {SqrtRounding::kLibTorch, SqrtRounding::kCorrect}) {
-    AdamWState state(513, 0, at::kFloat);
-    AdamWState exact = state.to(at::kDouble);
-    AdamWStep step{.sqrt_rounding = rounding};
-    LibTorchAdamW libtorch(state.master, step);
-    for (step.step = 1; step.step <= 1000; ++step.step) {
-      state.grad.copy_(at::randn({513}));
-      exact.grad.copy_(state.grad);
-      libtorch.step(state.grad);
-      adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
-      reference_adamw_float64(exact, step);
-    }
-    const auto drift = [&](const at::Tensor& master) {
-      return (master.to(at::kDouble) - exact.master).norm().item<double>();
-    };
-    // The errors are random walks: correct roots change where they go, not how
-    // far, so 5 % more is not worse.
-    EXPECT_LE(drift(state.master), 1.05 * drift(libtorch.master()));
+  AdamWState state(513, 0, at::kFloat);
+  AdamWState exact = state.to(at::kDouble);
+  AdamWStep step;
+  LibTorchAdamW libtorch(state.master, step);
+  for (step.step = 1; step.step <= 1000; ++step.step) {
+    state.grad.copy_(at::randn({513}));
+    exact.grad.copy_(state.grad);
+    libtorch.step(state.grad);
+    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    reference_adamw_float64(exact, step);
   }
+  const auto drift = [&](const at::Tensor& master) {
+    return (master.to(at::kDouble) - exact.master).norm().item<double>();
+  };
+  // The errors are random walks: correct roots change where they go, not how
+  // far, so 5 % more is not worse.
+  EXPECT_LE(drift(state.master), 1.05 * drift(libtorch.master()));
 }
 
 } // namespace tessera::adamw_test

@@ -35,19 +35,14 @@ template <typename Body>
 void for_each_update(const Body& body) {
   body(
       [](const UpdateTensors& t) {
-        const AdamWRun run{
-            t, {.step = 3, .sqrt_rounding = SqrtRounding::kCorrect}};
+        const AdamWRun run{t, {.step = 3}};
         adamw_runs_({&run, 1});
       },
       "AdamW");
   body(
       [](const UpdateTensors& t) {
         const AdamWRun run{
-            t,
-            {.decoupled_decay = false,
-             .step = 3,
-             .grad_scale = 0.3,
-             .sqrt_rounding = SqrtRounding::kCorrect}};
+            t, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}};
         adamw_runs_({&run, 1});
       },
       "Adam");

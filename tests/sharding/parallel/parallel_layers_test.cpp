@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sharding/parallel/parallel_attention.h"
+#include "sharding/parallel/tensor_gradient_norm.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/sharding/deferred_init.h"
-#include "tessera/sharding/parallel/parallel_attention.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/slice_init.h"
-#include "tessera/sharding/parallel/tensor_gradient_norm.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small language model of parallel layers, trained on 1 to 4 ranks.
 #include "sharding/parallel/small_block.h"
+#include "sharding/parallel/tensor_gradient_norm.h"
 #include "support/ranks.h"
 #include "tessera/sharding/checkpoint.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
-#include "tessera/sharding/parallel/tensor_gradient_norm.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 

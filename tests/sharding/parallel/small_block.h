@@ -2,11 +2,11 @@
 #pragma once
 // A small transformer's block of parallel layers.
 
-#include "tessera/sharding/parallel/parallel_attention.h"
+#include "sharding/parallel/parallel_attention.h"
+#include "sharding/parallel/sequence_layer_norm.h"
 #include "tessera/sharding/parallel/parallel_dropout.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/random_key.h"
-#include "tessera/sharding/parallel/sequence_layer_norm.h"
 
 #include <torch/torch.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/tensor_plan.h"
 #include "sharding/parallel/plain_model.h"
+#include "sharding/parallel/tensor_gradient_norm.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/sharding/checkpoint.h"
 #include "tessera/sharding/lazy.h"
-#include "tessera/sharding/parallel/tensor_gradient_norm.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

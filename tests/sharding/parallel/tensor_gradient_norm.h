@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/parallel/tensor_gradient_norm.h"
+#pragma once
+// Norms of gradients of which each rank has a part, for training loops of tests
+// without an engine.
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/power_sum.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +18,7 @@
 
 namespace tessera {
 
-namespace {
+namespace detail {
 
 /// Of what each rank has a part, and of what every rank has whole.
 struct Gradients {
@@ -22,7 +26,7 @@ struct Gradients {
   std::vector<at::Tensor> whole;
 };
 
-Gradients gradients_of(const torch::nn::Module& module) {
+inline Gradients gradients_of(const torch::nn::Module& module) {
   const auto parts = parts_in(module);
   Gradients found;
   for (const at::Tensor& parameter : module.parameters()) {
@@ -36,7 +40,9 @@ Gradients gradients_of(const torch::nn::Module& module) {
 }
 
 /// power_sum() of all of them as one.
-double joined_power_sum(const std::vector<at::Tensor>& tensors, double p) {
+inline double joined_power_sum(
+    const std::vector<at::Tensor>& tensors,
+    double p) {
   double result = 0;
   for (const double sum : power_sums(tensors, p)) {
     if (!std::isinf(p)) {
@@ -48,18 +54,24 @@ double joined_power_sum(const std::vector<at::Tensor>& tensors, double p) {
   return result;
 }
 
-} // namespace
+} // namespace detail
 
-double tensor_gradient_norm(
+/// The p-norm of all gradients in `module`, as one rank with the whole module
+/// would find it: parts (parts_in()) are added up over `group`; what every rank
+/// has whole counts once. Parameters without a gradient count as zero.
+/// Collective; blocks.
+/// @param p above 0; infinity for the largest magnitude.
+/// @return the same on all ranks; NaN or infinity when a gradient has one.
+inline double tensor_gradient_norm(
     const torch::nn::Module& module,
     Communicator& group,
-    double p) {
+    double p = 2) {
   TESSERA_CHECK(
       p > 0, "a gradient norm of order {}; it takes an order above 0.", p);
   const c10::NoGradGuard no_grad;
-  const Gradients gradients = gradients_of(module);
-  const double parts = joined_power_sum(gradients.parts, p);
-  const double whole = joined_power_sum(gradients.whole, p);
+  const detail::Gradients gradients = detail::gradients_of(module);
+  const double parts = detail::joined_power_sum(gradients.parts, p);
+  const double whole = detail::joined_power_sum(gradients.whole, p);
   const char* what = "norm of tensor-parallel gradients";
   if (!std::isinf(p)) {
     const at::Tensor total = at::tensor({parts}, at::kDouble);
@@ -76,11 +88,14 @@ double tensor_gradient_norm(
                                        : largest[0].item<double>();
 }
 
-double clip_tensor_gradients(
+/// Scales all gradients so that their norm is at most `max_norm`; where the
+/// norm is not finite they are left as they are. Collective; blocks.
+/// @return the norm before.
+inline double clip_tensor_gradients(
     const torch::nn::Module& module,
     Communicator& group,
     double max_norm,
-    double p) {
+    double p = 2) {
   TESSERA_CHECK(
       max_norm > 0,
       "gradients cannot be clipped to a norm of {}; it takes one above 0.",

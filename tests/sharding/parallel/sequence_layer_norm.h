@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Layer normalisation between parallel layers.
+// Layer normalisation between parallel layers, for models of tests.
 
 #include "tessera/sharding/parallel/parallel_module.h"
 
+#include <ATen/ops/layer_norm.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
@@ -24,9 +25,24 @@ class SequenceLayerNormImpl : public ParallelModule {
  public:
   SequenceLayerNormImpl(
       const TensorParallel& how,
-      const SequenceLayerNormOptions& options);
+      const SequenceLayerNormOptions& options)
+      : ParallelModule(how), options_(options) {
+    weight = register_whole(
+        "weight", {options.features}, ones_init(), options.parameters);
+    if (options.bias) {
+      bias = register_whole(
+          "bias", {options.features}, zeros_init(), options.parameters);
+    }
+  }
 
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x) {
+    return at::layer_norm(
+        x,
+        {options_.features},
+        whole_parameter(weight, how()),
+        whole_parameter(bias, how()),
+        options_.eps);
+  }
 
   at::Tensor weight;
   at::Tensor bias; ///< undefined without one

@@ -1,21 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/parallel/parallel_attention.h"
+#pragma once
+// Attention whose heads are divided over a tensor-parallel group, for models of
+// tests.
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 #include "tessera/sharding/parallel/weights_attention.h"
 
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/nn/pimpl.h>
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 
 namespace tessera {
 
-namespace {
+struct ParallelAttentionOptions {
+  int64_t features = 0;
+  int64_t heads = 0;
+  /// Heads of keys and values, each shared by heads / kv_heads neighbouring
+  /// ones (arXiv:2305.13245); 0: as many as heads.
+  int64_t kv_heads = 0;
+  int64_t head_features = 0; ///< 0: features / heads
+  bool bias = true;
+  bool causal = false;
+  double dropout = 0; ///< of attention weights, while training
+  InitMethod weight_init; ///< of all four; see ParallelLinearOptions
+  InitMethod bias_init;
+  DistributedParameterOptions parameters;
+};
 
-ParallelAttentionOptions filled(ParallelAttentionOptions options, int ranks) {
+/// Self-attention: q_proj, k_proj and v_proj by column, o_proj by row. A rank
+/// has some of the kv heads and all heads that share them; they need not divide
+/// evenly. See DropoutMasks for dropout.
+class ParallelAttentionImpl : public ParallelModule {
+ public:
+  /// @throws tessera::Error when heads do not divide features, kv heads do not
+  ///     divide heads, or there are fewer kv heads than ranks.
+  ParallelAttentionImpl(
+      const TensorParallel& how,
+      const ParallelAttentionOptions& options);
+
+  /// @param x [batch, sequence, features] between layers.
+  /// @param mask for whole sequences, as scaled_dot_product_attention takes it:
+  ///     broadcast to [batch, own heads, sequence, sequence].
+  /// @return as x. Collective unless the group has one rank.
+  at::Tensor forward(
+      const at::Tensor& x,
+      const std::optional<at::Tensor>& mask = {});
+
+  ColumnParallelLinear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr};
+  RowParallelLinear o_proj{nullptr};
+
+ private:
+  ParallelAttentionOptions options_;
+};
+TORCH_MODULE(ParallelAttention);
+
+namespace detail {
+
+inline ParallelAttentionOptions filled(
+    ParallelAttentionOptions options,
+    int ranks) {
   TESSERA_CHECK(
       options.heads >= 1 &&
           (options.head_features > 0 || options.features % options.heads == 0),
@@ -43,16 +93,17 @@ ParallelAttentionOptions filled(ParallelAttentionOptions options, int ranks) {
 }
 
 /// [batch, sequence, heads * n] to [batch, heads, sequence, n].
-at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
+inline at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
   return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
 }
 
-} // namespace
+} // namespace detail
 
-ParallelAttentionImpl::ParallelAttentionImpl(
+inline ParallelAttentionImpl::ParallelAttentionImpl(
     const TensorParallel& how,
     const ParallelAttentionOptions& options)
-    : ParallelModule(how), options_(filled(options, how.group->size())) {
+    : ParallelModule(how),
+      options_(detail::filled(options, how.group->size())) {
   const int64_t kv_unit = options_.head_features;
   const int64_t q_unit = kv_unit * (options_.heads / options_.kv_heads);
   ParallelLinearOptions linear;
@@ -75,7 +126,7 @@ ParallelAttentionImpl::ParallelAttentionImpl(
   o_proj = register_module("o_proj", RowParallelLinear(how, linear));
 }
 
-at::Tensor ParallelAttentionImpl::forward(
+inline at::Tensor ParallelAttentionImpl::forward(
     const at::Tensor& x,
     const std::optional<at::Tensor>& mask) {
   const auto projected = enter_linear(
@@ -84,9 +135,11 @@ at::Tensor ParallelAttentionImpl::forward(
        {k_proj->weight, k_proj->bias},
        {v_proj->weight, v_proj->bias}},
       how());
-  const at::Tensor query = by_head(projected[0], options_.head_features);
-  const at::Tensor key = by_head(projected[1], options_.head_features);
-  const at::Tensor value = by_head(projected[2], options_.head_features);
+  const at::Tensor query =
+      detail::by_head(projected[0], options_.head_features);
+  const at::Tensor key = detail::by_head(projected[1], options_.head_features);
+  const at::Tensor value =
+      detail::by_head(projected[2], options_.head_features);
   const double dropout = is_training() ? options_.dropout : 0;
   at::Tensor attended;
   if (dropout > 0 && draws_whole_masks(how(), x.device())) {
