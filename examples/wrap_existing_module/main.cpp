@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains the model of text_model.h twice, plain and wrapped, and prints both
-// losses and both peak memories.
+// Trains the model of text_model.h twice and prints both losses and both peak
+// memories: plain, on the whole of each batch, and wrapped, where every rank
+// takes its own part of the batch. The gradients that the engine averages over
+// the ranks are those of the whole batch, so both train alike.
 //
 //   wrap_existing_module [steps]                               one process
 //   tessera launch --nproc 2 -- wrap_existing_module [steps]   two ranks
@@ -17,18 +19,22 @@
 
 namespace {
 
-constexpr int64_t kBatch = 2;
+constexpr int64_t kRowsOfRank = 2;
 constexpr double kLearningRate = 2e-3;
 
 struct Run {
-  std::vector<double> losses;
+  std::vector<double> losses; ///< of the whole batch
   double peak_mib = 0; ///< most CPU tensor bytes alive, of this rank
 };
 
-torch::Tensor next_batch(const TextModelOptions& options, int64_t step) {
+/// The batch of all ranks: [rows, options.context + 1].
+torch::Tensor next_batch(
+    const TextModelOptions& options,
+    int64_t rows,
+    int64_t step) {
   // A text with something to learn: every token follows from the one before.
   torch::manual_seed(1000 + step);
-  const auto start = torch::randint(options.vocabulary, {kBatch, 1});
+  const auto start = torch::randint(options.vocabulary, {rows, 1});
   const auto walk = torch::arange(options.context + 1) * 3;
   return (start + walk).remainder(options.vocabulary);
 }
@@ -51,7 +57,7 @@ Run measure(const std::function<std::vector<double>()>& train) {
   return run;
 }
 
-Run train_plain(const TextModelOptions& options, int64_t steps) {
+Run train_plain(const TextModelOptions& options, int64_t rows, int64_t steps) {
   return measure([&] {
     torch::manual_seed(0);
     TextModel model(options);
@@ -60,7 +66,7 @@ Run train_plain(const TextModelOptions& options, int64_t steps) {
     std::vector<double> losses;
     for (int64_t step = 0; step < steps; ++step) {
       optimizer.zero_grad();
-      auto loss = loss_of(model, next_batch(options, step));
+      auto loss = loss_of(model, next_batch(options, rows, step));
       loss.backward();
       optimizer.step();
       losses.push_back(loss.item<double>());
@@ -69,7 +75,11 @@ Run train_plain(const TextModelOptions& options, int64_t steps) {
   });
 }
 
-Run train_wrapped(const TextModelOptions& options, int64_t steps) {
+Run train_wrapped(
+    const tessera::World& world,
+    const TextModelOptions& options,
+    int64_t rows,
+    int64_t steps) {
   return measure([&] {
     torch::manual_seed(0);
     TextModel model(options);
@@ -78,10 +88,13 @@ Run train_wrapped(const TextModelOptions& options, int64_t steps) {
     auto engine = tessera::wrap(model, engine_options);
     std::vector<double> losses;
     for (int64_t step = 0; step < steps; ++step) {
-      auto loss = loss_of(model, next_batch(options, step));
+      const auto batch = next_batch(options, rows, step);
+      auto loss = loss_of(model, batch.chunk(world.size())[world.rank()]);
       engine.backward(loss);
       engine.step();
-      losses.push_back(loss.item<double>());
+      const auto sum = torch::full({1}, loss.item<double>(), torch::kDouble);
+      engine.sum_over_ranks(sum);
+      losses.push_back(sum.item<double>() / world.size());
     }
     return losses;
   });
@@ -95,10 +108,11 @@ int main(int argc, char** argv) {
     const auto& world = tessera::init();
     const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
     const TextModelOptions options;
-    const Run plain = train_plain(options, steps);
-    const Run wrapped = train_wrapped(options, steps);
+    const int64_t rows = kRowsOfRank * world.size();
+    const Run plain = train_plain(options, rows, steps);
+    const Run wrapped = train_wrapped(world, options, rows, steps);
     if (world.rank() == 0) {
-      std::printf("step   plain loss   wrapped loss\n");
+      std::printf("step   plain loss   wrapped loss (mean over the ranks)\n");
       for (int64_t step = 0; step < steps; ++step) {
         std::printf(
             "%4lld   %10.6f   %12.6f\n",

@@ -74,8 +74,10 @@ Subject<Checkpointed> checkpointed(
     size_t per_checkpoint) {
   return {
       [=] { return Checkpointed(options, per_checkpoint); },
-      [](Checkpointed& model, int64_t, int64_t) {
-        return model->forward(torch::randn({12, 5})).square().mean();
+      [](Checkpointed& model, int64_t part, int64_t parts) {
+        return model->forward(torch::randn({12, 5}).chunk(parts)[part])
+            .square()
+            .mean();
       }};
 }
 
@@ -335,8 +337,10 @@ TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
   run_ranks(2, [](World& world) {
     auto options = with_offload(world, OffloadActivations::kAuto, 1000);
     const Subject<strangers::SharedBlock> penalty{
-        kSharedSubject.make, [](strangers::SharedBlock& model, int64_t, int64_t) {
-          const auto x = torch::randn({12, 9}).requires_grad_();
+        kSharedSubject.make,
+        [](strangers::SharedBlock& model, int64_t part, int64_t parts) {
+          const auto x =
+              rows(torch::randn({12, 9}), part, parts).clone().requires_grad_();
           const auto y = model->forward(x);
           const auto slope = torch::autograd::grad(
               {y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);

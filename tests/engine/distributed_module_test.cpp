@@ -54,20 +54,24 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// The first net it makes is materialized, the second stays declared.
+Net declared_net() {
+  Net net;
+  init_parameters(*net, 11);
+  return net;
+}
+
+/// The plain copies are materialized; what is wrapped stays declared.
 Subject<Net> subject() {
   return {
-      [made = std::make_shared<int>(0)] {
-        Net net;
-        init_parameters(*net, 11);
-        if ((*made)++ % 2 == 0) {
-          materialize(*net);
-        }
-        return net;
-      },
+      declared_net,
       [](Net& net, int64_t part, int64_t parts) {
-        const at::Tensor x = torch::randn({6, kDim}).chunk(parts)[part];
+        const at::Tensor x = torch::randn({12, kDim}).chunk(parts)[part];
         return net(x).square().mean();
+      },
+      [] {
+        Net net = declared_net();
+        materialize(*net);
+        return net;
       }};
 }
 
@@ -87,7 +91,6 @@ TEST_P(DistributedModuleTest, TrainsAsTheMaterializedModel) {
 TEST_P(DistributedModuleTest, BlocksKeepTheirZeroStages) {
   run_ranks(GetParam(), [](World& world) {
     const auto make = subject();
-    make.make();
     Net net = make.make();
     auto engine = wrap(net, parity_options(world, 0).engine);
     for (int step = 0; step < 3; ++step) {

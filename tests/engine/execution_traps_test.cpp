@@ -64,10 +64,8 @@ TEST_P(ExecutionTraps, CastsOfWeightsByAutocastFollowTheWeights) {
     torch::manual_seed(3);
     Stack wrapped;
     EngineOptions options = group_per_layer();
-    options.optimizer.rule = AdamWOptions{};
     auto engine = wrap(wrapped, options);
-    torch::optim::AdamW optimizer(
-        plain->parameters(), torch::optim::AdamWOptions(1e-2));
+    PlainAdamW optimizer(plain->parameters(), {.lr = 1e-2});
     const Autocast autocast;
     for (int step = 0; step < 4; ++step) {
       const at::Tensor x = batch_of(step, 0).to(at::kFloat);

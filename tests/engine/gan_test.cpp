@@ -105,10 +105,26 @@ Losses freezing_gan(Player& generator, Player& discriminator) {
   return {loss_d.detach(), loss.detach()};
 }
 
-Player plain_player(torch::nn::Sequential net, torch::optim::AdamW& adamw) {
+/// As it trains on each of `ranks` ranks that all see the same.
+Player plain_player(torch::nn::Sequential net, PlainAdamW& adamw, int ranks) {
   return {
-      std::move(net),
-      [](const torch::Tensor& loss) { loss.backward(); },
+      net,
+      [net, ranks](const torch::Tensor& loss) {
+        std::vector<at::Tensor> before;
+        for (const at::Tensor& parameter : net->parameters()) {
+          before.push_back(std::exchange(parameter.mutable_grad(), {}));
+        }
+        loss.backward();
+        for (size_t i = 0; i < before.size(); ++i) {
+          at::Tensor& gradient = net->parameters()[i].mutable_grad();
+          gradient =
+              average_over_ranks(std::vector<at::Tensor>(ranks, gradient));
+          if (before[i].defined()) {
+            gradient =
+                gradient.defined() ? before[i].add_(gradient) : before[i];
+          }
+        }
+      },
       [&adamw] { adamw.step(); }};
 }
 
@@ -133,10 +149,12 @@ void expect_gan_parity(
   auto wrapped_d = strangers::make_discriminator();
   auto adamw_g = plain_adamw(*plain_g, options);
   auto adamw_d = plain_adamw(*plain_d, options);
+  const Weights start_g = weights_of(*plain_g);
+  const Weights start_d = weights_of(*plain_d);
   auto engine_g = wrap(wrapped_g, options.engine);
   auto engine_d = wrap(wrapped_d, options.engine);
-  Player plain_generator = plain_player(plain_g, adamw_g);
-  Player plain_discriminator = plain_player(plain_d, adamw_d);
+  Player plain_generator = plain_player(plain_g, adamw_g, world.size());
+  Player plain_discriminator = plain_player(plain_d, adamw_d, world.size());
   Player generator = wrapped_player(wrapped_g, engine_g);
   Player discriminator = wrapped_player(wrapped_d, engine_d);
   for (int step = 0; step < 10; ++step) {
@@ -158,12 +176,24 @@ void expect_gan_parity(
         1,
         now + ", generator");
   }
-  expect_same_parameters(engine_d, *plain_d, options.tolerance, "D");
-  expect_same_parameters(engine_g, *plain_g, options.tolerance, "G");
+  expect_same_parameters(engine_d, *plain_d, start_d, options.tolerance, "D");
+  expect_same_parameters(engine_g, *plain_g, start_g, options.tolerance, "G");
   expect_same_after_unwrap(
-      engine_d, *wrapped_d, *plain_d, options.tolerance, "D");
+      engine_d,
+      *wrapped_d,
+      *plain_d,
+      *plain_d,
+      start_d,
+      options.tolerance,
+      "D");
   expect_same_after_unwrap(
-      engine_g, *wrapped_g, *plain_g, options.tolerance, "G");
+      engine_g,
+      *wrapped_g,
+      *plain_g,
+      *plain_g,
+      start_g,
+      options.tolerance,
+      "G");
 }
 
 } // namespace

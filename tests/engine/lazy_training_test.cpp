@@ -34,23 +34,39 @@ void expect_trains_as_if_whole(
   run_ranks(2, [&](World& world) {
     auto options = parity_options(world, 0);
     options.engine.optimizer = adamw_options(options);
-    Model plain = make_lazy(subject);
-    materialize(*plain);
-    auto adamw = plain_adamw(*plain, options);
+    PlainRanks<Model> plain(
+        [&] {
+          Model made = make_lazy(subject);
+          materialize(*made);
+          return made;
+        },
+        world.size());
+    auto adamw = plain_adamw(*plain.model(), options);
+    const Weights start = weights_of(*plain.model());
     Model wrapped = make_lazy(subject);
     auto engine = wrap(wrapped, options.engine);
-    expect_same_parameters(engine, *plain, 0, what + " after wrap");
+    expect_same_parameters(
+        engine, *plain.model(), start, 0, what + " after wrap");
     for (int step = 0; step < 3; ++step) {
+      const auto loss_of = [&](Model& model, int rank) {
+        return subject.loss(model, rank, world.size());
+      };
+      plain.backward(step, world.rank(), loss_of);
       torch::manual_seed(step);
-      subject.loss(plain, 0, 1).backward();
-      torch::manual_seed(step);
-      engine.backward(subject.loss(wrapped, 0, 1));
+      engine.backward(loss_of(wrapped, world.rank()));
+      plain.finish_gradients();
       adamw.step();
-      adamw.zero_grad();
+      plain.follow();
       engine.step();
     }
-    // Two ranks with one batch: nothing rounds, see parity.h.
-    expect_same_after_unwrap(engine, *wrapped, *plain, 0, what);
+    expect_same_after_unwrap(
+        engine,
+        *wrapped,
+        *plain.model(),
+        *plain.of(world.rank()),
+        start,
+        0,
+        what);
   });
 }
 
@@ -163,7 +179,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
       strangers::SharedBlock model;
       auto engine = wrap(model, options.engine);
       const auto train = [&] {
-        engine.backward(kSharedSubject.loss(model, 0, 1));
+        engine.backward(kSharedSubject.loss(model, world.rank(), world.size()));
         engine.step();
       };
       train();

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Trains a plain copy of a model with torch::optim::AdamW and a wrapped copy
-// with the engine, side by side, and expects the same numbers.
+// Trains plain copies of a model with AdamW, one for every rank, and a wrapped
+// copy with the engine, side by side, and expects the same numbers.
 
+#include "engine/plain_ranks.h"
+#include "support/motion.h"
+#include "support/plain_adamw.h"
 #include "tessera/engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -16,38 +19,33 @@
 
 namespace tessera::tests {
 
-/// [Note: parity tolerances] Every rank gets the same batch, so the average of
-/// the gradients is an average of equal values. In a world of one nothing is
-/// summed, and of two ranks both the sum and the division by two are exact:
-/// those runs must be equal to the last bit. With three the sum and the
-/// division round, and with four 3g does: each gradient is off by a few 1e-7 of
-/// itself. Ten AdamW steps feed that back into the weights, where it grows with
-/// the model's own sensitivity; 1e-4 of the largest value leaves room for that
-/// and is far below one AdamW step. AdamW divides by |g|: where a gradient is
-/// zero but for rounding (a bias before BatchNorm, the bias of an attention
-/// key), the sign of the noise would move the weight by a whole step. Those
-/// runs therefore use eps = 1e-3, which keeps noise as small as it came.
+/// [Note: parity tolerances] Every rank takes its own part of a batch. The
+/// plain run has a copy of the model for every rank and averages gradients in
+/// the order of the ranks, so that runs are equal to the last bit, however many
+/// ranks there are. Where the plain run sees the whole batch at once the sums
+/// round otherwise: each gradient is off by a few 1e-7 of itself, and the
+/// weights, in the end, by a fraction of their motion. AdamW divides by |g|:
+/// where a gradient is zero but for rounding (a bias before BatchNorm, the bias
+/// of an attention key), the sign of the noise would move the weight by a whole
+/// step. Those runs use eps = 1e-3, which keeps noise as small as it came.
 struct ParityOptions {
   int64_t steps = 10;
   int64_t micro_batches = 1;
   double max_norm = 0; ///< above 0: clip_grad_norm
   double lr = 3e-3;
-  /// Of the largest value; 0 = bit-equal.
+  /// Of losses and gradients, by their largest value, and of weights, by their
+  /// motion; 0 = bit-equal.
   double tolerance = 0;
   double eps = 1e-8;
-  /// Every rank takes its own part of the batch.
-  bool divide_batch = false;
+  /// The plain run is one model that sees the whole batch at once.
+  bool plain_sees_whole_batch = false;
   EngineOptions engine;
 };
 
 inline ParityOptions parity_options(
-    const World& world,
+    const World& /*world*/,
     int64_t min_group_numel) {
   ParityOptions options;
-  if (world.size() > 2) {
-    options.tolerance = 1e-4;
-    options.eps = 1e-3;
-  }
   options.engine.sharding.groups.min_group_numel = min_group_numel;
   options.engine.log_memory = false;
   return options;
@@ -106,47 +104,64 @@ inline void expect_same_gradients(
   }
 }
 
+/// Parameters by name.
+using Weights = std::map<std::string, at::Tensor>;
+
+inline Weights weights_of(const torch::nn::Module& module) {
+  Weights weights;
+  for (const auto& item : module.named_parameters()) {
+    weights[item.key()] = item.value().detach().clone();
+  }
+  return weights;
+}
+
 /// Compares every parameter. Collective.
+/// @param start before training.
+/// @param fraction see expect_close_by_motion().
 inline void expect_same_parameters(
     Engine& engine,
     torch::nn::Module& plain,
-    double tolerance,
+    const Weights& start,
+    double fraction,
     const std::string& what) {
   const auto expected = plain.named_parameters();
   size_t visited = 0;
-  engine.for_each_parameter(
-      [&](const std::string& name, const at::Tensor& value) {
-        ++visited;
-        expect_same(
-            value, expected[name].detach(), tolerance, 1, what + ": " + name);
-      });
+  engine.for_each_parameter([&](const std::string& name,
+                                const at::Tensor& value) {
+    ++visited;
+    expect_close_by_motion(
+        start.at(name), expected[name], value, fraction, what + ": " + name);
+  });
   EXPECT_EQ(visited, expected.size()) << what;
 }
 
 /// Unwraps, then compares parameters and buffers as any code would read them.
+/// @param buffers_of whose buffers they are to be: this rank's copy.
 inline void expect_same_after_unwrap(
     Engine& engine,
     torch::nn::Module& wrapped,
     torch::nn::Module& plain,
-    double tolerance,
+    const torch::nn::Module& buffers_of,
+    const Weights& start,
+    double fraction,
     const std::string& what) {
   engine.unwrap();
   const c10::NoGradGuard no_grad;
   const auto parameters = wrapped.named_parameters();
   for (const auto& item : plain.named_parameters()) {
-    expect_same(
-        parameters[item.key()],
+    expect_close_by_motion(
+        start.at(item.key()),
         item.value(),
-        tolerance,
-        1,
+        parameters[item.key()],
+        fraction,
         what + ": unwrapped " + item.key());
   }
   const auto buffers = wrapped.named_buffers();
-  for (const auto& item : plain.named_buffers()) {
+  for (const auto& item : buffers_of.named_buffers()) {
     expect_same(
         buffers[item.key()],
         item.value(),
-        tolerance,
+        fraction,
         1,
         what + ": buffer " + item.key());
   }
@@ -159,29 +174,54 @@ inline OptimizerOptions adamw_options(const ParityOptions& options) {
   return adamw;
 }
 
-inline torch::optim::AdamW plain_adamw(
-    torch::nn::Module& module,
-    const ParityOptions& options) {
-  std::vector<torch::Tensor> trainable;
-  for (const auto& parameter : module.parameters()) {
+inline std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& parameter : module.parameters()) {
     if (parameter.requires_grad()) {
-      trainable.push_back(parameter);
+      result.push_back(parameter);
     }
   }
-  return torch::optim::AdamW(
-      trainable,
-      torch::optim::AdamWOptions(options.lr)
-          .eps(options.eps)
-          .weight_decay(0.01));
+  return result;
 }
 
-/// What is trained: `make` returns a fresh module holder, `loss` the loss of a
-/// batch, which both copies get with the same seed.
-/// `part` of `parts` is the part of the batch to use.
+inline PlainAdamW plain_adamw(
+    const torch::nn::Module& module,
+    const ParityOptions& options) {
+  return {
+      trainable(module),
+      {.lr = options.lr, .eps = options.eps, .weight_decay = 0.01}};
+}
+
+/// Whether the engine adds up the gradients of micro-batches before it reduces
+/// their sum.
+inline bool reduces_once(const EngineOptions& options) {
+  return options.sharding.accumulation.value_or(
+             options.sharding.zero_stage == 1
+                 ? GradientAccumulation::kKeepWhole
+                 : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
+}
+
+/// What is trained: `make` returns a fresh module holder, `loss` the loss of
+/// part `part` of `parts` of a batch.
 template <typename Model>
 struct Subject {
   std::function<Model()> make;
   std::function<torch::Tensor(Model&, int64_t part, int64_t parts)> loss;
+  /// Where the plain copies are made in another way.
+  std::function<Model()> make_plain = {};
+
+  /// A copy for each rank of `options`' layout.
+  PlainRanks<Model> make_plain_ranks(
+      int ranks,
+      const EngineOptions& options = {}) const {
+    return {
+        make_plain ? make_plain : make,
+        ranks,
+        /*seed=*/1,
+        reduces_once(options),
+        static_cast<size_t>(options.sharding.shard_ranks)};
+  }
 };
 
 /// The whole comparison; `what` heads the messages.
@@ -191,49 +231,67 @@ void expect_parity(
     const Subject<Model>& subject,
     ParityOptions options,
     const std::string& what) {
-  torch::manual_seed(1);
-  Model plain = subject.make();
+  const bool whole = options.plain_sees_whole_batch;
+  auto plain =
+      subject.make_plain_ranks(whole ? 1 : world.size(), options.engine);
   torch::manual_seed(1);
   Model wrapped = subject.make();
-  auto adamw = plain_adamw(*plain, options);
+  const Weights start = weights_of(*plain.model());
+  auto adamw = plain_adamw(*plain.model(), options);
   options.engine.optimizer = adamw_options(options);
   auto engine = wrap(wrapped, options.engine);
-  const int64_t part = options.divide_batch ? world.rank() : 0;
-  const int64_t parts = options.divide_batch ? world.size() : 1;
   for (int64_t step = 0; step < options.steps; ++step) {
     const std::string now = what + ", step " + std::to_string(step);
-    adamw.zero_grad();
     for (int64_t micro = 0; micro < options.micro_batches; ++micro) {
       const auto seed = 100 + step * options.micro_batches + micro;
+      const auto loss_of = [&](Model& model, int64_t part, int64_t parts) {
+        return subject.loss(model, part, parts) / options.micro_batches;
+      };
+      const at::Tensor expected = plain.backward(
+          seed, whole ? 0 : world.rank(), [&](Model& model, int rank) {
+            return loss_of(model, rank, plain.ranks());
+          });
       torch::manual_seed(seed);
-      auto expected = subject.loss(plain, 0, 1) / options.micro_batches;
-      expected.backward();
-      torch::manual_seed(seed);
-      auto loss = subject.loss(wrapped, part, parts) / options.micro_batches;
+      auto loss = loss_of(wrapped, world.rank(), world.size());
       engine.backward(loss);
-      if (parts == 1) {
-        expect_same(
-            loss.detach(), expected.detach(), options.tolerance, 1, now);
+      if (!whole) {
+        expect_same(loss.detach(), expected, options.tolerance, 1, now);
       }
     }
+    plain.finish_gradients();
     if (step == 0 || step + 1 == options.steps) {
-      expect_same_gradients(engine, *wrapped, *plain, options.tolerance, now);
+      expect_same_gradients(
+          engine, *wrapped, *plain.model(), options.tolerance, now);
     }
     if (options.max_norm > 0) {
-      const double expected = torch::nn::utils::clip_grad_norm_(
-          plain->parameters(), options.max_norm);
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : plain.model()->parameters()) {
+        gradients.push_back(parameter.grad());
+      }
+      const double expected = clip_plain_gradients(gradients, options.max_norm);
       EXPECT_NEAR(
-          engine.clip_grad_norm(options.max_norm), expected, 1e-5 * expected)
+          engine.clip_grad_norm(options.max_norm),
+          expected,
+          std::max(options.tolerance, 1e-12) * expected)
           << now;
     }
     adamw.step();
+    plain.follow();
     engine.step();
     if (::testing::Test::HasFailure()) {
       return; // what follows would only repeat it
     }
   }
-  expect_same_parameters(engine, *plain, options.tolerance, what);
-  expect_same_after_unwrap(engine, *wrapped, *plain, options.tolerance, what);
+  expect_same_parameters(
+      engine, *plain.model(), start, options.tolerance, what);
+  expect_same_after_unwrap(
+      engine,
+      *wrapped,
+      *plain.model(),
+      *plain.of(whole ? 0 : world.rank()),
+      start,
+      options.tolerance,
+      what);
 }
 
 } // namespace tessera::tests

@@ -51,8 +51,9 @@ inline const Subject<strangers::Gpt> kGpt{
 inline const Subject<strangers::ResNet> kResNet{
     [] { return strangers::ResNet(5); },
     [](strangers::ResNet& model, int64_t part, int64_t parts) {
-      const auto x = rows(torch::randn({4, 3, 10, 10}), part, parts);
-      return cross_entropy(model->forward(x), torch::arange(x.size(0)));
+      const auto x = rows(torch::randn({12, 3, 10, 10}), part, parts);
+      return cross_entropy(
+          model->forward(x), torch::arange(x.size(0)).remainder(5));
     }};
 
 inline const Subject<strangers::CellDecoder> kCells{
@@ -66,7 +67,7 @@ inline const Subject<strangers::CellDecoder> kCells{
 inline const Subject<strangers::BiLstmModel> kBiLstm{
     [] { return strangers::BiLstmModel(23, 10); },
     [](strangers::BiLstmModel& model, int64_t part, int64_t parts) {
-      const auto tokens = rows(torch::randint(23, {6, 7}), part, parts);
+      const auto tokens = rows(torch::randint(23, {12, 7}), part, parts);
       return cross_entropy(model->forward(tokens), tokens.flip(1));
     }};
 

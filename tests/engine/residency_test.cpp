@@ -21,12 +21,13 @@ struct ResidencyCase {
 
 template <typename Model>
 void train_step(
+    const World& world,
     Engine& engine,
     Model& model,
     const Subject<Model>& subject,
     int64_t micro_batches) {
   for (int64_t micro = 0; micro < micro_batches; ++micro) {
-    engine.backward(subject.loss(model, 0, 1));
+    engine.backward(subject.loss(model, world.rank(), world.size()));
   }
   engine.step();
 }
@@ -38,11 +39,11 @@ void expect_no_gather_on_demand(World& world, const Subject<Model>& subject) {
     Model model = subject.make();
     auto engine = wrap(model, parity_options(world, 0).engine);
     EXPECT_GT(engine.pager().groups().size(), 3);
-    train_step(engine, model, subject, micro_batches);
+    train_step(world, engine, model, subject, micro_batches);
     const auto first = engine.statistics();
     EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
     for (int step = 0; step < 3; ++step) {
-      train_step(engine, model, subject, micro_batches);
+      train_step(world, engine, model, subject, micro_batches);
     }
     const auto later = engine.statistics();
     EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards)
@@ -59,17 +60,17 @@ template <typename Model>
 void expect_right_evaluation(World& world, const Subject<Model>& subject) {
   auto options = parity_options(world, 0);
   options.engine.optimizer = adamw_options(options);
-  torch::manual_seed(1);
-  Model plain = subject.make();
+  auto plain = subject.make_plain_ranks(world.size());
   torch::manual_seed(1);
   Model wrapped = subject.make();
-  auto adamw = plain_adamw(*plain, options);
+  const Weights start = weights_of(*plain.model());
+  auto adamw = plain_adamw(*plain.model(), options);
   auto engine = wrap(wrapped, options.engine);
   const auto evaluate = [&](Model& model, int seed) {
     const c10::NoGradGuard no_grad;
     model->eval();
     torch::manual_seed(seed);
-    auto loss = subject.loss(model, 0, 1);
+    auto loss = subject.loss(model, world.rank(), world.size());
     model->train();
     return loss;
   };
@@ -81,27 +82,32 @@ void expect_right_evaluation(World& world, const Subject<Model>& subject) {
       const int seed = 10 * step + i;
       expect_same(
           evaluate(wrapped, seed),
-          evaluate(plain, seed),
+          evaluate(plain.of(world.rank()), seed),
           options.tolerance,
           1,
           now + ", evaluation " + std::to_string(i));
     }
     on_demand = engine.statistics().on_demand_unshards;
-    torch::manual_seed(100 + step);
-    adamw.zero_grad();
-    auto expected = subject.loss(plain, 0, 1);
-    expected.backward();
+    const auto loss_of = [&](Model& model, int rank) {
+      return subject.loss(model, rank, world.size());
+    };
+    const at::Tensor expected =
+        plain.backward(100 + step, world.rank(), loss_of);
+    plain.finish_gradients();
     adamw.step();
+    plain.follow();
     torch::manual_seed(100 + step);
-    auto loss = subject.loss(wrapped, 0, 1);
+    auto loss = loss_of(wrapped, world.rank());
     engine.backward(loss);
     engine.step();
-    expect_same(loss.detach(), expected.detach(), options.tolerance, 1, now);
+    expect_same(loss.detach(), expected, options.tolerance, 1, now);
     if (step > 0) {
       EXPECT_EQ(engine.statistics().on_demand_unshards, on_demand)
           << "training after an evaluation, " << now;
     }
   }
+  expect_same_parameters(
+      engine, *plain.model(), start, options.tolerance, "in the end");
 }
 
 template <typename Model>
