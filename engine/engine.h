@@ -98,7 +98,8 @@ class Engine {
   /// accumulate until step() or zero_grad(). Collective, as is the forward that
   /// made `loss`. Pipeline stages have losses of their own here, as with a
   /// PipelineTransformerBlockList; otherwise see run_pipeline().
-  /// @param loss scalar.
+  /// @param loss scalar, of the same type on all ranks. A float16 one lowers a
+  ///   dynamic loss scale to 32768, which is the largest that float16 has.
   void backward(const at::Tensor& loss);
 
   /// The same for one step of a pipeline, whose stage the module is: all of its
