@@ -54,14 +54,16 @@ void Engine::backward(const at::Tensor& loss) {
       loss.requires_grad(),
       "Engine::backward: the loss does not depend on a parameter that requires a gradient. Was it computed under NoGradGuard?");
   pager_->check_identity();
-  // Not in the middle of a step, whose gradients have one scale.
-  if (loss.scalar_type() == at::kHalf && !pager_->any_gradient()) {
+  // Not in the middle of a step, whose gradients have one scale, nor where
+  // pipeline stages may have losses of other types.
+  const int stages = model_ranks_ ? model_ranks_->stages() : 1;
+  if (loss.scalar_type() == at::kHalf && stages == 1 &&
+      !pager_->any_gradient()) {
     scaler_.limit_for_float16_loss();
   }
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
-  const double factor =
-      scaler_.scale() / (model_ranks_ ? model_ranks_->stages() : 1);
+  const double factor = scaler_.scale() / stages;
   reporting_memory("backward", [&] {
     // In float32 no scaled loss overflows.
     const bool widens = loss.scalar_type() == at::kHalf;

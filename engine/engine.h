@@ -109,7 +109,8 @@ class Engine {
   /// zero_grad(). Collective, as is the forward that computed `loss`. Pipeline
   /// stages that each compute a loss call it, as with a
   /// PipelineTransformerBlockList; for other pipelines see run_pipeline().
-  /// @param loss scalar.
+  /// @param loss scalar, of the same dtype on all ranks. A float16 loss lowers
+  ///   a dynamic loss scale to 32768, the largest power of two in float16.
   void backward(const at::Tensor& loss);
 
   /// Runs all forwards and backwards of one step of a pipeline, if the module
