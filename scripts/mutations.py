@@ -100,7 +100,7 @@ MUTATIONS = [
         "prefetches one group late",
         "sharding/residency_plan.cpp",
         "prefetch(i, i + 1, entry.groups, entry.after);",
-        "prefetch(i, i + 2, entry.groups, entry.after);",
+        "prefetch(i, i, {}, entry.after);",
         "*/ResidencyTest.NoGatherOnDemand*/GptOn2",
     ),
     Mutation(

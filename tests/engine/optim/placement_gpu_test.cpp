@@ -67,8 +67,7 @@ std::map<std::string, at::Tensor> train_overlapped(
       torch::nn::Linear(13, 3));
   net->to(at::kCUDA);
   auto options = group_per_layer();
-  options.optimizer.rule =
-      AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect};
+  options.optimizer.rule = AdamWOptions{};
   options.optimizer.overlap = overlap;
   options.optimizer.placement = placement;
   options.sharding.precision.parameters = precision;
@@ -127,9 +126,7 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
   run_ranks(1, [&](World&) {
     load_cuda_backend();
     const UpdateRule rules[] = {
-        AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect},
-        SgdOptions{.momentum = 0.9},
-        LionOptions{}};
+        AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
     for (const UpdateRule& rule : rules) {
       for (const std::optional<at::ScalarType> precision :
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
@@ -177,9 +174,7 @@ TEST(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
     MemoryBudget memory;
     memory.nvme_path = folder.path();
     const UpdateRule rules[] = {
-        AdamWOptions{.sqrt_rounding = SqrtRounding::kCorrect},
-        SgdOptions{.momentum = 0.9},
-        LionOptions{}};
+        AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
     for (const UpdateRule& rule : rules) {
       for (const std::optional<at::ScalarType> precision :
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
