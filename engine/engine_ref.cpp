@@ -52,7 +52,8 @@ std::filesystem::path EngineRef::save(
 int64_t EngineRef::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  return std::visit([&](auto* one) { return one->load(path, states); }, engine_);
+  return std::visit(
+      [&](auto* one) { return one->load(path, states); }, engine_);
 }
 
 Engine& EngineRef::main() {

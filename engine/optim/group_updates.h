@@ -3,10 +3,10 @@
 // `GroupUpdates` runs the updates of whole groups, one after the other: at
 // once, or on a thread concurrently with forward and backward.
 
-#include "tessera/engine/optim/update_statistics.h"
 #include "tessera/engine/optim/state_shadow.h"
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_queue.h"
+#include "tessera/engine/optim/update_statistics.h"
 
 #include <cstdint>
 #include <deque>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/engine/parallel_run.h"
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -55,6 +57,12 @@ void write_model(const fs::path& folder) {
   zoo::save_pretrained(*model, folder, folder);
 }
 
+void expect_in(const std::string& output, const std::string& expected) {
+  EXPECT_NE(output.find(expected), std::string::npos)
+      << expected << " is not in:\n"
+      << output;
+}
+
 class FinetuneBertLarge : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -93,18 +101,39 @@ class FinetuneBertLarge : public ::testing::Test {
     return job.wait();
   }
 
+  /// The least budget that the example says it can train with.
+  int64_t least_budget() const {
+    const auto refused = run({"memory.device_bytes=1000"});
+    EXPECT_EQ(refused.exit_code, 1);
+    expect_in(refused.output, "memory budget is");
+    expect_in(refused.output, "smaller micro-batches");
+    std::smatch needed;
+    const bool found = std::regex_search(
+        refused.output,
+        needed,
+        std::regex("this rank needs [0-9.]+ MiB .([0-9]+) bytes"));
+    EXPECT_TRUE(found) << refused.output;
+    return found ? std::stoll(needed[1]) : 0;
+  }
+
+  /// The most memory that the log of the run tells of.
+  int64_t measured_peak() const {
+    const std::string log = read_text_file(out() / "metrics.jsonl");
+    int64_t peak = 0;
+    const std::regex field("\"memory_bytes\":([0-9]+)");
+    for (std::sregex_iterator it(log.begin(), log.end(), field), end; it != end;
+         ++it) {
+      peak = std::max<int64_t>(peak, std::stoll((*it)[1]));
+    }
+    return peak;
+  }
+
   fs::path out() const {
     return folder_.path() / "run";
   }
 
   TemporaryFolder folder_;
 };
-
-void expect_in(const std::string& output, const std::string& expected) {
-  EXPECT_NE(output.find(expected), std::string::npos)
-      << expected << " is not in:\n"
-      << output;
-}
 
 } // namespace
 
@@ -131,24 +160,25 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
         "exposed_transfer_s"}) {
     expect_in(line, std::string("\"") + key + "\":");
   }
+
+  // With all layers kept, and with as many computed again as the budget asks.
+  const int64_t kept = measured_peak();
+  fs::remove_all(out());
+  const int64_t budget = least_budget();
+  const auto tight = run({"memory.device_bytes=" + std::to_string(budget)});
+  ASSERT_EQ(tight.exit_code, 0) << tight.output;
+  const int64_t peak = measured_peak();
+  EXPECT_LE(peak, budget);
+  EXPECT_GT(peak, budget / 2); // else the budget is not what held it down
+  EXPECT_LT(peak, kept);
 }
 
 TEST_F(
     FinetuneBertLarge,
     RefusesABudgetThatIsTooSmallAndComputesAgainWhatMust) {
-  const auto refused = run({"memory.device_bytes=1000"});
-  EXPECT_EQ(refused.exit_code, 1);
-  expect_in(refused.output, "memory budget is");
-  expect_in(refused.output, "smaller micro-batches");
-
-  std::smatch needed;
-  ASSERT_TRUE(std::regex_search(
-      refused.output,
-      needed,
-      std::regex("this rank needs [0-9.]+ MiB .([0-9]+) bytes")))
-      << refused.output;
-  const auto least =
-      run({"memory.device_bytes=" + needed[1].str(), "training.max_steps=1"});
+  const auto least = run(
+      {"memory.device_bytes=" + std::to_string(least_budget()),
+       "training.max_steps=1"});
   EXPECT_EQ(least.exit_code, 0) << least.output;
   expect_in(least.output, "2 of 3 layers computed again");
 }

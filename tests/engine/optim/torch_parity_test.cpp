@@ -3,9 +3,12 @@
 // of all ranks' batches: the same bits, save for LibTorch's square roots.
 #include "engine/parity.h"
 #include "support/ranks.h"
+#include "tessera/engine/schedule/lr_scheduler.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera::torch_parity_test {
@@ -51,6 +54,7 @@ void expect_same_training(
     const OptimizerOptions& optimizer,
     const MakeStep& make_step,
     double fraction,
+    const std::optional<LrScheduleOptions>& schedule,
     int64_t min_group_numel) {
   PlainRanks<OddNet> plain([] { return OddNet(); }, world.size(), 3);
   torch::manual_seed(3);
@@ -62,6 +66,7 @@ void expect_same_training(
   options.optimizer = optimizer;
   options.sharding.groups.min_group_numel = min_group_numel;
   auto engine = wrap(wrapped, options);
+  LrScheduler scheduler(optimizer.lr, schedule.value_or(LrScheduleOptions{}));
   for (int step = 0; step < 7; ++step) {
     const auto loss_of = [step](OddNet& net, int rank) {
       torch::manual_seed(50 + step + 100 * rank);
@@ -71,6 +76,9 @@ void expect_same_training(
     plain.finish_gradients();
     plain_step();
     plain.follow();
+    if (schedule) {
+      scheduler.step(engine);
+    }
     engine.backward(loss_of(wrapped, world.rank()));
     engine.step();
   }
@@ -82,10 +90,11 @@ void expect_same_training(
     const World& world,
     const OptimizerOptions& optimizer,
     const MakeStep& make_step,
-    double fraction = 0) {
+    double fraction = 0,
+    const std::optional<LrScheduleOptions>& schedule = {}) {
   for (const int64_t min_group_numel : {0, 100'000}) {
     expect_same_training(
-        world, optimizer, make_step, fraction, min_group_numel);
+        world, optimizer, make_step, fraction, schedule, min_group_numel);
   }
 }
 
@@ -125,6 +134,29 @@ TEST_P(TorchParity, Sgd) {
     expect_same(plain.momentum(0.9).dampening(0.1));
     options.rule = SgdOptions{.momentum = 0.9, .nesterov = true};
     expect_same(plain.dampening(0).nesterov(true));
+  });
+}
+
+TEST_P(TorchParity, LearningRateOfEveryStep) {
+  run_ranks(GetParam(), [](World& world) {
+    OptimizerOptions options;
+    options.lr = 0.05;
+    options.rule = SgdOptions{};
+    const MakeStep warmed_up = [](const std::vector<at::Tensor>& parameters) {
+      using torch::optim::SGDOptions;
+      auto sgd =
+          std::make_shared<torch::optim::SGD>(parameters, SGDOptions(0.05));
+      return [sgd, step = 0]() mutable {
+        const double rate = 0.05 * std::min(1.0, ++step / 4.0);
+        static_cast<SGDOptions&>(sgd->param_groups()[0].options()).lr(rate);
+        sgd->step();
+      };
+    };
+    LrScheduleOptions schedule;
+    schedule.decay = LrDecay::kConstant;
+    schedule.warmup_steps = 4;
+    schedule.total_steps = 7;
+    expect_same_training(world, options, warmed_up, 0, schedule);
   });
 }
 

@@ -1,0 +1,404 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Shows that the tests notice a broken engine.
+
+    mutations.py [--build build/release] [--only NAME ...] [--list]
+
+Breaks the sources of one library in one place at a time, makes that library
+anew in a folder of its own, and runs the tests that have to notice. Each must
+pass with the library as it is, and fail, or hang, with the broken one. The
+sources and the build are left as they are; the build must be complete and of
+the sources that are there.
+
+Exits with 1 when a mutation survives, no longer applies or does not compile.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TEST_SECONDS = 300
+
+
+@dataclasses.dataclass
+class Mutation:
+    name: str
+    file: str
+    old: str  # found once; runs of white space are as good as each other
+    new: str
+    tests: str  # a GoogleTest filter
+    program: str = "engine_tests"
+
+
+PARITY = "*/ParityTest.*/OddSizesOn2:*/ParityTest.*/OddSizesOn3"
+ACCUMULATION = "*/ParityBatchTest.ThreeMicroBatches*/GptOn2"
+
+MUTATIONS = [
+    Mutation(
+        "gradients are not reduced",
+        "sharding/gradient_bucket_slot.cpp",
+        "pending_ = communicator.reduce_scatter_sum( reduced_, slot_.tensor,"
+        ' "reduction of \'" + group_.name() + "\'");',
+        "reduced_.copy_(slot_.tensor.narrow(0, mine.begin, mine.numel));"
+        " reduced_.mul_(ranks_);",
+        PARITY,
+    ),
+    Mutation(
+        "sum over the ranks in place of the mean",
+        "sharding/gradient_bucket_slot.cpp",
+        "if (!divides_first() && ranks_ > 1) {",
+        "if (false) {",
+        PARITY,
+    ),
+    Mutation(
+        "a page stays as it was before the step",
+        "sharding/pager_faults.cpp",
+        "reshard(static_cast<int>(g));",
+        "if (g != 0) { reshard(static_cast<int>(g)); }",
+        "*/ParitySequenceTest.*/GptOn2",
+    ),
+    Mutation(
+        "a shard begins one element early",
+        "sharding/param_group.cpp",
+        "const int64_t from = mine.begin + run.shard_offset - span.begin;",
+        "const int64_t from ="
+        " std::max<int64_t>(0, mine.begin + run.shard_offset - span.begin - 1);",
+        PARITY,
+    ),
+    Mutation(
+        "second moments are not saved",
+        "engine/checkpoint/subject_tensors.cpp",
+        "if (last_ != &state) {",
+        'if (name == "exp_avg_sq") { return; } if (last_ != &state) {',
+        "*/Resume.IsBitEqualWithEveryOptimizer/*",
+    ),
+    Mutation(
+        "clips by the norm of this rank's shard",
+        "sharding/gradient_norm.cpp",
+        "pager.sum_over_shards(total);",
+        ";",
+        "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
+    ),
+    Mutation(
+        "recomputes with other random numbers",
+        "sharding/checkpoint.cpp",
+        "state(call.random, call.autocast);",
+        "state(RandomState::take({}), call.autocast);",
+        "ActivationOffload.CheckpointedBlocksInsideAndTheirInputsOnTheHost",
+    ),
+    Mutation(
+        "prefetches one group late",
+        "sharding/residency_plan.cpp",
+        "prefetch(i, i + 1, entry.groups, entry.after);",
+        "prefetch(i, i, {}, entry.after);",
+        "*/ResidencyTest.NoGatherOnDemand*/GptOn2",
+    ),
+    Mutation(
+        "a micro-batch overwrites the gradients of the one before",
+        "sharding/gradient_bucket_slot.cpp",
+        "target.add_(source);",
+        "target.copy_(source);",
+        ACCUMULATION,
+    ),
+    Mutation(
+        "Adam decays weights as AdamW does",
+        "engine/optim/elementwise_methods.cpp",
+        "step.decoupled_decay = decoupled_decay;",
+        "step.decoupled_decay = true;",
+        "*/TorchParity.Adam/*",
+    ),
+    Mutation(
+        "the learning rate is that of the step before",
+        "engine/schedule/lr_scheduler.cpp",
+        "lr_factor_at(options_, steps_)",
+        "lr_factor_at(options_, steps_ > 0 ? steps_ - 1 : 0)",
+        "*/TorchParity.LearningRateOfEveryStep/*",
+    ),
+    Mutation(
+        "the loss scale is not undone",
+        "engine/engine.cpp",
+        "optimizer_->step(1 / scaler_.scale());",
+        "optimizer_->step(1.0);",
+        "Options/Matrix.*",
+    ),
+    Mutation(
+        "copies in lower precision are not refreshed",
+        "engine/optim/update_method.cpp",
+        "in_shard(shard.low_precision)};",
+        "at::Tensor()};",
+        "Options/Matrix.*",
+    ),
+    Mutation(
+        "the stages' gradients of a tied weight are not added up",
+        "sharding/tied_stages.cpp",
+        "bucket.add_copies(*tied.copies, pager.watch_failures());",
+        ";",
+        "Meshes/MeshTraining.*",
+    ),
+    Mutation(
+        "what no batch used keeps a gradient of another group",
+        "sharding/gradient_bucket_slot.cpp",
+        "for (const FlatSpan& span : missing_spans()) {",
+        "for (const FlatSpan& span : std::vector<FlatSpan>{}) {",
+        "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
+    ),
+]
+
+
+class Failure(Exception):
+    pass
+
+
+def mutated(mutation):
+    """The text of the broken file."""
+    text = (ROOT / mutation.file).read_text()
+    pattern = r"\s+".join(re.escape(word) for word in mutation.old.split())
+    found = list(re.finditer(pattern, text))
+    if len(found) != 1:
+        raise Failure(
+            f"does not apply: {mutation.file} has its text {len(found)} times"
+        )
+    begin, end = found[0].span()
+    return text[:begin] + mutation.new + text[end:]
+
+
+class Build:
+    """Makes broken libraries out of the parts of a build that is there."""
+
+    def __init__(self, folder):
+        self.folder = folder.resolve()
+        self.work = self.folder / "mutations"
+        self.lib = self.work / "lib"
+        shutil.rmtree(self.lib, ignore_errors=True)
+        self.lib.mkdir(parents=True)
+        self.commands = {}
+
+    def run(self, command):
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise Failure("does not compile:\n" + done.stdout[-4000:])
+
+    def commands_of(self, library):
+        """How ninja makes a library: compilations, and the link."""
+        if library not in self.commands:
+            self.commands[library] = subprocess.run(
+                ["ninja", "-C", str(self.folder), "-t", "commands", library],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            ).stdout.splitlines()
+        return self.commands[library]
+
+    def library_of(self, file):
+        """The library that `file` is compiled into, and what includes it."""
+        room = file.split("/")[0]
+        library = f"lib/libtessera_{room}.so"
+        compiled = [
+            pathlib.Path(words[words.index("-c") + 1])
+            for words in map(shlex.split, self.commands_of(library))
+            if "-c" in words and f"tessera_{room}.dir" in " ".join(words)
+        ]
+        for source in compiled:
+            if source == ROOT / file:
+                return library, source, None
+            if f'#include "{file}"' in source.read_text():
+                return library, source, source.read_text()
+        raise Failure(f"{file} is not in {library}")
+
+    def without_optimization(self, words):
+        """A compilation of little work, from the compiler's name on."""
+        compiler = next(
+            i for i, word in enumerate(words) if re.search(r"(\+\+)[-0-9]*$", word)
+        )
+        kept = []
+        words = iter(words[compiler:])
+        header = None
+        for word in words:
+            if word in ("-o", "-c", "-MT", "-MF"):
+                next(words)
+            elif word == "-include":
+                header = next(words)
+            elif word not in ("-MD", "-Winvalid-pch") and not word.startswith(
+                "-O"
+            ):
+                kept.append(word)
+        kept += ["-O0", "-w"]
+        return kept, header
+
+    def precompiled(self, flags, header):
+        """`header` for these flags. @return its new name."""
+        key = f"{zlib.crc32(repr(flags).encode()):08x}"
+        folder = self.work / "pch" / key
+        copy = folder / pathlib.Path(header).name
+        if not pathlib.Path(f"{copy}.gch").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(header, copy)
+            self.run(
+                [*flags, "-x", "c++-header", str(copy), "-o", f"{copy}.gch"]
+            )
+        return str(copy)
+
+    def make(self, mutation):
+        """Puts the broken library into self.lib."""
+        text = mutated(mutation)
+        library, source, unity = self.library_of(mutation.file)
+        broken = self.work / mutation.file
+        broken.parent.mkdir(parents=True, exist_ok=True)
+        broken.write_text(text)
+        start = broken
+        if unity is not None:
+            start = self.work / "unity.cpp"
+            start.write_text(
+                unity.replace(
+                    f'#include "{mutation.file}"', f'#include "{broken}"'
+                )
+            )
+        commands = [shlex.split(line) for line in self.commands_of(library)]
+        compilation = next(
+            words
+            for words in commands
+            if "-c" in words and words[words.index("-c") + 1] == str(source)
+        )
+        made = compilation[compilation.index("-o") + 1]
+        flags, header = self.without_optimization(compilation)
+        includes = (
+            ["-include", self.precompiled(flags, header)] if header else []
+        )
+        new = str(self.work / "mutant.o")
+        self.run([*flags, *includes, "-c", str(start), "-o", new])
+        link = [word for word in commands[-1] if word not in (":", "&&")]
+        output = link.index("-o") + 1
+        target = self.lib / pathlib.Path(library).name
+        link[output] = str(target)
+        self.run([new if word == made else word for word in link])
+        return target
+
+
+def run_tests(build, program, arguments, seconds):
+    """@return exit code, None after `seconds`; output."""
+    paths = [str(build.lib), os.environ.get("LD_LIBRARY_PATH", "")]
+    test = subprocess.Popen(
+        [str(build.folder / "bin" / program), *arguments],
+        cwd=build.folder,
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": ":".join(filter(None, paths)),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # its ranks end with it
+    )
+    try:
+        output, _ = test.communicate(timeout=seconds)
+        return test.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(test.pid, signal.SIGKILL)
+        output, _ = test.communicate()
+        return None, output
+
+
+def failed_test(output):
+    found = re.search(r"^\[  FAILED  \] (\S+?),? ", output, re.MULTILINE)
+    return found.group(1) if found else "the program"
+
+
+def check_unbroken(build, mutations):
+    """The tests must pass without any mutation."""
+    for program in sorted({mutation.program for mutation in mutations}):
+        filters = {m.tests: m for m in mutations if m.program == program}
+        code, output = run_tests(
+            build, program, ["--gtest_filter=" + ":".join(filters)], 3600
+        )
+        if code != 0:
+            sys.exit(
+                f"{program} fails without a mutation, in "
+                f"{failed_test(output)}:\n{output[-4000:]}"
+            )
+        for tests in filters:
+            _, listed = run_tests(
+                build,
+                program,
+                ["--gtest_list_tests", f"--gtest_filter={tests}"],
+                TEST_SECONDS,
+            )
+            if not re.search(r"^  \S", listed, re.MULTILINE):
+                sys.exit(f"{program} has no test {tests}")
+
+
+def outcome_of(build, mutation):
+    """@return what noticed. @throws Failure when nothing did."""
+    library = build.make(mutation)
+    try:
+        code, output = run_tests(
+            build, mutation.program, ["--gtest_list_tests"], TEST_SECONDS
+        )
+        if code != 0:
+            raise Failure("cannot be loaded:\n" + output[-2000:])
+        code, output = run_tests(
+            build,
+            mutation.program,
+            [f"--gtest_filter={mutation.tests}", "--gtest_fail_fast"],
+            TEST_SECONDS,
+        )
+    finally:
+        library.unlink()
+    if code == 0:
+        raise Failure(f"SURVIVED {mutation.tests}")
+    return "hangs" if code is None else failed_test(output)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--build", type=pathlib.Path, default=ROOT / "build" / "release"
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    chosen = [
+        mutation
+        for mutation in MUTATIONS
+        if not options.only or any(n in mutation.name for n in options.only)
+    ]
+    if options.list:
+        for mutation in chosen:
+            print(f"{mutation.name}: {mutation.file}, {mutation.tests}")
+        return 0
+    build = Build(options.build)
+    check_unbroken(build, chosen)
+    survivors = 0
+    for mutation in chosen:
+        begin = time.monotonic()
+        try:
+            result = "killed by " + outcome_of(build, mutation)
+        except Failure as failure:
+            survivors += 1
+            result = str(failure)
+        seconds = time.monotonic() - begin
+        print(f"{mutation.name}: {result} ({seconds:.0f} s)", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutations were noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
