@@ -4,6 +4,7 @@
 #include "support/cuda_ranks_test.h"
 #include "tessera/engine/engine.h"
 #include "tessera/offload/host_activation_sink.h"
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/runtime/memory/stream_marks.h"
 
 #include <ATen/DeviceAccelerator.h>

@@ -6,6 +6,7 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/optim/state_stage.h"
 #include "tessera/offload/block_pipeline.h"
 
 #include <algorithm>
