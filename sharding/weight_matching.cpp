@@ -17,11 +17,11 @@ namespace {
 /// Collects findings, so that one message names them all.
 class Findings {
  public:
-  template <typename... Parts>
-  void add(const Parts&... parts) {
+  /// @param finding one line.
+  void add(const std::string& finding) {
     constexpr int kShown = 20;
     if (++count_ <= kShown) {
-      text_ << "\n  " << formatted("{}", parts...);
+      text_ << "\n  " << finding;
     } else if (count_ == kShown + 1) {
       text_ << "\n  and more";
     }
@@ -163,7 +163,7 @@ class Matching {
   void note_unexpected(const std::string& name, const std::string& nearest) {
     report_.unexpected.push_back(name);
     if (options_.strict && !options_.allows_unexpected) {
-      wrong_.add("unexpected: '", name, "'", nearest);
+      wrong_.add(formatted("unexpected: '{}'{}", name, nearest));
     }
   }
 
@@ -176,15 +176,14 @@ class Matching {
     const SafetensorsEntry& entry = *source.entry;
     target.is_found = true;
     if (!taken_.insert(wanted).second) {
-      wrong_.add("two tensors for '", wanted, "', one of them '", name, "'");
-    } else if (entry.shape != shape) {
       wrong_.add(
-          "shape of '",
+          formatted("two tensors for '{}', one of them '{}'", wanted, name));
+    } else if (entry.shape != shape) {
+      wrong_.add(formatted(
+          "shape of '{}': {}, but the model's is {}",
           name,
-          "': ",
           at::IntArrayRef(entry.shape),
-          ", but the model's is ",
-          at::IntArrayRef(shape));
+          at::IntArrayRef(shape)));
     } else if (
         source.numel() != target.tensor.numel() ||
         !source.lies_within_entry()) {
@@ -195,16 +194,14 @@ class Matching {
           at::IntArrayRef(source.sizes),
           target.tensor.sizes());
     } else if (!is_convertible(entry, target.tensor.scalar_type())) {
-      wrong_.add(
-          "dtype of '",
+      wrong_.add(formatted(
+          "dtype of '{}': {}, but the model's is {}{}",
           name,
-          "': ",
           name_of(entry.dtype),
-          ", but the model's is ",
           target.tensor.scalar_type(),
           at::isFloatingType(target.tensor.scalar_type())
               ? "; F64, F32, F16 and BF16 are converted"
-              : "");
+              : ""));
     } else if (target.source.entry == nullptr) {
       // A tied target is found by one of its names.
       target.source = std::move(source);
@@ -220,8 +217,8 @@ class Matching {
           known.push_back(name);
         }
       }
-      wrong_.add(
-          "missing: '", target.names.front(), "'", hint(target.names, known));
+      wrong_.add(formatted(
+          "missing: '{}'{}", target.names.front(), hint(target.names, known)));
     }
     report_.missing.push_back(target.names.front());
   }
