@@ -254,13 +254,12 @@ class Build:
             )
         return str(copy)
 
-    def make(self, mutation):
-        """Puts the broken library into self.lib."""
-        text = mutated(mutation)
+    def make(self, mutation, broken_text):
+        """Puts the library with that text of the file into self.lib."""
         library, source, unity = self.library_of(mutation.file)
-        broken = self.work / mutation.file
-        broken.parent.mkdir(parents=True, exist_ok=True)
-        broken.write_text(text)
+        # Not by its own path, which includes would find.
+        broken = self.work / "broken.cpp"
+        broken.write_text(broken_text)
         start = broken
         if unity is not None:
             start = self.work / "unity.cpp"
@@ -292,7 +291,11 @@ class Build:
 
 def run_tests(build, program, arguments, seconds):
     """@return exit code, None after `seconds`; output."""
-    paths = [str(build.lib), os.environ.get("LD_LIBRARY_PATH", "")]
+    paths = [
+        str(build.lib),
+        str(build.folder / "lib"),
+        os.environ.get("LD_LIBRARY_PATH", ""),
+    ]
     test = subprocess.Popen(
         [str(build.folder / "bin" / program), *arguments],
         cwd=build.folder,
@@ -321,17 +324,25 @@ def failed_test(output):
 
 
 def check_unbroken(build, mutations):
-    """The tests must pass without any mutation."""
-    for program in sorted({mutation.program for mutation in mutations}):
-        filters = {m.tests: m for m in mutations if m.program == program}
+    """The tests must pass with each of the sources compiled as it is."""
+    of_source = {}
+    for mutation in mutations:
+        source = build.library_of(mutation.file)[1]
+        of_source.setdefault((source, mutation.program), []).append(mutation)
+    for (_, program), some in of_source.items():
+        filters = {mutation.tests for mutation in some}
+        unbroken = (ROOT / some[0].file).read_text()
+        library = build.make(some[0], unbroken)
         code, output = run_tests(
             build, program, ["--gtest_filter=" + ":".join(filters)], 3600
         )
+        library.unlink()
         if code != 0:
             sys.exit(
                 f"{program} fails without a mutation, in "
                 f"{failed_test(output)}:\n{output[-4000:]}"
             )
+        print(f"{program}: passes unbroken {', '.join(sorted(filters))}")
         for tests in filters:
             _, listed = run_tests(
                 build,
@@ -345,7 +356,7 @@ def check_unbroken(build, mutations):
 
 def outcome_of(build, mutation):
     """@return what noticed. @throws Failure when nothing did."""
-    library = build.make(mutation)
+    library = build.make(mutation, mutated(mutation))
     try:
         code, output = run_tests(
             build, mutation.program, ["--gtest_list_tests"], TEST_SECONDS

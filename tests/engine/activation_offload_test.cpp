@@ -69,6 +69,7 @@ struct CheckpointedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Checkpointed);
 
+/// The plain copies compute nothing again.
 Subject<Checkpointed> checkpointed(
     const CheckpointOptions& options,
     size_t per_checkpoint) {
@@ -78,6 +79,11 @@ Subject<Checkpointed> checkpointed(
         return model->forward(torch::randn({12, 5}).chunk(parts)[part])
             .square()
             .mean();
+      },
+      [=] {
+        CheckpointOptions plain = options;
+        plain.use_checkpoint = false;
+        return Checkpointed(plain, per_checkpoint);
       }};
 }
 
