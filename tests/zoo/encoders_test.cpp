@@ -199,7 +199,7 @@ TEST(Encoder, NamesWhatIsWrong) {
     return [changed] { from_config(changed); };
   };
   expect_error(with("num_labels", 3), {"3 labels", "question answering"});
-  expect_error(with("is_decoder", true), {"'is_decoder' is 1"});
+  expect_error(with("is_decoder", true), {"'is_decoder' is true"});
   expect_error(with("pad_token_id", 22), {"pad_token_id", "below"});
   expect_error(
       with("position_embedding_type", "relative_key"), {"relative_key"});

@@ -76,7 +76,7 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
   EXPECT_EQ(
       count(
           results[0].output,
-          "step 1 skipped: gradients overflowed, loss scale now 5.49756e+11"),
+          "step 1 skipped: gradients overflowed, loss scale now 549755813888"),
       1)
       << results[0].output;
   EXPECT_EQ(count(results[0].output, "skipped"), 1) << results[0].output;
