@@ -9,7 +9,6 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpoint_block.h"
-#include "tessera/sharding/distributed_module.h"
 #include "tessera/sharding/distributed_parameter.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/transformer_block_list.h"
