@@ -8,13 +8,10 @@
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/engine/optim/update_statistics.h"
-#include "tessera/offload/activation_statistics.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/load_weights.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/pager_statistics.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>

@@ -6,7 +6,7 @@
 
 #include "tessera/engine/pipelined_batches.h"
 #include "tessera/sharding/checkpoint_block.h"
-#include "tessera/sharding/residency_hints.h"
+#include "tessera/sharding/group_policy.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>

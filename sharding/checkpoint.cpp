@@ -185,6 +185,7 @@ std::vector<at::Tensor> checkpoint_tensors(
   call->first = &first;
   call->again = std::move(again);
   call->group = mode.divide_over;
+  const SaveToHostScope to_host(mode.inputs_on_host);
   const at::Tensor anchor = at::empty({0}).set_requires_grad(mode.trains);
   auto outputs =
       CheckpointFunction::apply(call, at::TensorList(differentiable), anchor);

@@ -3,7 +3,6 @@
 // `checkpoint()` recomputes a call in backward. CheckpointBlock and
 // TransformerBlockList are built on it.
 
-#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/tensor_visitor.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +15,8 @@
 #include <vector>
 
 namespace tessera {
+
+class Communicator;
 
 /// [Note: recomputation] The forward runs without gradients, so that only its
 /// arguments are kept. In backward it runs again, with gradients, from the same
@@ -32,20 +33,18 @@ namespace tessera {
 using TensorFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// `CheckpointMode` says how a call is checkpointed.
+/// How a call is checkpointed.
 struct CheckpointMode {
-  /* implicit */ CheckpointMode(
-      bool trains,
-      Communicator* divide_over = nullptr)
-      : trains(trains), divide_over(divide_over) {}
-
   /// Whether the call uses parameters that require a gradient. If so, its
   /// outputs require a gradient even if no argument does.
-  bool trains;
+  bool trains = false;
+  /// Whether the arguments rest on the host until backward; see
+  /// CheckpointOptions::inputs_on_host.
+  bool inputs_on_host = false;
   /// A group whose ranks have the same arguments; must outlive the graph. Each
   /// rank keeps its slice of those that require a gradient, and backward
   /// all-gathers them, bit for bit; backward is then collective over the group.
-  Communicator* divide_over;
+  Communicator* divide_over = nullptr;
 };
 
 /// Runs `first` on `inputs`, which must all be defined, and keeps `again` for

@@ -3,9 +3,8 @@
 // `CheckpointBlock` wraps a module whose intermediate activations are not kept
 // for backward but recomputed.
 
-#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpoint.h"
-#include "tessera/sharding/residency_hints.h"
+#include "tessera/sharding/group_policy.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -68,9 +67,10 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
     // The lambda owns the module, because the graph may outlive it.
     auto self =
         std::static_pointer_cast<CheckpointBlockImpl>(this->shared_from_this());
-    const SaveToHostScope to_host(inputs_on_host);
     return checkpoint(
-        {trains(), divide_inputs_over},
+        {.trains = trains(),
+         .inputs_on_host = inputs_on_host,
+         .divide_over = divide_inputs_over},
         [self](const auto&... copies) {
           return self->plain_forward(copies...);
         },

@@ -85,13 +85,4 @@ void materialize(const at::Tensor& tensor) {
       whole.device()));
 }
 
-void materialize(const torch::nn::Module& module) {
-  for (const at::Tensor& parameter : module.parameters()) {
-    materialize(parameter);
-  }
-  for (const at::Tensor& buffer : module.buffers()) {
-    materialize(buffer);
-  }
-}
-
 } // namespace tessera

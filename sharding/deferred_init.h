@@ -5,7 +5,6 @@
 // the tensor never exists whole.
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
@@ -49,9 +48,5 @@ at::Tensor make_deferred(
 
 /// Allocates and fills a deferred tensor; does nothing for others.
 void materialize(const at::Tensor& tensor);
-
-/// Materializes all parameters and buffers of `module`, to use it without an
-/// engine.
-void materialize(const torch::nn::Module& module);
 
 } // namespace tessera

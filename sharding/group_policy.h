@@ -1,14 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `GroupPolicy` determines how parameters are divided into groups.
+// `GroupPolicy` determines how parameters are divided into groups;
+// `ResidencyHints` and `ModuleContainer` are base classes with which a module
+// has its own say.
 
-#include "tessera/sharding/parameter_census.h"
+#include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
+
+/// @param path of the module in the wrapped module, e.g. "encoder.layer.0".
+using ModulePredicate =
+    std::function<bool(const std::string& path, const torch::nn::Module&)>;
+
+/// Parameters that the engine ignores: they are not sharded, paged, averaged
+/// over the ranks or optimized. They stay ordinary tensors of the caller, who
+/// may train them with a separate optimizer.
+struct IgnoredParameters {
+  /// Regular expressions over the whole path of a parameter, or of a module
+  /// with everything in it.
+  std::vector<std::string> paths;
+  /// Selects modules, with everything in them.
+  ModulePredicate modules;
+};
 
 /// Whether groups are resharded between forward and backward.
 struct ReshardRule {
@@ -53,6 +72,33 @@ struct GroupPolicy {
   /// The first rule that matches a group applies; groups that match none follow
   /// the residency plan of the engine.
   std::vector<ReshardRule> reshard_after_forward;
+};
+
+/// A module that also derives from this is a group of its own, whatever its
+/// type, and its hints override the engine's options. Hints of modules inside
+/// it are ignored.
+struct ResidencyHints {
+  virtual ~ResidencyHints() = default;
+
+  /// ZeRO stage of the group: 1 (parameters and gradients whole), 2 (gradients
+  /// sharded) or 3 (parameters sharded as well). If unset, the engine decides.
+  std::optional<int> zero_stage;
+
+ protected:
+  ResidencyHints() = default;
+  ResidencyHints(const ResidencyHints&) = default;
+  ResidencyHints& operator=(const ResidencyHints&) = default;
+};
+
+/// A module that also derives from this is a mere list of modules, like
+/// torch::nn::ModuleList: they may be groups, but it is not.
+struct ModuleContainer {
+  virtual ~ModuleContainer() = default;
+
+ protected:
+  ModuleContainer() = default;
+  ModuleContainer(const ModuleContainer&) = default;
+  ModuleContainer& operator=(const ModuleContainer&) = default;
 };
 
 /// @throws tessera::Error on values that are invalid for any module: negative

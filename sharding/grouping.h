@@ -29,7 +29,7 @@ struct GroupSpec {
   /// Whether the group is resharded between forward and backward; unset if no
   /// rule applies.
   std::optional<bool> reshard_after_forward = {};
-  /// ZeRO stage requested by the module itself (residency_hints.h).
+  /// ZeRO stage requested by the module itself (group_policy.h).
   std::optional<int> zero_stage = {};
 };
 
@@ -43,7 +43,7 @@ struct GroupSpec {
 /// - small groups are merged;
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
-/// - modules with hints of their own (residency_hints.h) are blocks;
+/// - modules with hints of their own (group_policy.h) are blocks;
 /// - each group is then split by dtype and requires_grad; small parts of
 ///   several groups, such as float32 norms, are combined.
 ///

@@ -104,4 +104,13 @@ void LazyScope::finish(const torch::nn::Module& module) {
   }
 }
 
+void materialize(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    materialize(parameter);
+  }
+  for (const at::Tensor& buffer : module.buffers()) {
+    materialize(buffer);
+  }
+}
+
 } // namespace tessera

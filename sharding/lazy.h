@@ -4,8 +4,6 @@
 // large tensors get only a shape, and their initialization is recorded and
 // deferred.
 
-#include "tessera/sharding/deferred_init.h"
-
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
@@ -95,5 +93,9 @@ auto lazy(Build&& build, const LazyOptions& options = {}) {
   scope.finish(detail::module_in(module));
   return module;
 }
+
+/// Materializes all parameters and buffers of `module`, to use it without an
+/// engine.
+void materialize(const torch::nn::Module& module);
 
 } // namespace tessera

@@ -3,8 +3,6 @@
 // `load_weights()` loads safetensors files into a module, which may be in
 // memory, lazy or sharded.
 
-#include "tessera/sharding/weight_files.h"
-
 #include <torch/nn/module.h>
 
 #include <filesystem>

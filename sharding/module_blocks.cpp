@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
-#include "tessera/sharding/residency_hints.h"
+#include "tessera/sharding/group_policy.h"
 
 #include <c10/util/Type.h>
 #include <torch/nn/modules/container/moduledict.h>

@@ -21,7 +21,7 @@ struct ModulePiece {
   bool is_named = false;
   /// Holds a vocabulary: it is not merged.
   bool is_apart = false;
-  /// ZeRO stage requested by the module itself (residency_hints.h).
+  /// ZeRO stage requested by the module itself (group_policy.h).
   std::optional<int> zero_stage = {};
 };
 

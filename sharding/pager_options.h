@@ -2,14 +2,15 @@
 #pragma once
 // `PagerOptions` determine how a module is sharded.
 
-#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/group_policy.h"
 #include "tessera/sharding/precision.h"
-#include "tessera/sharding/shard_mesh.h"
 
 #include <cstdint>
 #include <optional>
 
 namespace tessera {
+
+struct ShardMesh;
 
 /// What happens to gradients between the backward passes of one step.
 enum class GradientAccumulation {

@@ -3,29 +3,15 @@
 // `take_parameter_census()` lists the parameters of a module, each once, with
 // all its names.
 
+#include "tessera/sharding/group_policy.h"
+
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 namespace tessera {
-
-/// @param path of the module in the wrapped module, e.g. "encoder.layer.0".
-using ModulePredicate =
-    std::function<bool(const std::string& path, const torch::nn::Module&)>;
-
-/// Parameters that the engine ignores: they are not sharded, paged, averaged
-/// over the ranks or optimized. They stay ordinary tensors of the caller, who
-/// may train them with a separate optimizer.
-struct IgnoredParameters {
-  /// Regular expressions over the whole path of a parameter, or of a module
-  /// with everything in it.
-  std::vector<std::string> paths;
-  /// Selects modules, with everything in them.
-  ModulePredicate modules;
-};
 
 /// One parameter tensor, under however many names it is registered.
 struct ParameterRecord {

@@ -3,8 +3,6 @@
 // `PrecisionPolicy` determines the dtypes of parameters, gradients and buffers
 // in mixed-precision training.
 
-#include "tessera/sharding/parameter_census.h"
-
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
@@ -13,6 +11,8 @@
 #include <vector>
 
 namespace tessera {
+
+struct ParameterRecord;
 
 /// Whether `dtype` is float16 or bfloat16.
 inline bool is_low_precision(at::ScalarType dtype) {

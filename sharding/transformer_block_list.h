@@ -310,8 +310,10 @@ class TransformerBlockListImpl : public torch::nn::Module,
         std::any_of(segment.begin(), segment.end(), [](const auto& block) {
           return block->trains();
         });
-    const SaveToHostScope to_host(segment.front()->inputs_on_host);
-    const CheckpointMode mode(trains, segment.front()->divide_inputs_over);
+    const CheckpointMode mode{
+        .trains = trains,
+        .inputs_on_host = segment.front()->inputs_on_host,
+        .divide_over = segment.front()->divide_inputs_over};
     return checkpoint(
         mode,
         [segment = std::move(segment)](

@@ -3,7 +3,8 @@
 // `init()` joins the job; `World` is this process's view of it: rank, world
 // size, device, and how to make communicators.
 
-#include "tessera/runtime/comm/communicator.h"
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <vector>
 
 namespace tessera {
+
+class Communicator;
 
 struct InitOptions {
   /// Time limit of a collective, including the wait for the slowest rank.

@@ -2,7 +2,7 @@
 #include "tessera/sharding/grouping.h"
 
 #include "support/expect_error.h"
-#include "tessera/sharding/residency_hints.h"
+#include "tessera/sharding/group_policy.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -64,7 +64,7 @@ struct ModelImpl : torch::nn::Module {
     for (Block& block : blocks) {
       x = options.checkpointed
               ? checkpoint(
-                    true,
+                    CheckpointMode{.trains = true},
                     [impl = block.ptr()](const at::Tensor& input) {
                       return impl->forward(input);
                     },

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `OptimizerRules` resolves OptimizerOptions into the hyperparameters of each
+// parameter.
+
+#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/runtime/core/name_pattern.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// The hyperparameters of one parameter.
+struct ParameterSettings {
+  double lr_scale = 1;
+  double weight_decay = 0;
+  int64_t hold_steps = 0;
+  UpdateRule rule;
+  /// 0: OptimizerOptions::rule; else 1 + index of the ParameterRule that set
+  /// it.
+  size_t rule_origin = 0;
+};
+
+/// Resolves OptimizerOptions for each parameter, with the patterns compiled
+/// once.
+class OptimizerRules {
+ public:
+  /// Not explicit: it holds nothing but the options.
+  /// @throws tessera::Error on a pattern that is not a regular expression.
+  OptimizerRules(OptimizerOptions options); // NOLINT(*-explicit-*)
+
+  const OptimizerOptions& options() const {
+    return options_;
+  }
+
+  /// @param names all names under which the parameter is registered.
+  ParameterSettings settings_for(const std::vector<std::string>& names) const;
+
+ private:
+  OptimizerOptions options_;
+  std::vector<NamePattern> patterns_; ///< of options_.parameters
+};
+
+} // namespace tessera
