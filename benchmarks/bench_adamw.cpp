@@ -76,7 +76,7 @@ at::Tensor array(const Setting& setting, at::ScalarType dtype, double value) {
   const size_t room = (bytes + kAlignment) / kAlignment * kAlignment;
   void* data = std::aligned_alloc(kAlignment, room);
   if (setting.huge_pages) {
-    prefer_huge_pages(data, room);
+    runtime::prefer_huge_pages(data, room);
   }
   return at::from_blob(
              data, {setting.numel}, [](void* p) { std::free(p); }, dtype)
@@ -100,7 +100,7 @@ struct Arrays {
   at::Tensor narrow_grad;
   at::Tensor low_precision;
   at::Tensor fused_step = at::ones({});
-  AdamWStep step;
+  runtime::AdamWStep step;
 };
 
 using Candidate = void (*)(Arrays&);
@@ -110,19 +110,19 @@ void run_ceiling(Arrays& a) {
   const auto* grad = a.grad.const_data_ptr<float>();
   auto* exp_avg = a.exp_avg.mutable_data_ptr<float>();
   auto* exp_avg_sq = a.exp_avg_sq.mutable_data_ptr<float>();
-  run_cpu_updates({{a.master.numel(), [=](int64_t begin, int64_t end) {
-                      adamw_ceiling(
-                          master + begin,
-                          grad + begin,
-                          exp_avg + begin,
-                          exp_avg_sq + begin,
-                          end - begin);
-                      return true;
-                    }}});
+  runtime::run_cpu_updates({{a.master.numel(), [=](int64_t begin, int64_t end) {
+                               adamw_ceiling(
+                                   master + begin,
+                                   grad + begin,
+                                   exp_avg + begin,
+                                   exp_avg_sq + begin,
+                                   end - begin);
+                               return true;
+                             }}});
 }
 
 void run_tessera(Arrays& a, const at::Tensor& grad, const at::Tensor& low) {
-  adamw_(a.master, grad, a.exp_avg, a.exp_avg_sq, a.step, low);
+  runtime::adamw_(a.master, grad, a.exp_avg, a.exp_avg_sq, a.step, low);
   ++a.step.step;
 }
 
@@ -200,7 +200,8 @@ constexpr Named kCandidates[] = {
 void run(benchmark::State& state, const Named& named, const Setting& setting) {
   torch::NoGradGuard no_grad;
   at::set_num_threads(setting.threads);
-  configure_update_pool(place_update_threads({.threads = setting.threads}));
+  runtime::configure_update_pool(
+      runtime::place_update_threads({.threads = setting.threads}));
   // One set of arrays where both can use it: the memory itself is no variable.
   Arrays arrays(setting);
   Setting wide = setting;

@@ -66,7 +66,7 @@ Measured measure(Communicator& group, const std::function<void()>& work) {
   work();
   std::vector<double> times;
   const int64_t before = cpu_bytes_live();
-  reset_cpu_bytes_peak();
+  runtime::reset_cpu_bytes_peak();
   for (int i = 0; i < kRounds; ++i) {
     group.barrier();
     times.push_back(seconds(work));
@@ -78,7 +78,7 @@ void compare_losses(World& world) {
   constexpr int64_t kTokens = 1024;
   constexpr int64_t kVocab = 50257;
   const auto group = world.new_communicator("tensor");
-  const DimSplit vocab(kVocab, world.size());
+  const sharding::DimSplit vocab(kVocab, world.size());
   torch::manual_seed(1);
   const at::Tensor logits =
       torch::randn({kTokens, vocab.length(world.rank())}).requires_grad_();
@@ -190,7 +190,7 @@ struct Layers {
 };
 
 /// The times of a piece on a rank that has nothing else to do.
-PieceCost time_piece(const Layers& layers) {
+pipeline::PieceCost time_piece(const Layers& layers) {
   std::vector<double> forwards;
   std::vector<double> inputs;
   std::vector<double> weights;
@@ -199,7 +199,7 @@ PieceCost time_piece(const Layers& layers) {
         torch::ones({Layers::kRows, Layers::kFeatures}).requires_grad_();
     Tensors y;
     forwards.push_back(seconds([&] { y = layers.forward({x}, false); }));
-    PieceGraph graph({x}, y);
+    pipeline::PieceGraph graph({x}, y);
     inputs.push_back(seconds([&] { graph.backward_input(y); }));
     weights.push_back(seconds([&] { graph.backward_weight(); }));
   }
@@ -212,7 +212,7 @@ void compare_schedules(World& world) {
   const auto group = world.new_communicator("bench");
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  RingChannels ring(world, "stages", ranks);
+  runtime::RingChannels ring(world, "stages", ranks);
   if (world.rank() == 0) {
     std::printf(
         "pipeline of %d stages, %d micro-batches: measured, simulated\n",
@@ -230,7 +230,7 @@ void compare_schedules(World& world) {
       pieces.emplace_back(kLayers / chunks);
     }
     // One rank after the other, so that each has its core.
-    PieceCost cost;
+    pipeline::PieceCost cost;
     for (int rank = 0; rank < world.size(); ++rank) {
       if (rank == world.rank()) {
         cost = time_piece(pieces[0]);
@@ -245,9 +245,10 @@ void compare_schedules(World& world) {
       return pieces[static_cast<size_t>(chunk)].forward(inputs, last);
     };
     const Measured step = measure(*group, [&] { executor.run(callbacks); });
-    const SimulatedPipeline simulated = simulate_schedule(
+    const pipeline::SimulatedPipeline simulated = simulate_schedule(
         schedule,
-        std::vector<PieceCost>(static_cast<size_t>(shape.pieces()), cost));
+        std::vector<pipeline::PieceCost>(
+            static_cast<size_t>(shape.pieces()), cost));
     if (world.rank() == 0) {
       std::printf(
           "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of stage 0 %6.1f "
@@ -266,7 +267,7 @@ void compare_schedules(World& world) {
 } // namespace tessera
 
 int main() {
-  tessera::install_cpu_memory_counter();
+  tessera::runtime::install_cpu_memory_counter();
   at::set_num_threads(1);
   tessera::World& world = tessera::init();
   tessera::compare_losses(world);

@@ -40,34 +40,38 @@ void BM_SaveNone(benchmark::State& state) {
 /// Hooks were put in place once; no sink lives.
 void BM_SaveOff(benchmark::State& state) {
   {
-    const SavedTensorScope scope(
-        std::make_shared<HostActivationSink>(HostActivationSinkOptions{}));
+    const runtime::SavedTensorScope scope(
+        std::make_shared<offload::HostActivationSink>(
+            offload::HostActivationSinkOptions{}));
   }
   save(state, 16);
 }
 
 /// A sink lives, and the storage passes as a parameter's would.
 void BM_SavePassed(benchmark::State& state) {
-  HostActivationSinkOptions options;
+  offload::HostActivationSinkOptions options;
   options.passes = [](const c10::StorageImpl&) { return true; };
-  const SavedTensorScope scope(std::make_shared<HostActivationSink>(options));
+  const runtime::SavedTensorScope scope(
+      std::make_shared<offload::HostActivationSink>(options));
   save(state, 16);
 }
 
 /// A sink lives, and all fits its budget.
 void BM_SaveWithinBudget(benchmark::State& state) {
-  HostActivationSinkOptions options;
+  offload::HostActivationSinkOptions options;
   options.device_bytes = kMiB;
   options.min_tensor_bytes = 0;
-  const SavedTensorScope scope(std::make_shared<HostActivationSink>(options));
+  const runtime::SavedTensorScope scope(
+      std::make_shared<offload::HostActivationSink>(options));
   save(state, 16);
 }
 
 /// 4 MiB that are copied to the host at once; `Plain` is exp() without.
 void BM_SaveMoved(benchmark::State& state) {
-  HostActivationSinkOptions options;
+  offload::HostActivationSinkOptions options;
   options.device_bytes = 0;
-  const SavedTensorScope scope(std::make_shared<HostActivationSink>(options));
+  const runtime::SavedTensorScope scope(
+      std::make_shared<offload::HostActivationSink>(options));
   save(state, kMiB);
   state.SetBytesProcessed(state.iterations() * 4 * kMiB);
 }

@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     } else if (option == "auto-matmul") {
       tessera::set_cpu_matmul(tessera::CpuMatmul::kAuto);
     } else if (option == "keep-memory") {
-      tessera::keep_freed_cpu_memory(true);
+      tessera::runtime::keep_freed_cpu_memory(true);
     } else {
       is_wrong = true;
     }

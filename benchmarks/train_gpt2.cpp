@@ -217,7 +217,8 @@ double median(std::vector<double> values) {
 }
 
 EngineOptions read_engine(const std::vector<std::string>& arguments) {
-  const ConfigReader reader(nlohmann::json::object(), "train_gpt2", arguments);
+  const runtime::ConfigReader reader(
+      nlohmann::json::object(), "train_gpt2", arguments);
   EngineOptions options = read_engine_options(reader);
   reader.finish();
   return options;
@@ -239,9 +240,9 @@ void run(const Arguments& arguments) {
   const bool bfloat16 = settings["dtype"] == "bfloat16";
   const bool cuda = settings["device"] == "cuda";
   TESSERA_CHECK(
-      !cuda || load_cuda_backend().loaded,
+      !cuda || runtime::load_cuda_backend().loaded,
       "train_gpt2: there is no CUDA device: {}",
-      load_cuda_backend().reason);
+      runtime::load_cuda_backend().reason);
   // Plain is LibTorch alone: without init(), which changes the CPU's allocator.
   const int rank = plain ? 0 : init().rank();
   at::Device device = at::kCPU;
@@ -261,7 +262,7 @@ void run(const Arguments& arguments) {
   config.heads = std::stoi(settings["heads"]);
   const auto build = [&config] { return Gpt2(config); };
   Gpt2 model = settings["lazy"] == "1" ? lazy(build) : build();
-  move_module(*model, device);
+  sharding::move_module(*model, device);
   std::unique_ptr<Stepper> stepper;
   if (plain) {
     stepper = std::make_unique<PlainStepper>(*model);

@@ -8,12 +8,12 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
 /// True for paged storages of any engine, and for what `module` holds now.
-StorageTest storages_that_pass(const torch::nn::Module& module) {
+runtime::StorageTest storages_that_pass(const torch::nn::Module& module) {
   std::unordered_set<const c10::StorageImpl*> held;
   const auto add = [&](const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) {
@@ -25,16 +25,17 @@ StorageTest storages_that_pass(const torch::nn::Module& module) {
   add(module.parameters());
   add(module.buffers());
   return [held = std::move(held)](const c10::StorageImpl& storage) {
-    return PagedStorage::of(&storage) != nullptr || held.contains(&storage);
+    return sharding::PagedStorage::of(&storage) != nullptr ||
+           held.contains(&storage);
   };
 }
 
-std::shared_ptr<HostActivationSink> make_sink(
+std::shared_ptr<offload::HostActivationSink> make_sink(
     const torch::nn::Module& module,
     const OffloadOptions& options,
     int64_t activation_bytes) {
   check(options, activation_bytes);
-  HostActivationSinkOptions sink;
+  offload::HostActivationSinkOptions sink;
   sink.device = module.parameters().at(0).device();
   sink.min_tensor_bytes = options.min_tensor_bytes;
   sink.prefetch_bytes = options.prefetch_bytes;
@@ -48,7 +49,7 @@ std::shared_ptr<HostActivationSink> make_sink(
                             ? std::min(activation_bytes, options.prefetch_bytes)
                             : options.prefetch_bytes;
   }
-  return std::make_shared<HostActivationSink>(std::move(sink));
+  return std::make_shared<offload::HostActivationSink>(std::move(sink));
 }
 
 } // namespace
@@ -71,4 +72,4 @@ std::vector<SavedByProducer> ActivationOffload::saved_by_producer() const {
   return sink_->saved_by_producer();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

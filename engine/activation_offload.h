@@ -12,9 +12,13 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 class HostActivationSink;
+
+} // namespace tessera::offload
+
+namespace tessera::engine {
 
 /// While it lives, tensors that operators on any thread save for backward on
 /// the device of a module may rest on the host ([Note: activation budget]),
@@ -40,8 +44,8 @@ class ActivationOffload {
   std::vector<SavedByProducer> saved_by_producer() const;
 
  private:
-  std::shared_ptr<HostActivationSink> sink_;
-  SavedTensorScope scope_;
+  std::shared_ptr<offload::HostActivationSink> sink_;
+  runtime::SavedTensorScope scope_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -88,4 +88,4 @@ std::string device_budget_error(
   return memory_table(text + "\nneeded", planned);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

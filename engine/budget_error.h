@@ -10,7 +10,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The text of the error: what is needed and what is set, in MiB and bytes, the
 /// remedies that remain with these options, and the memory table.
@@ -22,4 +22,4 @@ std::string device_budget_error(
     const OffloadOptions& offload,
     const TierBytes& planned);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -4,9 +4,9 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::engine {
 
-DeviceOptions read_device(const ConfigReader& reader) {
+DeviceOptions read_device(const runtime::ConfigReader& reader) {
   DeviceOptions options;
   options.device = reader.get_enum<DeviceChoice>(
       "device",
@@ -28,7 +28,7 @@ World& init_on(const DeviceOptions& options) {
   init_options.use_cuda = options.device != DeviceChoice::kCpu;
   World& world = init(init_options);
   if (options.device == DeviceChoice::kCuda && !world.device().is_cuda()) {
-    const std::string& reason = load_cuda_backend().reason;
+    const std::string& reason = runtime::load_cuda_backend().reason;
     TESSERA_FAIL(
         "device is 'cuda', but this process has none: {}. Set device=auto or device=cpu to train on the CPU.",
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason);
@@ -39,4 +39,4 @@ World& init_on(const DeviceOptions& options) {
   return world;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

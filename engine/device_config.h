@@ -7,7 +7,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 enum class DeviceChoice {
   kAuto, ///< CUDA if there is a device, else the CPU
@@ -25,7 +25,7 @@ struct DeviceOptions {
 /// "auto" (the default), "libtorch" or "onednn".
 /// @throws tessera::Error on another value, naming the file and the allowed
 ///   values.
-DeviceOptions read_device(const ConfigReader& reader);
+DeviceOptions read_device(const runtime::ConfigReader& reader);
 
 /// Joins the job (tessera::init()) with the requested device as World::device()
 /// and, on the CPU, selects the implementation of matrix products. Call it
@@ -33,4 +33,4 @@ DeviceOptions read_device(const ConfigReader& reader);
 /// @throws tessera::Error for kCuda without a CUDA device, with the reason.
 World& init_on(const DeviceOptions& options);
 
-} // namespace tessera
+} // namespace tessera::engine

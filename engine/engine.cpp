@@ -25,7 +25,7 @@ namespace tessera {
 namespace {
 
 /// A stage, or a list of experts, may have nothing to train where others have.
-bool trains(const Pager& pager) {
+bool trains(const sharding::Pager& pager) {
   for (size_t i = 0; i < pager.parameters().size(); ++i) {
     if (pager.parameter(i).record.tensor.requires_grad()) {
       return true;
@@ -84,7 +84,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   return losses;
 }
 
-void Engine::settle_gradients(const RankIntent& intent) {
+void Engine::settle_gradients(const sharding::RankIntent& intent) {
   pager_->settle_gradients(intent);
   if (model_ranks_) {
     model_ranks_->tied().add_gradients(*pager_);
@@ -144,7 +144,7 @@ double Engine::grad_norm(double p) {
   check_keeps_gradients("grad_norm");
   TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
   const c10::NoGradGuard no_grad;
-  settle_gradients({RankIntent::Kind::kClip, -1, -1});
+  settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   return gradient_norm(
              *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
          scaler_.scale();
@@ -162,8 +162,8 @@ void Engine::clip_grad_value(double limit) {
       limit > 0,
       "Engine::clip_grad_value: the limit is {}; it must be above 0.",
       limit);
-  settle_gradients({RankIntent::Kind::kClip, -1, -1});
-  clamp_gradients(*pager_, limit * scaler_.scale());
+  settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
+  sharding::clamp_gradients(*pager_, limit * scaler_.scale());
 }
 
 void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
@@ -187,7 +187,7 @@ bool Engine::step() {
 void Engine::prepare_step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
-  settle_gradients({RankIntent::Kind::kStep, -1, -1});
+  settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
@@ -198,7 +198,7 @@ bool Engine::apply_step() {
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
-               !gradients_are_finite(
+               !sharding::gradients_are_finite(
                    *pager_, optimizer_->gradient_sums(2), model_ranks_.get());
     if (overflow) {
       optimizer_->skip_step();
@@ -224,7 +224,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->find_parameter(parameter);
   settle_gradients(
-      {RankIntent::Kind::kReadGradient,
+      {sharding::RankIntent::Kind::kReadGradient,
        static_cast<int64_t>(pager_->parameters()[index].group),
        static_cast<int64_t>(index)});
   const at::Tensor gradient = pager_->whole_gradient(index);
@@ -252,7 +252,7 @@ GatherScope Engine::gather(
 GatherScope Engine::gather(const torch::nn::Module& part, bool writable) {
   std::vector<at::Tensor> sharded;
   for (const at::Tensor& parameter : part.parameters()) {
-    if (has_page_key(parameter)) { // ignored ones are whole anyway
+    if (sharding::has_page_key(parameter)) { // ignored ones are whole anyway
       sharded.push_back(parameter);
     }
   }
@@ -276,7 +276,7 @@ void Engine::for_each_parameter(
   check_usable("for_each_parameter");
   const c10::NoGradGuard no_grad;
   for (size_t g = 0; g < pager_->groups().size(); ++g) {
-    const ParamGroup& group = *pager_->groups()[g];
+    const sharding::ParamGroup& group = *pager_->groups()[g];
     const at::Tensor whole = pager_->whole_master(g).to(group.original_dtype());
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const at::Tensor value = group.view_of(whole, i);
@@ -295,12 +295,12 @@ LoadWeightsReport Engine::load_weights(
   if (file_groups_ == nullptr) {
     return load_sharded_weights(*pager_, *module_, path, options);
   }
-  const JobRanks job(*pager_, file_groups_.get(), *module_);
+  const engine::JobRanks job(*pager_, file_groups_.get(), *module_);
   return load_sharded_weights(
       *pager_,
       *module_,
       path,
-      options_for_parts(options, job, *module_),
+      engine::options_for_parts(options, job, *module_),
       file_groups_->pipeline.get());
 }
 
@@ -311,7 +311,10 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 WholeModel Engine::whole_model() {
   check_usable("whole_model");
-  return {JobRanks(*pager_, file_groups_.get(), *module_), *pager_, *module_};
+  return {
+      engine::JobRanks(*pager_, file_groups_.get(), *module_),
+      *pager_,
+      *module_};
 }
 
 void Engine::unwrap() {
@@ -334,7 +337,7 @@ std::filesystem::path Engine::save(
   return save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
 }
 
-CheckpointPart Engine::saved_part() {
+engine::CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
@@ -348,7 +351,7 @@ int64_t Engine::load(
   return load_checkpoint({{loaded_part()}, scaler_, states}, path);
 }
 
-CheckpointPart Engine::loaded_part() {
+engine::CheckpointPart Engine::loaded_part() {
   check_usable("load");
   return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }

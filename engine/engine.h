@@ -24,20 +24,30 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 class ActivationOffload;
-class Checkpointable;
 struct CheckpointPart;
 struct FileGroups;
+class ShardedOptimizer;
+class StateTiers;
+
+} // namespace tessera::engine
+
+namespace tessera::sharding {
+
 class ModelRanks;
 class Pager;
+struct RankIntent;
+
+} // namespace tessera::sharding
+
+namespace tessera {
+
+class Checkpointable;
 class ParallelMesh;
 struct PipelineCallbacks;
 class PipelineExecutor;
-struct RankIntent;
-class ShardedOptimizer;
-class StateTiers;
 class TensorRecorder;
 struct TensorSummary;
 class TransferWaits;
@@ -264,7 +274,7 @@ class Engine {
   /// The operators whose outputs the last forward saved, largest first; empty
   /// with OffloadActivations::kOff. See saved_activations_table().
   std::vector<SavedByProducer> saved_activations() const;
-  const Pager& pager() const {
+  const sharding::Pager& pager() const {
     return *pager_;
   }
   /// The device of the parameters.
@@ -281,19 +291,19 @@ class Engine {
   void join_model_ranks(
       World& world,
       const ParallelMesh& mesh,
-      const OptimizerRules& optimizer);
+      const engine::OptimizerRules& optimizer);
   void check_usable(const char* function) const;
   /// The parts that save() writes and load() reads.
   /// @throws tessera::Error if the engine cannot save or load now.
-  CheckpointPart saved_part();
-  CheckpointPart loaded_part();
+  engine::CheckpointPart saved_part();
+  engine::CheckpointPart loaded_part();
   /// The halves of step(): checks and makes the gradients final, which changes
   /// no weight; then updates them, or skips the step.
   void prepare_step();
   bool apply_step();
   /// Makes gradients final, including those of copies of tied parameters on
   /// other pipeline stages.
-  void settle_gradients(const RankIntent& intent);
+  void settle_gradients(const sharding::RankIntent& intent);
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`.
   /// @throws tessera::Error if memory runs out in it, with the engine's
@@ -306,14 +316,15 @@ class Engine {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<World> part_; ///< ranks with this part of the model
-  std::unique_ptr<ModelRanks> model_ranks_; ///< null: layers not divided
-  std::unique_ptr<FileGroups> file_groups_; ///< null if model_ranks_ is
+  std::unique_ptr<sharding::ModelRanks>
+      model_ranks_; ///< null: layers not divided
+  std::unique_ptr<engine::FileGroups> file_groups_; ///< null if model_ranks_ is
   std::unique_ptr<MemoryLedger> ledger_;
-  std::unique_ptr<StateTiers> tiers_;
-  std::unique_ptr<Pager> pager_;
-  std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<engine::StateTiers> tiers_;
+  std::unique_ptr<sharding::Pager> pager_;
+  std::unique_ptr<engine::ShardedOptimizer> optimizer_;
   LossScaler scaler_;
-  std::unique_ptr<ActivationOffload> activations_; ///< null with kOff
+  std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff
   bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
 };

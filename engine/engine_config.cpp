@@ -15,7 +15,7 @@ namespace {
 
 /// Two numbers, at least 0 and below 1.
 template <typename Options>
-void read_betas(const ConfigReader& reader, Options& options) {
+void read_betas(const runtime::ConfigReader& reader, Options& options) {
   const auto betas = reader.get_doubles(
       "betas",
       {.min = 0, .max = 1, .open_max = true},
@@ -29,7 +29,7 @@ void read_betas(const ConfigReader& reader, Options& options) {
 
 /// Reads what each kind of optimizer has.
 struct RuleReader {
-  const ConfigReader& reader;
+  const runtime::ConfigReader& reader;
 
   template <typename Options>
   void read_adam(Options& options) const {
@@ -71,7 +71,7 @@ struct RuleReader {
   void operator()(UserOptimizerOptions&) const {}
 };
 
-UpdateRule read_rule(const ConfigReader& reader) {
+UpdateRule read_rule(const runtime::ConfigReader& reader) {
   const std::vector<UpdateRule> rules{
       AdamWOptions{},
       AdamOptions{},
@@ -93,9 +93,9 @@ UpdateRule read_rule(const ConfigReader& reader) {
 }
 
 void read_parameter_rules(
-    const ConfigReader& reader,
+    const runtime::ConfigReader& reader,
     OptimizerOptions& optimizer) {
-  for (const ConfigReader& entry : reader.get_objects("parameters")) {
+  for (const runtime::ConfigReader& entry : reader.get_objects("parameters")) {
     ParameterRule rule;
     rule.pattern = entry.get_string("pattern");
     rule.lr_scale = entry.get_double("lr_scale", {.min = 0}, 1.0);
@@ -110,7 +110,7 @@ void read_parameter_rules(
 }
 
 std::optional<at::ScalarType> read_dtype(
-    const ConfigReader& reader,
+    const runtime::ConfigReader& reader,
     const std::string& key) {
   if (!reader.contains(key)) {
     return std::nullopt;
@@ -122,14 +122,16 @@ std::optional<at::ScalarType> read_dtype(
        {"float16", at::kHalf}});
 }
 
-void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
+void read_optimizer(
+    const runtime::ConfigReader& reader,
+    OptimizerOptions& optimizer) {
   optimizer.rule = read_rule(reader);
   optimizer.lr = reader.get_double("lr", {.min = 0}, optimizer.lr);
   std::visit(RuleReader{reader}, optimizer.rule);
   optimizer.weight_decay = reader.get_double(
       "weight_decay",
       {.min = 0},
-      OptimizerRules(optimizer).settings_for({}).weight_decay);
+      engine::OptimizerRules(optimizer).settings_for({}).weight_decay);
   optimizer.hold_steps = reader.get_int("hold_steps", {.min = 0}, 0);
   const bool bfloat16_moments = reader.get_enum<bool>(
       "moment_dtype", {{"float32", false}, {"bfloat16", true}}, false);
@@ -155,7 +157,9 @@ void read_optimizer(const ConfigReader& reader, OptimizerOptions& optimizer) {
   read_parameter_rules(reader, optimizer);
 }
 
-void read_sharding(const ConfigReader& reader, PagerOptions& sharding) {
+void read_sharding(
+    const runtime::ConfigReader& reader,
+    PagerOptions& sharding) {
   sharding.zero_stage = static_cast<int>(
       reader.get_int("zero_stage", {.min = 1, .max = 3}, sharding.zero_stage));
   sharding.shard_ranks = static_cast<int>(reader.get_int(
@@ -177,7 +181,9 @@ void read_sharding(const ConfigReader& reader, PagerOptions& sharding) {
   groups.block_paths = reader.get_strings("block_paths", groups.block_paths);
 }
 
-void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
+void read_precision(
+    const runtime::ConfigReader& reader,
+    PrecisionPolicy& precision) {
   precision.parameters = read_dtype(reader, "parameters");
   if (precision.parameters == at::kFloat) {
     precision.parameters.reset();
@@ -193,8 +199,10 @@ void read_precision(const ConfigReader& reader, PrecisionPolicy& precision) {
       reader.get_strings("float32_modules", precision.float32_modules);
 }
 
-void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
-  const DoubleRange positive{.min = 0, .open_min = true};
+void read_loss_scale(
+    const runtime::ConfigReader& reader,
+    LossScaleOptions& scale) {
+  const runtime::DoubleRange positive{.min = 0, .open_min = true};
   if (reader.contains("fixed")) {
     scale.fixed = reader.get_double("fixed", positive);
   }
@@ -206,7 +214,7 @@ void read_loss_scale(const ConfigReader& reader, LossScaleOptions& scale) {
 
 /// Nothing: as there is room.
 std::optional<MemoryTier> read_tier(
-    const ConfigReader& reader,
+    const runtime::ConfigReader& reader,
     const std::string& key) {
   // The last one is no tier.
   const std::array tiers{
@@ -218,7 +226,7 @@ std::optional<MemoryTier> read_tier(
   return choice < tiers.size() ? std::optional(tiers[choice]) : std::nullopt;
 }
 
-void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
+void read_memory(const runtime::ConfigReader& reader, MemoryBudget& memory) {
   if (reader.contains("device_bytes")) {
     memory.device_bytes = reader.get_int("device_bytes", {.min = 1});
   }
@@ -237,7 +245,9 @@ void read_memory(const ConfigReader& reader, MemoryBudget& memory) {
   memory.gradients = read_tier(reader, "gradients");
 }
 
-void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
+void read_offload(
+    const runtime::ConfigReader& reader,
+    OffloadOptions& offload) {
   offload.activations = reader.get_enum<OffloadActivations>(
       "activations",
       {{"off", OffloadActivations::kOff},
@@ -255,12 +265,14 @@ void read_offload(const ConfigReader& reader, OffloadOptions& offload) {
   }
   offload.ratio = reader.get_double_or("ratio", "auto", {.min = 0, .max = 1});
   offload.stage_bytes = reader.get_int(
-      "stage_bytes", {.min = StreamedUpdate::kMinBytes}, offload.stage_bytes);
+      "stage_bytes",
+      {.min = engine::StreamedUpdate::kMinBytes},
+      offload.stage_bytes);
 }
 
 } // namespace
 
-EngineOptions read_engine_options(const ConfigReader& reader) {
+EngineOptions read_engine_options(const runtime::ConfigReader& reader) {
   EngineOptions options;
   read_optimizer(reader.get_object("optimizer"), options.optimizer);
   read_sharding(reader.get_object("sharding"), options.sharding);

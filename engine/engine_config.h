@@ -11,6 +11,6 @@ namespace tessera {
 /// `memory` and `offload` and the key `update_in_backward` of a configuration;
 /// configs/README.md lists the keys. Missing keys keep their defaults.
 /// @throws tessera::Error naming file, path, value and what was expected.
-EngineOptions read_engine_options(const ConfigReader& reader);
+EngineOptions read_engine_options(const runtime::ConfigReader& reader);
 
 } // namespace tessera

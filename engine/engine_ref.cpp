@@ -87,7 +87,7 @@ OwnedEngine::OwnedEngine(
     World& world,
     const std::shared_ptr<torch::nn::Module>& module,
     const EngineOptions& options) {
-  if (has_divided_experts(*module)) {
+  if (sharding::has_divided_experts(*module)) {
     engine_ = std::make_unique<ExpertEngines>(world, module, options);
   } else {
     engine_ = std::make_unique<Engine>(world, module, options);

@@ -97,7 +97,7 @@ void check_update_in_backward(
 void check_updates_of_parts(
     const torch::nn::Module& module,
     const std::unordered_set<const c10::TensorImpl*>& divided,
-    const OptimizerRules& optimizer) {
+    const engine::OptimizerRules& optimizer) {
   for (const auto& item : module.named_parameters()) {
     const UpdateRule rule = optimizer.settings_for({item.key()}).rule;
     TESSERA_CHECK(
@@ -135,14 +135,14 @@ Engine::Engine(
       ledger_(std::make_unique<MemoryLedger>()),
       scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
-  check_experts_apart(*module_, options.sharding.groups.ignored);
+  sharding::check_experts_apart(*module_, options.sharding.groups.ignored);
   TESSERA_CHECK(
-      !uses_float16(options) || !has_divided_experts(*module_),
+      !uses_float16(options) || !sharding::has_divided_experts(*module_),
       "wrap: experts that are divided over ranks do not go with float16, whose loss scaling their engine does not share; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
-  const OptimizerRules rules(options.optimizer);
+  const engine::OptimizerRules rules(options.optimizer);
   PagerOptions sharding = options.sharding;
   sharding.update_in_backward = options.update_in_backward;
   if (options.update_in_backward) {
@@ -157,11 +157,11 @@ Engine::Engine(
     sharding.groups.parameters_apart = model_ranks_->tied().names();
   }
   World& own_world = part_ ? *part_ : world;
-  tiers_ = std::make_unique<StateTiers>(
+  tiers_ = std::make_unique<engine::StateTiers>(
       rules, without_activations(options), options.offload, sharding, *ledger_);
-  pager_ = std::make_unique<Pager>(
+  pager_ = std::make_unique<sharding::Pager>(
       own_world, *module_, sharding, *ledger_, tiers_.get());
-  optimizer_ = std::make_unique<ShardedOptimizer>(
+  optimizer_ = std::make_unique<engine::ShardedOptimizer>(
       *pager_, *tiers_, rules, options.offload);
   if (options.update_in_backward ||
       optimizer_->overlap() != UpdateOverlap::kOff) {
@@ -187,7 +187,7 @@ Engine::Engine(
     TESSERA_CHECK(
         needed <= *budget,
         "{}",
-        device_budget_error(
+        engine::device_budget_error(
             options.memory,
             options.optimizer,
             options.offload,
@@ -211,7 +211,7 @@ Engine::Engine(
     model_ranks_->tied().copy_values(*pager_);
   }
   if (offloads_activations(options)) {
-    activations_ = std::make_unique<ActivationOffload>(
+    activations_ = std::make_unique<engine::ActivationOffload>(
         *module_, offload, options.memory.activation_bytes);
     logs_activations_ = options.log_memory && world.rank() == 0;
   }
@@ -220,7 +220,7 @@ Engine::Engine(
 void Engine::join_model_ranks(
     World& world,
     const ParallelMesh& mesh,
-    const OptimizerRules& optimizer) {
+    const engine::OptimizerRules& optimizer) {
   TESSERA_CHECK(
       mesh.world_size() == world.size(),
       "wrap: the parallel mesh is for {} ranks, and the job has {}.",
@@ -243,14 +243,14 @@ void Engine::join_model_ranks(
   }
   check_updates_of_parts(*module_, divided, optimizer);
   const auto parameters = module_->parameters();
-  model_ranks_ = std::make_unique<ModelRanks>(
+  model_ranks_ = std::make_unique<sharding::ModelRanks>(
       world,
       key,
       mesh,
       *module_,
       std::move(divided),
       parameters.empty() ? at::Device(at::kCPU) : parameters.front().device());
-  file_groups_ = std::make_unique<FileGroups>(world, key, mesh);
+  file_groups_ = std::make_unique<engine::FileGroups>(world, key, mesh);
 }
 
 Engine::~Engine() = default;

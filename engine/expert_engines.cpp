@@ -25,7 +25,7 @@ const ParallelMesh& mesh_of(const EngineOptions& options) {
 }
 
 EngineOptions of_rest(EngineOptions options) {
-  options.sharding.groups.ignored.modules = is_divided_experts;
+  options.sharding.groups.ignored.modules = sharding::is_divided_experts;
   return options;
 }
 
@@ -41,7 +41,11 @@ ExpertEngines::ExpertEngines(
     World& world,
     std::shared_ptr<torch::nn::Module> module,
     const EngineOptions& options)
-    : ExpertEngines(world, module, divided_experts_of(*module), options) {}
+    : ExpertEngines(
+          world,
+          module,
+          sharding::divided_experts_of(*module),
+          options) {}
 
 ExpertEngines::ExpertEngines(
     World& world,

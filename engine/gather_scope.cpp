@@ -6,7 +6,7 @@
 namespace tessera {
 
 GatherScope::GatherScope(
-    Pager& pager,
+    sharding::Pager& pager,
     std::vector<size_t> groups,
     bool writable)
     : pager_(&pager), groups_(std::move(groups)), writable_(writable) {

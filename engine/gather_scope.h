@@ -7,9 +7,13 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class Pager;
+
+} // namespace tessera::sharding
+
+namespace tessera {
 
 /// Unshards parameters on every rank for as long as it lives; they can be read
 /// like any tensor. With a writable scope they can also be written in place;
@@ -20,7 +24,10 @@ class Pager;
 /// Engine::step().
 class [[nodiscard]] GatherScope {
  public:
-  GatherScope(Pager& pager, std::vector<size_t> groups, bool writable);
+  GatherScope(
+      sharding::Pager& pager,
+      std::vector<size_t> groups,
+      bool writable);
   ~GatherScope();
   GatherScope(GatherScope&& other) noexcept;
   GatherScope(const GatherScope&) = delete;
@@ -28,7 +35,7 @@ class [[nodiscard]] GatherScope {
   GatherScope& operator=(GatherScope&&) = delete;
 
  private:
-  Pager* pager_; ///< null after a move
+  sharding::Pager* pager_; ///< null after a move
   std::vector<size_t> groups_;
   bool writable_;
 };

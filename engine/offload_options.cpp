@@ -17,10 +17,10 @@ void check(const OffloadOptions& options, int64_t activation_bytes) {
       "offload.ratio is {}; it is the fraction of the offloaded optimizer state that the CPU updates, from 0 to 1, or nothing (auto) to have it measured.",
       ratio);
   TESSERA_CHECK(
-      options.stage_bytes >= StreamedUpdate::kMinBytes,
+      options.stage_bytes >= engine::StreamedUpdate::kMinBytes,
       "offload.stage_bytes is {}; it must be at least {}.",
       options.stage_bytes,
-      StreamedUpdate::kMinBytes);
+      engine::StreamedUpdate::kMinBytes);
 }
 
 } // namespace tessera

@@ -52,10 +52,10 @@ void warn_of_idle_options(
 
 } // namespace
 
-ParallelOptions read_parallel_options(const ConfigReader& reader) {
+ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
   ParallelOptions options;
   options.sizes = read_parallel_sizes(reader);
-  const ConfigReader parallel = reader.get_object("parallel");
+  const runtime::ConfigReader parallel = reader.get_object("parallel");
   options.sequence = parallel.get_bool("sequence", options.sequence);
   options.overlap_pieces = parallel.get_int(
       "overlap_pieces", {.min = 1, .max = 1024}, options.overlap_pieces);
@@ -63,10 +63,10 @@ ParallelOptions read_parallel_options(const ConfigReader& reader) {
       "context_attention",
       {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
       options.context_attention);
-  options.context_layout = parallel.get_enum<ContextLayout>(
+  options.context_layout = parallel.get_enum<sharding::ContextLayout>(
       "context_layout",
-      {{"contiguous", ContextLayout::kContiguous},
-       {"zigzag", ContextLayout::kZigzag}},
+      {{"contiguous", sharding::ContextLayout::kContiguous},
+       {"zigzag", sharding::ContextLayout::kZigzag}},
       options.context_layout);
   options.schedule = parallel.get_enum(
       "schedule", pipeline_schedule_names(), std::optional(options.schedule));
@@ -78,9 +78,10 @@ ParallelOptions read_parallel_options(const ConfigReader& reader) {
       options.piece_of_layer.push_back(static_cast<int>(piece));
     }
   }
-  options.cut = parallel.get_enum<PipelineCut>(
+  options.cut = parallel.get_enum<pipeline::PipelineCut>(
       "cut",
-      {{"layers", PipelineCut::kLayers}, {"cost", PipelineCut::kCost}},
+      {{"layers", pipeline::PipelineCut::kLayers},
+       {"cost", pipeline::PipelineCut::kCost}},
       options.cut);
   if (!options.piece_of_layer.empty() && parallel.contains("cut")) {
     parallel.fail(
@@ -101,7 +102,7 @@ ParallelRun::ParallelRun(
           world.device()) {
   if (mesh().size(ParallelGroup::kContext) > 1 &&
       options.context_attention == ContextKind::kRing) {
-    context_ring_ = std::make_unique<RingChannels>(
+    context_ring_ = std::make_unique<runtime::RingChannels>(
         world, "context", mesh().ranks(ParallelGroup::kContext, rank_));
   }
   if (is_log_rank_zero()) {
@@ -120,7 +121,7 @@ ParallelRun::ParallelRun(
       "parallel.schedule is interleaved, which gives each stage several pieces of the model, and parallel.chunks is 1; raise that to 2 or more, or use the schedule 1f1b.");
   const PipelineShape shape{stages, micro_batches, options.chunks};
   PipelineSchedule schedule = make_schedule(options.schedule, shape);
-  stages_ = std::make_unique<RingChannels>(
+  stages_ = std::make_unique<runtime::RingChannels>(
       world,
       "stages",
       mesh().ranks(ParallelGroup::kPipeline, rank_),
@@ -140,8 +141,8 @@ BatchShare ParallelRun::batches() const {
 
 int ParallelRun::sequence_multiple() const {
   const int context = mesh().size(ParallelGroup::kContext);
-  const bool halves =
-      context > 1 && options_.context_layout == ContextLayout::kZigzag;
+  const bool halves = context > 1 && options_.context_layout ==
+                                         sharding::ContextLayout::kZigzag;
   return (options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1) *
          context * (halves ? 2 : 1);
 }
@@ -174,7 +175,7 @@ std::optional<ContextParallel> ParallelRun::context() {
       context_ring_.get()};
 }
 
-PipelinePlace ParallelRun::place() const {
+pipeline::PipelinePlace ParallelRun::place() const {
   return {
       mesh().size(ParallelGroup::kPipeline),
       options_.chunks,

@@ -17,9 +17,13 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 class ConfigReader;
+
+} // namespace tessera::runtime
+
+namespace tessera {
 
 struct ParallelOptions {
   ParallelSizes sizes;
@@ -32,14 +36,14 @@ struct ParallelOptions {
   /// How the ranks of ParallelSizes::context compute attention, and which
   /// tokens each of them has.
   ContextKind context_attention = ContextKind::kUlysses;
-  ContextLayout context_layout = ContextLayout::kContiguous;
+  sharding::ContextLayout context_layout = sharding::ContextLayout::kContiguous;
   PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
   /// Chunks of the model on each pipeline stage; more than one for kInterleaved
   /// only.
   int chunks = 1;
   /// Where the model is cut into chunks; see PipelinePlace.
   std::vector<int> piece_of_layer;
-  PipelineCut cut = PipelineCut::kLayers;
+  pipeline::PipelineCut cut = pipeline::PipelineCut::kLayers;
   /// See PipelineOptions. Not part of a configuration: it follows from the
   /// data.
   bool shapes_vary = false;
@@ -48,7 +52,7 @@ struct ParallelOptions {
 /// Reads the object `parallel` of a configuration; configs/README.md lists its
 /// keys. Missing keys keep their defaults.
 /// @throws tessera::Error naming file, path, value and what was expected.
-ParallelOptions read_parallel_options(const ConfigReader& reader);
+ParallelOptions read_parallel_options(const runtime::ConfigReader& reader);
 
 /// The share of one rank among the batches that the job's ranks see at a time.
 struct BatchShare {
@@ -80,7 +84,7 @@ class ParallelRun {
   const ParallelMesh* mesh_if_given() const {
     return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
-  ParallelGroups& groups() {
+  runtime::ParallelGroups& groups() {
     return groups_;
   }
 
@@ -104,7 +108,7 @@ class ParallelRun {
   std::optional<ContextParallel> context();
 
   /// The place of this rank's layers in the model.
-  PipelinePlace place() const;
+  pipeline::PipelinePlace place() const;
   /// Null without pipeline stages.
   PipelineExecutor* pipeline() {
     return executor_.get();
@@ -118,9 +122,10 @@ class ParallelRun {
 
   ParallelOptions options_;
   int rank_;
-  ParallelGroups groups_;
-  std::unique_ptr<RingChannels> context_ring_; ///< for ContextKind::kRing
-  std::unique_ptr<RingChannels> stages_;
+  runtime::ParallelGroups groups_;
+  std::unique_ptr<runtime::RingChannels>
+      context_ring_; ///< for ContextKind::kRing
+  std::unique_ptr<runtime::RingChannels> stages_;
   std::unique_ptr<PipelineExecutor> executor_;
 };
 

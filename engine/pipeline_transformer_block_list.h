@@ -42,7 +42,7 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
       int count,
       const std::function<Holder(int number)>& make,
       const CheckpointOptions& options = {})
-      : batches_(std::make_shared<PipelinedBatches>(world, mesh)),
+      : batches_(std::make_shared<engine::PipelinedBatches>(world, mesh)),
         layers_(batches_->place(), count) {
     for (const int number : layers_.own()) {
       blocks_.push_back(this->register_module(
@@ -57,7 +57,7 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
   }
 
   /// The blocks of this pipeline stage.
-  const StageLayers& layers() const {
+  const pipeline::StageLayers& layers() const {
     return layers_;
   }
 
@@ -79,8 +79,8 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
         });
   }
 
-  std::shared_ptr<PipelinedBatches> batches_;
-  StageLayers layers_;
+  std::shared_ptr<engine::PipelinedBatches> batches_;
+  pipeline::StageLayers layers_;
   std::vector<std::shared_ptr<typename Block::Impl>> blocks_;
 };
 

@@ -15,7 +15,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -56,7 +56,7 @@ struct PipelinedFunction : torch::autograd::Function<PipelinedFunction> {
       const variable_list& gradients) {
     const auto call = c10::static_intrusive_pointer_cast<PipelinedCall>(
         context->saved_data[kCall].toCapsule());
-    RecomputeScope scope;
+    sharding::RecomputeScope scope;
     variable_list results =
         call->pipeline->backward(call->arguments, gradients[0]);
     scope.finish();
@@ -88,7 +88,7 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
   const at::Tensor own =
       at::zeros({static_cast<int64_t>(arguments.size()), kWords}, at::kLong);
   auto words = own.accessor<int64_t, 2>();
-  const TensorForms forms = forms_of(arguments);
+  const pipeline::TensorForms forms = pipeline::forms_of(arguments);
   for (size_t i = 0; i < forms.size(); ++i) {
     const auto row = static_cast<int64_t>(i);
     TESSERA_CHECK(
@@ -174,8 +174,8 @@ at::Tensor PipelinedBatches::own_result(
         result.sizes() == like.sizes() &&
             result.scalar_type() == like.scalar_type(),
         "pipelined blocks returned {} for {}; they have to keep the form of the hidden states.",
-        describe(forms_of({result})),
-        describe(forms_of({like})));
+        describe(pipeline::forms_of({result})),
+        describe(pipeline::forms_of({like})));
     all[static_cast<int64_t>(i)].copy_(result);
   }
   group_->broadcast(all, ranks_.size() - 1, "results of pipelined batches")
@@ -250,4 +250,4 @@ at::Tensor PipelinedBatches::run(
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

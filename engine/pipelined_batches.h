@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The pipeline stages of one pipeline, each with a batch of its own: every
 /// batch passes through all pipeline stages and returns to the one that it came
@@ -40,7 +40,7 @@ class PipelinedBatches {
   PipelinedBatches(World& world, const ParallelMesh& mesh);
 
   /// The place to construct StageLayers with.
-  PipelinePlace place() const {
+  pipeline::PipelinePlace place() const {
     return {ranks_.size(), 1, ranks_.index(), {}};
   }
 
@@ -80,9 +80,9 @@ class PipelinedBatches {
   /// @return gradients of this rank's hidden states and others.
   Tensors backward(const Arguments& arguments, const at::Tensor& gradient);
 
-  RingChannels ranks_;
+  runtime::RingChannels ranks_;
   std::unique_ptr<Communicator> group_;
   PipelineExecutor executor_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

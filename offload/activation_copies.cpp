@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -36,8 +36,8 @@ ActivationCopies::ActivationCopies(
 
 HostPiece ActivationCopies::copy_out(
     const c10::Storage& from,
-    const StreamSet& streams,
-    StreamMarks& done) {
+    const runtime::StreamSet& streams,
+    runtime::StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
   HostPiece piece = room_.take(static_cast<int64_t>(from.nbytes()));
@@ -47,7 +47,7 @@ HostPiece ActivationCopies::copy_out(
   to_host_.wait_for(streams.mark());
   to_host_.wait_for(piece.after);
   {
-    const StreamLane::Scope lane(to_host_);
+    const runtime::StreamLane::Scope lane(to_host_);
     piece.bytes.copy_(bytes_of(from), /*non_blocking=*/true);
   }
   done = to_host_.mark();
@@ -57,7 +57,7 @@ HostPiece ActivationCopies::copy_out(
 
 c10::Storage ActivationCopies::copy_in(
     const HostPiece& from,
-    StreamMarks& done) {
+    runtime::StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
   // Memory of the current stream, where it is used and freed. It may have been
@@ -67,11 +67,11 @@ c10::Storage ActivationCopies::copy_in(
   to_device_.follow_current();
   to_device_.wait_for(done);
   {
-    const StreamLane::Scope lane(to_device_);
+    const runtime::StreamLane::Scope lane(to_device_);
     bytes.copy_(from.bytes, /*non_blocking=*/true);
   }
   done = to_device_.mark();
   return bytes.storage();
 }
 
-} // namespace tessera
+} // namespace tessera::offload

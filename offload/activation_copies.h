@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// One lane to the host and one back; events order them, and the host waits for
 /// neither. For the CPU, host memory is other memory of the same kind, and
@@ -27,14 +27,14 @@ class ActivationCopies {
   /// @return undefined if the host has no room.
   HostPiece copy_out(
       const c10::Storage& from,
-      const StreamSet& streams,
-      StreamMarks& done);
+      const runtime::StreamSet& streams,
+      runtime::StreamMarks& done);
 
   /// Copies to a new storage on the device, in memory of the current stream.
   /// @param done the marks of the copy to the host; receives the marks that
   ///   must be waited for before the storage is used or freed, or the piece is
   ///   given back.
-  c10::Storage copy_in(const HostPiece& from, StreamMarks& done);
+  c10::Storage copy_in(const HostPiece& from, runtime::StreamMarks& done);
 
   void give_back(HostPiece& piece) {
     room_.give_back(piece);
@@ -52,8 +52,8 @@ class ActivationCopies {
  private:
   c10::Device device_;
   ActivationRoom room_;
-  StreamLane to_host_;
-  StreamLane to_device_;
+  runtime::StreamLane to_host_;
+  runtime::StreamLane to_device_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

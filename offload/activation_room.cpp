@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::offload {
 
 ActivationRoom::ActivationRoom(const HostMemoryOptions& options)
     : memory_(options, ledger_) {}
@@ -62,7 +62,7 @@ bool ActivationRoom::add_slab(int64_t bytes) {
   try {
     slabs_.push_back(
         {memory_.allocate("activations", MemoryPurpose::kActivations, capacity),
-         OffsetAllocator(capacity),
+         runtime::OffsetAllocator(capacity),
          {}});
   } catch (const Error&) {
     return false; // the system has no more
@@ -70,4 +70,4 @@ bool ActivationRoom::add_slab(int64_t bytes) {
   return true;
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -12,13 +12,13 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// A piece of host memory.
 struct HostPiece {
   at::Tensor bytes; ///< [n] uint8, contiguous, uninitialized
   /// The work on the piece that its next user must wait for.
-  StreamMarks after;
+  runtime::StreamMarks after;
   size_t slab = 0; ///< the slab of ActivationRoom that it is from
   int64_t offset = 0;
 
@@ -50,8 +50,8 @@ class ActivationRoom {
  private:
   struct Slab {
     at::Tensor buffer; ///< [capacity] uint8
-    OffsetAllocator allocator;
-    RangeMarks marks;
+    runtime::OffsetAllocator allocator;
+    runtime::RangeMarks marks;
   };
 
   HostPiece take_from(size_t slab, int64_t bytes);
@@ -62,4 +62,4 @@ class ActivationRoom {
   std::vector<Slab> slabs_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

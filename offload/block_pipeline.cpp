@@ -16,7 +16,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -39,7 +39,7 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
 
 } // namespace
 
-class BlockPipeline::Transfer : public PendingTransfer::Work {
+class BlockPipeline::Transfer : public runtime::PendingTransfer::Work {
  public:
   Transfer(
       std::shared_ptr<FileExtent> file_extent,
@@ -48,7 +48,7 @@ class BlockPipeline::Transfer : public PendingTransfer::Work {
       : extent(std::move(file_extent)),
         bytes(as_bytes(tensor)),
         is_write(writes),
-        stream(current_stream(tensor.device())),
+        stream(runtime::current_stream(tensor.device())),
         ended_(done.get_future().share()) {}
 
   void wait_issued() override {
@@ -120,7 +120,7 @@ BlockPipeline::~BlockPipeline() {
   thread_.join();
 }
 
-PendingTransfer BlockPipeline::begin(
+runtime::PendingTransfer BlockPipeline::begin(
     std::shared_ptr<FileExtent> extent,
     const at::Tensor& tensor,
     bool is_write) {
@@ -131,7 +131,7 @@ PendingTransfer BlockPipeline::begin(
     waiting_.push_back(transfer);
   }
   wake_.notify_one();
-  return PendingTransfer(std::move(transfer));
+  return runtime::PendingTransfer(std::move(transfer));
 }
 
 void BlockPipeline::run() noexcept {
@@ -381,4 +381,4 @@ void BlockPipeline::end_if_done(const std::shared_ptr<Transfer>& transfer) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::offload

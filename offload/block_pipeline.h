@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// A range of the file that holds one tensor. Only the pipeline's thread
 /// accesses the members that are not constant.
@@ -61,7 +61,7 @@ class BlockPipeline {
   BlockPipeline& operator=(const BlockPipeline&) = delete;
 
   /// Begins to move all of `tensor` (extent->bytes, contiguous).
-  PendingTransfer begin(
+  runtime::PendingTransfer begin(
       std::shared_ptr<FileExtent> extent,
       const at::Tensor& tensor,
       bool is_write);
@@ -111,4 +111,4 @@ class BlockPipeline {
   std::thread thread_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::offload {
 
 bool HostActivationSink::fits(int64_t bytes) const {
   return !options_.device_bytes ||
@@ -75,7 +75,7 @@ void HostActivationSink::bring(SavedStorage& saved) {
   unindex(saved);
   saved.brought_back = true;
   saved.streams.clear();
-  if (const auto stream = current_stream(options_.device)) {
+  if (const auto stream = runtime::current_stream(options_.device)) {
     saved.streams.insert(*stream);
   }
   hold(saved, std::move(storage));
@@ -86,7 +86,7 @@ void HostActivationSink::bring(SavedStorage& saved) {
 }
 
 bool HostActivationSink::is_elsewhere(const SavedStorage& saved) const {
-  const auto stream = current_stream(options_.device);
+  const auto stream = runtime::current_stream(options_.device);
   return stream && saved.brought_back && !saved.streams.contains(*stream);
 }
 
@@ -205,4 +205,4 @@ void HostActivationSink::erase(SavedStorage& saved, Freed& freed) {
   storages_.erase(saved.self);
 }
 
-} // namespace tessera
+} // namespace tessera::offload

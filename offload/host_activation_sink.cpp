@@ -11,7 +11,7 @@
 #include <exception>
 #include <utility>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -37,7 +37,7 @@ bool is_same_counter(
 
 /// Keeps the tensor unchanged, but without its graph: it may be the output of
 /// the node that holds it.
-class Passed final : public SavedActivation {
+class Passed final : public runtime::SavedActivation {
  public:
   explicit Passed(const at::Tensor& tensor) : tensor_(tensor.tensor_data()) {}
 
@@ -63,7 +63,7 @@ void check(const HostActivationSinkOptions& options) {
 
 } // namespace
 
-class HostActivationSink::Saved final : public SavedActivation {
+class HostActivationSink::Saved final : public runtime::SavedActivation {
  public:
   Saved(
       std::shared_ptr<HostActivationSink> sink,
@@ -123,7 +123,7 @@ bool HostActivationSink::governs(const at::Tensor& tensor) const {
              .get() != nullptr;
 }
 
-std::unique_ptr<SavedActivation> HostActivationSink::take(
+std::unique_ptr<runtime::SavedActivation> HostActivationSink::take(
     const at::Tensor& tensor,
     bool to_host) {
   Freed freed;
@@ -145,7 +145,7 @@ std::unique_ptr<SavedActivation> HostActivationSink::take(
   } else {
     unindex(*saved);
   }
-  if (const auto stream = current_stream(options_.device)) {
+  if (const auto stream = runtime::current_stream(options_.device)) {
     saved->streams.insert(*stream);
   }
   if (!saved->on_host.defined()) {
@@ -260,4 +260,4 @@ std::vector<SavedByProducer> HostActivationSink::saved_by_producer() const {
   return producers_.report();
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 struct HostActivationSinkOptions {
   /// Tensors on other devices are left alone. On the CPU, host memory is other
@@ -37,7 +37,7 @@ struct HostActivationSinkOptions {
   /// on the device.
   std::optional<int64_t> host_bytes;
   /// True for storages that are left alone: parameters, buffers. May be empty.
-  StorageTest passes;
+  runtime::StorageTest passes;
 };
 
 /// [Note: activation budget] Backward first needs what was saved last: autograd
@@ -58,13 +58,14 @@ struct HostActivationSinkOptions {
 /// after it was saved once and before it is saved again, both may keep the
 /// older values.
 class HostActivationSink
-    : public ActivationSink,
+    : public runtime::ActivationSink,
       public std::enable_shared_from_this<HostActivationSink> {
  public:
   explicit HostActivationSink(HostActivationSinkOptions options);
 
-  std::unique_ptr<SavedActivation> take(const at::Tensor& tensor, bool to_host)
-      override;
+  std::unique_ptr<runtime::SavedActivation> take(
+      const at::Tensor& tensor,
+      bool to_host) override;
 
   ActivationStatistics statistics() const;
 
@@ -123,4 +124,4 @@ class HostActivationSink
   int64_t copied_by_plan_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -14,7 +14,7 @@
 #include <cerrno>
 #include <limits>
 
-namespace tessera {
+namespace tessera::offload {
 
 HostMemory::HostMemory(const HostMemoryOptions& options, MemoryLedger& ledger)
     : options_(options),
@@ -31,7 +31,7 @@ bool HostMemory::pin(void* data, int64_t bytes) {
   if (!pins_) {
     return false;
   }
-  const HostPinning& pinning = host_pinning();
+  const runtime::HostPinning& pinning = runtime::host_pinning();
   const std::string refusal =
       pinning.pin == nullptr ? "the CUDA backend is not loaded"
                              : pinning.pin(data, static_cast<size_t>(bytes));
@@ -73,7 +73,7 @@ at::Tensor HostMemory::allocate(
       name,
       size,
       detail::errno_text(errno));
-  prefer_huge_pages(data, static_cast<size_t>(size));
+  runtime::prefer_huge_pages(data, static_cast<size_t>(size));
   prefer_near_memory(data, static_cast<size_t>(size), options_.device);
   const bool is_pinned = pin(data, size);
   *used_ += size;
@@ -83,7 +83,7 @@ at::Tensor HostMemory::allocate(
       {bytes},
       [size, is_pinned, used = used_, counted](void* mapped) {
         if (is_pinned) {
-          host_pinning().unpin(mapped);
+          runtime::host_pinning().unpin(mapped);
         }
         ::munmap(mapped, static_cast<size_t>(size));
         *used -= size;
@@ -91,4 +91,4 @@ at::Tensor HostMemory::allocate(
       options);
 }
 
-} // namespace tessera
+} // namespace tessera::offload

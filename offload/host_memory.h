@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 struct HostMemoryOptions {
   /// The most bytes that may be allocated on this rank; nothing: what the
@@ -65,4 +65,4 @@ class HostMemory {
   bool pins_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

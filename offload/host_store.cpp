@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
-class HostShard : public StoredShard {
+class HostShard : public runtime::StoredShard {
  public:
   HostShard(std::string name, at::Tensor tensor)
       : name_(std::move(name)), tensor_(std::move(tensor)) {}
@@ -38,23 +38,25 @@ class HostShard : public StoredShard {
   }
 
   void used_on_current_stream(c10::Device device) override {
-    if (const auto stream = current_stream(device)) {
+    if (const auto stream = runtime::current_stream(device)) {
       copies_.emplace_back(device.type());
       copies_.back().record(*stream);
     }
   }
 
-  PendingTransfer read(const at::Tensor& into) override {
+  runtime::PendingTransfer read(const at::Tensor& into) override {
     check_shard_transfer(name_, *this, into);
     return copy(into, tensor_);
   }
-  PendingTransfer write(const at::Tensor& from) override {
+  runtime::PendingTransfer write(const at::Tensor& from) override {
     check_shard_transfer(name_, *this, from);
     return copy(tensor_, from);
   }
 
  private:
-  PendingTransfer copy(const at::Tensor& into, const at::Tensor& from) {
+  runtime::PendingTransfer copy(
+      const at::Tensor& into,
+      const at::Tensor& from) {
     const at::Device device = into.is_cpu() ? from.device() : into.device();
     if (device.is_cpu()) {
       settle();
@@ -65,7 +67,7 @@ class HostShard : public StoredShard {
     for (const c10::Event& event : copies_) {
       event.block(stream);
     }
-    PendingTransfer transfer = begin_copy(into, from);
+    runtime::PendingTransfer transfer = begin_copy(into, from);
     copies_.clear();
     copies_.emplace_back(device.type());
     copies_.back().record(stream);
@@ -87,7 +89,7 @@ class HostShard : public StoredShard {
 
 } // namespace
 
-std::unique_ptr<StoredShard> HostStore::reserve(
+std::unique_ptr<runtime::StoredShard> HostStore::reserve(
     const std::string& name,
     MemoryPurpose purpose,
     int64_t numel,
@@ -102,4 +104,4 @@ int64_t HostStore::bytes_for(int64_t numel, at::ScalarType dtype) const {
       numel * static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -5,10 +5,10 @@
 #include "tessera/offload/host_memory.h"
 #include "tessera/runtime/memory/shard_store.h"
 
-namespace tessera {
+namespace tessera::offload {
 
 /// The host tier: one slab per tensor, which can be used in place.
-class HostStore : public ShardStore {
+class HostStore : public runtime::ShardStore {
  public:
   /// @param memory must outlive the store.
   explicit HostStore(HostMemory& memory) : memory_(memory) {}
@@ -16,7 +16,7 @@ class HostStore : public ShardStore {
   MemoryTier tier() const override {
     return MemoryTier::kHost;
   }
-  std::unique_ptr<StoredShard> reserve(
+  std::unique_ptr<runtime::StoredShard> reserve(
       const std::string& name,
       MemoryPurpose purpose,
       int64_t numel,
@@ -27,4 +27,4 @@ class HostStore : public ShardStore {
   HostMemory& memory_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

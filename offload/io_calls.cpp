@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-namespace tessera {
+namespace tessera::offload {
 
 int IoCalls::create(const char* path) const {
   const int fd =
@@ -47,4 +47,4 @@ const IoCalls& system_io_calls() {
   return kCalls;
 }
 
-} // namespace tessera
+} // namespace tessera::offload

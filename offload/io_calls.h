@@ -10,7 +10,7 @@
 
 struct io_uring;
 
-namespace tessera {
+namespace tessera::offload {
 
 /// One read or write of a range of a file.
 struct IoOperation {
@@ -48,4 +48,4 @@ class IoCalls {
 /// The real system calls.
 const IoCalls& system_io_calls();
 
-} // namespace tessera
+} // namespace tessera::offload

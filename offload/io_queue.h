@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// Used by one thread.
 class IoQueue {
@@ -37,4 +37,4 @@ std::unique_ptr<IoQueue> make_uring_queue(
 /// A queue over threads that call pread and pwrite.
 std::unique_ptr<IoQueue> make_thread_queue(unsigned threads);
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -34,11 +34,11 @@ Topology load_topology() {
 } // namespace
 
 void prefer_near_memory(void* data, size_t bytes, c10::Device device) {
-  if (!device.is_cuda() || host_pinning().bus_id == nullptr) {
+  if (!device.is_cuda() || runtime::host_pinning().bus_id == nullptr) {
     return;
   }
   const std::string bus_id =
-      host_pinning().bus_id(device.has_index() ? device.index() : 0);
+      runtime::host_pinning().bus_id(device.has_index() ? device.index() : 0);
   static const Topology kTopology = load_topology();
   if (kTopology == nullptr || bus_id.empty() ||
       hwloc_get_nbobjs_by_type(kTopology.get(), HWLOC_OBJ_NUMANODE) < 2) {
@@ -60,4 +60,4 @@ void prefer_near_memory(void* data, size_t bytes, c10::Device device) {
       HWLOC_MEMBIND_BYNODESET);
 }
 
-} // namespace tessera
+} // namespace tessera::offload

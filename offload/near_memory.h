@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// Asks for the pages of [data, data + bytes) to come from the NUMA node
 /// nearest to `device`. Call it before they are first touched. Does nothing for
@@ -14,4 +14,4 @@ namespace tessera {
 /// refusal by the system is ignored, since it only costs time.
 void prefer_near_memory(void* data, size_t bytes, c10::Device device);
 
-} // namespace tessera
+} // namespace tessera::offload

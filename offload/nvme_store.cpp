@@ -6,11 +6,11 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
-class NvmeShard : public StoredShard {
+class NvmeShard : public runtime::StoredShard {
  public:
   NvmeShard(
       BlockPipeline& pipeline,
@@ -39,11 +39,11 @@ class NvmeShard : public StoredShard {
   at::Tensor in_place() override {
     return {};
   }
-  PendingTransfer read(const at::Tensor& into) override {
+  runtime::PendingTransfer read(const at::Tensor& into) override {
     check_shard_transfer(extent_->name, *this, into);
     return pipeline_.begin(extent_, into, /*is_write=*/false);
   }
-  PendingTransfer write(const at::Tensor& from) override {
+  runtime::PendingTransfer write(const at::Tensor& from) override {
     check_shard_transfer(extent_->name, *this, from);
     return pipeline_.begin(extent_, from, /*is_write=*/true);
   }
@@ -73,7 +73,7 @@ int64_t NvmeStore::bytes_for(int64_t numel, at::ScalarType dtype) const {
       numel * static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
-std::unique_ptr<StoredShard> NvmeStore::reserve(
+std::unique_ptr<runtime::StoredShard> NvmeStore::reserve(
     const std::string& name,
     MemoryPurpose purpose,
     int64_t numel,
@@ -101,4 +101,4 @@ std::unique_ptr<StoredShard> NvmeStore::reserve(
       ledger_.count(purpose, MemoryTier::kNvme, needed));
 }
 
-} // namespace tessera
+} // namespace tessera::offload

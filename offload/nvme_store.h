@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <optional>
 
-namespace tessera {
+namespace tessera::offload {
 
 struct NvmeOptions {
   /// An existing folder on a local disk.
@@ -21,7 +21,7 @@ struct NvmeOptions {
 };
 
 /// The file tier: one file per rank (see ScratchFile, BlockPipeline).
-class NvmeStore : public ShardStore {
+class NvmeStore : public runtime::ShardStore {
  public:
   /// @param memory for blocks in flight.
   /// @param ledger counts reserved bytes.
@@ -36,7 +36,7 @@ class NvmeStore : public ShardStore {
   MemoryTier tier() const override {
     return MemoryTier::kNvme;
   }
-  std::unique_ptr<StoredShard> reserve(
+  std::unique_ptr<runtime::StoredShard> reserve(
       const std::string& name,
       MemoryPurpose purpose,
       int64_t numel,
@@ -54,4 +54,4 @@ class NvmeStore : public ShardStore {
   BlockPipeline pipeline_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

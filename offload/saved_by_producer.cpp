@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -49,4 +49,4 @@ std::vector<SavedByProducer> SavedByProducerCounts::report() const {
   return rows;
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// Names are made for the report only; counting is a look-up by type.
 class SavedByProducerCounts {
@@ -37,4 +37,4 @@ class SavedByProducerCounts {
   std::unordered_map<std::type_index, Count> counts_;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

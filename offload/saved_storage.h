@@ -14,7 +14,7 @@
 #include <list>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 struct SavedStorage {
   explicit SavedStorage(const c10::Storage& storage)
@@ -33,9 +33,9 @@ struct SavedStorage {
   bool brought_back = false; ///< on_device is not the original
   HostPiece on_host; ///< defined once it has been copied
   /// The last copy from or to on_device.
-  StreamMarks copying;
+  runtime::StreamMarks copying;
   /// The streams on which on_device was made and saved; none on the CPU.
-  StreamSet streams;
+  runtime::StreamSet streams;
 
   /// Numbers of the tensors that were saved and not released; backward needs
   /// the last one first.
@@ -58,4 +58,4 @@ struct SavedStorage {
   }
 };
 
-} // namespace tessera
+} // namespace tessera::offload

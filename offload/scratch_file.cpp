@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace fs = std::filesystem;
 
@@ -95,4 +95,4 @@ void ScratchFile::check_size() const {
                      " of its " + std::to_string(bytes_) + " bytes");
 }
 
-} // namespace tessera
+} // namespace tessera::offload

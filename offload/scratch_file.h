@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// A file that is unlinked as soon as it is open: the system frees its space
 /// however the process ends, and no other file can take its place. Its space is
@@ -57,9 +57,9 @@ class ScratchFile {
  private:
   const IoCalls& calls_;
   std::string path_;
-  UniqueFd fd_;
+  runtime::UniqueFd fd_;
   int64_t bytes_ = 0;
   bool direct_ = true;
 };
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -8,13 +8,13 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// @throws tessera::Error unless `tensor` can be read from or written to
 ///   `shard`.
 inline void check_shard_transfer(
     const std::string& name,
-    const StoredShard& shard,
+    const runtime::StoredShard& shard,
     const at::Tensor& tensor) {
   TESSERA_CHECK(
       tensor.defined() && tensor.is_contiguous() &&
@@ -28,4 +28,4 @@ inline void check_shard_transfer(
       tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -98,4 +98,4 @@ std::unique_ptr<IoQueue> make_thread_queue(unsigned threads) {
   return std::make_unique<ThreadQueue>(threads);
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -17,21 +17,22 @@ namespace {
 struct Direction {
   at::Tensor to;
   at::Tensor from;
-  StreamLane lane;
-  StreamTime begin;
+  runtime::StreamLane lane;
+  runtime::StreamTime begin;
   double best = std::numeric_limits<double>::infinity(); ///< seconds
 
   void issue() {
-    const StreamLane::Scope scope(lane);
-    begin = StreamTime::now(lane.device());
+    const runtime::StreamLane::Scope scope(lane);
+    begin = runtime::StreamTime::now(lane.device());
     to.copy_(from, /*non_blocking=*/true);
     if (!lane.is_real()) {
       end(); // it is done
     }
   }
   void end() {
-    const StreamLane::Scope scope(lane);
-    best = std::min(best, StreamTime::now(lane.device()).seconds_since(begin));
+    const runtime::StreamLane::Scope scope(lane);
+    best = std::min(
+        best, runtime::StreamTime::now(lane.device()).seconds_since(begin));
   }
 };
 
@@ -50,8 +51,8 @@ TransferRates measure_transfers(
     return at::zeros(
         {bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   };
-  Direction in{on_device(), on_host(), StreamLane(device), {}};
-  Direction out{on_host(), on_device(), StreamLane(device), {}};
+  Direction in{on_device(), on_host(), runtime::StreamLane(device), {}};
+  Direction out{on_host(), on_device(), runtime::StreamLane(device), {}};
   in.lane.follow_current();
   out.lane.follow_current();
   for (int round = 0; round < kRounds; ++round) {
@@ -66,4 +67,4 @@ TransferRates measure_transfers(
   return {in.best / size, out.best / size};
 }
 
-} // namespace tessera
+} // namespace tessera::offload

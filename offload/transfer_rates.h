@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::offload {
 
 /// Seconds per byte while both directions are busy, as they are when state is
 /// streamed through a device.
@@ -27,4 +27,4 @@ TransferRates measure_transfers(
     c10::Device device,
     int64_t bytes);
 
-} // namespace tessera
+} // namespace tessera::offload

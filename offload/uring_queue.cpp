@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-namespace tessera {
+namespace tessera::offload {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::unique_ptr<IoQueue> make_uring_queue(
   return queue;
 }
 
-} // namespace tessera
+} // namespace tessera::offload

@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -214,4 +214,4 @@ LayerPartition partition_by_map(
   return partition;
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// The layers of a model, in order, cut into consecutive pieces of at least one
 /// layer.
@@ -73,4 +73,4 @@ LayerPartition partition_by_map(
     const std::vector<int>& piece_of_layer,
     int pieces);
 
-} // namespace tessera
+} // namespace tessera::pipeline

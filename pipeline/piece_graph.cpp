@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -221,4 +221,4 @@ PieceGraph::Tensors PieceGraph::take_input_gradients() {
   return std::exchange(input_gradients_, {});
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

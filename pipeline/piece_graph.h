@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// The autograd graph that the forward of a piece recorded between its inputs
 /// and its outputs. It does not hold the memory of outputs: once they are sent,
@@ -63,4 +63,4 @@ class PieceGraph {
   std::shared_ptr<Halves> halves_;
 };
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -43,9 +43,9 @@ Instructions::const_iterator first_of_backward(const Instructions& list) {
   return first;
 }
 
-TensorForms with_gradient(const TensorForms& forms) {
-  TensorForms wanted;
-  for (const TensorForm& form : forms) {
+pipeline::TensorForms with_gradient(const pipeline::TensorForms& forms) {
+  pipeline::TensorForms wanted;
+  for (const pipeline::TensorForm& form : forms) {
     if (form.requires_grad) {
       wanted.push_back(form);
     }
@@ -57,12 +57,12 @@ TensorForms with_gradient(const TensorForms& forms) {
 
 PipelineExecutor::PipelineExecutor(
     PipelineSchedule schedule,
-    RingChannels* channels,
+    runtime::RingChannels* channels,
     const PipelineOptions& options)
     : schedule_(std::move(schedule)),
       shape_(schedule_.shape),
       channels_(channels) {
-  validate_schedule(schedule_);
+  pipeline::validate_schedule(schedule_);
   TESSERA_CHECK(
       schedule_.trains,
       "PipelineExecutor: the schedule has forwards only; evaluate() makes its own.");
@@ -120,14 +120,14 @@ std::vector<std::vector<at::Tensor>> PipelineExecutor::evaluate(
     const PipelineForward& forward,
     int micro_batches) {
   begin_step();
-  std::optional<PipelineTransfers> transfers;
+  std::optional<pipeline::PipelineTransfers> transfers;
   if (channels_ != nullptr) {
     transfers.emplace(*channels_, /*forms_each_time=*/true);
   }
   transfers_ = transfers ? &*transfers : nullptr;
   shape_.micro_batches = micro_batches;
   const PipelineSchedule schedule = make_forward_schedule(shape_);
-  validate_schedule(schedule);
+  pipeline::validate_schedule(schedule);
   const c10::NoGradGuard no_grad;
   follow(own(schedule), {forward, {}}, /*trains=*/false);
   return take_results();
@@ -245,7 +245,7 @@ void PipelineExecutor::forward(
   const Tensors inputs = take_inputs(work);
   Tensors outputs = function(chunk, micro_batch, inputs);
   InFlight& flight = in_flight_[work];
-  flight.output_forms = forms_of(outputs);
+  flight.output_forms = pipeline::forms_of(outputs);
   if (trains) {
     flight.graph.emplace(inputs, outputs);
   }
@@ -266,7 +266,7 @@ void PipelineExecutor::forward(
 
 void PipelineExecutor::check_loss(const Work& work) const {
   const auto [chunk, micro_batch] = work;
-  const TensorForms& forms = in_flight_.at(work).output_forms;
+  const pipeline::TensorForms& forms = in_flight_.at(work).output_forms;
   TESSERA_CHECK(
       forms.size() == 1 && forms[0].requires_grad &&
           results_.at(micro_batch)[0].numel() == 1,
@@ -293,7 +293,7 @@ PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
 }
 
 void PipelineExecutor::backward(PipelineOp op, const Work& work) {
-  PieceGraph& graph = *in_flight_[work].graph;
+  pipeline::PieceGraph& graph = *in_flight_[work].graph;
   switch (op) {
     case PipelineOp::kBackward:
       graph.backward(take_output_gradients(work));

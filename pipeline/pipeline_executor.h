@@ -58,7 +58,7 @@ class PipelineExecutor {
   ///   one for another number of pipeline stages.
   PipelineExecutor(
       PipelineSchedule schedule,
-      RingChannels* channels,
+      runtime::RingChannels* channels,
       const PipelineOptions& options = {});
 
   /// Runs the forward and backward of all micro-batches. Collective over the
@@ -104,12 +104,12 @@ class PipelineExecutor {
   /// The tensors of a chunk's work on a micro-batch. The graph exists in
   /// training only.
   struct InFlight {
-    IncomingTensors inputs;
-    TensorForms input_forms;
+    pipeline::IncomingTensors inputs;
+    pipeline::TensorForms input_forms;
     Tensors outputs; ///< until they are sent or handed on
-    TensorForms output_forms;
-    std::optional<PieceGraph> graph;
-    IncomingTensors output_gradients;
+    pipeline::TensorForms output_forms;
+    std::optional<pipeline::PieceGraph> graph;
+    pipeline::IncomingTensors output_gradients;
   };
 
   /// The instructions of this pipeline stage.
@@ -135,10 +135,10 @@ class PipelineExecutor {
   PipelineSchedule schedule_;
   PipelineShape shape_;
   int stage_ = 0;
-  RingChannels* channels_;
+  runtime::RingChannels* channels_;
   /// Those of the schedule being executed; null for a single pipeline stage.
-  PipelineTransfers* transfers_ = nullptr;
-  std::optional<PipelineTransfers> training_transfers_;
+  pipeline::PipelineTransfers* transfers_ = nullptr;
+  std::optional<pipeline::PipelineTransfers> training_transfers_;
   std::map<Work, InFlight> in_flight_;
   std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
   double loss_gradient_ = 1; ///< of each micro-batch

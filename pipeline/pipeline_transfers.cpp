@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -90,19 +90,19 @@ std::string describe(const TensorForms& forms) {
 }
 
 void IncomingTensors::wait() {
-  for (LaneCollective& one : pending) {
+  for (runtime::LaneCollective& one : pending) {
     one.wait();
   }
   pending.clear();
 }
 
 PipelineTransfers::PipelineTransfers(
-    RingChannels& channels,
+    runtime::RingChannels& channels,
     bool forms_each_time)
     : channels_(channels), forms_each_time_(forms_each_time) {}
 
 void PipelineTransfers::begin_batch() {
-  for (LaneCollective& one : last_batch_) {
+  for (runtime::LaneCollective& one : last_batch_) {
     one.wait();
   }
   last_batch_ = std::exchange(this_batch_, {});
@@ -196,4 +196,4 @@ IncomingTensors PipelineTransfers::receive_gradients(
   return receive(forms, from, what);
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

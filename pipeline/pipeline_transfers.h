@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// The properties of a tensor that its receiver must know.
 struct TensorForm {
@@ -38,7 +38,7 @@ std::string describe(const TensorForms& forms);
 /// Tensors that are valid after wait().
 struct IncomingTensors {
   std::vector<at::Tensor> tensors;
-  std::vector<LaneCollective> pending;
+  std::vector<runtime::LaneCollective> pending;
 
   /// Blocks.
   /// @throws tessera::Error if the sender is gone or too late.
@@ -57,7 +57,7 @@ struct IncomingTensors {
 class PipelineTransfers {
  public:
   /// @param channels must outlive this object.
-  PipelineTransfers(RingChannels& channels, bool forms_each_time);
+  PipelineTransfers(runtime::RingChannels& channels, bool forms_each_time);
 
   void begin_batch();
 
@@ -97,12 +97,12 @@ class PipelineTransfers {
       int from,
       const std::string& what);
 
-  RingChannels& channels_;
+  runtime::RingChannels& channels_;
   bool forms_each_time_;
   std::map<int, TensorForms> sent_forms_; ///< by border
   std::map<int, TensorForms> received_forms_;
-  std::vector<LaneCollective> this_batch_;
-  std::vector<LaneCollective> last_batch_;
+  std::vector<runtime::LaneCollective> this_batch_;
+  std::vector<runtime::LaneCollective> last_batch_;
 };
 
-} // namespace tessera
+} // namespace tessera::pipeline

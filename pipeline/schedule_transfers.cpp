@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -173,4 +173,4 @@ PipelineSchedule with_transfers(const PipelineSchedule& computations) {
   return TransferPlacement(computations).run();
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

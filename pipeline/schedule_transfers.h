@@ -4,7 +4,7 @@
 
 #include "tessera/pipeline/pipeline_schedule.h"
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// Adds the transfers between pipeline stages, and a reduction of gradients
 /// right after the last gradient of each chunk.
@@ -20,4 +20,4 @@ namespace tessera {
 ///   naming those that never start.
 PipelineSchedule with_transfers(const PipelineSchedule& computations);
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -176,4 +176,4 @@ SimulatedPipeline simulate_schedule(
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

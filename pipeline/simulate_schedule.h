@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// Times of one piece of the model for one micro-batch, in any one unit.
 struct PieceCost {
@@ -40,4 +40,4 @@ SimulatedPipeline simulate_schedule(
     const PipelineSchedule& schedule,
     const std::vector<PieceCost>& costs);
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -54,4 +54,4 @@ std::vector<int> StageLayers::own() const {
   return layers;
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 /// How a model is cut into pieces.
 enum class PipelineCut {
@@ -79,4 +79,4 @@ class StageLayers {
   LayerPartition partition_;
 };
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 namespace {
 
@@ -337,4 +337,4 @@ ScheduleFacts validate_schedule(const PipelineSchedule& schedule) {
   return facts;
 }
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::pipeline {
 
 struct ScheduleFacts {
   /// By pipeline stage: the most micro-batches of one chunk whose activations
@@ -25,4 +25,4 @@ struct ScheduleFacts {
 ///   is wrong with it; for a deadlock, what every pipeline stage waits for.
 ScheduleFacts validate_schedule(const PipelineSchedule& schedule);
 
-} // namespace tessera
+} // namespace tessera::pipeline

@@ -8,7 +8,7 @@
 #include <array>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -89,4 +89,4 @@ void cast_results(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Converts the floating-point tensor arguments of a call to `dtype`, so that
 /// an operator on a bfloat16 weight accepts float32 activations and vice versa.
@@ -29,4 +29,4 @@ void cast_results(
     at::ScalarType dtype,
     torch::jit::Stack& stack);
 
-} // namespace tessera
+} // namespace tessera::sharding

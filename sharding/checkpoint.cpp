@@ -31,9 +31,9 @@ struct CheckpointedCall : torch::CustomClassHolder {
   TensorFunction again;
   std::vector<size_t> differentiable; ///< inputs that require a gradient
   Communicator* group = nullptr; ///< over which those are sharded, if any
-  std::vector<DividedTensor> divided; ///< how to gather them again
-  RandomState random;
-  AutocastState autocast;
+  std::vector<sharding::DividedTensor> divided; ///< how to gather them again
+  sharding::RandomState random;
+  sharding::AutocastState autocast;
   RecordReplay::Position records; ///< where its records begin
 };
 
@@ -58,15 +58,15 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       at::TensorList /*differentiable*/,
       const at::Tensor& /*anchor*/) {
     const variable_list& inputs = *call->inputs;
-    call->random = RandomState::take(inputs);
-    call->autocast = AutocastState::take();
+    call->random = sharding::RandomState::take(inputs);
+    call->autocast = sharding::AutocastState::take();
     call->records = RecordReplay::now();
     const auto versions = versions_of(inputs);
     variable_list outputs;
     {
-      const CheckpointedForward scope;
-      const SaveToHostScope inside(false); // only for the arguments
-      const NoAutocastCache no_cache;
+      const sharding::CheckpointedForward scope;
+      const runtime::SaveToHostScope inside(false); // only for the arguments
+      const sharding::NoAutocastCache no_cache;
       outputs = (*call->first)(inputs);
     }
     for (at::Tensor& output : outputs) {
@@ -110,7 +110,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     for (const size_t i : call->differentiable) {
       inputs[i].requires_grad_();
     }
-    RecomputeScope scope;
+    sharding::RecomputeScope scope;
     run_backward(recompute(*call, inputs), output_gradients);
     scope.finish();
 
@@ -135,7 +135,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static variable_list recompute(
       const CheckpointedCall& call,
       const variable_list& inputs) {
-    const ExecutionStateScope state(call.random, call.autocast);
+    const sharding::ExecutionStateScope state(call.random, call.autocast);
     const RecordReplay records(call.records);
     const at::AutoGradMode with_gradients(true);
     return call.again(inputs);
@@ -185,7 +185,7 @@ std::vector<at::Tensor> checkpoint_tensors(
   call->first = &first;
   call->again = std::move(again);
   call->group = mode.divide_over;
-  const SaveToHostScope to_host(mode.inputs_on_host);
+  const runtime::SaveToHostScope to_host(mode.inputs_on_host);
   const at::Tensor anchor = at::empty({0}).set_requires_grad(mode.trains);
   auto outputs =
       CheckpointFunction::apply(call, at::TensorList(differentiable), anchor);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -85,4 +85,4 @@ void materialize(const at::Tensor& tensor) {
       whole.device()));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

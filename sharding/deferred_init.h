@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// How the elements of a storage are initialized.
 struct DeferredInit {
@@ -49,4 +49,4 @@ at::Tensor make_deferred(
 /// Allocates and fills a deferred tensor; does nothing for others.
 void materialize(const at::Tensor& tensor);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -63,18 +63,18 @@ void init_parameters(const torch::nn::Module& module, uint64_t seed) {
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& tensor = item.value();
     TESSERA_CHECK(
-        !has_page_key(tensor),
+        !sharding::has_page_key(tensor),
         "init_parameters: parameter '{}' is wrapped already, so that its slices have their values. Call it before tessera::wrap.",
         item.key());
-    if (!is_deferred(tensor)) {
+    if (!sharding::is_deferred(tensor)) {
       continue;
     }
     c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     if (const auto* declared =
-            deferred_init(storage)->fill.target<DistributedFill>()) {
+            sharding::deferred_init(storage)->fill.target<DistributedFill>()) {
       DistributedFill fill = *declared;
       fill.random = {seed, stream_of(item.key())};
-      set_deferred_init(
+      sharding::set_deferred_init(
           storage, {std::move(fill), "parameter '" + item.key() + "'"});
     }
   }

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 DividedTensor::DividedTensor(const at::Tensor& whole, Communicator& group)
     : group_(&group), sizes_(whole.sizes().vec()) {
@@ -41,4 +41,4 @@ at::Tensor DividedTensor::gather(const at::Tensor& part) const {
   return all.as_strided(sizes_, strides_);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// What is needed to gather the tensor. Elements are divided evenly in memory
 /// order; strides are restored.
@@ -33,4 +33,4 @@ class DividedTensor {
   std::vector<int64_t> strides_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -102,4 +102,4 @@ NoAutocastCache::~NoAutocastCache() {
   at::autocast::set_autocast_cache_enabled(before_);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// States of the default generators of the CPU and of some CUDA devices.
 class RandomState {
@@ -76,4 +76,4 @@ class NoAutocastCache {
   bool before_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

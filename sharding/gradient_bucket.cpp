@@ -8,19 +8,19 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
-std::vector<FlatSpan> gaps_between(
-    std::vector<FlatSpan> spans,
+std::vector<runtime::FlatSpan> gaps_between(
+    std::vector<runtime::FlatSpan> spans,
     int64_t padded_numel) {
   std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) {
     return a.begin < b.begin;
   });
-  std::vector<FlatSpan> gaps;
+  std::vector<runtime::FlatSpan> gaps;
   int64_t end = 0;
-  for (const FlatSpan& span : spans) {
+  for (const runtime::FlatSpan& span : spans) {
     if (span.begin > end) {
       gaps.push_back({end, span.begin - end});
     }
@@ -48,7 +48,7 @@ GradientBucket::GradientBucket(
     const ShardMesh& mesh,
     Communicator& replicas,
     MemoryLedger& ledger,
-    ShardStore* store,
+    runtime::ShardStore* store,
     bool keeps_shard)
     : group_(group),
       rank_(mesh.shard_rank),
@@ -59,7 +59,7 @@ GradientBucket::GradientBucket(
       store_(store),
       keeps_shard_(keeps_shard),
       packs_(!group.device().is_cpu()) {
-  std::vector<FlatSpan> spans;
+  std::vector<runtime::FlatSpan> spans;
   entries_.reserve(group.parameters().size());
   for (const auto& parameter : group.parameters()) {
     Entry entry;
@@ -74,7 +74,7 @@ GradientBucket::GradientBucket(
     // The address of the info is final only now.
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
-  own_runs_ = runs_of_shard(spans, group.layout().shard(rank_));
+  own_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
   gaps_ = gaps_between(std::move(spans), group.layout().padded_numel());
   if (keeps_shard_) {
     ensure_shard();
@@ -86,12 +86,12 @@ void GradientBucket::ensure_shard() {
     return;
   }
   const int64_t numel = group_.layout().shard_numel();
-  shard_ = store_ != nullptr ? RestingTensor(store_->reserve(
+  shard_ = store_ != nullptr ? runtime::RestingTensor(store_->reserve(
                                    "gradients of '" + group_.name() + "'",
                                    MemoryPurpose::kGradients,
                                    numel,
                                    types_.shard))
-                             : RestingTensor(ledger_.allocate_zeros(
+                             : runtime::RestingTensor(ledger_.allocate_zeros(
                                    MemoryPurpose::kGradients,
                                    numel,
                                    types_.shard,
@@ -106,7 +106,7 @@ int64_t GradientBucket::shard_bytes() const {
 }
 
 int64_t GradientBucket::slot_numel() const {
-  const FlatLayout& layout = group_.layout();
+  const runtime::FlatLayout& layout = group_.layout();
   return types_.slot_numel(
       layout.padded_numel(), layout.shard_numel(), is_stored());
 }
@@ -175,7 +175,7 @@ void GradientBucket::zero(size_t i) {
     return;
   }
   change([&](const at::Tensor& shard) {
-    for (const FlatRun& run : own_runs_) {
+    for (const runtime::FlatRun& run : own_runs_) {
       if (run.parameter == i) {
         shard.narrow(0, run.shard_offset, run.numel).zero_();
       }
@@ -298,4 +298,4 @@ void GradientBucket::retire() {
   entries_.clear();
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -25,7 +25,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// [Note: gradient life cycle] Autograd leaves a gradient in parameter.grad();
 /// take() moves it into the slot and puts a token there. The reduction adds the
@@ -61,7 +61,7 @@ class GradientBucket {
       const ShardMesh& mesh,
       Communicator& replicas,
       MemoryLedger& ledger,
-      ShardStore* store = nullptr,
+      runtime::ShardStore* store = nullptr,
       bool keeps_shard = true);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
@@ -70,8 +70,8 @@ class GradientBucket {
   /// Average over the ranks of the accumulated gradients of this rank's shard:
   /// [shard_numel]. Only runs of parameters with has_gradient() are valid.
   /// Undefined if none is kept and there is no gradient.
-  RestingTensor shard() const {
-    return applying_ ? RestingTensor(reduced_) : shard_;
+  runtime::RestingTensor shard() const {
+    return applying_ ? runtime::RestingTensor(reduced_) : shard_;
   }
   /// Returns whether the shard rests on another tier.
   bool is_stored() const {
@@ -111,7 +111,7 @@ class GradientBucket {
   int64_t slot_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
-  const std::vector<FlatRun>& own_runs() const {
+  const std::vector<runtime::FlatRun>& own_runs() const {
     return own_runs_;
   }
 
@@ -123,7 +123,7 @@ class GradientBucket {
   /// Starts collecting into `slot` ([slot_numel()], slot_dtype()); undefined
   /// when the shard is to collect them, which takes a group that is not
   /// divided.
-  void open(Slot slot);
+  void open(runtime::Slot slot);
 
   /// Moves parameter.grad() of the group's parameter `i` into the slot and
   /// leaves the token.
@@ -147,7 +147,7 @@ class GradientBucket {
   /// @param apply the result is final and applied before release_slot().
   void begin_reduce(
       Communicator& communicator,
-      const StreamLane& lane,
+      const runtime::StreamLane& lane,
       bool apply = false);
   bool reducing() const {
     return reducing_;
@@ -163,7 +163,7 @@ class GradientBucket {
   }
   /// Gives the slot back after end_reduce(), marked with the lane's work.
   /// Blocks while is_storing().
-  Slot release_slot();
+  runtime::Slot release_slot();
 
   /// True from begin_reduce() with `apply` to release_slot().
   bool applying() const {
@@ -175,7 +175,7 @@ class GradientBucket {
   bool applied();
 
   /// Ends collecting without a reduction, when no collected gradient remains.
-  Slot close_empty();
+  runtime::Slot close_empty();
 
   /// Detects gradients that the user has zeroed or set since the last call;
   /// those that were set must be taken with take().
@@ -221,7 +221,7 @@ class GradientBucket {
     at::Tensor token;
     GradientTokenInfo info;
     at::Tensor waiting; ///< arrived, but not yet in the slot
-    FlatSpan span;
+    runtime::FlatSpan span;
     bool requires_grad = false;
     bool arrived = false; ///< something of it is in the slot
     bool in_shard = false; ///< the shard's run is part of the gradient
@@ -247,8 +247,8 @@ class GradientBucket {
   void write_on_current_stream();
   /// Moves waiting gradients to the slot.
   /// @param rest spans without a gradient, which are set to zero.
-  void pack_waiting(const std::vector<FlatSpan>& rest);
-  std::vector<FlatSpan> missing_spans() const;
+  void pack_waiting(const std::vector<runtime::FlatSpan>& rest);
+  std::vector<runtime::FlatSpan> missing_spans() const;
   /// Ends the reduction, on the lane.
   void complete(const WaitCheck& check);
   /// Returns whether the reduction is added to what the shard already holds.
@@ -264,23 +264,25 @@ class GradientBucket {
   Communicator& replicas_;
   MemoryLedger& ledger_;
   GradientTypes types_;
-  ShardStore* store_;
+  runtime::ShardStore* store_;
   bool keeps_shard_;
   std::vector<Entry> entries_;
-  std::vector<FlatRun> own_runs_;
-  std::vector<FlatSpan> gaps_; ///< spans of the flat buffer without a parameter
-  RestingTensor shard_;
+  std::vector<runtime::FlatRun> own_runs_;
+  std::vector<runtime::FlatSpan>
+      gaps_; ///< spans of the flat buffer without a parameter
+  runtime::RestingTensor shard_;
   /// [padded_numel], of the slot, or the shard in a world of one.
   at::Tensor collected_;
-  Slot slot_;
+  runtime::Slot slot_;
   bool on_top_ = false; ///< the shard was brought to the slot
-  PendingTransfer storing_; ///< transfer from the slot
+  runtime::PendingTransfer storing_; ///< transfer from the slot
   at::Tensor reduced_; ///< result of the reduction in progress
   PendingCollective pending_;
   bool packs_; ///< on a device with streams
-  StreamSet arrived_on_; ///< streams that produced the waiting gradients
+  runtime::StreamSet
+      arrived_on_; ///< streams that produced the waiting gradients
   std::optional<c10::Stream> writer_; ///< last stream that wrote to the slot
-  const StreamLane* lane_ = nullptr; ///< of the reduction in progress
+  const runtime::StreamLane* lane_ = nullptr; ///< of the reduction in progress
   bool completed_ = false;
   bool apply_ = false; ///< the result of the reduction in progress is applied
   bool applying_ = false; ///< the result to apply is in the slot
@@ -291,4 +293,4 @@ class GradientBucket {
   bool reducing_ = false;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

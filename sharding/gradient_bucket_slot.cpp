@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 bool GradientBucket::divides_first() const {
   return types_.slot == at::kHalf;
@@ -25,7 +25,7 @@ void GradientBucket::apply_factor() {
   }
 }
 
-void GradientBucket::open(Slot slot) {
+void GradientBucket::open(runtime::Slot slot) {
   const c10::NoGradGuard no_grad;
   if (has_copies_) {
     refresh();
@@ -62,12 +62,12 @@ double GradientBucket::packing_factor() const {
 }
 
 void GradientBucket::write_on_current_stream() {
-  const auto stream = current_stream(group_.device());
+  const auto stream = runtime::current_stream(group_.device());
   if (!stream || stream == writer_) {
     return;
   }
   if (writer_) {
-    StreamMarks before;
+    runtime::StreamMarks before;
     before.add(*writer_);
     before.block(*stream);
   } else {
@@ -76,18 +76,18 @@ void GradientBucket::write_on_current_stream() {
   writer_ = stream;
 }
 
-void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
+void GradientBucket::pack_waiting(const std::vector<runtime::FlatSpan>& rest) {
   write_on_current_stream();
-  const auto stream = current_stream(group_.device());
-  StreamMarks gradients;
+  const auto stream = runtime::current_stream(group_.device());
+  runtime::StreamMarks gradients;
   for (const c10::Stream& other : arrived_on_.streams()) {
     if (other != stream) {
       gradients.add(other);
     }
   }
   gradients.block_current(group_.device());
-  std::vector<PackRun> runs;
-  for (const FlatSpan& span : rest) {
+  std::vector<runtime::PackRun> runs;
+  for (const runtime::FlatSpan& span : rest) {
     runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
   }
   for (Entry& entry : entries_) {
@@ -100,10 +100,10 @@ void GradientBucket::pack_waiting(const std::vector<FlatSpan>& rest) {
     }
     runs.push_back({slot_view(entry), entry.waiting});
   }
-  pack_runs_(runs, packing_factor());
+  runtime::pack_runs_(runs, packing_factor());
   // The memory of the gradients is returned to the streams that made them.
   if (!gradients.empty()) {
-    arrived_on_.block(mark_current(group_.device()));
+    arrived_on_.block(runtime::mark_current(group_.device()));
   }
   arrived_on_.clear();
   for (Entry& entry : entries_) {
@@ -125,12 +125,12 @@ void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
     // Gaps between the parameter's elements are included in norms.
     collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
   }
-  const PackRun run{slot_view(entry), gradient};
-  pack_runs_({&run, 1}, packing_factor());
+  const runtime::PackRun run{slot_view(entry), gradient};
+  runtime::pack_runs_({&run, 1}, packing_factor());
 }
 
-std::vector<FlatSpan> GradientBucket::missing_spans() const {
-  std::vector<FlatSpan> missing = gaps_;
+std::vector<runtime::FlatSpan> GradientBucket::missing_spans() const {
+  std::vector<runtime::FlatSpan> missing = gaps_;
   for (const Entry& entry : entries_) {
     if (!entry.arrived && !(collects_on_top() && entry.in_shard)) {
       missing.push_back(entry.span);
@@ -144,7 +144,7 @@ void GradientBucket::fill_missing() {
     pack_waiting(missing_spans());
     return;
   }
-  for (const FlatSpan& span : missing_spans()) {
+  for (const runtime::FlatSpan& span : missing_spans()) {
     collected_.narrow(0, span.begin, span.numel).zero_();
   }
 }
@@ -156,7 +156,7 @@ bool GradientBucket::accumulates() const {
          });
 }
 
-Slot GradientBucket::close_empty() {
+runtime::Slot GradientBucket::close_empty() {
   if (writer_) {
     slot_.after.add(*writer_);
   }
@@ -167,7 +167,7 @@ Slot GradientBucket::close_empty() {
 
 void GradientBucket::begin_reduce(
     Communicator& communicator,
-    const StreamLane& lane,
+    const runtime::StreamLane& lane,
     bool apply) {
   const c10::NoGradGuard no_grad;
   fill_missing();
@@ -187,13 +187,13 @@ void GradientBucket::begin_reduce(
   }
   // fill_missing() was ordered after all other writers.
   lane.follow_current();
-  const StreamLane::Scope on_lane(lane);
+  const runtime::StreamLane::Scope on_lane(lane);
   // Results that are added to the shard, or are never moved there, are placed
   // in the slot, at this rank's part of the input.
   if (divides_first() && !packs_) {
     collected_.div_(ranks_);
   }
-  const FlatSpan mine = group_.layout().shard(rank_);
+  const runtime::FlatSpan mine = group_.layout().shard(rank_);
   if (!applying_) {
     ensure_shard();
   }
@@ -256,7 +256,7 @@ void GradientBucket::store_reduced() {
     if (!in_place) {
       shard_.read(sum).wait_issued();
     }
-    for (const FlatRun& run : own_runs_) {
+    for (const runtime::FlatRun& run : own_runs_) {
       auto target = sum.narrow(0, run.shard_offset, run.numel);
       const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
       if (entries_[run.parameter].in_shard) {
@@ -276,7 +276,7 @@ void GradientBucket::store_reduced() {
 void GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   if (slot_.defined() && !completed_) {
-    const StreamLane::Scope on_lane(*lane_);
+    const runtime::StreamLane::Scope on_lane(*lane_);
     complete(check);
   }
   collected_ = at::Tensor();
@@ -289,7 +289,7 @@ void GradientBucket::end_reduce(const WaitCheck& check) {
   }
 }
 
-Slot GradientBucket::release_slot() {
+runtime::Slot GradientBucket::release_slot() {
   applied_ = std::exchange(apply_, false) || applied_;
   applying_ = false;
   reduced_ = at::Tensor();
@@ -300,4 +300,4 @@ Slot GradientBucket::release_slot() {
   return std::exchange(slot_, {});
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

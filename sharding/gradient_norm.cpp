@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -16,7 +16,7 @@ std::vector<at::Tensor> runs_with_gradient(
     const GradientBucket& bucket,
     const at::Tensor& shard) {
   std::vector<at::Tensor> runs;
-  for (const FlatRun& run : bucket.own_runs()) {
+  for (const runtime::FlatRun& run : bucket.own_runs()) {
     if (bucket.has_gradient(run.parameter)) {
       runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
     }
@@ -33,8 +33,8 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
   const GradientBucket& bucket = *pager_.bucket(g);
   auto group = std::make_shared<Group>();
   group->p = p;
-  std::vector<FlatSpan> runs;
-  for (const FlatRun& run : bucket.own_runs()) {
+  std::vector<runtime::FlatSpan> runs;
+  for (const runtime::FlatRun& run : bucket.own_runs()) {
     group->has.push_back(bucket.has_gradient(run.parameter));
     if (group->has.back()) {
       runs.push_back({run.shard_offset, run.numel});
@@ -47,10 +47,10 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
     }
     const at::Tensor shard = resting.load();
     std::vector<at::Tensor> values;
-    for (const FlatSpan& run : runs) {
+    for (const runtime::FlatSpan& run : runs) {
       values.push_back(shard.narrow(0, run.begin, run.numel));
     }
-    group->sums = PowerSums(values, group->p);
+    group->sums = runtime::PowerSums(values, group->p);
   };
 }
 
@@ -79,7 +79,7 @@ bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
 }
 
 std::vector<GradientSums::Sum> GradientSums::all(double p) {
-  std::vector<const PowerSums*> pending;
+  std::vector<const runtime::PowerSums*> pending;
   std::vector<size_t> groups;
   for (size_t g = 0; g < known_.size(); ++g) {
     const GradientBucket* bucket = pager_.bucket(g);
@@ -93,7 +93,8 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
     groups.push_back(g);
   }
   std::vector<Sum> all;
-  const std::vector<std::vector<double>> sums = PowerSums::wait(pending);
+  const std::vector<std::vector<double>> sums =
+      runtime::PowerSums::wait(pending);
   for (size_t k = 0; k < groups.size(); ++k) {
     const GradientBucket& bucket = *pager_.bucket(groups[k]);
     const Group& group = *known_[groups[k]];
@@ -181,4 +182,4 @@ void clamp_gradients(Pager& pager, double limit) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// `GradientSums` holds the power sums from which norms of a pager's gradients
 /// are computed, group by group: some are computed in advance, the rest when a
@@ -45,7 +45,7 @@ class GradientSums {
   struct Group {
     double p = 2;
     std::vector<bool> has; ///< per run of the bucket, whether it has a sum
-    PowerSums sums; ///< of the runs that have one
+    runtime::PowerSums sums; ///< of the runs that have one
   };
   bool knows(const GradientBucket& bucket, size_t g, double p) const;
 
@@ -77,4 +77,4 @@ bool gradients_are_finite(
 /// collective.
 void clamp_gradients(Pager& pager, double limit);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -62,4 +62,4 @@ void retire_gradient_token(const at::Tensor& token) {
       storage, "this gradient belonged to a tessera::Engine that is gone.");
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -13,7 +13,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class PageFaultHandler;
 
@@ -37,4 +37,4 @@ GradientTokenInfo* gradient_token_info(const at::Tensor& tensor);
 /// engine no longer exists.
 void retire_gradient_token(const at::Tensor& token);
 
-} // namespace tessera
+} // namespace tessera::sharding

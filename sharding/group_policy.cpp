@@ -17,11 +17,15 @@ void check_group_policy(const GroupPolicy& policy) {
       "GroupPolicy::max_group_numel is {}; it must be 0 (no merging) or at least min_group_numel, which is {}.",
       policy.max_group_numel,
       policy.min_group_numel);
-  NamePatterns::of_types("GroupPolicy::block_types", policy.block_types);
-  NamePatterns::of_paths("GroupPolicy::block_paths", policy.block_paths);
-  NamePatterns::of_paths("GroupPolicy::ignored.paths", policy.ignored.paths);
+  sharding::NamePatterns::of_types(
+      "GroupPolicy::block_types", policy.block_types);
+  sharding::NamePatterns::of_paths(
+      "GroupPolicy::block_paths", policy.block_paths);
+  sharding::NamePatterns::of_paths(
+      "GroupPolicy::ignored.paths", policy.ignored.paths);
   for (const ReshardRule& rule : policy.reshard_after_forward) {
-    NamePatterns::of_paths("GroupPolicy::reshard_after_forward", {rule.path});
+    sharding::NamePatterns::of_paths(
+        "GroupPolicy::reshard_after_forward", {rule.path});
   }
 }
 

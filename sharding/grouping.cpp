@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -328,4 +328,4 @@ std::vector<GroupSpec> make_groups(
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

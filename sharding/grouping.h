@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Parameters of one group; all have the same dtype and requires_grad.
 struct GroupSpec {
@@ -61,4 +61,4 @@ std::vector<GroupSpec> make_groups(
 /// Returns whether the group exists because of GroupPolicy::parameters_apart.
 bool is_apart(const GroupSpec& group, const GroupPolicy& policy);
 
-} // namespace tessera
+} // namespace tessera::sharding

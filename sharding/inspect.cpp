@@ -16,8 +16,8 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-NamePatterns patterns_of(const std::string& pattern) {
-  return NamePatterns::of_paths("inspect_model", {pattern});
+sharding::NamePatterns patterns_of(const std::string& pattern) {
+  return sharding::NamePatterns::of_paths("inspect_model", {pattern});
 }
 
 TensorSummary summarize(
@@ -35,13 +35,15 @@ TensorSummary summarize(
 
 /// Merges values and gradients over the ranks; a gradient that any rank has
 /// counts on all of them.
-void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
-  std::vector<TensorStatistics> statistics;
+void merge_summaries(
+    sharding::Pager& pager,
+    std::vector<TensorSummary>& summary) {
+  std::vector<sharding::TensorStatistics> statistics;
   for (const TensorSummary& item : summary) {
     statistics.push_back(item.value);
-    statistics.push_back(item.gradient.value_or(TensorStatistics{}));
+    statistics.push_back(item.gradient.value_or(sharding::TensorStatistics{}));
   }
-  merge_over_ranks(pager, statistics);
+  sharding::merge_over_ranks(pager, statistics);
   for (size_t i = 0; i < summary.size(); ++i) {
     summary[i].value = statistics[2 * i];
     summary[i].gradient.reset();
@@ -54,14 +56,15 @@ void merge_summaries(Pager& pager, std::vector<TensorSummary>& summary) {
 /// Summarizes this rank's part of parameter `index`.
 /// @param master of its group.
 TensorSummary summarize_own_part(
-    const Pager& pager,
+    const sharding::Pager& pager,
     size_t index,
     const at::Tensor& master,
     double gradient_scale) {
-  const Pager::ParameterPlace& place = pager.parameters()[index];
-  const ParamGroup& group = *pager.groups()[place.group];
-  const PagedParameter& parameter = group.parameters()[place.position];
-  const GradientBucket* bucket = pager.bucket(place.group);
+  const sharding::Pager::ParameterPlace& place = pager.parameters()[index];
+  const sharding::ParamGroup& group = *pager.groups()[place.group];
+  const sharding::PagedParameter& parameter =
+      group.parameters()[place.position];
+  const sharding::GradientBucket* bucket = pager.bucket(place.group);
   TensorSummary summary{
       parameter.record.name(),
       parameter.record.tensor.sizes().vec(),
@@ -70,8 +73,9 @@ TensorSummary summarize_own_part(
   if (pager.mesh().replica != 0) {
     return summary; // another rank counts the same elements
   }
-  const FlatSpan mine = group.layout().shard(pager.mesh().shard_rank);
-  for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, mine)) {
+  const runtime::FlatSpan mine = group.layout().shard(pager.mesh().shard_rank);
+  for (const runtime::FlatRun& run :
+       runtime::runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {
       return shard.narrow(0, run.shard_offset, run.numel);
     };
@@ -98,7 +102,9 @@ std::string text_of(double value) {
   return text.data();
 }
 
-void append_numbers(Row& row, const std::optional<TensorStatistics>& of) {
+void append_numbers(
+    Row& row,
+    const std::optional<sharding::TensorStatistics>& of) {
   if (!of) {
     row.insert(row.end(), 5, "-");
     return;
@@ -135,7 +141,7 @@ std::string format_table(const std::vector<Row>& rows, size_t left_columns) {
 std::vector<TensorSummary> inspect_model(
     const torch::nn::Module& module,
     const std::string& pattern) {
-  NamePatterns patterns = patterns_of(pattern);
+  sharding::NamePatterns patterns = patterns_of(pattern);
   std::vector<TensorSummary> summary;
   for (const auto& item : module.named_parameters()) {
     if (patterns.first_match(item.key())) {
@@ -148,10 +154,10 @@ std::vector<TensorSummary> inspect_model(
 }
 
 std::vector<TensorSummary> inspect_model(
-    Pager& pager,
+    sharding::Pager& pager,
     const std::string& pattern,
     double gradient_scale) {
-  NamePatterns patterns = patterns_of(pattern);
+  sharding::NamePatterns patterns = patterns_of(pattern);
   std::vector<size_t> picked;
   for (size_t i = 0; i < pager.parameters().size(); ++i) {
     const auto& names = pager.parameter(i).record.names;
@@ -164,7 +170,7 @@ std::vector<TensorSummary> inspect_model(
   patterns.check_all_used();
   const auto first = static_cast<int64_t>(picked.front());
   pager.settle_gradients(
-      {RankIntent::Kind::kReadGradient,
+      {sharding::RankIntent::Kind::kReadGradient,
        static_cast<int64_t>(pager.parameters()[picked.front()].group),
        first});
   std::vector<TensorSummary> summary;
@@ -191,7 +197,7 @@ std::vector<TensorSummary> inspect_tensor(const TensorRecorder& recorder) {
 }
 
 std::vector<TensorSummary> inspect_tensor(
-    Pager& pager,
+    sharding::Pager& pager,
     const TensorRecorder& recorder,
     double gradient_scale) {
   std::vector<TensorSummary> summary;

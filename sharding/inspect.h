@@ -13,16 +13,20 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class Pager;
+
+} // namespace tessera::sharding
+
+namespace tessera {
 
 /// A row of the table.
 struct TensorSummary {
   std::string name;
   std::vector<int64_t> sizes; ///< of a hidden state: on this rank
-  TensorStatistics value;
-  std::optional<TensorStatistics> gradient;
+  sharding::TensorStatistics value;
+  std::optional<sharding::TensorStatistics> gradient;
 };
 
 /// Summarizes parameters and gradients of a module that is not wrapped.
@@ -36,7 +40,7 @@ std::vector<TensorSummary> inspect_model(
 /// gathered. Gradients are divided by `gradient_scale`; before a step they are
 /// averages over the ranks. Collective.
 std::vector<TensorSummary> inspect_model(
-    Pager& pager,
+    sharding::Pager& pager,
     const std::string& pattern,
     double gradient_scale);
 
@@ -46,7 +50,7 @@ std::vector<TensorSummary> inspect_tensor(const TensorRecorder& recorder);
 /// Summarizes the tensors recorded on all ranks, each as one tensor.
 /// Collective.
 std::vector<TensorSummary> inspect_tensor(
-    Pager& pager,
+    sharding::Pager& pager,
     const TensorRecorder& recorder,
     double gradient_scale);
 

@@ -27,13 +27,13 @@ uint64_t draw_seed() {
 Storages name_parameters(const torch::nn::Module& module) {
   Storages parameters;
   for (const auto& item : module.named_parameters()) {
-    const LazyFill* fill = lazy_fill(item.value());
+    const sharding::LazyFill* fill = sharding::lazy_fill(item.value());
     if (fill == nullptr) {
       continue;
     }
     c10::StorageImpl& storage = *item.value().storage().unsafeGetStorageImpl();
     if (parameters.insert(&storage).second) {
-      set_deferred_init(
+      sharding::set_deferred_init(
           storage,
           {*fill, "parameter '" + item.key() + "'", fill->value->seeds});
     }
@@ -53,14 +53,14 @@ void materialize_storage(
 } // namespace
 
 struct LazyScope::State {
-  LazyRecording recording;
-  RecordedOperators recorded;
+  sharding::LazyRecording recording;
+  sharding::RecordedOperators recorded;
 };
 
 LazyScope::LazyScope(const LazyOptions& options) {
-  ensure_recording_mode_registered();
+  sharding::ensure_recording_mode_registered();
   TESSERA_CHECK(
-      lazy_recording() == nullptr,
+      sharding::lazy_recording() == nullptr,
       "tessera::lazy inside of tessera::lazy: the inner one is not needed.");
   TESSERA_CHECK(
       options.min_numel >= 0 && options.max_read_numel >= 0,
@@ -71,18 +71,18 @@ LazyScope::LazyScope(const LazyOptions& options) {
   state_->recording.options = options;
   state_->recording.seed =
       std::make_shared<uint64_t>(options.seed ? *options.seed : draw_seed());
-  lazy_recording() = &state_->recording;
+  sharding::lazy_recording() = &state_->recording;
 }
 
 LazyScope::~LazyScope() {
-  lazy_recording() = nullptr;
+  sharding::lazy_recording() = nullptr;
 }
 
 void LazyScope::finish(const torch::nn::Module& module) {
-  const NotRecorded not_recorded;
+  const sharding::NotRecorded not_recorded;
   const auto parameters = name_parameters(module);
   for (const auto& item : module.named_buffers()) {
-    if (lazy_fill(item.value()) != nullptr &&
+    if (sharding::lazy_fill(item.value()) != nullptr &&
         !parameters.count(item.value().storage().unsafeGetStorageImpl())) {
       materialize(item.value());
     }
@@ -94,7 +94,7 @@ void LazyScope::finish(const torch::nn::Module& module) {
         parameters.count(storage.get())) {
       continue;
     }
-    const LazyFill* fill = lazy_fill(*storage);
+    const sharding::LazyFill* fill = sharding::lazy_fill(*storage);
     // A large tensor may be the weight of a module that served as a template.
     if (fill == nullptr ||
         fill->value->largest_numel > state_->recording.options.max_read_numel) {

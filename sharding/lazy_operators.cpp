@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -114,4 +114,4 @@ bool returns_tensors(const c10::OperatorHandle& op) {
          });
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

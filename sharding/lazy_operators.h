@@ -5,7 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/ScalarType.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Returns whether tensors of `dtype`, a type that weights can have, are
 /// deferred.
@@ -30,4 +30,4 @@ bool replaces_storage(const c10::OperatorHandle& op);
 /// tensors.
 bool returns_tensors(const c10::OperatorHandle& op);
 
-} // namespace tessera
+} // namespace tessera::sharding

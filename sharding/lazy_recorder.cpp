@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -405,4 +405,4 @@ LazyFill* lazy_fill(const at::Tensor& tensor) {
              : nullptr;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The recording of one thread.
 struct LazyRecording {
@@ -54,4 +54,4 @@ void ensure_recording_mode_registered();
 LazyFill* lazy_fill(const c10::StorageImpl& storage);
 LazyFill* lazy_fill(const at::Tensor& tensor);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -324,4 +324,4 @@ at::Tensor make_whole(const ValuePtr& value) {
   return WholeMaker().make(value);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

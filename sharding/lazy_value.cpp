@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -176,4 +176,4 @@ c10::IValue map_tensors(
   return changed;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -30,7 +30,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct LazyValue;
 
@@ -144,4 +144,4 @@ c10::IValue map_tensors(
     const c10::IValue& value,
     const std::function<at::Tensor(const at::Tensor&)>& change);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -22,17 +22,17 @@ namespace fs = std::filesystem;
 
 /// A parameter's place in a flat buffer and the view that is loaded into it.
 struct FlatWeight {
-  EntryView source;
-  FlatSpan span;
+  sharding::EntryView source;
+  runtime::FlatSpan span;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   bool is_contiguous = true;
 };
 
-FlatWeight flat_weight(const WeightTarget& target, int64_t begin) {
+FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
   return {
       target.source,
-      {begin, storage_extent(target.tensor)},
+      {begin, sharding::storage_extent(target.tensor)},
       target.tensor.sizes().vec(),
       target.tensor.strides().vec(),
       target.tensor.is_contiguous()};
@@ -58,7 +58,8 @@ void read_part(
   // The elements are scattered over the buffer, possibly with gaps.
   const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
   const at::Tensor is_written = values.to(at::kBool);
-  read_whole(weight.source, values.as_strided(weight.sizes, weight.strides));
+  sharding::read_whole(
+      weight.source, values.as_strided(weight.sizes, weight.strides));
   is_written.as_strided(weight.sizes, weight.strides).fill_(true);
   part.copy_(at::where(
       is_written.narrow(0, offset, part.numel()),
@@ -68,7 +69,7 @@ void read_part(
 
 /// A DeferredInit's fill function that reads files.
 struct FileFill {
-  std::shared_ptr<const WeightFiles> files;
+  std::shared_ptr<const sharding::WeightFiles> files;
   std::vector<FlatWeight> weights;
   /// Fills the elements that no weight covers; may be empty.
   std::function<void(const at::Tensor&, int64_t)> rest;
@@ -86,21 +87,21 @@ struct FileFill {
 
 void defer_reading(
     c10::StorageImpl& storage,
-    const std::vector<const WeightTarget*>& targets,
-    const std::shared_ptr<const WeightFiles>& files) {
+    const std::vector<const sharding::WeightTarget*>& targets,
+    const std::shared_ptr<const sharding::WeightFiles>& files) {
   FileFill fill{files, {}, {}};
   std::vector<std::shared_ptr<uint64_t>> seeds;
   int64_t covered = 0;
-  for (const WeightTarget* target : targets) {
+  for (const sharding::WeightTarget* target : targets) {
     fill.weights.push_back(
         flat_weight(*target, target->tensor.storage_offset()));
     covered += target->tensor.nbytes();
   }
   if (covered < static_cast<int64_t>(storage.nbytes())) {
-    fill.rest = deferred_init(storage)->fill;
-    seeds = deferred_init(storage)->seeds;
+    fill.rest = sharding::deferred_init(storage)->fill;
+    seeds = sharding::deferred_init(storage)->seeds;
   }
-  set_deferred_init(
+  sharding::set_deferred_init(
       storage,
       {std::move(fill),
        "parameter '" + targets.front()->names.front() + "'",
@@ -113,21 +114,23 @@ LoadWeightsReport load_weights(
     torch::nn::Module& module,
     const fs::path& path,
     const LoadWeightsOptions& options) {
-  const auto files =
-      std::make_shared<const WeightFiles>(WeightFiles::open(path));
-  auto targets = weight_targets_in(module);
-  auto report = match_weights(targets, *files, options);
-  std::unordered_map<c10::StorageImpl*, std::vector<const WeightTarget*>>
+  const auto files = std::make_shared<const sharding::WeightFiles>(
+      sharding::WeightFiles::open(path));
+  auto targets = sharding::weight_targets_in(module);
+  auto report = sharding::match_weights(targets, *files, options);
+  std::unordered_map<
+      c10::StorageImpl*,
+      std::vector<const sharding::WeightTarget*>>
       deferred;
-  for (const WeightTarget& target : targets) {
+  for (const sharding::WeightTarget& target : targets) {
     if (target.source.entry == nullptr) {
       continue;
     }
-    if (is_deferred(target.tensor)) {
+    if (sharding::is_deferred(target.tensor)) {
       deferred[target.tensor.storage().unsafeGetStorageImpl()].push_back(
           &target);
     } else {
-      read_whole(target.source, target.tensor);
+      sharding::read_whole(target.source, target.tensor);
     }
   }
   for (const auto& [storage, members] : deferred) {
@@ -137,28 +140,30 @@ LoadWeightsReport load_weights(
 }
 
 LoadWeightsReport load_sharded_weights(
-    Pager& pager,
+    sharding::Pager& pager,
     torch::nn::Module& module,
     const fs::path& path,
     const LoadWeightsOptions& options,
     Communicator* stages) {
   const c10::NoGradGuard no_grad;
-  const auto files = WeightFiles::open(path);
-  auto targets = weight_targets_in(module);
+  const auto files = sharding::WeightFiles::open(path);
+  auto targets = sharding::weight_targets_in(module);
   auto report =
       stages == nullptr
-          ? match_weights(targets, files, options)
+          ? sharding::match_weights(targets, files, options)
           : match_weights_of_stage(
                 targets, files, options, *stages, pager.watch_failures());
   pager.settle_gradients();
-  std::unordered_map<const c10::TensorImpl*, const WeightTarget*> by_tensor;
-  for (const WeightTarget& target : targets) {
+  std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>
+      by_tensor;
+  for (const sharding::WeightTarget& target : targets) {
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
   }
   for (const auto& group : pager.groups()) {
-    const FlatSpan mine = group->layout().shard(pager.mesh().shard_rank);
+    const runtime::FlatSpan mine =
+        group->layout().shard(pager.mesh().shard_rank);
     at::Tensor master;
-    for (const PagedParameter& parameter : group->parameters()) {
+    for (const sharding::PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
       if (found == by_tensor.end() || found->second->source.entry == nullptr) {
@@ -180,7 +185,7 @@ LoadWeightsReport load_sharded_weights(
   // Buffers, and parameters that the engine ignores.
   for (const auto& [tensor, target] : by_tensor) {
     if (target->source.entry != nullptr) {
-      read_whole(target->source, target->tensor);
+      sharding::read_whole(target->source, target->tensor);
     }
   }
   pager.invalidate();

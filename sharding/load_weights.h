@@ -12,10 +12,15 @@
 #include <string_view>
 #include <vector>
 
+namespace tessera::sharding {
+
+class Pager;
+
+} // namespace tessera::sharding
+
 namespace tessera {
 
 class Communicator;
-class Pager;
 
 /// A tensor of the module as a view of a tensor of the checkpoint: offset,
 /// sizes and strides as in EntryView.
@@ -82,7 +87,7 @@ LoadWeightsReport load_weights(
 ///   are neither unexpected nor left out, and the report covers the whole
 ///   model.
 LoadWeightsReport load_sharded_weights(
-    Pager& pager,
+    sharding::Pager& pager,
     torch::nn::Module& module,
     const std::filesystem::path& path,
     const LoadWeightsOptions& options = {},

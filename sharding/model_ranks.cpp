@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 ModelRanks::ModelRanks(
     World& world,
@@ -47,4 +47,4 @@ void ModelRanks::max(const at::Tensor& values, const WaitCheck& check) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -14,7 +14,7 @@
 #include <string>
 #include <unordered_set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The ranks of one tensor-parallel group in every pipeline stage. A parameter
 /// that is whole on all tensor-parallel ranks of a pipeline stage counts once
@@ -69,4 +69,4 @@ class ModelRanks {
   std::unordered_set<const c10::TensorImpl*> divided_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

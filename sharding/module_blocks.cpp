@@ -2,8 +2,8 @@
 #include "tessera/sharding/module_blocks.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/group_policy.h"
+#include "tessera/sharding/name_patterns.h"
 
 #include <c10/util/Type.h>
 #include <torch/nn/modules/container/moduledict.h>
@@ -19,7 +19,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -266,4 +266,4 @@ std::vector<ModulePiece> find_pieces(
   return PieceFinder(module, policy).find(module);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Parameters of one part of the model, in registration order.
 struct ModulePiece {
@@ -32,4 +32,4 @@ std::vector<ModulePiece> find_pieces(
     const torch::nn::Module& module,
     const GroupPolicy& policy);
 
-} // namespace tessera
+} // namespace tessera::sharding

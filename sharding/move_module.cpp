@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -136,4 +136,4 @@ void convert_deferred(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

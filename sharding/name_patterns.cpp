@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -55,7 +55,7 @@ std::string nearest_names_hint(
   for (const std::string& candidate :
        candidates.first(std::min(candidates.size(), kMeasuredNames))) {
     if (!candidate.empty()) {
-      ranked.emplace_back(edit_distance(name, candidate), &candidate);
+      ranked.emplace_back(runtime::edit_distance(name, candidate), &candidate);
     }
   }
   std::stable_sort(
@@ -92,7 +92,7 @@ NamePatterns NamePatterns::of_paths(
     result.patterns_.push_back(
         {text,
          without_regex_syntax(text),
-         [pattern = NamePattern(result.option_, text)](
+         [pattern = runtime::NamePattern(result.option_, text)](
              const std::string& name) { return pattern.matches(name); }});
   }
   return result;
@@ -141,4 +141,4 @@ void NamePatterns::check_all_used() const {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

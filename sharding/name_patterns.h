@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The candidates nearest to `name` for an error message, e.g. "; the nearest
 /// are 'encoder.layer.0', 'encoder.layer.1'". Empty when there are none.
@@ -63,4 +63,4 @@ class NamePatterns {
   std::vector<std::string> seen_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

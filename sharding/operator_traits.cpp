@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -129,4 +129,4 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   return kind;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

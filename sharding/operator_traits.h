@@ -5,7 +5,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 enum class OperatorKind {
   kReadsData, ///< pages are unsharded first
@@ -18,4 +18,4 @@ enum class OperatorKind {
 /// Returns the kind of `op`; looked up by name once, then cached per operator.
 OperatorKind kind_of(const c10::OperatorHandle& op);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -26,7 +26,7 @@
 #include <mutex>
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -271,4 +271,4 @@ bool has_page_key(const at::Tensor& tensor) {
   return tensor.key_set().has(kPageKey);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -16,7 +16,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// A page among an operator's arguments.
 struct PageAccess {
@@ -53,4 +53,4 @@ void add_page_key(const at::Tensor& tensor);
 void remove_page_key(const at::Tensor& tensor);
 bool has_page_key(const at::Tensor& tensor);
 
-} // namespace tessera
+} // namespace tessera::sharding

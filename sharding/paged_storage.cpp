@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -92,4 +92,4 @@ bool PagedStorage::is_intact() const {
   return of(storage_.unsafeGetStorageImpl()) == this;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

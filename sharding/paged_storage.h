@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class ParamGroup;
 
@@ -76,4 +76,4 @@ void forbid_access(c10::StorageImpl& storage, const std::string& message);
 /// Undoes forbid_access().
 void allow_access(c10::StorageImpl& storage);
 
-} // namespace tessera
+} // namespace tessera::sharding

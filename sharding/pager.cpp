@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -185,7 +185,7 @@ size_t Pager::find_parameter(const std::string& name) const {
     const std::vector<std::string>& names = parameter(i).record.names;
     all_names.insert(all_names.end(), names.begin(), names.end());
   }
-  const std::string nearest = nearest_name(name, all_names);
+  const std::string nearest = runtime::nearest_name(name, all_names);
   TESSERA_FAIL(
       "there is no parameter '{}' in this engine{}",
       name,
@@ -282,4 +282,4 @@ void Pager::max_over_ranks(const at::Tensor& values) {
       .wait(watch_failures());
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

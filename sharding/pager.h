@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The parameters of one module, sharded over the ranks of a World.
 ///
@@ -274,9 +274,12 @@ class Pager : public PageFaultHandler {
       const PlanAction& action,
       bool exposed,
       std::optional<size_t> entry = std::nullopt);
-  void unshard_planned(int group, OffsetAllocator::End end, bool exposed);
+  void unshard_planned(
+      int group,
+      runtime::OffsetAllocator::End end,
+      bool exposed);
   void unshard_on_demand(int group);
-  void begin_unshard(ParamGroup& group, Slot slot);
+  void begin_unshard(ParamGroup& group, runtime::Slot slot);
   /// Runs `use_of_stores`; if it throws, tells the other ranks, so that they
   /// need not wait for this one.
   void or_abandon(const std::function<void()>& use_of_stores);
@@ -286,9 +289,9 @@ class Pager : public PageFaultHandler {
   void issue_gathers(std::optional<int> up_to = std::nullopt);
   RankIntent intent_to_read(int group) const;
   void wait_ready(int group);
-  Slot take_gather_slot(
+  runtime::Slot take_gather_slot(
       int group,
-      OffsetAllocator::End end = OffsetAllocator::End::kLow);
+      runtime::OffsetAllocator::End end = runtime::OffsetAllocator::End::kLow);
   void reshard(int group);
   /// Orders the gather lane and the current stream after the ShardUser's work
   /// on the shard. Blocks.
@@ -313,7 +316,9 @@ class Pager : public PageFaultHandler {
   void finish_reductions();
   /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
-  Slot take_reduce_slot(const ParamGroup& group, const GradientBucket& bucket);
+  runtime::Slot take_reduce_slot(
+      const ParamGroup& group,
+      const GradientBucket& bucket);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
   /// Releases the slots that are being written to files. Blocks.
@@ -352,17 +357,18 @@ class Pager : public PageFaultHandler {
   std::vector<bool> pages_; ///< per group: it is paged, in a slot
   bool is_alone_ = false;
   RankAgreement agreement_;
-  StreamLane gather_lane_;
-  StreamLane reduce_lane_;
+  runtime::StreamLane gather_lane_;
+  runtime::StreamLane reduce_lane_;
   std::unique_ptr<Communicator> data_; ///< of the ranks that shard one replica
   /// A second communicator over the same ranks, so that all-gathers do not
   /// queue behind reductions; null where there are no lanes.
   std::unique_ptr<Communicator> reductions_;
   /// of the ranks that hold the same shard
   std::unique_ptr<Communicator> replicas_;
-  SlotArena gather_arena_;
-  SlotArena reduce_arena_;
-  OffsetAllocator::End reduce_slot_end_ = OffsetAllocator::End::kLow;
+  runtime::SlotArena gather_arena_;
+  runtime::SlotArena reduce_arena_;
+  runtime::OffsetAllocator::End reduce_slot_end_ =
+      runtime::OffsetAllocator::End::kLow;
   std::vector<std::unique_ptr<GradientBucket>> buckets_;
   /// Per parameter, the hook that ours replaced, maybe null; std::nullopt if
   /// there is no hook of ours (requires_grad may change after wrap).
@@ -389,7 +395,7 @@ class Pager : public PageFaultHandler {
   /// one group ahead.
   struct HeldSlot {
     size_t group;
-    Slot slot;
+    runtime::Slot slot;
   };
   std::deque<HeldSlot> held_slots_;
   /// Per group, the entry of the train plan at which its gradients are final.
@@ -409,4 +415,4 @@ class Pager : public PageFaultHandler {
   TransferWaits transfer_waits_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

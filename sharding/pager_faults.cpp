@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -147,7 +147,8 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
       for (const int g : entry.groups) {
         if (groups_[static_cast<size_t>(g)]->residency() ==
             Residency::kSharded) {
-          unshard_planned(g, OffsetAllocator::End::kLow, /*exposed=*/true);
+          unshard_planned(
+              g, runtime::OffsetAllocator::End::kLow, /*exposed=*/true);
         }
         wait_ready(g);
       }
@@ -183,7 +184,7 @@ void Pager::perform(
 
 void Pager::unshard_planned(
     int group_number,
-    OffsetAllocator::End end,
+    runtime::OffsetAllocator::End end,
     bool exposed) {
   const auto g = static_cast<size_t>(group_number);
   ParamGroup& group = *groups_[g];
@@ -191,7 +192,7 @@ void Pager::unshard_planned(
     return;
   }
   settle_shard(g);
-  Slot slot = take_gather_slot(group_number, end);
+  runtime::Slot slot = take_gather_slot(group_number, end);
   unshard_sequence_[g] = agreement_.count_collective();
   begin_unshard(group, std::move(slot));
   if (group.is_reading()) {
@@ -211,7 +212,7 @@ void Pager::unshard_on_demand(int group_number) {
   ++statistics_.on_demand_unshards;
 }
 
-void Pager::begin_unshard(ParamGroup& group, Slot slot) {
+void Pager::begin_unshard(ParamGroup& group, runtime::Slot slot) {
   or_abandon(
       [&] { group.begin_unshard(*data_, std::move(slot), gather_lane_); });
 }
@@ -267,11 +268,13 @@ WaitCheck Pager::watch(int group_number) {
       [this, group_number] { return describe(intent_to_read(group_number)); });
 }
 
-Slot Pager::take_gather_slot(int group_number, OffsetAllocator::End end) {
+runtime::Slot Pager::take_gather_slot(
+    int group_number,
+    runtime::OffsetAllocator::End end) {
   const ParamGroup& wanted = *groups_[static_cast<size_t>(group_number)];
   const int64_t numel = wanted.layout().padded_numel();
   while (true) {
-    Slot slot = gather_arena_.try_allocate(numel, wanted.dtype(), end);
+    runtime::Slot slot = gather_arena_.try_allocate(numel, wanted.dtype(), end);
     if (slot.defined()) {
       return slot;
     }
@@ -304,7 +307,7 @@ void Pager::settle_shard(size_t g) {
     return;
   }
   const TransferWaits::Scope waits(transfer_waits_);
-  const StreamMarks marks = shard_user_->before_shard_use(g);
+  const runtime::StreamMarks marks = shard_user_->before_shard_use(g);
   gather_lane_.wait_for(marks);
   marks.block_current(gather_lane_.device());
 }
@@ -317,7 +320,7 @@ void Pager::reshard(int group_number) {
   }
   issue_gathers(group_number);
   group.touched_epoch = 0;
-  Slot slot = group.reshard(watch(group_number));
+  runtime::Slot slot = group.reshard(watch(group_number));
   if (slot.defined()) {
     gather_arena_.release(slot);
   }
@@ -335,4 +338,4 @@ void Pager::agree_joining_reductions(const RankIntent& intent) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

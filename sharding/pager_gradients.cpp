@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 void Pager::on_gradient(size_t parameter_index) {
   const ParameterPlace& place = places_[parameter_index];
@@ -61,11 +61,11 @@ void Pager::open_bucket(size_t g) {
     or_abandon([&] { bucket.open({}); });
     return;
   }
-  Slot slot = take_reduce_slot(*groups_[g], bucket);
+  runtime::Slot slot = take_reduce_slot(*groups_[g], bucket);
   or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
-Slot Pager::take_reduce_slot(
+runtime::Slot Pager::take_reduce_slot(
     const ParamGroup& group,
     const GradientBucket& bucket) {
   const int64_t numel = bucket.slot_numel();
@@ -73,10 +73,10 @@ Slot Pager::take_reduce_slot(
   // Mostly one group collects while the one before it is being reduced.
   const auto end = std::exchange(
       reduce_slot_end_,
-      reduce_slot_end_ == OffsetAllocator::End::kLow
-          ? OffsetAllocator::End::kHigh
-          : OffsetAllocator::End::kLow);
-  Slot slot = reduce_arena_.try_allocate(numel, dtype, end);
+      reduce_slot_end_ == runtime::OffsetAllocator::End::kLow
+          ? runtime::OffsetAllocator::End::kHigh
+          : runtime::OffsetAllocator::End::kLow);
+  runtime::Slot slot = reduce_arena_.try_allocate(numel, dtype, end);
   if (!slot.defined()) {
     finish_reductions();
     finish_storing();
@@ -109,7 +109,7 @@ void Pager::release_held_slot() {
 void Pager::before_gradients_change(size_t g) {
   if (shard_user_ != nullptr) {
     const TransferWaits::Scope waits(transfer_waits_);
-    const StreamMarks marks = shard_user_->before_gradients_change(g);
+    const runtime::StreamMarks marks = shard_user_->before_gradients_change(g);
     marks.block_current(reduce_lane_.device());
     reduce_lane_.wait_for(marks);
   }
@@ -212,7 +212,7 @@ void Pager::finish_storing() {
 }
 
 void Pager::release_reduce_slot(size_t g) {
-  Slot slot;
+  runtime::Slot slot;
   or_abandon([&] { slot = buckets_[g]->release_slot(); });
   if (slot.defined()) {
     reduce_arena_.release(slot);
@@ -224,7 +224,7 @@ bool Pager::hand_over_gradients(size_t g) {
   ParamGroup& group = *groups_[g];
   bool still_read = false;
   {
-    const StreamLane::Scope on_lane(reduce_lane_);
+    const runtime::StreamLane::Scope on_lane(reduce_lane_);
     still_read = shard_user_->on_final_gradients(g);
   }
   if (!buckets_[g]->applying()) {
@@ -290,7 +290,7 @@ void Pager::reduce_leftovers(bool all) {
     } else if (
         buckets_[g] && buckets_[g]->is_open() && !buckets_[g]->any_arrived()) {
       // Everything in it was dropped by zero_grad().
-      Slot slot = buckets_[g]->close_empty();
+      runtime::Slot slot = buckets_[g]->close_empty();
       if (slot.defined()) {
         reduce_arena_.release(slot);
       }
@@ -391,4 +391,4 @@ at::Tensor Pager::whole_gradient(size_t index) {
   return group.view_of(whole, place.position).mul(bucket->factor());
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -29,7 +29,7 @@ bool keeps_whole_gradients(
 
 GradientTypes gradient_types(
     const PagerOptions& options,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     at::ScalarType dtype,
     std::optional<int> zero_stage) {
   const at::ScalarType shard = accumulate_dtype(options.precision, dtype);

@@ -8,9 +8,13 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct ShardMesh;
+
+} // namespace tessera::sharding
+
+namespace tessera {
 
 /// What happens to gradients between the backward passes of one step.
 enum class GradientAccumulation {
@@ -81,7 +85,7 @@ struct GradientTypes {
 /// @param zero_stage of the group, where it has its own.
 GradientTypes gradient_types(
     const PagerOptions& options,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     at::ScalarType dtype,
     std::optional<int> zero_stage);
 

@@ -7,7 +7,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 void Pager::pin(const std::vector<size_t>& groups, bool writable) {
   std::vector<size_t> held;
@@ -115,7 +115,7 @@ void Pager::unwrap() {
     if (buckets_[g]) {
       buckets_[g]->retire();
     }
-    Slot slot = groups_[g]->restore(whole, watch_failures());
+    runtime::Slot slot = groups_[g]->restore(whole, watch_failures());
     if (slot.defined()) {
       gather_arena_.release(slot);
     }
@@ -126,4 +126,4 @@ void Pager::unwrap() {
   unwrapped_ = true;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

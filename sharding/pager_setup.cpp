@@ -18,7 +18,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -209,4 +209,4 @@ void Pager::find_tied_groups(const torch::nn::Module& module) {
   tied_groups_.assign(tied.begin(), tied.end());
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 bool Pager::pages_any() const {
   return std::find(pages_.begin(), pages_.end(), true) != pages_.end();
@@ -38,9 +38,10 @@ PlanLimits Pager::plan_limits() const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     // A group that is not paged is part of the plan but needs no slot.
     limits.group_bytes.push_back(
-        pages_[g] ? groups_[g]->padded_bytes() : OffsetAllocator::kAlignment);
+        pages_[g] ? groups_[g]->padded_bytes()
+                  : runtime::OffsetAllocator::kAlignment);
     if (!pages_any()) {
-      limits.capacity_bytes += 2 * OffsetAllocator::kAlignment;
+      limits.capacity_bytes += 2 * runtime::OffsetAllocator::kAlignment;
     }
     const bool whole = zero_stages_[g].value_or(options_.zero_stage) < 3;
     limits.stays.push_back(
@@ -56,7 +57,7 @@ int64_t Pager::reduce_slot_bytes(const std::vector<PlanEvent>& events) const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int64_t bytes = buckets_[g] ? buckets_[g]->slot_bytes() : 0;
     const bool keeps = keeps_whole_gradients(g);
-    kept += keeps ? bytes + OffsetAllocator::kAlignment : 0;
+    kept += keeps ? bytes + runtime::OffsetAllocator::kAlignment : 0;
     passing.push_back(keeps ? 0 : bytes);
   }
   return kept + peak_reduce_bytes(events, passing);
@@ -86,7 +87,7 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
       wanted);
   int64_t everything = 0;
   for (const int64_t bytes : limits.group_bytes) {
-    everything += bytes + OffsetAllocator::kAlignment;
+    everything += bytes + runtime::OffsetAllocator::kAlignment;
   }
   gather_arena_.resize(std::min(gather_bytes.value_or(wanted), everything));
 }
@@ -98,10 +99,10 @@ TierBytes Pager::planned_bytes() const {
     bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] += count;
   };
   for (const auto& group : groups_) {
-    const RestingTensor& shard = group->shard();
+    const runtime::RestingTensor& shard = group->shard();
     add(shard.tier(), MemoryPurpose::kParameters, shard.bytes());
     if (group->has_own_master()) {
-      const RestingTensor& master = group->master();
+      const runtime::RestingTensor& master = group->master();
       add(master.tier(), MemoryPurpose::kOptimizerState, master.bytes());
     }
     if (const auto* bucket = buckets_[group->number].get()) {
@@ -144,4 +145,4 @@ std::optional<ResidencyPlan> Pager::make_plan(
   return plan;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

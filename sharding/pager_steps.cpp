@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 void Pager::drop_values(const char* why) {
   for (const auto& group : groups_) {
@@ -114,4 +114,4 @@ void Pager::adopt_plans() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -60,15 +60,17 @@ bool any_requires_grad(const GroupSpec& spec) {
 
 } // namespace
 
-FlatLayout flat_layout_of(const GroupSpec& spec, int shards) {
+runtime::FlatLayout flat_layout_of(const GroupSpec& spec, int shards) {
   const ParameterRecord& first = spec.parameters.front();
   std::vector<int64_t> numels;
   for (const auto& storage : unique_storages(spec)) {
     // The storages still have the original dtype.
     numels.push_back(numel_of(storage, first.tensor.scalar_type()));
   }
-  return FlatLayout(
-      numels, OffsetAllocator::kAlignment / itemsize(first.dtype), shards);
+  return runtime::FlatLayout(
+      numels,
+      runtime::OffsetAllocator::kAlignment / itemsize(first.dtype),
+      shards);
 }
 
 ParamGroup::ParamGroup(
@@ -140,17 +142,18 @@ ParamGroup::ParamGroup(
 }
 
 /// Allocates zeros: [shard_numel].
-RestingTensor ParamGroup::make_shard(
+runtime::RestingTensor ParamGroup::make_shard(
     const char* what,
     MemoryPurpose purpose,
     at::ScalarType dtype,
     MemoryLedger& ledger,
-    ShardStore* store) const {
+    runtime::ShardStore* store) const {
   const int64_t numel = layout_.shard_numel();
   if (store == nullptr) {
-    return RestingTensor(ledger.allocate_zeros(purpose, numel, dtype, device_));
+    return runtime::RestingTensor(
+        ledger.allocate_zeros(purpose, numel, dtype, device_));
   }
-  return RestingTensor(store->reserve(
+  return runtime::RestingTensor(store->reserve(
       formatted("{} of '{}'", what, name_), purpose, numel, dtype));
 }
 
@@ -159,9 +162,9 @@ void ParamGroup::take_slice(
     int64_t begin,
     const at::Tensor& shard,
     const at::Tensor& master) {
-  const FlatSpan mine = layout_.shard(rank_);
-  const FlatSpan span{begin, numel_of(storage, original_dtype_)};
-  for (const FlatRun& run : runs_of_shard({&span, 1}, mine)) {
+  const runtime::FlatSpan mine = layout_.shard(rank_);
+  const runtime::FlatSpan span{begin, numel_of(storage, original_dtype_)};
+  for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
     const at::Tensor source = slice_of(storage, from, run.numel);
     shard.narrow(0, run.shard_offset, run.numel).copy_(source);
@@ -233,8 +236,8 @@ int64_t ParamGroup::padded_bytes() const {
 
 void ParamGroup::begin_unshard(
     Communicator& communicator,
-    Slot slot,
-    const StreamLane& lane) {
+    runtime::Slot slot,
+    const runtime::StreamLane& lane) {
   TESSERA_CHECK(
       residency_ == Residency::kSharded,
       "unshard of '{}': it is already unsharded",
@@ -243,7 +246,7 @@ void ParamGroup::begin_unshard(
   slot_ = std::move(slot);
   lane_ = &lane;
   communicator_ = &communicator;
-  const StreamLane::Scope on_lane(lane);
+  const runtime::StreamLane::Scope on_lane(lane);
   lane.wait_for(slot_.after);
   residency_ = Residency::kUnsharding;
   if (shard_.is_on(device_)) {
@@ -261,7 +264,7 @@ void ParamGroup::issue_unshard() {
   if (!std::exchange(reading_, false)) {
     return;
   }
-  const StreamLane::Scope on_lane(*lane_);
+  const runtime::StreamLane::Scope on_lane(*lane_);
   arriving_.wait_issued();
   begin_gather(own_slice(slot_.tensor));
 }
@@ -277,14 +280,14 @@ void ParamGroup::begin_gather(const at::Tensor& shard) {
 }
 
 at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
-  const FlatSpan mine = layout_.shard(rank_);
+  const runtime::FlatSpan mine = layout_.shard(rank_);
   return whole.narrow(0, mine.begin, mine.numel);
 }
 
 void ParamGroup::finish_gather(const WaitCheck& check) {
   issue_unshard();
   if (gather_.pending()) {
-    const StreamLane::Scope on_lane(*lane_);
+    const runtime::StreamLane::Scope on_lane(*lane_);
     gather_.wait(check);
     ready_ = lane_->mark();
   }
@@ -330,7 +333,7 @@ void ParamGroup::detach() {
   residency_ = Residency::kSharded;
 }
 
-Slot ParamGroup::reshard(const WaitCheck& check) {
+runtime::Slot ParamGroup::reshard(const WaitCheck& check) {
   if (residency_ == Residency::kUnsharding) {
     finish_gather(check);
     residency_ = Residency::kSharded;
@@ -340,7 +343,7 @@ Slot ParamGroup::reshard(const WaitCheck& check) {
   return take_slot();
 }
 
-Slot ParamGroup::take_slot() {
+runtime::Slot ParamGroup::take_slot() {
   // Without marks, the slot has not been used since it was taken.
   if (!ready_.empty()) {
     slot_.after = users_.mark();
@@ -410,7 +413,9 @@ void ParamGroup::check_identity() const {
   }
 }
 
-Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
+runtime::Slot ParamGroup::restore(
+    const at::Tensor& whole,
+    const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   finish_gather(check);
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
@@ -451,4 +456,4 @@ Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
   return take_slot();
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class PageFaultHandler;
 
@@ -28,13 +28,13 @@ class PageFaultHandler;
 struct PagedParameter {
   ParameterRecord record;
   size_t index = 0; ///< in the pager's list of all parameters
-  FlatSpan span; ///< in the flat buffer, elements
+  runtime::FlatSpan span; ///< in the flat buffer, elements
 };
 
 /// Where this rank's shards of a group rest; null: on the parameters' device.
 struct ShardStores {
-  ShardStore* parameters = nullptr;
-  ShardStore* master = nullptr; ///< if the group has master weights
+  runtime::ShardStore* parameters = nullptr;
+  runtime::ShardStore* master = nullptr; ///< if the group has master weights
 };
 
 enum class Residency { kSharded, kUnsharding, kUnsharded };
@@ -87,7 +87,7 @@ class ParamGroup {
   at::ScalarType dtype() const {
     return dtype_;
   }
-  const FlatLayout& layout() const {
+  const runtime::FlatLayout& layout() const {
     return layout_;
   }
   int64_t padded_bytes() const;
@@ -105,7 +105,7 @@ class ParamGroup {
 
   /// This rank's shard of the weights, as it is all-gathered: [shard_numel],
   /// dtype().
-  const RestingTensor& shard() const {
+  const runtime::RestingTensor& shard() const {
     return shard_;
   }
   /// Returns whether the shard rests on another tier.
@@ -116,7 +116,7 @@ class ParamGroup {
   /// This rank's shard of the weights as optimizers update it: [shard_numel],
   /// of at least float32 precision. It is shard() itself if that is precise
   /// enough; otherwise the updater writes the rounded values to shard().
-  const RestingTensor& master() const {
+  const runtime::RestingTensor& master() const {
     return own_master_ ? master_ : shard_;
   }
   bool has_own_master() const {
@@ -132,7 +132,7 @@ class ParamGroup {
   }
   /// Swaps the group's own master weights with another tensor, which must rest
   /// on the same tier.
-  void swap_master(RestingTensor& master) {
+  void swap_master(runtime::RestingTensor& master) {
     std::swap(master_, master);
   }
   /// @throws tessera::Error after lose_values().
@@ -167,8 +167,8 @@ class ParamGroup {
   ///   after writes to shard().
   void begin_unshard(
       Communicator& communicator,
-      Slot slot,
-      const StreamLane& lane);
+      runtime::Slot slot,
+      const runtime::StreamLane& lane);
 
   /// Returns whether the all-gather waits for issue_unshard().
   bool is_reading() const {
@@ -192,7 +192,7 @@ class ParamGroup {
 
   /// Drops the whole weights and returns the slot, marked with the work of all
   /// streams that used it. Ends an all-gather in progress.
-  Slot reshard(const WaitCheck& check);
+  runtime::Slot reshard(const WaitCheck& check);
 
   /// Copies this rank's slice of the unsharded weights into the shard, after
   /// they were written in place. Master weights of elements that were not
@@ -212,7 +212,7 @@ class ParamGroup {
   /// filled from `whole` ([padded_numel], any dtype). Ends an all-gather in
   /// progress.
   /// @return the slot, if there was one.
-  Slot restore(const at::Tensor& whole, const WaitCheck& check);
+  runtime::Slot restore(const at::Tensor& whole, const WaitCheck& check);
 
   /// Makes autograd refuse to use tensors that it saved of the old values.
   void bump_versions();
@@ -231,13 +231,13 @@ class ParamGroup {
  private:
   void begin_gather(const at::Tensor& shard);
   void finish_gather(const WaitCheck& check);
-  Slot take_slot();
-  RestingTensor make_shard(
+  runtime::Slot take_slot();
+  runtime::RestingTensor make_shard(
       const char* what,
       MemoryPurpose purpose,
       at::ScalarType dtype,
       MemoryLedger& ledger,
-      ShardStore* store) const;
+      runtime::ShardStore* store) const;
   at::Tensor own_slice(const at::Tensor& whole) const;
   void attach(const at::Tensor& whole);
   void detach();
@@ -261,27 +261,28 @@ class ParamGroup {
   bool casts_arguments_;
   PageFaultHandler& handler_;
   int rank_;
-  FlatLayout layout_;
+  runtime::FlatLayout layout_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   std::vector<PagedParameter> parameters_;
   c10::Device device_;
-  RestingTensor shard_;
+  runtime::RestingTensor shard_;
   bool own_master_ = false;
-  RestingTensor master_;
+  runtime::RestingTensor master_;
   std::string loss_; ///< why the values were lost; empty: they were not
   at::Tensor whole_;
-  Slot slot_;
-  PendingTransfer arriving_; ///< transfer of the shard to its place in the slot
+  runtime::Slot slot_;
+  runtime::PendingTransfer
+      arriving_; ///< transfer of the shard to its place in the slot
   bool reading_ = false; ///< as above, and the all-gather is not issued yet
   Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;
-  const StreamLane* lane_ = nullptr; ///< of the last gather
-  StreamMarks ready_; ///< after the all-gather
-  StreamSet users_; ///< streams that have waited for it
+  const runtime::StreamLane* lane_ = nullptr; ///< of the last gather
+  runtime::StreamMarks ready_; ///< after the all-gather
+  runtime::StreamSet users_; ///< streams that have waited for it
   Residency residency_ = Residency::kSharded;
 };
 
 /// Returns how a group's parameters are laid out in its flat buffer.
-FlatLayout flat_layout_of(const GroupSpec& spec, int shards);
+runtime::FlatLayout flat_layout_of(const GroupSpec& spec, int shards);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -182,4 +182,4 @@ std::vector<ParameterRecord> take_parameter_census(
   return records;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// One parameter tensor, under however many names it is registered.
 struct ParameterRecord {
@@ -41,4 +41,4 @@ std::vector<ParameterRecord> take_parameter_census(
 /// addresses, inclusive.
 int64_t storage_extent(const at::Tensor& tensor);
 
-} // namespace tessera
+} // namespace tessera::sharding

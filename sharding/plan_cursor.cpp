@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 void PlanCursor::rewind() {
   events_.clear();
@@ -50,4 +50,4 @@ std::optional<PlanCursor::Range> PlanCursor::advance_to_backward_end() {
   return std::nullopt;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Kinds of steps, each with a plan of its own.
 enum class PlanPhase { kTrain = 0, kNoGrad = 1 };
@@ -84,4 +84,4 @@ class PlanCursor {
   bool overflow_ = false;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -35,7 +35,7 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
     }
   }
   for (const std::string& text : policy.float32_modules) {
-    const NamePattern pattern(kFloat32Modules, text);
+    const runtime::NamePattern pattern(kFloat32Modules, text);
     bool found = false;
     for (const auto& item : root.named_modules("", /*include_self=*/false)) {
       if (pattern.matches(item.key())) {
@@ -43,7 +43,7 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
         keep(*item.value());
       }
     }
-    const std::string nearest = nearest_name(text, paths);
+    const std::string nearest = runtime::nearest_name(text, paths);
     TESSERA_CHECK(
         found,
         "{}: '{}' matches no module{}",
@@ -76,25 +76,25 @@ void check(const PrecisionPolicy& policy) {
       "precision.buffers is {}; it may be a floating-point type.",
       policy.buffers.value_or(at::kFloat));
   for (const std::string& text : policy.float32_modules) {
-    static_cast<void>(NamePattern(kFloat32Modules, text)); // throws
+    static_cast<void>(runtime::NamePattern(kFloat32Modules, text)); // throws
   }
 }
 
 void choose_dtypes(
     const torch::nn::Module& module,
     const PrecisionPolicy& policy,
-    std::vector<ParameterRecord>& records) {
+    std::vector<sharding::ParameterRecord>& records) {
   if (!policy.is_mixed()) {
     return;
   }
   const auto kept = float32_parameters(module, policy);
   std::unordered_set<const c10::StorageImpl*> kept_storages;
-  for (const ParameterRecord& record : records) {
+  for (const sharding::ParameterRecord& record : records) {
     if (kept.count(record.tensor.unsafeGetTensorImpl()) > 0) {
       kept_storages.insert(record.tensor.storage().unsafeGetStorageImpl());
     }
   }
-  for (ParameterRecord& record : records) {
+  for (sharding::ParameterRecord& record : records) {
     const auto* storage = record.tensor.storage().unsafeGetStorageImpl();
     if (record.tensor.is_floating_point() &&
         kept_storages.count(storage) == 0) {

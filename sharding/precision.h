@@ -10,9 +10,13 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct ParameterRecord;
+
+} // namespace tessera::sharding
+
+namespace tessera {
 
 /// Whether `dtype` is float16 or bfloat16.
 inline bool is_low_precision(at::ScalarType dtype) {
@@ -65,7 +69,7 @@ void check(const PrecisionPolicy& policy);
 void choose_dtypes(
     const torch::nn::Module& module,
     const PrecisionPolicy& policy,
-    std::vector<ParameterRecord>& records);
+    std::vector<sharding::ParameterRecord>& records);
 
 /// Returns the dtype of the gradients of parameters that are used in `dtype`.
 at::ScalarType gradient_dtype(

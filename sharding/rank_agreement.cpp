@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -127,7 +127,7 @@ void RankAgreement::throw_if_failed() {
   const std::string failed = key_of_failure();
   const auto& store = world_.job_store();
   if (store != nullptr && store->check({failed})) {
-    blame_peer();
+    runtime::blame_peer();
     throw Error(to_text(store->get(failed)));
   }
 }
@@ -193,4 +193,4 @@ void RankAgreement::fail(const std::string& message) {
   throw Error(message);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// A collective operation that a rank is about to start.
 struct RankIntent {
@@ -120,4 +120,4 @@ class RankAgreement {
   uint64_t issued_ = 0; ///< data collectives issued
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -75,4 +75,4 @@ void call_at_backward_end(std::function<void()> callback) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// While it is alive, this thread runs the first forward of a checkpointed
 /// block.
@@ -50,4 +50,4 @@ int current_backward();
 /// the difference.
 void call_at_backward_end(std::function<void()> callback);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/replace_storage.h"
 
-namespace tessera {
+namespace tessera::sharding {
 
 void replace_storage(
     const at::Tensor& tensor,
@@ -18,4 +18,4 @@ void replace_storage(
   tensor.set_data(replacement);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Replaces the storage of a tensor by one with elements of any dtype and on
 /// any device, in place: all holders of the tensor see the change. Sizes,
@@ -15,4 +15,4 @@ void replace_storage(
     const c10::Storage& storage,
     at::ScalarType dtype);
 
-} // namespace tessera
+} // namespace tessera::sharding

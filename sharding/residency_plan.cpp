@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -85,12 +85,13 @@ class ResidencySimulation {
  private:
   static constexpr size_t kNever = std::numeric_limits<size_t>::max();
 
-  OffsetAllocator::End next_end(int group) const {
+  runtime::OffsetAllocator::End next_end(int group) const {
     const bool high =
         (placement_ == Placement::kAlternate && placed_ % 2 == 1) ||
         (placement_ == Placement::kBySize &&
          limits_.group_bytes[group] * 2 < largest_);
-    return high ? OffsetAllocator::End::kHigh : OffsetAllocator::End::kLow;
+    return high ? runtime::OffsetAllocator::End::kHigh
+                : runtime::OffsetAllocator::End::kLow;
   }
 
   /// Returns the first entry after `now` that uses the group.
@@ -123,7 +124,7 @@ class ResidencySimulation {
   Placement placement_;
   int64_t largest_ = 0;
   int placed_ = 0;
-  OffsetAllocator allocator_;
+  runtime::OffsetAllocator allocator_;
   std::map<int, int64_t> offsets_;
   std::map<int, std::vector<size_t>> uses_;
 };
@@ -297,7 +298,7 @@ int64_t capacity_without_exposed_unshards(
     const std::vector<PlanEvent>& events,
     const PlanLimits& limits) {
   const auto rounded = [&](int group) {
-    constexpr int64_t kAlign = OffsetAllocator::kAlignment;
+    constexpr int64_t kAlign = runtime::OffsetAllocator::kAlignment;
     return (limits.group_bytes[group] + kAlign - 1) / kAlign * kAlign;
   };
   int64_t all = 0;
@@ -350,7 +351,7 @@ int64_t peak_reduce_bytes(
   const auto bytes_of = [&](const std::set<int>& groups) {
     int64_t bytes = 0;
     for (const int group : groups) {
-      bytes += group_bytes[group] + OffsetAllocator::kAlignment;
+      bytes += group_bytes[group] + runtime::OffsetAllocator::kAlignment;
     }
     return bytes;
   };
@@ -464,4 +465,4 @@ uint64_t hash_of(const std::vector<PlanEvent>& events) {
   return hash;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

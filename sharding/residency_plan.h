@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// An event between two optimizer steps, in order.
 struct PlanEvent {
@@ -32,7 +32,7 @@ struct PlanAction {
   Kind kind = Kind::kUnshard;
   int group = 0;
   /// The end of the gather arena at which a slot is taken.
-  OffsetAllocator::End end = OffsetAllocator::End::kLow;
+  runtime::OffsetAllocator::End end = runtime::OffsetAllocator::End::kLow;
 
   bool operator==(const PlanAction&) const = default;
 };
@@ -132,4 +132,4 @@ std::vector<PlanEvent> registration_order_events(
 /// aside, different for different ones.
 uint64_t hash_of(const std::vector<PlanEvent>& events);
 
-} // namespace tessera
+} // namespace tessera::sharding

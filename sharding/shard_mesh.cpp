@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -40,4 +40,4 @@ ShardMesh::ShardMesh(int rank, int world_size, int shard_ranks) {
   replicate_group = mesh.group_ranks(rank, "replicate");
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

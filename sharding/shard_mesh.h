@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Hybrid sharding: each group of `shard_ranks` neighboring ranks (of one node,
 /// say) holds one replica of all parameters; the job has world_size /
@@ -24,4 +24,4 @@ struct ShardMesh {
   std::vector<int> replicate_group; ///< ranks that hold this shard, ascending
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

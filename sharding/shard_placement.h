@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 class ShardPlacement {
  public:
@@ -24,9 +24,9 @@ class ShardPlacement {
   /// rests on the parameters' device. Called after plan(). master_store() is
   /// for master weights that the group has in addition to its parameters;
   /// gradient_store() is called only if the group is trained.
-  virtual ShardStore* parameter_store(size_t group) = 0;
-  virtual ShardStore* master_store(size_t group) = 0;
-  virtual ShardStore* gradient_store(size_t group) = 0;
+  virtual runtime::ShardStore* parameter_store(size_t group) = 0;
+  virtual runtime::ShardStore* master_store(size_t group) = 0;
+  virtual runtime::ShardStore* gradient_store(size_t group) = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// All functions are called on the thread of forward and backward.
 class ShardUser {
@@ -26,12 +26,12 @@ class ShardUser {
   /// Called before the current or past gradients of group `g` are changed or
   /// freed. Blocks while they are read.
   /// @return marks that streams that write to their memory must wait for.
-  virtual StreamMarks before_gradients_change(size_t g) = 0;
+  virtual runtime::StreamMarks before_gradients_change(size_t g) = 0;
 
   /// Called before the shard of group `g` is read or written. Blocks while it
   /// is in use.
   /// @return marks that streams that access it must wait for.
-  virtual StreamMarks before_shard_use(size_t g) = 0;
+  virtual runtime::StreamMarks before_shard_use(size_t g) = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -91,7 +91,8 @@ void check_unexpected(
   std::ostringstream text;
   for (const std::string& name : unexpected) {
     text << "\n  unexpected: '" << name << "'";
-    if (const std::string near = nearest_name(name, known); !near.empty()) {
+    if (const std::string near = runtime::nearest_name(name, known);
+        !near.empty()) {
       text << "; the nearest is '" << near << "'";
     }
   }
@@ -149,4 +150,4 @@ LoadWeightsReport match_weights_of_stage(
   return report;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

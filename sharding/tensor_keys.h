@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace detail {
 
@@ -31,4 +31,4 @@ inline void remove_key(const at::Tensor& tensor, c10::DispatchKey key) {
   keys = keys.remove(key);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -12,7 +12,7 @@
 #include <limits>
 #include <tuple>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -107,4 +107,4 @@ void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Statistics of the elements that were added, in float64. If any of them is
 /// NaN, so are all members but count.
@@ -36,4 +36,4 @@ class Pager;
 /// number of positions must be equal on all ranks.
 void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics);
 
-} // namespace tessera
+} // namespace tessera::sharding

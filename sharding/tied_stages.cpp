@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -149,4 +149,4 @@ void TiedStages::add_gradients(Pager& pager) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

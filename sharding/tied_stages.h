@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Trainable parameters of one name on several pipeline stages are one
 /// parameter. Each pipeline stage has a copy, sharded over its own ranks; the
@@ -68,4 +68,4 @@ class TiedStages {
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -10,14 +10,14 @@ std::vector<TransferWaits::Wait> TransferWaits::take() {
 }
 
 void TransferWaits::open() {
-  opened_ = StreamTime::now(device_);
+  opened_ = runtime::StreamTime::now(device_);
   is_open_ = true;
 }
 
 void TransferWaits::close() noexcept {
   is_open_ = false;
   try {
-    waits_.push_back({opened_, StreamTime::now(device_)});
+    waits_.push_back({opened_, runtime::StreamTime::now(device_)});
   } catch (...) {
     // The device has failed; its next user gets the error.
   }

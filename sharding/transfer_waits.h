@@ -18,8 +18,8 @@ namespace tessera {
 class TransferWaits {
  public:
   struct Wait {
-    StreamTime begin;
-    StreamTime end;
+    runtime::StreamTime begin;
+    runtime::StreamTime end;
     double seconds() const {
       return end.seconds_since(begin);
     }
@@ -71,7 +71,7 @@ class TransferWaits {
   bool is_noting_ = false;
   bool is_open_ = false;
   c10::Device device_{c10::DeviceType::CPU};
-  StreamTime opened_;
+  runtime::StreamTime opened_;
   std::vector<Wait> waits_;
 };
 

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -108,7 +108,7 @@ void copy_elements(
 
 } // namespace
 
-EntryView EntryView::whole(const SafetensorsEntry& entry) {
+EntryView EntryView::whole(const runtime::SafetensorsEntry& entry) {
   EntryView view{&entry, 0, entry.shape, std::vector<int64_t>()};
   view.strides.resize(entry.shape.size());
   int64_t stride = 1;
@@ -173,8 +173,8 @@ WeightFiles WeightFiles::open(const fs::path& path) {
 }
 
 void WeightFiles::add_whole(const fs::path& file) {
-  files_.push_back(SafetensorsFile::open(file));
-  for (const SafetensorsEntry& entry : files_.back().entries()) {
+  files_.push_back(runtime::SafetensorsFile::open(file));
+  for (const runtime::SafetensorsEntry& entry : files_.back().entries()) {
     entries_.emplace(entry.name, &entry);
   }
 }
@@ -184,7 +184,8 @@ void WeightFiles::add_index(const fs::path& index) {
   std::map<std::string, size_t> positions;
   for (const auto& [name, file] : file_of) {
     if (positions.emplace(file, files_.size()).second) {
-      files_.push_back(SafetensorsFile::open(index.parent_path() / file));
+      files_.push_back(
+          runtime::SafetensorsFile::open(index.parent_path() / file));
     }
   }
   for (const auto& [name, file] : file_of) {
@@ -192,27 +193,27 @@ void WeightFiles::add_index(const fs::path& index) {
   }
 }
 
-at::ScalarType scalar_type_of(const SafetensorsEntry& entry) {
+at::ScalarType scalar_type_of(const runtime::SafetensorsEntry& entry) {
   switch (entry.dtype) {
-    case SafetensorsDtype::kBool:
+    case runtime::SafetensorsDtype::kBool:
       return at::kBool;
-    case SafetensorsDtype::kU8:
+    case runtime::SafetensorsDtype::kU8:
       return at::kByte;
-    case SafetensorsDtype::kI8:
+    case runtime::SafetensorsDtype::kI8:
       return at::kChar;
-    case SafetensorsDtype::kI16:
+    case runtime::SafetensorsDtype::kI16:
       return at::kShort;
-    case SafetensorsDtype::kI32:
+    case runtime::SafetensorsDtype::kI32:
       return at::kInt;
-    case SafetensorsDtype::kI64:
+    case runtime::SafetensorsDtype::kI64:
       return at::kLong;
-    case SafetensorsDtype::kF16:
+    case runtime::SafetensorsDtype::kF16:
       return at::kHalf;
-    case SafetensorsDtype::kBF16:
+    case runtime::SafetensorsDtype::kBF16:
       return at::kBFloat16;
-    case SafetensorsDtype::kF32:
+    case runtime::SafetensorsDtype::kF32:
       return at::kFloat;
-    case SafetensorsDtype::kF64:
+    case runtime::SafetensorsDtype::kF64:
       return at::kDouble;
     default:
       TESSERA_FAIL(
@@ -250,4 +251,4 @@ void read_whole(const EntryView& view, const at::Tensor& target) {
   target.detach().copy_(rows.view(target.sizes()));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// A checkpoint's tensors by name. The files stay memory-mapped; only the bytes
 /// that are requested are read.
@@ -26,7 +26,8 @@ class WeightFiles {
   static WeightFiles open(const std::filesystem::path& path);
 
   /// The entries live as long as this object.
-  const std::map<std::string, const SafetensorsEntry*>& entries() const {
+  const std::map<std::string, const runtime::SafetensorsEntry*>& entries()
+      const {
     return entries_;
   }
   const std::filesystem::path& path() const {
@@ -39,8 +40,8 @@ class WeightFiles {
   void add_index(const std::filesystem::path& index);
 
   std::filesystem::path path_;
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, const SafetensorsEntry*> entries_;
+  std::vector<runtime::SafetensorsFile> files_;
+  std::map<std::string, const runtime::SafetensorsEntry*> entries_;
 };
 
 /// A view of an entry's elements as a tensor of `sizes` whose element (i, j,
@@ -48,13 +49,13 @@ class WeightFiles {
 /// With it, a slice, a transpose or a part of a fused weight is read without
 /// the rest of the entry.
 struct EntryView {
-  const SafetensorsEntry* entry = nullptr;
+  const runtime::SafetensorsEntry* entry = nullptr;
   int64_t offset = 0;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 
   /// The whole entry in file order.
-  static EntryView whole(const SafetensorsEntry& entry);
+  static EntryView whole(const runtime::SafetensorsEntry& entry);
 
   int64_t numel() const;
   bool is_contiguous() const;
@@ -65,7 +66,7 @@ struct EntryView {
 /// Returns the LibTorch dtype of an entry.
 /// @throws tessera::Error naming the entry when LibTorch's CPU kernels do not
 ///   support its type, as for 8-bit floats and unsigned integers above 8 bits.
-at::ScalarType scalar_type_of(const SafetensorsEntry& entry);
+at::ScalarType scalar_type_of(const runtime::SafetensorsEntry& entry);
 
 /// Reads elements [first, first + target.numel()) of the view, in row-major
 /// order, and converts them to the target's dtype. Needs a few MiB in addition
@@ -80,4 +81,4 @@ void read_elements(
 /// have any strides.
 void read_whole(const EntryView& view, const at::Tensor& target);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -38,12 +38,16 @@ class Findings {
   std::ostringstream text_;
 };
 
-bool is_float(SafetensorsDtype dtype) {
-  return dtype == SafetensorsDtype::kF32 || dtype == SafetensorsDtype::kF16 ||
-         dtype == SafetensorsDtype::kBF16 || dtype == SafetensorsDtype::kF64;
+bool is_float(runtime::SafetensorsDtype dtype) {
+  return dtype == runtime::SafetensorsDtype::kF32 ||
+         dtype == runtime::SafetensorsDtype::kF16 ||
+         dtype == runtime::SafetensorsDtype::kBF16 ||
+         dtype == runtime::SafetensorsDtype::kF64;
 }
 
-bool is_convertible(const SafetensorsEntry& entry, at::ScalarType dtype) {
+bool is_convertible(
+    const runtime::SafetensorsEntry& entry,
+    at::ScalarType dtype) {
   return at::isFloatingType(dtype)
              ? is_float(entry.dtype)
              : !is_float(entry.dtype) && scalar_type_of(entry) == dtype;
@@ -64,7 +68,7 @@ std::string hint(
     const std::vector<std::string>& names,
     const std::vector<std::string>& candidates) {
   for (const std::string& name : names) {
-    const std::string nearest = nearest_name(name, candidates);
+    const std::string nearest = runtime::nearest_name(name, candidates);
     if (!nearest.empty()) {
       return "; the nearest is '" + nearest + "'";
     }
@@ -107,7 +111,7 @@ class Matching {
   }
 
  private:
-  void take(const std::string& name, const SafetensorsEntry& entry) {
+  void take(const std::string& name, const runtime::SafetensorsEntry& entry) {
     if (options_.pieces) {
       take_pieces(name, entry);
       return;
@@ -132,7 +136,9 @@ class Matching {
         EntryView::whole(entry));
   }
 
-  void take_pieces(const std::string& name, const SafetensorsEntry& entry) {
+  void take_pieces(
+      const std::string& name,
+      const runtime::SafetensorsEntry& entry) {
     const auto pieces = options_.pieces(name);
     if (!pieces) {
       note_unexpected(name, "");
@@ -173,7 +179,7 @@ class Matching {
       const std::string& name,
       const std::vector<int64_t>& shape,
       EntryView source) {
-    const SafetensorsEntry& entry = *source.entry;
+    const runtime::SafetensorsEntry& entry = *source.entry;
     target.is_found = true;
     if (!taken_.insert(wanted).second) {
       wrong_.add(
@@ -267,4 +273,4 @@ LoadWeightsReport match_weights(
   return Matching(targets, files, options).match();
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

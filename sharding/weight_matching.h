@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// A parameter or buffer of a module and the part of the checkpoint for it.
 struct WeightTarget {
@@ -46,4 +46,4 @@ LoadWeightsReport match_weights_of_stage(
     Communicator& group,
     const WaitCheck& check);
 
-} // namespace tessera
+} // namespace tessera::sharding

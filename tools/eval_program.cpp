@@ -82,7 +82,7 @@ void score(const Trained& trained) {
       "{}: model.lora is an adapter that is not in model.folder; give the run folder",
       trained.config.string());
   config.engine.log_memory = false; // it would describe training
-  World& world = init_on(config.device);
+  World& world = engine::init_on(config.device);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   // for newly initialized weights of an adapter's base model

@@ -142,7 +142,7 @@ void write_sequences(
     sequences.push_back(
         std::vector<int64_t>(begin + padding, begin + own.numel()));
   }
-  write_file_atomically(
+  runtime::write_file_atomically(
       file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
 }
 

@@ -11,7 +11,7 @@ namespace tessera::tools {
 namespace {
 
 struct Arguments {
-  LaunchOptions options;
+  runtime::LaunchOptions options;
   double grace_seconds = 5;
   bool bare_lines = false;
 };
@@ -27,7 +27,7 @@ Command add_launch_command(
       "  tessera launch --nproc N -- PROGRAM [ARGS...]\n"
       "They get torchrun's environment variables. Ends all when one fails.");
   auto arguments = std::make_shared<Arguments>();
-  LaunchOptions& options = arguments->options;
+  runtime::LaunchOptions& options = arguments->options;
   constexpr int kMaxPort = 65535;
   constexpr int kMaxRanks = 65536;
   constexpr double kMaxGraceSeconds = 86400;
@@ -62,7 +62,7 @@ Command add_launch_command(
     if (program.empty()) {
       throw CLI::RequiredError("launch: PROGRAM after '--'");
     }
-    LaunchOptions& chosen = arguments->options;
+    runtime::LaunchOptions& chosen = arguments->options;
     chosen.command = program;
     chosen.prefix = !arguments->bare_lines;
     chosen.grace = std::chrono::milliseconds(

@@ -16,7 +16,7 @@ std::string task_of(
     const std::vector<std::string>& overrides) {
   nlohmann::json config = parse_json(read_text_file(file), file.string());
   for (const std::string& one : overrides) {
-    apply_override(config, one);
+    runtime::apply_override(config, one);
   }
   const auto task = config.find("task");
   return task != config.end() && task->is_string() ? task->get<std::string>()

@@ -64,7 +64,8 @@ void prepare_run_folder(
       std::filesystem::remove(folder / result, code);
     }
   }
-  write_file_atomically(folder / "config.json", resolved.dump(2) + "\n");
+  runtime::write_file_atomically(
+      folder / "config.json", resolved.dump(2) + "\n");
 }
 
 /// Logs the layout of ranks if they divide the model.
@@ -173,7 +174,7 @@ void tell_result(
       "result.json, %s\n",
       folder.c_str(),
       exported_folders(config));
-  write_file_atomically(
+  runtime::write_file_atomically(
       config.trainer.run_folder / "result.json", result.dump(2) + "\n");
 }
 
@@ -184,7 +185,7 @@ OwnedEngine wrap_model(
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
-  move_module(*model, world.device());
+  sharding::move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();
   return {world, model, config.engine};
@@ -193,8 +194,8 @@ OwnedEngine wrap_model(
 void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   zoo::TrainingConfig& config = program.config();
   check(config.engine);
-  install_cpu_memory_counter();
-  World& world = init_on(config.device);
+  runtime::install_cpu_memory_counter();
+  World& world = engine::init_on(config.device);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   tell_layout(world, parallel);

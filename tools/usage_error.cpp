@@ -43,7 +43,7 @@ std::string option_in(const std::string& argument) {
 std::string hint(
     const std::string& name,
     const std::vector<std::string>& known) {
-  const std::string nearest = nearest_name(name, known);
+  const std::string nearest = runtime::nearest_name(name, known);
   if (!nearest.empty()) {
     return "; did you mean '" + nearest + "'?";
   }

@@ -66,7 +66,8 @@ bool is_own(std::string_view name) {
 
 void copy_into(const fs::path& file, const fs::path& folder) {
   if (fs::is_regular_file(file)) {
-    write_file_atomically(folder / file.filename(), read_text_file(file));
+    runtime::write_file_atomically(
+        folder / file.filename(), read_text_file(file));
   }
 }
 
@@ -77,7 +78,7 @@ HfFolderWriter::HfFolderWriter(
     const nlohmann::json& config,
     const fs::path& tokenizer_folder)
     : folder_(folder, is_own) {
-  write_file_atomically(
+  runtime::write_file_atomically(
       folder_.temporary() / "config.json", config.dump(2) + "\n");
   if (tokenizer_folder.empty()) {
     return;

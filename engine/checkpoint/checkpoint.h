@@ -15,13 +15,13 @@
 #include <filesystem>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 struct FileGroups;
 
 /// The parameters that one pager shards.
 struct CheckpointPart {
-  Pager& pager;
+  sharding::Pager& pager;
   ShardedOptimizer& optimizer;
   torch::nn::Module& module; ///< for its buffers
   FileGroups* groups; ///< null: every rank has the whole module
@@ -50,4 +50,4 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const std::filesystem::path& path);
 
-} // namespace tessera
+} // namespace tessera::engine

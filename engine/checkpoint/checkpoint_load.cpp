@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 
@@ -96,7 +96,7 @@ class Loading {
       TESSERA_FAIL(
           "load: the checkpoint has a parameter '{}' that the model has not; the nearest is '{}'. Build the model as it was saved.",
           name,
-          nearest_name(name, names));
+          runtime::nearest_name(name, names));
     }
   }
 
@@ -160,4 +160,4 @@ int64_t load_checkpoint(
   return loading->step();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -12,7 +12,7 @@
 #include <limits>
 #include <tuple>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 
@@ -24,7 +24,7 @@ constexpr const char* kDamaged =
 /// The runs of the first stretch, which the entry contains, one after the
 /// other.
 void copy_runs(
-    const SafetensorsEntry& entry,
+    const runtime::SafetensorsEntry& entry,
     const CommonRuns& runs,
     std::byte* out) {
   const auto item = static_cast<int64_t>(size_of(entry.dtype));
@@ -125,7 +125,7 @@ void CheckpointReader::check_pieces(
   }
 }
 
-SafetensorsFile& CheckpointReader::file(int r) {
+runtime::SafetensorsFile& CheckpointReader::file(int r) {
   auto& opened = files_[static_cast<size_t>(r)];
   if (!opened) {
     const SavedRank& rank = manifest_.ranks[static_cast<size_t>(r)];
@@ -145,18 +145,18 @@ SafetensorsFile& CheckpointReader::file(int r) {
         bytes,
         rank.bytes,
         kDamaged);
-    opened = SafetensorsFile::open(path);
+    opened = runtime::SafetensorsFile::open(path);
   }
   return *opened;
 }
 
-const SafetensorsEntry& CheckpointReader::checked_entry(
+const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
     int r,
     const SavedTensor& tensor) {
-  const SafetensorsFile& opened = file(r);
-  const SafetensorsEntry& entry = opened.at(tensor.name);
+  const runtime::SafetensorsFile& opened = file(r);
+  const runtime::SafetensorsEntry& entry = opened.at(tensor.name);
   if (checked_.insert(&tensor).second) {
-    const std::string found = checksum_of(entry.data);
+    const std::string found = runtime::checksum_of(entry.data);
     TESSERA_CHECK(
         found == tensor.checksum,
         "{}: tensor '{}' has the checksum {}; the manifest says {}{}",
@@ -224,7 +224,7 @@ void CheckpointReader::check_elements(
       parameter,
       state,
       stretch,
-      [](const SafetensorsEntry&, const CommonRuns&) {});
+      [](const runtime::SafetensorsEntry&, const CommonRuns&) {});
 }
 
 void CheckpointReader::read_elements(
@@ -236,7 +236,7 @@ void CheckpointReader::read_elements(
       parameter,
       state,
       stretch,
-      [&](const SafetensorsEntry& entry, const CommonRuns& runs) {
+      [&](const runtime::SafetensorsEntry& entry, const CommonRuns& runs) {
         const at::Tensor read =
             at::empty({runs.runs, runs.length}, loaded_dtype_of(entry.dtype));
         copy_runs(entry, runs, static_cast<std::byte*>(read.data_ptr()));
@@ -294,4 +294,4 @@ std::map<std::string, at::Tensor> CheckpointReader::tensors(
   return found;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A checkpoint that is open for reading. Every tensor is verified against its
 /// checksum when it is first read. All functions throw tessera::Error naming
@@ -67,8 +67,10 @@ class CheckpointReader {
   void check_pieces(
       const std::string& parameter,
       const std::vector<Piece>& pieces) const;
-  SafetensorsFile& file(int r);
-  const SafetensorsEntry& checked_entry(int r, const SavedTensor& tensor);
+  runtime::SafetensorsFile& file(int r);
+  const runtime::SafetensorsEntry& checked_entry(
+      int r,
+      const SavedTensor& tensor);
   const SavedTensor* find(int r, const std::string& name) const;
   template <typename Body>
   void for_each_overlap(
@@ -79,10 +81,10 @@ class CheckpointReader {
 
   std::filesystem::path path_;
   CheckpointManifest manifest_;
-  std::vector<std::optional<SafetensorsFile>> files_;
+  std::vector<std::optional<runtime::SafetensorsFile>> files_;
   std::set<const SavedTensor*> checked_;
   /// By parameter and state, ascending by part and offset.
   std::map<std::pair<std::string, std::string>, std::vector<Piece>> pieces_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

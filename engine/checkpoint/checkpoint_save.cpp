@@ -17,7 +17,7 @@
 #include <set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 
@@ -60,10 +60,10 @@ class RankFile {
   /// @return its entry in the manifest.
   SavedRank write(const fs::path& folder, int rank) {
     rank_.file = rank_file(rank, ".safetensors");
-    SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
+    runtime::SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
     for (size_t i = 0; i < loads_.size(); ++i) {
       const at::Tensor bytes = loads_[i]().cpu().contiguous();
-      rank_.tensors[i].checksum = checksum_of(raw_bytes(bytes));
+      rank_.tensors[i].checksum = runtime::checksum_of(raw_bytes(bytes));
       if (bytes.numel() > 0) {
         writer.write(rank_.tensors[i].name, raw_bytes(bytes));
       }
@@ -75,7 +75,7 @@ class RankFile {
 
  private:
   SavedRank rank_;
-  std::vector<SafetensorsSpec> specs_;
+  std::vector<runtime::SafetensorsSpec> specs_;
   std::vector<std::function<at::Tensor()>> loads_;
 };
 
@@ -93,7 +93,7 @@ void check_names(const std::vector<Checkpointable*>& states) {
 /// rest.
 class Share {
  public:
-  Share(const Pager& pager, const WholeModel& model)
+  Share(const sharding::Pager& pager, const WholeModel& model)
       : model_(model),
         is_first_copy_(pager.mesh().replica == 0),
         is_first_(model.job().is_first_of_stage()) {}
@@ -180,7 +180,7 @@ SavedRank write_rank(
 void add_parameters(const WholePart& saved, SavedParameters& parameters) {
   const auto& [part, model] = saved;
   for (const auto& group : part.pager.groups()) {
-    for (const PagedParameter& parameter : group->parameters()) {
+    for (const sharding::PagedParameter& parameter : group->parameters()) {
       const at::Tensor& tensor = parameter.record.tensor;
       const WholeTensor& whole = *model.find(parameter.record.name());
       parameters[whole.name()] = {
@@ -220,7 +220,7 @@ void commit(
     const CheckpointSubject& subject,
     const JobRanks& job,
     const fs::path& path) {
-  const fs::path partial = partial_folder_of(path);
+  const fs::path partial = runtime::partial_folder_of(path);
   CheckpointManifest manifest = describe(subject, job);
   for (int r = 0; r < job.size(); ++r) {
     const fs::path file = partial / rank_file(r, ".json");
@@ -229,8 +229,8 @@ void commit(
     manifest.parameters.merge(std::move(report.parameters));
     fs::remove(file);
   }
-  write_file_atomically(partial / "manifest.json", to_text(manifest));
-  commit_folder(path);
+  runtime::write_file_atomically(partial / "manifest.json", to_text(manifest));
+  runtime::commit_folder(path);
 }
 
 } // namespace
@@ -247,18 +247,18 @@ fs::path save_checkpoint(
   job.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
     if (job.rank() == 0) {
-      begin_folder(path);
+      runtime::begin_folder(path);
     }
   });
   job.on_all_ranks("save: writing the checkpoint", [&] {
-    const fs::path partial = partial_folder_of(path);
+    const fs::path partial = runtime::partial_folder_of(path);
     RankReport report{write_rank(subject, parts, job.rank(), partial), {}};
     for (const WholePart& saved : parts) {
       if (saved.model.job().is_first_of_stage()) {
         add_parameters(saved, report.parameters);
       }
     }
-    write_file_atomically(
+    runtime::write_file_atomically(
         partial / rank_file(job.rank(), ".json"), to_text(report));
   });
   job.on_all_ranks("save: committing the checkpoint", [&] {
@@ -276,4 +276,4 @@ fs::path save_checkpoint(
   return path;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

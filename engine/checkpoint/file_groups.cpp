@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/file_groups.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 FileGroups::FileGroups(
     World& world,
@@ -20,4 +20,4 @@ FileGroups::FileGroups(
           at::kCPU,
           mesh.ranks(ParallelGroup::kPipeline, world.rank()))) {}
 
-} // namespace tessera
+} // namespace tessera::engine

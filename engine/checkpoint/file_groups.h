@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Separate communicators for CPU tensors: whole parameters pass through them,
 /// and the small messages of a step must not wait for those.
@@ -25,4 +25,4 @@ struct FileGroups {
   std::unique_ptr<Communicator> pipeline; ///< same place, all stages
 };
 
-} // namespace tessera
+} // namespace tessera::engine

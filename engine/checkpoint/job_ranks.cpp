@@ -11,10 +11,10 @@
 
 #include <exception>
 
-namespace tessera {
+namespace tessera::engine {
 
 JobRanks::JobRanks(
-    Pager& pager,
+    sharding::Pager& pager,
     FileGroups* groups,
     const torch::nn::Module& module)
     : pager_(pager), groups_(groups) {
@@ -138,7 +138,7 @@ void JobRanks::on_all_ranks(
     std::rethrow_exception(error);
   }
   if (failed.item<double>() != 0) {
-    blame_peer();
+    runtime::blame_peer();
     TESSERA_FAIL(
         "{} failed on {} other rank(s), whose errors say why.",
         what,
@@ -146,4 +146,4 @@ void JobRanks::on_all_ranks(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 struct FileGroups;
 
@@ -27,7 +27,10 @@ class JobRanks {
  public:
   /// @param groups null: every rank has the whole module. Both must outlive
   ///   this object.
-  JobRanks(Pager& pager, FileGroups* groups, const torch::nn::Module& module);
+  JobRanks(
+      sharding::Pager& pager,
+      FileGroups* groups,
+      const torch::nn::Module& module);
 
   int rank() const;
   int size() const;
@@ -69,9 +72,9 @@ class JobRanks {
   void on_all_ranks(const std::string& what, const std::function<void()>& work);
 
  private:
-  Pager& pager_;
+  sharding::Pager& pager_;
   FileGroups* groups_;
   std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -60,4 +60,4 @@ LoadWeightsOptions options_for_parts(
   return options;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

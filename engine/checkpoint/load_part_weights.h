@@ -8,7 +8,7 @@
 
 #include <torch/nn/module.h>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Sets LoadWeightsOptions::pieces such that this rank reads its part of each
 /// tensor of a whole model. Options that have pieces already are assumed to
@@ -18,4 +18,4 @@ LoadWeightsOptions options_for_parts(
     const JobRanks& job,
     const torch::nn::Module& module);
 
-} // namespace tessera
+} // namespace tessera::engine

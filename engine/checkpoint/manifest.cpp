@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -267,8 +267,8 @@ void prune_checkpoints(const fs::path& folder, int keep) {
   }
   all.resize(all.size() - static_cast<size_t>(keep));
   for (const fs::path& old : all) {
-    remove_folder(old);
+    runtime::remove_folder(old);
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The state name of the values of parameters.
 inline constexpr const char* kMasterState = "master";
@@ -112,4 +112,4 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// @param keep 0 keeps all.
 void prune_checkpoints(const std::filesystem::path& folder, int keep);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 void ManifestField::fail(const std::string& expected) const {
   TESSERA_FAIL(
@@ -97,4 +97,4 @@ std::vector<std::string> ManifestField::texts() const {
   return all;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

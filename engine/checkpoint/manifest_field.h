@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A value and its place in the document. Borrows the value.
 class ManifestField {
@@ -49,4 +49,4 @@ class ManifestField {
   std::string place_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

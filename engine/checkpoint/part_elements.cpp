@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -152,4 +152,4 @@ std::vector<CommonRuns> common_runs(
   return common;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

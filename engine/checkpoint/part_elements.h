@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Indices [begin, end) of one dimension and all indices of the others. Stored
 /// in row-major order, as a tensor of its own.
@@ -53,4 +53,4 @@ std::vector<CommonRuns> common_runs(
     const PartStretch& a,
     const PartStretch& b);
 
-} // namespace tessera
+} // namespace tessera::engine

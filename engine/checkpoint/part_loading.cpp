@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -112,14 +112,14 @@ void PartLoading::check_parameters() {
     }
   }
   for (const auto& group : part_.pager.groups()) {
-    for (const PagedParameter& parameter : group->parameters()) {
+    for (const sharding::PagedParameter& parameter : group->parameters()) {
       check_parameter(parameter.record, saved_by);
     }
   }
 }
 
 void PartLoading::check_parameter(
-    const ParameterRecord& record,
+    const sharding::ParameterRecord& record,
     const std::map<std::string, std::string>& saved_by) {
   const WholeTensor& whole = *model_.find(record.name());
   const auto name = std::find_if(
@@ -134,7 +134,7 @@ void PartLoading::check_parameter(
     TESSERA_FAIL(
         "load: the checkpoint has no parameter '{}'; the nearest is '{}'. Build the model as it was saved.",
         record.name(),
-        nearest_name(record.name(), names));
+        runtime::nearest_name(record.name(), names));
   }
   const std::string& key = saved_by.at(*name);
   saved_names_[whole.name()] = key;
@@ -168,4 +168,4 @@ void PartLoading::load_pieces() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

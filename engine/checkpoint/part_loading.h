@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Finds and checks everything that a part of the model needs on one rank
 /// before the engine is changed, so that nothing can be missing afterwards.
@@ -37,7 +37,7 @@ class PartLoading {
   const std::string& saved_name(const std::string& name) const;
   void check_parameters();
   void check_parameter(
-      const ParameterRecord& record,
+      const sharding::ParameterRecord& record,
       const std::map<std::string, std::string>& saved_by);
   void load_pieces();
 
@@ -51,4 +51,4 @@ class PartLoading {
   std::vector<at::Tensor> buffers_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -47,4 +47,4 @@ void RngState::load_state(const CheckpointState& state) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

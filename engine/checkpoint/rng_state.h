@@ -4,7 +4,7 @@
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The CPU's generator and, if CUDA is in use, that of the current device.
 class RngState : public Checkpointable {
@@ -17,4 +17,4 @@ class RngState : public Checkpointable {
   void load_state(const CheckpointState& state) override;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace fs = std::filesystem;
 
 namespace {
 
-SafetensorsWriter open_file(
+runtime::SafetensorsWriter open_file(
     const fs::path& path,
-    std::vector<SafetensorsSpec> specs) {
+    std::vector<runtime::SafetensorsSpec> specs) {
   const fs::path file = weights_file(path);
   std::error_code code;
   if (file.has_parent_path()) {
@@ -36,7 +36,7 @@ SafetensorsWriter open_file(
 }
 
 void write(
-    SafetensorsWriter& writer,
+    runtime::SafetensorsWriter& writer,
     const std::string& name,
     const at::Tensor& tensor) {
   const at::Tensor rows = tensor.cpu().contiguous();
@@ -55,17 +55,17 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
   const c10::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
-        !has_page_key(item.value()),
+        !sharding::has_page_key(item.value()),
         "save_weights: '{}' is sharded; call Engine::save_weights() on every rank.",
         item.key());
   }
   const auto tensors = unpaged_tensors_of(module);
-  std::vector<SafetensorsSpec> specs;
+  std::vector<runtime::SafetensorsSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
         {name, saved_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
   }
-  SafetensorsWriter writer = open_file(path, std::move(specs));
+  runtime::SafetensorsWriter writer = open_file(path, std::move(specs));
   for (const auto& [name, tensor] : tensors) {
     write(writer, name, tensor);
   }
@@ -73,11 +73,11 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
 }
 
 void save_weights(WholeModel& model, const fs::path& path) {
-  std::optional<SafetensorsWriter> writer; // on rank 0
+  std::optional<runtime::SafetensorsWriter> writer; // on rank 0
   JobRanks& job = model.job();
   job.on_all_ranks("save_weights: creating the file", [&] {
     if (job.rank() == 0) {
-      std::vector<SafetensorsSpec> specs;
+      std::vector<runtime::SafetensorsSpec> specs;
       for (const WholeTensor& tensor : model.tensors()) {
         specs.push_back(
             {tensor.name(), saved_dtype_of(tensor.dtype), tensor.sizes});
@@ -95,4 +95,4 @@ void save_weights(WholeModel& model, const fs::path& path) {
   });
 }
 
-} // namespace tessera
+} // namespace tessera::engine

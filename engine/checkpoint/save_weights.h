@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The file of weights saved to `path`: `path` itself if it ends in
 /// ".safetensors", else "model.safetensors" in that folder.
@@ -32,4 +32,4 @@ void save_weights(
 /// @throws tessera::Error on every rank if rank 0 cannot write.
 void save_weights(WholeModel& model, const std::filesystem::path& path);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -40,7 +40,7 @@ class Collector : public StateVisitor {
   /// @param part added to the names of opaque states.
   Collector(
       SubjectTensors& tensors,
-      const Pager& pager,
+      const sharding::Pager& pager,
       const Naming& naming,
       std::string part)
       : tensors_(tensors),
@@ -51,7 +51,7 @@ class Collector : public StateVisitor {
   void elements(
       const ParameterRun& run,
       const std::string& name,
-      RestingTensor& state,
+      runtime::RestingTensor& state,
       int64_t offset) override {
     if (last_ != &state) {
       last_ = &state;
@@ -90,10 +90,10 @@ class Collector : public StateVisitor {
 
  private:
   SubjectTensors& tensors_;
-  const Pager& pager_;
+  const sharding::Pager& pager_;
   const Naming& naming_;
   std::string part_;
-  const RestingTensor* last_ = nullptr;
+  const runtime::RestingTensor* last_ = nullptr;
 };
 
 void add_masters(
@@ -101,20 +101,22 @@ void add_masters(
     const Naming& naming,
     SubjectTensors& tensors) {
   ShardedOptimizer& optimizer = own_part.optimizer;
-  const Pager& pager = own_part.pager;
+  const sharding::Pager& pager = own_part.pager;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const ParamGroup& group = *pager.groups()[g];
+    const sharding::ParamGroup& group = *pager.groups()[g];
     tensors.tensors.push_back(
         {group.master_dtype(),
          [&optimizer, g] { return optimizer.load_master(g); },
          [&optimizer, g](const at::Tensor& values) {
            optimizer.store_master(g, values);
          }});
-    const FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
-    for (const PagedParameter& parameter : group.parameters()) {
+    const runtime::FlatSpan shard =
+        group.layout().shard(pager.mesh().shard_rank);
+    for (const sharding::PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
       const auto part = naming.part(parameter.record.tensor, own);
-      for (const FlatRun& run : runs_of_shard({&parameter.span, 1}, shard)) {
+      for (const runtime::FlatRun& run :
+           runtime::runs_of_shard({&parameter.span, 1}, shard)) {
         tensors.pieces.push_back(
             {naming.name(own),
              kMasterState,
@@ -136,7 +138,7 @@ SubjectTensors tensors_of_part(
   SubjectTensors tensors;
   const Naming naming(model);
   add_masters(part, naming, tensors);
-  const ShardMesh& mesh = part.pager.mesh();
+  const sharding::ShardMesh& mesh = part.pager.mesh();
   Collector collector(
       tensors,
       part.pager,
@@ -196,4 +198,4 @@ void PieceReader::store() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

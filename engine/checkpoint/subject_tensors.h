@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A flat tensor of the engine on any tier.
 struct SubjectTensor {
@@ -93,4 +93,4 @@ class PieceReader {
   at::Tensor values_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

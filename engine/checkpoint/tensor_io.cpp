@@ -8,25 +8,25 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
-constexpr std::pair<at::ScalarType, SafetensorsDtype> kTypes[] = {
-    {at::kBool, SafetensorsDtype::kBool},
-    {at::kByte, SafetensorsDtype::kU8},
-    {at::kChar, SafetensorsDtype::kI8},
-    {at::kShort, SafetensorsDtype::kI16},
-    {at::kInt, SafetensorsDtype::kI32},
-    {at::kLong, SafetensorsDtype::kI64},
-    {at::kHalf, SafetensorsDtype::kF16},
-    {at::kBFloat16, SafetensorsDtype::kBF16},
-    {at::kFloat, SafetensorsDtype::kF32},
-    {at::kDouble, SafetensorsDtype::kF64}};
+constexpr std::pair<at::ScalarType, runtime::SafetensorsDtype> kTypes[] = {
+    {at::kBool, runtime::SafetensorsDtype::kBool},
+    {at::kByte, runtime::SafetensorsDtype::kU8},
+    {at::kChar, runtime::SafetensorsDtype::kI8},
+    {at::kShort, runtime::SafetensorsDtype::kI16},
+    {at::kInt, runtime::SafetensorsDtype::kI32},
+    {at::kLong, runtime::SafetensorsDtype::kI64},
+    {at::kHalf, runtime::SafetensorsDtype::kF16},
+    {at::kBFloat16, runtime::SafetensorsDtype::kBF16},
+    {at::kFloat, runtime::SafetensorsDtype::kF32},
+    {at::kDouble, runtime::SafetensorsDtype::kF64}};
 
 } // namespace
 
-SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
+runtime::SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
   for (const auto& [torch_type, file_type] : kTypes) {
     if (torch_type == dtype) {
       return file_type;
@@ -37,7 +37,7 @@ SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
       dtype);
 }
 
-at::ScalarType loaded_dtype_of(SafetensorsDtype dtype) {
+at::ScalarType loaded_dtype_of(runtime::SafetensorsDtype dtype) {
   for (const auto& [torch_type, file_type] : kTypes) {
     if (file_type == dtype) {
       return torch_type;
@@ -52,7 +52,7 @@ std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {
       static_cast<size_t>(tensor.nbytes())};
 }
 
-at::Tensor loaded_tensor(const SafetensorsEntry& entry) {
+at::Tensor loaded_tensor(const runtime::SafetensorsEntry& entry) {
   at::Tensor tensor = at::empty(entry.shape, loaded_dtype_of(entry.dtype));
   if (!entry.data.empty()) {
     std::memcpy(
@@ -61,4 +61,4 @@ at::Tensor loaded_tensor(const SafetensorsEntry& entry) {
   return tensor;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

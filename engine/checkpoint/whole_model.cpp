@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::unordered_set<const c10::TensorImpl*> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (tensor.defined() && !has_page_key(tensor) &&
+    if (tensor.defined() && !sharding::has_page_key(tensor) &&
         seen.insert(tensor.unsafeGetTensorImpl()).second) {
       tensors.emplace_back(name, tensor);
     }
@@ -60,8 +60,8 @@ std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
 }
 
 WholeModel::WholeModel(
-    JobRanks job,
-    Pager& pager,
+    engine::JobRanks job,
+    sharding::Pager& pager,
     const torch::nn::Module& module)
     : job_(std::move(job)), pager_(pager) {
   add_own(module);
@@ -75,9 +75,9 @@ void WholeModel::add_own(const torch::nn::Module& module) {
     tensors_.push_back(std::move(tensor));
   };
   for (size_t g = 0; g < pager_.groups().size(); ++g) {
-    const ParamGroup& group = *pager_.groups()[g];
+    const sharding::ParamGroup& group = *pager_.groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
-      const ParameterRecord& record = group.parameters()[i].record;
+      const sharding::ParameterRecord& record = group.parameters()[i].record;
       add({.names = record.names,
            .dtype = group.original_dtype(),
            .group = static_cast<int>(g)},

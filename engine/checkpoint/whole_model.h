@@ -38,12 +38,15 @@ class WholeModel {
   /// Collective. The arguments must outlive this object.
   /// @throws tessera::Error on every rank if pipeline stages disagree about a
   ///   tensor.
-  WholeModel(JobRanks job, Pager& pager, const torch::nn::Module& module);
+  WholeModel(
+      engine::JobRanks job,
+      sharding::Pager& pager,
+      const torch::nn::Module& module);
 
-  JobRanks& job() {
+  engine::JobRanks& job() {
     return job_;
   }
-  const JobRanks& job() const {
+  const engine::JobRanks& job() const {
     return job_;
   }
   /// By pipeline stage; the same on every rank.
@@ -75,8 +78,8 @@ class WholeModel {
   /// @param values of the group, if it belongs to this pipeline stage.
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);
 
-  JobRanks job_;
-  Pager& pager_;
+  engine::JobRanks job_;
+  sharding::Pager& pager_;
   std::vector<WholeTensor> tensors_;
   std::map<std::string, size_t> index_; ///< by every name
   std::map<std::string, Own> own_; ///< by first name

@@ -11,7 +11,7 @@
 #include <map>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -36,7 +36,8 @@ class AdafactorMethod : public UpdateMethod {
 
   void add_state_bytes(TierBytes& bytes) const override {
     const auto add = [&](const OptimizedParameter& parameter, int64_t numel) {
-      const ShardStore* store = context_.tiers.memory_store(parameter.group);
+      const runtime::ShardStore* store =
+          context_.tiers.memory_store(parameter.group);
       const at::ScalarType dtype = context_.access[parameter.group]->dtype();
       const MemoryTier tier =
           store != nullptr ? MemoryTier::kHost : MemoryTier::kDevice;
@@ -63,14 +64,14 @@ class AdafactorMethod : public UpdateMethod {
     const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
       const ShardAccess& access = *context_.access[parameter.group];
       constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
-      ShardStore* store = context_.tiers.memory_store(parameter.group);
+      runtime::ShardStore* store = context_.tiers.memory_store(parameter.group);
       return store != nullptr
-                 ? RestingTensor(store->reserve(
+                 ? runtime::RestingTensor(store->reserve(
                        "exp_avg_sq of '" + parameter.name() + "'",
                        kPurpose,
                        numel,
                        access.dtype()))
-                 : RestingTensor(ledger.allocate_zeros(
+                 : runtime::RestingTensor(ledger.allocate_zeros(
                        kPurpose, numel, access.dtype(), access.device()));
     };
     for (OptimizedParameter* parameter : order_) {
@@ -144,7 +145,7 @@ class AdafactorMethod : public UpdateMethod {
     /// For a factored parameter the whole factors, see FactoredShape; else
     /// [numel] of the run, nothing if this rank has none. They are small and
     /// stay in memory where updates run.
-    std::optional<RestingTensor> moments;
+    std::optional<runtime::RestingTensor> moments;
     double weight_squares = 0; ///< of the step in progress
     size_t row = 0; ///< of the step in progress, in sums
 
@@ -296,4 +297,4 @@ std::unique_ptr<UpdateMethod> make_adafactor(
   return std::make_unique<AdafactorMethod>(context, parameters, options);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -21,8 +21,9 @@ class ElementwiseMethod : public UpdateMethod {
   using Step = decltype(Run::step);
   using MakeStep =
       std::function<Step(const OptimizedParameter&, const StepInput&)>;
-  using Kernel =
-      bool (*)(std::span<const Run>, std::span<const UpdateTensors> before);
+  using Kernel = bool (*)(
+      std::span<const Run>,
+      std::span<const runtime::UpdateTensors> before);
 
   ElementwiseMethod(
       UpdateContext& context,
@@ -59,7 +60,7 @@ class ElementwiseMethod : public UpdateMethod {
 
  private:
   PartUpdate prepare(ShardPart& part, const StepInput& input) {
-    const GradientBucket& bucket = *context_.pager.bucket(part.group);
+    const sharding::GradientBucket& bucket = *context_.pager.bucket(part.group);
     PartUpdate update;
     update.method = this;
     update.part = &part;
@@ -98,7 +99,7 @@ class ElementwiseMethod : public UpdateMethod {
       const PartTensors& tensors,
       const PartTensors* before) {
     std::vector<Run> runs;
-    std::vector<UpdateTensors> begin_from;
+    std::vector<runtime::UpdateTensors> begin_from;
     for (size_t i = 0; i < spans.size(); ++i) {
       runs.push_back({views(tensors, spans[i]), steps[i]});
       if (before != nullptr) {
@@ -130,7 +131,9 @@ class ElementwiseMethod : public UpdateMethod {
     });
   }
 
-  static UpdateTensors views(const PartTensors& all, const SpanUpdate& span) {
+  static runtime::UpdateTensors views(
+      const PartTensors& all,
+      const SpanUpdate& span) {
     return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
   }
 
@@ -145,13 +148,13 @@ std::unique_ptr<UpdateMethod> make_adam(
     const std::vector<OptimizedParameter*>& parameters,
     const AdamWOptions& options,
     bool decoupled_decay) {
-  return std::make_unique<ElementwiseMethod<AdamWRun>>(
+  return std::make_unique<ElementwiseMethod<runtime::AdamWRun>>(
       context,
       parameters,
       std::vector<std::string>{"exp_avg", "exp_avg_sq"},
       &adamw_runs_,
       [=](const OptimizedParameter& parameter, const StepInput& input) {
-        AdamWStep step;
+        runtime::AdamWStep step;
         step.lr = input.lr_of(parameter);
         step.beta1 = options.beta1;
         step.beta2 = options.beta2;
@@ -172,13 +175,13 @@ std::unique_ptr<UpdateMethod> make_sgd(
   if (options.momentum != 0) {
     state.emplace_back("momentum_buffer");
   }
-  return std::make_unique<ElementwiseMethod<SgdRun>>(
+  return std::make_unique<ElementwiseMethod<runtime::SgdRun>>(
       context,
       parameters,
       std::move(state),
-      &sgd_runs_,
+      &runtime::sgd_runs_,
       [=](const OptimizedParameter& parameter, const StepInput& input) {
-        SgdStep step;
+        runtime::SgdStep step;
         step.lr = input.lr_of(parameter);
         step.momentum = options.momentum;
         step.dampening = options.dampening;
@@ -194,13 +197,13 @@ std::unique_ptr<UpdateMethod> make_lion(
     UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     const LionOptions& options) {
-  return std::make_unique<ElementwiseMethod<LionRun>>(
+  return std::make_unique<ElementwiseMethod<runtime::LionRun>>(
       context,
       parameters,
       std::vector<std::string>{"exp_avg"},
-      &lion_runs_,
+      &runtime::lion_runs_,
       [=](const OptimizedParameter& parameter, const StepInput& input) {
-        LionStep step;
+        runtime::LionStep step;
         step.lr = input.lr_of(parameter);
         step.beta1 = options.beta1;
         step.beta2 = options.beta2;
@@ -210,4 +213,4 @@ std::unique_ptr<UpdateMethod> make_lion(
       });
 }
 
-} // namespace tessera
+} // namespace tessera::engine

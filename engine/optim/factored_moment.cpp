@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -112,4 +112,4 @@ void FactoredShape::divide_by_root(
   });
 }
 
-} // namespace tessera
+} // namespace tessera::engine

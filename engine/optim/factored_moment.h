@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A stack of matrices in the order of memory. Its factors are one flat tensor:
 /// all rows ([matrices, rows]), then all columns ([matrices, columns]).
@@ -44,4 +44,4 @@ struct FactoredShape {
       const at::Tensor& factors) const;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

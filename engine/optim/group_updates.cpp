@@ -4,12 +4,12 @@
 #include <optional>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
-std::vector<FlatSpan> written_by(const PartUpdate& update) {
-  std::vector<FlatSpan> written;
+std::vector<runtime::FlatSpan> written_by(const PartUpdate& update) {
+  std::vector<runtime::FlatSpan> written;
   for (const SpanUpdate& span : update.spans) {
     written.push_back({span.shard_offset, span.numel});
   }
@@ -209,12 +209,12 @@ void GroupUpdates::end_step() {
   }
 }
 
-StreamMarks GroupUpdates::wait(size_t g) {
+runtime::StreamMarks GroupUpdates::wait(size_t g) {
   if (!overlaps() || tickets_[g] == 0) {
     return {};
   }
   queue_->wait(tickets_[g]);
-  StreamMarks marks = queue_->mark();
+  runtime::StreamMarks marks = queue_->mark();
   marks.add(streamed_[g]);
   return marks;
 }
@@ -230,4 +230,4 @@ void GroupUpdates::wait_all() {
   context_.streamed.join();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

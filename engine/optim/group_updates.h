@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// [Note: updates beside backward] Updates run on one thread in the order in
 /// which they are submitted, and each uses all threads of the update pool.
@@ -72,7 +72,7 @@ class GroupUpdates {
   /// Blocks until the work on group `g` has ended.
   /// @return the marks that streams must wait for before they use its tensors.
   /// @throws what any work has thrown.
-  StreamMarks wait(size_t g);
+  runtime::StreamMarks wait(size_t g);
   /// As above for all groups; also releases what was fetched ahead, so that the
   /// state may be accessed. The current stream of the parameters' device waits.
   void wait_all();
@@ -115,9 +115,9 @@ class GroupUpdates {
   Place prefetched_;
   /// Per group, the marks after its last update if it was streamed. Other
   /// threads read them after that update has ended.
-  std::vector<StreamMarks> streamed_;
+  std::vector<runtime::StreamMarks> streamed_;
 
   std::unique_ptr<UpdateQueue> queue_; ///< last: its work uses the others
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -33,26 +33,26 @@ class LambMethod : public UpdateMethod {
         parts,
         {.weights = false},
         [&](ShardPart& part, const ShardTensors& shard) {
-          std::vector<LambRun> runs;
+          std::vector<runtime::LambRun> runs;
           std::vector<double*> rows;
           for (const UpdateSpan& span : spans_of(part)) {
             runs.push_back(run_of(part, shard, span, input));
             rows.push_back(sums + 2 * row_of(span));
           }
-          lamb_moments_(runs, rows);
+          runtime::lamb_moments_(runs, rows);
         });
     context_.pager.sum_over_shards(all);
     for_each_part(
         parts,
         {.state = false},
         [&](ShardPart& part, const ShardTensors& shard) {
-          std::vector<LambRun> runs;
+          std::vector<runtime::LambRun> runs;
           for (const UpdateSpan& span : spans_of(part)) {
             const double* row = sums + 2 * row_of(span);
             runs.push_back(run_of(part, shard, span, input));
             runs.back().step.lr *= trust_ratio(row[0], row[1]);
           }
-          lamb_weights_(runs);
+          runtime::lamb_weights_(runs);
         });
   }
 
@@ -62,13 +62,13 @@ class LambMethod : public UpdateMethod {
         part, *context_.pager.bucket(part.group), /*join=*/false);
   }
 
-  LambRun run_of(
+  runtime::LambRun run_of(
       const ShardPart& part,
       const ShardTensors& shard,
       const UpdateSpan& span,
       const StepInput& input) const {
     const OptimizedParameter& parameter = *span.parameter;
-    AdamWStep step;
+    runtime::AdamWStep step;
     step.lr = input.lr_of(parameter);
     step.beta1 = options_.beta1;
     step.beta2 = options_.beta2;
@@ -112,4 +112,4 @@ std::unique_ptr<UpdateMethod> make_lamb(
   return std::make_unique<LambMethod>(context, parameters, options);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -64,7 +64,7 @@ class MuonMethod : public UpdateMethod {
   /// Updates the momentum and all-gathers the directions of the whole group:
   /// [padded_numel]. Elements outside of this method's matrices are undefined.
   at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
-    const ParamGroup& group = *context_.pager.groups()[part.group];
+    const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
     const auto options =
         at::TensorOptions().dtype(compute_dtype(shard)).device(group.device());
     const at::Tensor mine = at::empty({group.layout().shard_numel()}, options);
@@ -97,7 +97,7 @@ class MuonMethod : public UpdateMethod {
       const ShardTensors& shard,
       const at::Tensor& whole,
       double lr) const {
-    const PagedParameter& paged = *run.parameter->paged;
+    const sharding::PagedParameter& paged = *run.parameter->paged;
     const at::Tensor& tensor = paged.record.tensor;
     const at::Tensor direction = orthogonalize(
         whole.as_strided(tensor.sizes(), tensor.strides(), paged.span.begin),
@@ -137,4 +137,4 @@ std::unique_ptr<UpdateMethod> make_muon(
   return std::make_unique<MuonMethod>(context, parameters, options);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

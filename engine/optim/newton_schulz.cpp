@@ -3,7 +3,7 @@
 
 #include <ATen/ops/addmm.h>
 
-namespace tessera {
+namespace tessera::engine {
 
 at::Tensor orthogonalize(const at::Tensor& matrix, int steps) {
   // The coefficients maximize the slope at zero, so that small singular values
@@ -24,4 +24,4 @@ at::Tensor orthogonalize(const at::Tensor& matrix, int steps) {
   return tall ? x.t() : x;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Approximates U V^T of the singular value decomposition U S V^T of `matrix`,
 /// with singular values between about 0.7 and 1.2, by `steps` iterations of the
@@ -13,4 +13,4 @@ namespace tessera {
 ///   dtype.
 at::Tensor orthogonalize(const at::Tensor& matrix, int steps);
 
-} // namespace tessera
+} // namespace tessera::engine

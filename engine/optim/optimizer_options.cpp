@@ -78,7 +78,8 @@ struct RuleChecks {
         "Muon: newton_schulz_steps is {}; it must be at least 1.",
         options.newton_schulz_steps);
     for (const std::string& pattern : options.not_hidden) {
-      static_cast<void>(NamePattern("Muon: not_hidden", pattern)); // throws
+      static_cast<void>(
+          runtime::NamePattern("Muon: not_hidden", pattern)); // throws
     }
     (*this)(options.rest);
   }
@@ -161,7 +162,8 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
     check(rule);
     texts.push_back(rule.pattern);
   }
-  auto patterns = NamePatterns::of_paths("optimizer.parameters", texts);
+  auto patterns =
+      sharding::NamePatterns::of_paths("optimizer.parameters", texts);
   for (const auto& parameter : module.named_parameters()) {
     patterns.first_match(parameter.key());
   }
@@ -186,16 +188,16 @@ bool updates_elements_alone(const OptimizerOptions& options) {
              });
 }
 
-OptimizerRules::OptimizerRules(OptimizerOptions options)
+engine::OptimizerRules::OptimizerRules(OptimizerOptions options)
     : options_(std::move(options)) {
   for (const ParameterRule& rule : options_.parameters) {
     patterns_.emplace_back("optimizer.parameters", rule.pattern);
   }
 }
 
-ParameterSettings OptimizerRules::settings_for(
+engine::ParameterSettings engine::OptimizerRules::settings_for(
     const std::vector<std::string>& names) const {
-  ParameterSettings settings;
+  engine::ParameterSettings settings;
   settings.hold_steps = options_.hold_steps;
   settings.rule = options_.rule;
   std::optional<double> weight_decay = options_.weight_decay;

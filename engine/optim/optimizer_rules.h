@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The hyperparameters of one parameter.
 struct ParameterSettings {
@@ -41,7 +41,7 @@ class OptimizerRules {
 
  private:
   OptimizerOptions options_;
-  std::vector<NamePattern> patterns_; ///< of options_.parameters
+  std::vector<runtime::NamePattern> patterns_; ///< of options_.parameters
 };
 
-} // namespace tessera
+} // namespace tessera::engine

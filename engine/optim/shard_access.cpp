@@ -8,27 +8,29 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
 /// Spans may also cover what lies between runs.
 bool cover(
-    const std::vector<FlatSpan>& spans,
-    const std::vector<FlatRun>& runs) {
-  return std::all_of(runs.begin(), runs.end(), [&](const FlatRun& run) {
-    return std::any_of(spans.begin(), spans.end(), [&](const FlatSpan& span) {
-      return span.begin <= run.shard_offset &&
-             run.shard_offset + run.numel <= span.end();
-    });
-  });
+    const std::vector<runtime::FlatSpan>& spans,
+    const std::vector<runtime::FlatRun>& runs) {
+  return std::all_of(
+      runs.begin(), runs.end(), [&](const runtime::FlatRun& run) {
+        return std::any_of(
+            spans.begin(), spans.end(), [&](const runtime::FlatSpan& span) {
+              return span.begin <= run.shard_offset &&
+                     run.shard_offset + run.numel <= span.end();
+            });
+      });
 }
 
 } // namespace
 
 ShardAccess::ShardAccess(
-    ParamGroup& group,
-    const GradientBucket& bucket,
+    sharding::ParamGroup& group,
+    const sharding::GradientBucket& bucket,
     bool on_device)
     : group_(group),
       bucket_(bucket),
@@ -84,7 +86,7 @@ at::Tensor ShardAccess::place(
 
 /// The tensor itself if possible, else a tensor to copy it to.
 at::Tensor ShardAccess::fetch(
-    const RestingTensor& from,
+    const runtime::RestingTensor& from,
     at::ScalarType dtype,
     StateStage::Buffer* buffer) {
   if (from.is_on(device_)) {
@@ -100,7 +102,7 @@ at::Tensor ShardAccess::fetch(
 }
 
 at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
-  const RestingTensor& master = group_.master();
+  const runtime::RestingTensor& master = group_.master();
   if (!streams_master()) {
     return fetch(master, dtype(), buffer);
   }
@@ -116,7 +118,7 @@ void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
   group_.check_values();
   open_.master = fetch_master(buffer);
   if (rounds()) {
-    const RestingTensor& shard = group_.shard();
+    const runtime::RestingTensor& shard = group_.shard();
     open_.low_precision = shard.is_on(device_)
                               ? shard.tensor()
                               : place(shard.numel(), shard.dtype(), buffer);
@@ -124,7 +126,7 @@ void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
 }
 
 void ShardAccess::begin_gradient(
-    const RestingTensor& gradient,
+    const runtime::RestingTensor& gradient,
     StateStage::Buffer* buffer) {
   if (!open_.gradient.defined()) {
     // Of another type than the shard's while bucket_ is applying().
@@ -141,21 +143,21 @@ void ShardAccess::forget() {
 }
 
 ShardTensors ShardAccess::tensors() {
-  for (PendingTransfer& transfer : arriving_) {
+  for (runtime::PendingTransfer& transfer : arriving_) {
     transfer.wait();
   }
   arriving_.clear();
   return open_;
 }
 
-std::vector<PendingTransfer> ShardAccess::begin_return(
-    const std::vector<FlatSpan>& written) {
-  std::vector<PendingTransfer> leaving;
+std::vector<runtime::PendingTransfer> ShardAccess::begin_return(
+    const std::vector<runtime::FlatSpan>& written) {
+  std::vector<runtime::PendingTransfer> leaving;
   const ShardTensors open = std::exchange(open_, {});
   if (written.empty()) {
     return leaving;
   }
-  const RestingTensor& master = group_.master();
+  const runtime::RestingTensor& master = group_.master();
   if (group_.has_own_master() &&
       !(streams_master() ? master.in_memory() : master.is_on(device_))) {
     leaving.push_back(master.write(open.master));
@@ -168,19 +170,19 @@ std::vector<PendingTransfer> ShardAccess::begin_return(
 }
 
 /// Only what was updated is valid: the rest of `values` may be undefined.
-PendingTransfer ShardAccess::begin_return_of_shard(
+runtime::PendingTransfer ShardAccess::begin_return_of_shard(
     const at::Tensor& values,
-    const std::vector<FlatSpan>& written) {
-  const RestingTensor& shard = group_.shard();
+    const std::vector<runtime::FlatSpan>& written) {
+  const runtime::RestingTensor& shard = group_.shard();
   if (!rounds() || cover(written, bucket_.own_runs())) {
     return shard.write(values);
   }
   const at::Tensor all = shard.load(values.device());
-  for (const FlatSpan& span : written) {
+  for (const runtime::FlatSpan& span : written) {
     all.narrow(0, span.begin, span.numel)
         .copy_(values.narrow(0, span.begin, span.numel));
   }
   return shard.write(all);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

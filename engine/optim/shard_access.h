@@ -12,7 +12,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The tensors of one group's shard during an update: [shard_numel] each, on
 /// one device, except for a master that is to be streamed to it.
@@ -35,7 +35,10 @@ class ShardAccess {
   /// @param on_device whether updates run on the device of the parameters, else
   ///   on the CPU.
   /// @throws tessera::Error if the parameters are not floating-point.
-  ShardAccess(ParamGroup& group, const GradientBucket& bucket, bool on_device);
+  ShardAccess(
+      sharding::ParamGroup& group,
+      const sharding::GradientBucket& bucket,
+      bool on_device);
 
   /// The device on which updates run.
   at::Device device() const {
@@ -60,7 +63,7 @@ class ShardAccess {
   /// Begins to fetch the gradient. Call it once, after begin_fetch().
   /// @param gradient the shard() of the bucket.
   void begin_gradient(
-      const RestingTensor& gradient,
+      const runtime::RestingTensor& gradient,
       StateStage::Buffer* buffer);
   /// Returns the tensors for an update, after both functions above. Blocks
   /// until they are complete.
@@ -70,14 +73,14 @@ class ShardAccess {
   /// After the update: begins to copy what rests elsewhere back. The buffer is
   /// free again when the returned transfers have ended.
   /// @param written the stretches that were updated.
-  std::vector<PendingTransfer> begin_return(
-      const std::vector<FlatSpan>& written);
+  std::vector<runtime::PendingTransfer> begin_return(
+      const std::vector<runtime::FlatSpan>& written);
   /// The part of begin_return() for weights on another tier.
   /// @param values of the group's dtype; if updates round, only the written
   ///   ones are valid, else all.
-  PendingTransfer begin_return_of_shard(
+  runtime::PendingTransfer begin_return_of_shard(
       const at::Tensor& values,
-      const std::vector<FlatSpan>& written);
+      const std::vector<runtime::FlatSpan>& written);
 
  private:
   /// Whether updates write rounded weights in addition to the master.
@@ -88,17 +91,17 @@ class ShardAccess {
       at::ScalarType dtype,
       StateStage::Buffer* buffer) const;
   at::Tensor fetch(
-      const RestingTensor& from,
+      const runtime::RestingTensor& from,
       at::ScalarType dtype,
       StateStage::Buffer* buffer);
   at::Tensor fetch_master(StateStage::Buffer* buffer);
 
-  ParamGroup& group_;
-  const GradientBucket& bucket_;
+  sharding::ParamGroup& group_;
+  const sharding::GradientBucket& bucket_;
   bool on_device_;
   at::Device device_;
   ShardTensors open_;
-  std::vector<PendingTransfer> arriving_;
+  std::vector<runtime::PendingTransfer> arriving_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

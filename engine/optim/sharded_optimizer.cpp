@@ -8,7 +8,7 @@
 
 #include <map>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -16,12 +16,12 @@ using Parameters = std::vector<OptimizedParameter*>;
 
 bool is_hidden_matrix(
     const OptimizedParameter& parameter,
-    const std::vector<NamePattern>& not_hidden) {
-  const ParameterRecord& record = parameter.paged->record;
+    const std::vector<runtime::NamePattern>& not_hidden) {
+  const sharding::ParameterRecord& record = parameter.paged->record;
   if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
     return false;
   }
-  for (const NamePattern& pattern : not_hidden) {
+  for (const runtime::NamePattern& pattern : not_hidden) {
     for (const std::string& name : record.names) {
       if (pattern.is_found_in(name)) {
         return false;
@@ -33,7 +33,7 @@ bool is_hidden_matrix(
 
 UpdateOverlap overlap_of(
     const OptimizerOptions& options,
-    const Pager& pager,
+    const sharding::Pager& pager,
     const StateTiers& tiers) {
   if (options.overlap != UpdateOverlap::kAutomatic) {
     return options.overlap;
@@ -75,7 +75,7 @@ struct MethodMaker {
     methods.push_back(make_adafactor(context, parameters, options));
   }
   void operator()(const MuonOptions& options) const {
-    std::vector<NamePattern> not_hidden;
+    std::vector<runtime::NamePattern> not_hidden;
     for (const std::string& pattern : options.not_hidden) {
       not_hidden.emplace_back("Muon: not_hidden", pattern);
     }
@@ -100,7 +100,7 @@ struct MethodMaker {
 } // namespace
 
 ShardedOptimizer::ShardedOptimizer(
-    Pager& pager,
+    sharding::Pager& pager,
     StateTiers& tiers,
     const OptimizerRules& rules,
     const OffloadOptions& offload)
@@ -118,7 +118,7 @@ ShardedOptimizer::ShardedOptimizer(
       lr_(rules.options().lr),
       sums_(pager) {
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    ParamGroup& group = *pager.groups()[g];
+    sharding::ParamGroup& group = *pager.groups()[g];
     first_parameters_.push_back(parameters_.size());
     if (!group.trainable()) {
       context_.access.push_back(nullptr);
@@ -233,7 +233,8 @@ void ShardedOptimizer::guarded(const std::function<void()>& work) {
 void ShardedOptimizer::begin_update(
     OptimizedParameter& parameter,
     double grad_scale) {
-  const GradientBucket& bucket = *context_.pager.bucket(parameter.group);
+  const sharding::GradientBucket& bucket =
+      *context_.pager.bucket(parameter.group);
   parameter.grad_scale = grad_scale * bucket.factor();
   if (bucket.has_gradient(parameter.position)) {
     ++parameter.steps;
@@ -257,7 +258,7 @@ void ShardedOptimizer::begin_backward(double grad_scale) {
   updates_->begin_step();
 }
 
-GradientSums& ShardedOptimizer::gradient_sums(double p) {
+sharding::GradientSums& ShardedOptimizer::gradient_sums(double p) {
   for (size_t g = 0; g < context_.access.size(); ++g) {
     if (overlap_ == UpdateOverlap::kOff) {
       sums_.forget(g); // nobody has told of changes
@@ -275,7 +276,7 @@ GradientSums& ShardedOptimizer::gradient_sums(double p) {
 
 bool ShardedOptimizer::on_final_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
-  const GradientBucket& bucket = *context_.pager.bucket(g);
+  const sharding::GradientBucket& bucket = *context_.pager.bucket(g);
   if (bucket.applying()) {
     check_whole();
     for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
@@ -314,14 +315,14 @@ void ShardedOptimizer::speculate(size_t g) {
   }
 }
 
-StreamMarks ShardedOptimizer::before_gradients_change(size_t g) {
+runtime::StreamMarks ShardedOptimizer::before_gradients_change(size_t g) {
   sums_.forget(g);
   updates_->drop_speculation(g);
   return before_shard_use(g);
 }
 
-StreamMarks ShardedOptimizer::before_shard_use(size_t g) {
-  StreamMarks marks;
+runtime::StreamMarks ShardedOptimizer::before_shard_use(size_t g) {
+  runtime::StreamMarks marks;
   guarded([&] { marks = updates_->wait(g); });
   return marks;
 }
@@ -388,4 +389,4 @@ void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

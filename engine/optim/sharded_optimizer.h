@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Updates this rank's shards. Every trainable parameter belongs to one
 /// optimizer; those without a gradient are not updated, as in torch::optim, and
@@ -27,7 +27,7 @@ namespace tessera {
 /// With UpdateOverlap it also works during forward and backward, on a thread of
 /// its own ([Note: updates beside backward]). What fails there throws in the
 /// next function that needs its result.
-class ShardedOptimizer : public ShardUser {
+class ShardedOptimizer : public sharding::ShardUser {
  public:
   /// Assigns the parameters to the optimizers; allocates nothing that stays.
   /// Measures, and is then collective, as plan_updates() does.
@@ -35,7 +35,7 @@ class ShardedOptimizer : public ShardUser {
   /// @param tiers must outlive this object; has planned the pager's groups.
   /// @param rules made of checked options.
   ShardedOptimizer(
-      Pager& pager,
+      sharding::Pager& pager,
       StateTiers& tiers,
       const OptimizerRules& rules,
       const OffloadOptions& offload);
@@ -68,7 +68,7 @@ class ShardedOptimizer : public ShardUser {
   /// The sums from which norms of the settled gradients are computed. Blocks
   /// until those in progress are complete.
   /// @param p the norm; later steps compute its sums ahead.
-  GradientSums& gradient_sums(double p);
+  sharding::GradientSums& gradient_sums(double p);
 
   /// Makes one step with the settled gradients. Collective. With overlap,
   /// groups may still be updated when it returns.
@@ -87,8 +87,8 @@ class ShardedOptimizer : public ShardUser {
 
   // ShardUser:
   bool on_final_gradients(size_t g) override;
-  StreamMarks before_gradients_change(size_t g) override;
-  StreamMarks before_shard_use(size_t g) override;
+  runtime::StreamMarks before_gradients_change(size_t g) override;
+  runtime::StreamMarks before_shard_use(size_t g) override;
 
   /// @throws tessera::Error after an update that failed half-way.
   void check_whole() const;
@@ -146,10 +146,10 @@ class ShardedOptimizer : public ShardUser {
   std::vector<size_t> first_parameters_; ///< per group, and the end
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
   std::string damage_; ///< of an update that failed half-way; empty: none
-  GradientSums sums_;
+  sharding::GradientSums sums_;
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
   std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others
 };
 
-} // namespace tessera
+} // namespace tessera::engine

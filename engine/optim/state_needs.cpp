@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -35,25 +35,27 @@ struct MomentCount {
   }
 };
 
-bool is_trainable(const GroupSpec& group) {
+bool is_trainable(const sharding::GroupSpec& group) {
   return std::any_of(
       group.parameters.begin(), group.parameters.end(), [](const auto& record) {
         return record.tensor.requires_grad();
       });
 }
 
-bool has_own_master(const GroupSpec& group, const PrecisionPolicy& precision) {
+bool has_own_master(
+    const sharding::GroupSpec& group,
+    const PrecisionPolicy& precision) {
   const at::ScalarType dtype = group.parameters.front().dtype;
   return is_trainable(group) && precision.master_weights &&
          is_low_precision(dtype);
 }
 
-at::ScalarType state_dtype(const GroupSpec& group) {
+at::ScalarType state_dtype(const sharding::GroupSpec& group) {
   return group.parameters.front().dtype == at::kDouble ? at::kDouble
                                                        : at::kFloat;
 }
 
-bool is_tied(const GroupSpec& group) {
+bool is_tied(const sharding::GroupSpec& group) {
   return std::any_of(
       group.parameters.begin(), group.parameters.end(), [](const auto& record) {
         return record.names.size() > 1;
@@ -67,21 +69,22 @@ int max_moments(const UpdateRule& rule) {
 }
 
 StateNeeds state_needs(
-    const GroupSpec& group,
+    const sharding::GroupSpec& group,
     const OptimizerRules& rules,
     const PagerOptions& sharding,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     const ShardTiers& tiers) {
   const OptimizerOptions& optimizer = rules.options();
   StateNeeds needs;
   if (!is_trainable(group)) {
     return needs;
   }
-  const int64_t numel = flat_layout_of(group, mesh.shard_size).shard_numel();
+  const int64_t numel =
+      sharding::flat_layout_of(group, mesh.shard_size).shard_numel();
   const at::ScalarType dtype = group.parameters.front().dtype;
   const int64_t item = size_of(state_dtype(group));
   int moments = 0;
-  for (const ParameterRecord& record : group.parameters) {
+  for (const sharding::ParameterRecord& record : group.parameters) {
     const UpdateRule rule = rules.settings_for(record.names).rule;
     moments = std::max(moments, max_moments(rule));
     needs.may_rest_in_files =
@@ -90,16 +93,16 @@ StateNeeds state_needs(
   }
   const auto count = static_cast<int64_t>(group.parameters.size());
   const int64_t own_master = has_own_master(group, sharding.precision)
-                                 ? HostMemory::rounded(4 * numel)
+                                 ? offload::HostMemory::rounded(4 * numel)
                                  : 0;
-  const int64_t moment = HostMemory::rounded(
+  const int64_t moment = offload::HostMemory::rounded(
       (numel + kStateAlignment * count) *
       (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;
   if (optimizer.overlap == UpdateOverlap::kSpeculate) {
     needs.second_state = needs.state;
-    needs.second_weights = HostMemory::rounded(numel * size_of(dtype));
+    needs.second_weights = offload::HostMemory::rounded(numel * size_of(dtype));
   }
   const bool on_cpu = group.parameters.front().tensor.device().is_cpu();
   const auto passes = [&](MemoryTier tier) {
@@ -107,39 +110,41 @@ StateNeeds state_needs(
            (tier == MemoryTier::kDevice && !on_cpu);
   };
   if (passes(tiers.gradients)) {
-    needs.staged_shards += HostMemory::rounded(
+    needs.staged_shards += offload::HostMemory::rounded(
         numel * size_of(accumulate_dtype(sharding.precision, dtype)));
   }
   if (passes(tiers.parameters)) {
-    needs.staged_shards +=
-        HostMemory::rounded(numel * (own_master > 0 ? size_of(dtype) : item));
+    needs.staged_shards += offload::HostMemory::rounded(
+        numel * (own_master > 0 ? size_of(dtype) : item));
   }
   return needs;
 }
 
-int64_t parameter_bytes(const GroupSpec& group, const ShardMesh& mesh) {
-  return HostMemory::rounded(
-      flat_layout_of(group, mesh.shard_size).shard_numel() *
+int64_t parameter_bytes(
+    const sharding::GroupSpec& group,
+    const sharding::ShardMesh& mesh) {
+  return offload::HostMemory::rounded(
+      sharding::flat_layout_of(group, mesh.shard_size).shard_numel() *
       size_of(group.parameters.front().dtype));
 }
 
 int64_t gradient_bytes(
-    const GroupSpec& group,
+    const sharding::GroupSpec& group,
     const PagerOptions& sharding,
-    const ShardMesh& mesh) {
+    const sharding::ShardMesh& mesh) {
   if (!is_trainable(group)) {
     return 0;
   }
   const at::ScalarType dtype = group.parameters.front().dtype;
-  return HostMemory::rounded(
-      flat_layout_of(group, mesh.shard_size).shard_numel() *
+  return offload::HostMemory::rounded(
+      sharding::flat_layout_of(group, mesh.shard_size).shard_numel() *
       size_of(accumulate_dtype(sharding.precision, dtype)));
 }
 
 int64_t device_needs(
-    const std::vector<GroupSpec>& groups,
+    const std::vector<sharding::GroupSpec>& groups,
     const PagerOptions& sharding,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     std::vector<ShardTiers> tiers) {
   tiers.resize(groups.size());
   const bool divided = mesh.shard_size > 1;
@@ -152,11 +157,12 @@ int64_t device_needs(
   std::vector<bool> scattered;
   std::vector<int> tied;
   std::vector<int64_t> passing_gradients;
-  PlanLimits limits;
+  sharding::PlanLimits limits;
   limits.prefetch_depth = sharding.prefetch_depth;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const GroupSpec& group = groups[g];
-    const FlatLayout layout = flat_layout_of(group, mesh.shard_size);
+    const sharding::GroupSpec& group = groups[g];
+    const runtime::FlatLayout layout =
+        sharding::flat_layout_of(group, mesh.shard_size);
     const at::ScalarType dtype = group.parameters.front().dtype;
     const bool stored = tiers[g].parameters != MemoryTier::kDevice;
     pages = pages || stored;
@@ -170,7 +176,7 @@ int64_t device_needs(
     bytes += stored ? 0 : layout.shard_numel() * size_of(dtype);
     limits.group_bytes.push_back(
         divided || stored ? layout.padded_numel() * size_of(dtype)
-                          : OffsetAllocator::kAlignment);
+                          : runtime::OffsetAllocator::kAlignment);
     passing_gradients.push_back(0);
     limits.keeps_gradients.push_back(
         keeps_whole_gradients(sharding, group.zero_stage));
@@ -185,7 +191,7 @@ int64_t device_needs(
               layout.padded_numel(), layout.shard_numel(), leaves) *
           size_of(types.slot);
       if (limits.keeps_gradients.back()) {
-        kept_gradients += slot + OffsetAllocator::kAlignment;
+        kept_gradients += slot + runtime::OffsetAllocator::kAlignment;
       } else {
         passing_gradients.back() = slot;
       }
@@ -194,12 +200,13 @@ int64_t device_needs(
   const auto events =
       registration_order_events(blocks, trainable, scattered, tied);
   if (pages) {
-    bytes += capacity_without_exposed_unshards(events, limits);
+    bytes += sharding::capacity_without_exposed_unshards(events, limits);
   }
   if (reduces) {
-    bytes += kept_gradients + peak_reduce_bytes(events, passing_gradients);
+    bytes +=
+        kept_gradients + sharding::peak_reduce_bytes(events, passing_gradients);
   }
   return bytes;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

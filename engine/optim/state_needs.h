@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The tiers on which a group's shards of weights and gradients rest.
 struct ShardTiers {
@@ -42,26 +42,28 @@ struct StateNeeds {
 };
 
 StateNeeds state_needs(
-    const GroupSpec& group,
+    const sharding::GroupSpec& group,
     const OptimizerRules& optimizer,
     const PagerOptions& sharding,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     const ShardTiers& tiers = {});
 
 /// Bytes that a group's shards of weights and of gradients take in a store.
-int64_t parameter_bytes(const GroupSpec& group, const ShardMesh& mesh);
+int64_t parameter_bytes(
+    const sharding::GroupSpec& group,
+    const sharding::ShardMesh& mesh);
 int64_t gradient_bytes(
-    const GroupSpec& group,
+    const sharding::GroupSpec& group,
     const PagerOptions& sharding,
-    const ShardMesh& mesh);
+    const sharding::ShardMesh& mesh);
 
 /// Bytes on the device besides optimizer state: shards of parameters and
 /// gradients that rest there, and the smallest slots.
 /// @param tiers per group; empty: everything is on the device.
 int64_t device_needs(
-    const std::vector<GroupSpec>& groups,
+    const std::vector<sharding::GroupSpec>& groups,
     const PagerOptions& sharding,
-    const ShardMesh& mesh,
+    const sharding::ShardMesh& mesh,
     std::vector<ShardTiers> tiers = {});
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -16,11 +16,11 @@ int64_t bytes_of(int64_t numel, at::ScalarType dtype) {
 }
 
 /// The gaps between the stretches in [0, numel).
-std::vector<FlatSpan> rest_of(
+std::vector<runtime::FlatSpan> rest_of(
     const std::vector<SpanUpdate>& updated,
     int64_t numel,
     int64_t SpanUpdate::*begin) {
-  std::vector<FlatSpan> rest;
+  std::vector<runtime::FlatSpan> rest;
   int64_t end = 0;
   for (const SpanUpdate& span : updated) {
     if (span.*begin > end) {
@@ -42,14 +42,14 @@ void copy_rest(
   if (!from.defined()) {
     return;
   }
-  for (const FlatSpan& span : rest_of(updated, into.numel(), begin)) {
+  for (const runtime::FlatSpan& span : rest_of(updated, into.numel(), begin)) {
     into.narrow(0, span.begin, span.numel)
         .copy_(from.narrow(0, span.begin, span.numel));
   }
 }
 
 /// Runs on the threads of the update pool.
-CpuUpdate copy_of(const at::Tensor& into, const at::Tensor& from) {
+runtime::CpuUpdate copy_of(const at::Tensor& into, const at::Tensor& from) {
   const auto item = static_cast<int64_t>(into.itemsize());
   auto* to = static_cast<std::byte*>(into.mutable_data_ptr());
   const auto* values = static_cast<const std::byte*>(from.const_data_ptr());
@@ -70,7 +70,7 @@ StateShadow::StateShadow(
     ShardPart& part)
     : context_(context), method_(method), part_(part) {}
 
-ParamGroup& StateShadow::group() const {
+sharding::ParamGroup& StateShadow::group() const {
   return *context_.pager.groups()[part_.group];
 }
 
@@ -79,7 +79,7 @@ int64_t StateShadow::shard_numel() const {
 }
 
 void StateShadow::add_bytes(TierBytes& bytes) const {
-  const ShardStore* store = context_.tiers.store(part_.group);
+  const runtime::ShardStore* store = context_.tiers.store(part_.group);
   const auto add = [&](MemoryTier tier, int64_t count) {
     bytes[static_cast<size_t>(tier)]
          [static_cast<size_t>(MemoryPurpose::kStaging)] += count;
@@ -88,7 +88,8 @@ void StateShadow::add_bytes(TierBytes& bytes) const {
     if (store != nullptr) {
       add(store->tier(), store->bytes_for(numel, dtype));
     } else {
-      add(MemoryTier::kHost, HostMemory::rounded(bytes_of(numel, dtype)));
+      add(MemoryTier::kHost,
+          offload::HostMemory::rounded(bytes_of(numel, dtype)));
     }
   };
   for (size_t i = 0; i < method_.state_names().size(); ++i) {
@@ -98,7 +99,7 @@ void StateShadow::add_bytes(TierBytes& bytes) const {
     add_state(shard_numel(), group().master_dtype());
   }
   add(MemoryTier::kHost,
-      HostMemory::rounded(bytes_of(shard_numel(), group().dtype())));
+      offload::HostMemory::rounded(bytes_of(shard_numel(), group().dtype())));
 }
 
 std::string StateShadow::name_of(const std::string& what) const {
@@ -116,15 +117,15 @@ at::Tensor StateShadow::take_host(
 }
 
 /// Reserves room on the tier of the group's state.
-RestingTensor StateShadow::take(
+runtime::RestingTensor StateShadow::take(
     const std::string& what,
     int64_t numel,
     at::ScalarType dtype) {
-  ShardStore* store = context_.tiers.store(part_.group);
+  runtime::ShardStore* store = context_.tiers.store(part_.group);
   return store != nullptr
-             ? RestingTensor(store->reserve(
+             ? runtime::RestingTensor(store->reserve(
                    name_of(what), MemoryPurpose::kStaging, numel, dtype))
-             : RestingTensor(take_host(name_of(what), numel, dtype));
+             : runtime::RestingTensor(take_host(name_of(what), numel, dtype));
 }
 
 void StateShadow::allocate() {
@@ -166,7 +167,7 @@ void StateShadow::update(
     const std::function<void()>& meanwhile) {
   PartTensors tensors = method_.open(part_, update.gradient);
   meanwhile();
-  for (PendingTransfer& transfer : leaving_) {
+  for (runtime::PendingTransfer& transfer : leaving_) {
     transfer.wait();
   }
   leaving_.clear();
@@ -179,7 +180,7 @@ void StateShadow::update(
       before.shard.master,
       update.spans,
       &SpanUpdate::shard_offset);
-  std::vector<PendingTransfer> leaving;
+  std::vector<runtime::PendingTransfer> leaving;
   for (size_t i = 0; i < state_.size(); ++i) {
     copy_rest(
         tensors.state[i],
@@ -208,9 +209,9 @@ void StateShadow::commit(const PartUpdate& update) {
 }
 
 void StateShadow::copy_weights(const std::vector<SpanUpdate>& spans) {
-  const RestingTensor& shard = group().shard();
+  const runtime::RestingTensor& shard = group().shard();
   if (!shard.is_on(c10::kCPU)) {
-    std::vector<FlatSpan> written;
+    std::vector<runtime::FlatSpan> written;
     for (const SpanUpdate& span : spans) {
       written.push_back({span.shard_offset, span.numel});
     }
@@ -219,13 +220,13 @@ void StateShadow::copy_weights(const std::vector<SpanUpdate>& spans) {
     return;
   }
   const at::Tensor weights = shard.tensor();
-  std::vector<CpuUpdate> copies;
+  std::vector<runtime::CpuUpdate> copies;
   for (const SpanUpdate& span : spans) {
     copies.push_back(copy_of(
         weights.narrow(0, span.shard_offset, span.numel),
         weights_.narrow(0, span.shard_offset, span.numel)));
   }
-  run_cpu_updates(copies);
+  runtime::run_cpu_updates(copies);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

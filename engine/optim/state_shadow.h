@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Moments and separate master weights rest on the same tier as the state that
 /// they copy, and are swapped with it when the update is committed. New weights
@@ -36,13 +36,13 @@ class StateShadow {
   void commit(const PartUpdate& update);
 
  private:
-  ParamGroup& group() const;
+  sharding::ParamGroup& group() const;
   int64_t shard_numel() const;
   at::Tensor take_host(
       const std::string& name,
       int64_t numel,
       at::ScalarType dtype);
-  RestingTensor take(
+  runtime::RestingTensor take(
       const std::string& what,
       int64_t numel,
       at::ScalarType dtype);
@@ -53,10 +53,10 @@ class StateShadow {
   UpdateContext& context_;
   UpdateMethod& method_;
   ShardPart& part_;
-  std::vector<RestingTensor> state_;
-  RestingTensor master_; ///< of the group's own master weights
+  std::vector<runtime::RestingTensor> state_;
+  runtime::RestingTensor master_; ///< of the group's own master weights
   at::Tensor weights_; ///< [shard_numel] of the group's dtype
-  std::vector<PendingTransfer> leaving_; ///< from weights_
+  std::vector<runtime::PendingTransfer> leaving_; ///< from weights_
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -15,7 +15,7 @@ constexpr const char* kName = "optimizer state that is being updated";
 } // namespace
 
 int64_t StateStage::Buffer::bytes_for(int64_t numel, at::ScalarType dtype) {
-  return HostMemory::rounded(
+  return offload::HostMemory::rounded(
       numel * static_cast<int64_t>(c10::elementSize(dtype)));
 }
 
@@ -27,7 +27,7 @@ at::Tensor StateStage::Buffer::place(int64_t numel, at::ScalarType dtype) {
 }
 
 void StateStage::need(int64_t bytes) {
-  buffer_bytes_ = std::max(buffer_bytes_, HostMemory::rounded(bytes));
+  buffer_bytes_ = std::max(buffer_bytes_, offload::HostMemory::rounded(bytes));
   users_ += bytes > 0 ? 1 : 0;
 }
 
@@ -35,7 +35,7 @@ int64_t StateStage::bytes() const {
   return std::min(users_, kBuffers) * buffer_bytes_;
 }
 
-void StateStage::allocate(HostMemory& memory) {
+void StateStage::allocate(offload::HostMemory& memory) {
   memory_ = &memory;
   for (int64_t i = 0; i < std::min(users_, kBuffers); ++i) {
     auto buffer = std::make_shared<Buffer>();
@@ -55,7 +55,7 @@ std::shared_ptr<StateStage::Buffer> StateStage::take(int64_t bytes) {
   }
   buffer = std::move(idle_.front());
   idle_.pop_front();
-  for (PendingTransfer& transfer : buffer->leaving_) {
+  for (runtime::PendingTransfer& transfer : buffer->leaving_) {
     transfer.wait();
   }
   buffer->leaving_.clear();
@@ -65,11 +65,11 @@ std::shared_ptr<StateStage::Buffer> StateStage::take(int64_t bytes) {
 
 void StateStage::give_back(
     std::shared_ptr<Buffer> buffer,
-    std::vector<PendingTransfer> leaving) {
+    std::vector<runtime::PendingTransfer> leaving) {
   buffer->leaving_ = std::move(leaving);
   if (!buffer->is_extra_) {
     idle_.push_back(std::move(buffer));
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Buffers that are used in rotation: while one group is updated in the first,
 /// the state of the next one arrives in the second, and that of the previous
@@ -34,7 +34,7 @@ class StateStage {
     at::Tensor memory_; ///< [bytes] uint8
     int64_t used_ = 0;
     bool is_extra_ = false; ///< freed when it is given back
-    std::vector<PendingTransfer> leaving_;
+    std::vector<runtime::PendingTransfer> leaving_;
   };
 
   /// Records that some group needs a buffer of `bytes`; call it before
@@ -45,7 +45,7 @@ class StateStage {
   int64_t bytes() const;
 
   /// @param memory must outlive the stage.
-  void allocate(HostMemory& memory);
+  void allocate(offload::HostMemory& memory);
 
   /// Returns a buffer of at least `bytes`. Blocks while transfers of its last
   /// user are in progress. If all are in use, it allocates an extra one.
@@ -55,13 +55,13 @@ class StateStage {
   /// Ends the use of a buffer; it is free when the transfers have ended.
   void give_back(
       std::shared_ptr<Buffer> buffer,
-      std::vector<PendingTransfer> leaving);
+      std::vector<runtime::PendingTransfer> leaving);
 
  private:
   int64_t buffer_bytes_ = 0; ///< the largest need
   int64_t users_ = 0;
-  HostMemory* memory_ = nullptr;
+  offload::HostMemory* memory_ = nullptr;
   std::deque<std::shared_ptr<Buffer>> idle_; ///< the longest idle first
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::engine {
 
 StateTiers::StateTiers(
     const OptimizerRules& optimizer,
@@ -18,8 +18,8 @@ StateTiers::StateTiers(
       ledger_(ledger) {}
 
 void StateTiers::plan(
-    const std::vector<GroupSpec>& groups,
-    const ShardMesh& mesh) {
+    const std::vector<sharding::GroupSpec>& groups,
+    const sharding::ShardMesh& mesh) {
   plan_ = plan_tiers(groups, optimizer_, memory_, offload_, sharding_, mesh);
   make_stores(groups.front().parameters.front().tensor.device());
 }
@@ -34,18 +34,18 @@ bool StateTiers::uses(MemoryTier tier) const {
 }
 
 void StateTiers::make_stores(c10::Device device) {
-  host_memory_ = std::make_unique<HostMemory>(
-      HostMemoryOptions{memory_.host_bytes, device}, ledger_);
-  host_ = std::make_unique<HostStore>(*host_memory_);
+  host_memory_ = std::make_unique<offload::HostMemory>(
+      offload::HostMemoryOptions{memory_.host_bytes, device}, ledger_);
+  host_ = std::make_unique<offload::HostStore>(*host_memory_);
   if (uses(MemoryTier::kNvme)) {
-    nvme_ = std::make_unique<NvmeStore>(
-        NvmeOptions{memory_.nvme_path, memory_.nvme_bytes},
+    nvme_ = std::make_unique<offload::NvmeStore>(
+        offload::NvmeOptions{memory_.nvme_path, memory_.nvme_bytes},
         *host_memory_,
         ledger_);
   }
 }
 
-ShardStore* StateTiers::store_of(MemoryTier tier) const {
+runtime::ShardStore* StateTiers::store_of(MemoryTier tier) const {
   switch (tier) {
     case MemoryTier::kDevice:
       return nullptr;
@@ -57,8 +57,8 @@ ShardStore* StateTiers::store_of(MemoryTier tier) const {
   return nullptr;
 }
 
-ShardStore* StateTiers::memory_store(size_t group) const {
+runtime::ShardStore* StateTiers::memory_store(size_t group) const {
   return tier(group) == MemoryTier::kDevice ? nullptr : host_.get();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -15,12 +15,12 @@
 #include <memory>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Owns the stores of a rank, and assigns each group's shards to them as
 /// plan_tiers() decides. All state of a group, its separate master weights and
 /// its moments, is on one tier.
-class StateTiers : public ShardPlacement {
+class StateTiers : public sharding::ShardPlacement {
  public:
   /// @param ledger must outlive this object. All options are checked.
   StateTiers(
@@ -32,15 +32,16 @@ class StateTiers : public ShardPlacement {
 
   /// @throws tessera::Error if a requested tier is not available, e.g. if the
   ///   file cannot be created.
-  void plan(const std::vector<GroupSpec>& groups, const ShardMesh& mesh)
-      override;
-  ShardStore* parameter_store(size_t group) override {
+  void plan(
+      const std::vector<sharding::GroupSpec>& groups,
+      const sharding::ShardMesh& mesh) override;
+  runtime::ShardStore* parameter_store(size_t group) override {
     return store_of(plan_.shards[group].parameters);
   }
-  ShardStore* master_store(size_t group) override {
+  runtime::ShardStore* master_store(size_t group) override {
     return store(group);
   }
-  ShardStore* gradient_store(size_t group) override {
+  runtime::ShardStore* gradient_store(size_t group) override {
     return store_of(plan_.shards[group].gradients);
   }
 
@@ -48,12 +49,12 @@ class StateTiers : public ShardPlacement {
     return plan_.state[group];
   }
   /// The store of the state of a group; null: on the device of the parameters.
-  ShardStore* store(size_t group) const {
+  runtime::ShardStore* store(size_t group) const {
     return store_of(plan_.state[group]);
   }
   /// The store for the small state that a method must have in memory where the
   /// group is updated; null: on the device of the parameters.
-  ShardStore* memory_store(size_t group) const;
+  runtime::ShardStore* memory_store(size_t group) const;
 
   /// See TierPlan.
   int64_t device_stage_bytes() const {
@@ -67,16 +68,16 @@ class StateTiers : public ShardPlacement {
   }
 
   /// The memory for staging in the host. Call it after plan().
-  HostMemory& host_memory() {
+  offload::HostMemory& host_memory() {
     return *host_memory_;
   }
   /// Bytes of host memory that the stores use themselves.
   int64_t staging_bytes() const {
-    return nvme_ ? BlockPipeline::staging_bytes() : 0;
+    return nvme_ ? offload::BlockPipeline::staging_bytes() : 0;
   }
 
  private:
-  ShardStore* store_of(MemoryTier tier) const;
+  runtime::ShardStore* store_of(MemoryTier tier) const;
   bool uses(MemoryTier tier) const;
   void make_stores(c10::Device device);
 
@@ -86,9 +87,9 @@ class StateTiers : public ShardPlacement {
   PagerOptions sharding_;
   MemoryLedger& ledger_;
   TierPlan plan_;
-  std::unique_ptr<HostMemory> host_memory_;
-  std::unique_ptr<HostStore> host_;
-  std::unique_ptr<NvmeStore> nvme_;
+  std::unique_ptr<offload::HostMemory> host_memory_;
+  std::unique_ptr<offload::HostStore> host_;
+  std::unique_ptr<offload::NvmeStore> nvme_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -76,7 +76,7 @@ void StreamedUpdate::allocate(MemoryLedger& ledger) {
   for (Buffer& buffer : buffers_) {
     buffer.memory = ledger.allocate(
         MemoryPurpose::kStaging, buffer_bytes_, at::kByte, device_);
-    buffer.free = mark_current(device_);
+    buffer.free = runtime::mark_current(device_);
   }
 }
 
@@ -101,7 +101,7 @@ StreamedPiece StreamedUpdate::place(
     passages.push_back({stretch(tensor), on_device});
     return on_device;
   };
-  const UpdateTensors& from = run.tensors;
+  const runtime::UpdateTensors& from = run.tensors;
   StreamedPiece piece;
   piece.begin = begin;
   piece.tensors.master =
@@ -145,19 +145,19 @@ void StreamedUpdate::run(
     }
     arriving_.wait_for(buffer.free);
     {
-      const StreamLane::Scope scope(arriving_);
+      const runtime::StreamLane::Scope scope(arriving_);
       for (const Passage& passage : passages) {
         passage.on_device.copy_(passage.on_host, /*non_blocking=*/true);
       }
     }
     updating_.wait_for(arriving_.mark());
     {
-      const StreamLane::Scope scope(updating_);
+      const runtime::StreamLane::Scope scope(updating_);
       update(pieces);
     }
     leaving_.wait_for(updating_.mark());
     {
-      const StreamLane::Scope scope(leaving_);
+      const runtime::StreamLane::Scope scope(leaving_);
       for (const Passage& passage : passages) {
         passage.on_host.copy_(passage.on_device, /*non_blocking=*/true);
       }
@@ -177,18 +177,18 @@ void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
   }
   Held held{c10::Event(device_.type()), {}};
   for (const StreamedRun& run : runs) {
-    const UpdateTensors& tensors = run.tensors;
+    const runtime::UpdateTensors& tensors = run.tensors;
     held.tensors.insert(
         held.tensors.end(),
         {tensors.master, tensors.grad, tensors.low_precision});
   }
-  const StreamLane::Scope scope(updating_);
+  const runtime::StreamLane::Scope scope(updating_);
   held.done.record(*current_stream(device_));
   held_.push_back(std::move(held));
 }
 
-void StreamedUpdate::note_use(const RestingTensor& tensor) const {
-  const StreamLane::Scope scope(leaving_);
+void StreamedUpdate::note_use(const runtime::RestingTensor& tensor) const {
+  const runtime::StreamLane::Scope scope(leaving_);
   tensor.used_on_current_stream(device_);
 }
 
@@ -196,4 +196,4 @@ void StreamedUpdate::wait() const {
   leaving_.synchronize();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

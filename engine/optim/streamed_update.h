@@ -18,12 +18,12 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// One run to update.
 struct StreamedRun {
   /// Moments, if there are any, are in host memory.
-  UpdateTensors tensors;
+  runtime::UpdateTensors tensors;
   bool master_on_host = false; ///< else on the device
 };
 
@@ -31,7 +31,7 @@ struct StreamedRun {
 struct StreamedPiece {
   size_t run = 0; ///< its index
   int64_t begin = 0; ///< its first element in the run
-  UpdateTensors tensors;
+  runtime::UpdateTensors tensors;
 };
 
 /// [Note: streamed updates] A group passes in pieces, of any size and number of
@@ -78,7 +78,7 @@ class StreamedUpdate {
   void run(const std::vector<StreamedRun>& runs, const Update& update);
 
   /// Makes later users of `tensor` wait for what was issued by run().
-  void note_use(const RestingTensor& tensor) const;
+  void note_use(const runtime::RestingTensor& tensor) const;
 
   /// Makes what is issued to the current stream from now on wait for the
   /// updates, but not for the copies back.
@@ -86,7 +86,7 @@ class StreamedUpdate {
     mark().block_current(device_);
   }
   /// A mark after the updates that were issued so far.
-  StreamMarks mark() const {
+  runtime::StreamMarks mark() const {
     return updating_.mark();
   }
 
@@ -96,7 +96,7 @@ class StreamedUpdate {
  private:
   struct Buffer {
     at::Tensor memory; ///< [buffer_bytes_] uint8
-    StreamMarks free; ///< after the last copy back
+    runtime::StreamMarks free; ///< after the last copy back
   };
   /// A stretch of a tensor on both sides.
   struct Passage {
@@ -124,10 +124,10 @@ class StreamedUpdate {
   int64_t buffer_bytes_ = 0; ///< per buffer
   std::array<Buffer, kBuffers> buffers_;
   size_t next_ = 0;
-  StreamLane arriving_;
-  StreamLane updating_;
-  StreamLane leaving_;
+  runtime::StreamLane arriving_;
+  runtime::StreamLane updating_;
+  runtime::StreamLane leaving_;
   std::deque<Held> held_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -33,12 +33,12 @@ bool take(int64_t& left, int64_t bytes) {
 class Planner {
  public:
   Planner(
-      const std::vector<GroupSpec>& groups,
+      const std::vector<sharding::GroupSpec>& groups,
       const OptimizerRules& optimizer,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
       const PagerOptions& sharding,
-      const ShardMesh& mesh)
+      const sharding::ShardMesh& mesh)
       : groups_(groups),
         optimizer_(optimizer),
         memory_(memory),
@@ -59,13 +59,13 @@ class Planner {
   struct Kind {
     MemoryTier ShardTiers::*tier;
     std::optional<MemoryTier> wanted;
-    int64_t (Planner::*bytes)(const GroupSpec&) const;
+    int64_t (Planner::*bytes)(const sharding::GroupSpec&) const;
   };
 
-  int64_t bytes_of_gradients(const GroupSpec& group) const {
+  int64_t bytes_of_gradients(const sharding::GroupSpec& group) const {
     return gradient_bytes(group, sharding_, mesh_);
   }
-  int64_t bytes_of_parameters(const GroupSpec& group) const {
+  int64_t bytes_of_parameters(const sharding::GroupSpec& group) const {
     return parameter_bytes(group, mesh_);
   }
 
@@ -123,14 +123,14 @@ class Planner {
     const bool files = !memory_.nvme_path.empty();
     const MemoryTier lowest = files ? MemoryTier::kNvme : MemoryTier::kDevice;
     int64_t staged = 0;
-    for (const GroupSpec& group : groups_) {
+    for (const sharding::GroupSpec& group : groups_) {
       const StateNeeds needs =
           state_needs(group, optimizer_, sharding_, mesh_, {lowest, lowest});
       staged = std::max(
           staged, needs.staged_shards + (files ? needs.staged_state : 0));
     }
     return StateStage::kBuffers * staged +
-           (files ? BlockPipeline::staging_bytes() : 0);
+           (files ? offload::BlockPipeline::staging_bytes() : 0);
   }
 
   int64_t device_room() const {
@@ -214,12 +214,14 @@ class Planner {
     const auto place = [&](int64_t on_device) {
       Room room = room_beside_shards(
           StateStage::kBuffers * staged_shards +
-          (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
+          (shards_rest_in_files() ? offload::BlockPipeline::staging_bytes()
+                                  : 0));
       room.device -= on_device;
       if (!fill(needs, {room.device, room.host, 0}) && room.nvme > 0) {
         // With files, more is staged in host memory.
         room = room_beside_shards(
-            StateStage::kBuffers * staged + BlockPipeline::staging_bytes());
+            StateStage::kBuffers * staged +
+            offload::BlockPipeline::staging_bytes());
         room.device -= on_device;
         fill(needs, room);
       }
@@ -280,12 +282,12 @@ class Planner {
     return all_fit;
   }
 
-  const std::vector<GroupSpec>& groups_;
+  const std::vector<sharding::GroupSpec>& groups_;
   const OptimizerRules& optimizer_;
   const MemoryBudget& memory_;
   const OffloadOptions& offload_;
   const PagerOptions& sharding_;
-  const ShardMesh& mesh_;
+  const sharding::ShardMesh& mesh_;
   const std::vector<Kind> kinds_ = {
       {&ShardTiers::gradients, memory_.gradients, &Planner::bytes_of_gradients},
       {&ShardTiers::parameters,
@@ -297,13 +299,13 @@ class Planner {
 } // namespace
 
 TierPlan plan_tiers(
-    const std::vector<GroupSpec>& groups,
+    const std::vector<sharding::GroupSpec>& groups,
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,
-    const ShardMesh& mesh) {
+    const sharding::ShardMesh& mesh) {
   return Planner(groups, optimizer, memory, offload, sharding, mesh).plan();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -14,7 +14,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The tiers per group.
 struct TierPlan {
@@ -43,11 +43,11 @@ struct TierPlan {
 /// @throws tessera::Error if state that a user's optimizer keeps would have to
 ///   rest in files.
 TierPlan plan_tiers(
-    const std::vector<GroupSpec>& groups,
+    const std::vector<sharding::GroupSpec>& groups,
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,
-    const ShardMesh& mesh);
+    const sharding::ShardMesh& mesh);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -22,7 +22,7 @@ int64_t round_up(int64_t value) {
 /// If every element of the group's storages belongs to some parameter, then
 /// what lies between two parameters is padding, and stays zero under any
 /// update.
-bool gaps_are_padding(const ParamGroup& group) {
+bool gaps_are_padding(const sharding::ParamGroup& group) {
   std::map<const c10::StorageImpl*, int64_t> uncovered;
   for (const auto& parameter : group.parameters()) {
     const at::Tensor& tensor = parameter.record.tensor;
@@ -44,22 +44,22 @@ bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
 } // namespace
 
 ShardPart make_shard_part(
-    const Pager& pager,
+    const sharding::Pager& pager,
     size_t g,
     const std::vector<OptimizedParameter*>& parameters) {
-  const ParamGroup& group = *pager.groups()[g];
+  const sharding::ParamGroup& group = *pager.groups()[g];
   std::vector<OptimizedParameter*> mine(group.parameters().size(), nullptr);
   for (OptimizedParameter* parameter : parameters) {
     if (parameter->group == g) {
       mine[parameter->position] = parameter;
     }
   }
-  std::vector<FlatSpan> spans;
+  std::vector<runtime::FlatSpan> spans;
   for (const auto& parameter : group.parameters()) {
     spans.push_back(parameter.span);
   }
-  const FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
-  std::vector<FlatRun> runs = runs_of_shard(spans, shard);
+  const runtime::FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
+  std::vector<runtime::FlatRun> runs = runtime::runs_of_shard(spans, shard);
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;
   });
@@ -68,7 +68,7 @@ ShardPart make_shard_part(
   part.group = g;
   const bool joins = gaps_are_padding(group);
   bool previous_is_mine = false;
-  for (const FlatRun& run : runs) {
+  for (const runtime::FlatRun& run : runs) {
     OptimizedParameter* parameter = mine[run.parameter];
     if (parameter == nullptr) {
       previous_is_mine = false;
@@ -113,7 +113,7 @@ UpdateMethod::UpdateMethod(
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
     const at::ScalarType dtype = state_dtype(part.group);
-    const ShardStore* store = context_.tiers.store(part.group);
+    const runtime::ShardStore* store = context_.tiers.store(part.group);
     const int64_t each =
         store != nullptr
             ? store->bytes_for(part.state_numel, dtype)
@@ -127,7 +127,7 @@ void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
 void UpdateMethod::allocate(MemoryLedger& ledger) {
   for (ShardPart& part : parts_) {
     const ShardAccess& access = *context_.access[part.group];
-    ShardStore* store = context_.tiers.store(part.group);
+    runtime::ShardStore* store = context_.tiers.store(part.group);
     for (const std::string& name : state_names_) {
       if (store == nullptr) {
         part.stored.emplace_back(ledger.allocate_zeros(
@@ -173,7 +173,7 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
     return numel * static_cast<int64_t>(c10::elementSize(dtype));
   };
   const ShardAccess& access = *context_.access[part.group];
-  const ParamGroup& group = *context_.pager.groups()[part.group];
+  const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
   return bytes(part.state_numel, state_dtype(part.group)) *
              static_cast<int64_t>(state_names_.size()) +
          (access.streams_master()
@@ -184,11 +184,11 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
 /// Makes the next user of the state wait until it is copied back: by note_use()
 /// if it rests in memory; what is written to a file must be complete.
 void UpdateMethod::end_streaming(ShardPart& part) {
-  std::vector<RestingTensor> all = part.stored;
+  std::vector<runtime::RestingTensor> all = part.stored;
   if (context_.access[part.group]->streams_master()) {
     all.push_back(context_.pager.groups()[part.group]->master());
   }
-  for (const RestingTensor& tensor : all) {
+  for (const runtime::RestingTensor& tensor : all) {
     if (tensor.in_memory()) {
       context_.streamed.note_use(tensor);
     } else {
@@ -207,7 +207,7 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
   context_.access[part.group]->begin_fetch(part.buffer.get());
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    RestingTensor& stored = part.stored[i];
+    runtime::RestingTensor& stored = part.stored[i];
     if (stored.in_memory()) {
       part.state[i] = stored.tensor();
     } else {
@@ -217,15 +217,19 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   }
 }
 
-void UpdateMethod::begin_fetch(ShardPart& part, const RestingTensor& gradient) {
+void UpdateMethod::begin_fetch(
+    ShardPart& part,
+    const runtime::RestingTensor& gradient) {
   begin_fetch(part);
   context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
 }
 
-PartTensors UpdateMethod::open(ShardPart& part, const RestingTensor& gradient) {
+PartTensors UpdateMethod::open(
+    ShardPart& part,
+    const runtime::RestingTensor& gradient) {
   begin_fetch(part, gradient);
   ShardTensors shard = context_.access[part.group]->tensors();
-  for (PendingTransfer& transfer : part.arriving) {
+  for (runtime::PendingTransfer& transfer : part.arriving) {
     transfer.wait();
   }
   part.arriving.clear();
@@ -239,9 +243,9 @@ ShardTensors UpdateMethod::open(ShardPart& part) {
 
 void UpdateMethod::discard(
     ShardPart& part,
-    std::vector<PendingTransfer> leaving) {
+    std::vector<runtime::PendingTransfer> leaving) {
   context_.access[part.group]->forget();
-  for (PendingTransfer& transfer : part.arriving) {
+  for (runtime::PendingTransfer& transfer : part.arriving) {
     transfer.wait();
   }
   part.arriving.clear();
@@ -250,7 +254,7 @@ void UpdateMethod::discard(
 
 void UpdateMethod::give_back(
     ShardPart& part,
-    std::vector<PendingTransfer> leaving) {
+    std::vector<runtime::PendingTransfer> leaving) {
   for (at::Tensor& state : part.state) {
     state = at::Tensor();
   }
@@ -261,7 +265,7 @@ void UpdateMethod::give_back(
 }
 
 void UpdateMethod::close(ShardPart& part, const Writes& writes) {
-  std::vector<FlatSpan> written;
+  std::vector<runtime::FlatSpan> written;
   if (writes.weights) {
     for (const UpdateSpan& span :
          active_spans(part, *context_.pager.bucket(part.group))) {
@@ -273,15 +277,15 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
 
 void UpdateMethod::close(
     ShardPart& part,
-    const std::vector<FlatSpan>& written,
+    const std::vector<runtime::FlatSpan>& written,
     bool writes_state) {
   if (context_.streams[part.group]) {
     end_streaming(part);
   }
-  std::vector<PendingTransfer> leaving =
+  std::vector<runtime::PendingTransfer> leaving =
       context_.access[part.group]->begin_return(written);
   for (size_t i = 0; i < part.stored.size(); ++i) {
-    RestingTensor& stored = part.stored[i];
+    runtime::RestingTensor& stored = part.stored[i];
     if (writes_state && !stored.in_memory()) {
       leaving.push_back(stored.write(part.state[i]));
     }
@@ -347,12 +351,13 @@ at::ScalarType UpdateMethod::state_dtype(size_t group) const {
   return context_.moment_dtype.value_or(context_.access[group]->dtype());
 }
 
-StochasticRounding UpdateMethod::rounding_of(
+runtime::StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
     const UpdateSpan& span) const {
-  const ParamGroup& group = *context_.pager.groups()[part.group];
-  const FlatSpan shard = group.layout().shard(context_.pager.mesh().shard_rank);
-  StochasticRounding rounding;
+  const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
+  const runtime::FlatSpan shard =
+      group.layout().shard(context_.pager.mesh().shard_rank);
+  runtime::StochasticRounding rounding;
   rounding.enabled = context_.stochastic_rounding;
   rounding.seed =
       stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
@@ -363,7 +368,7 @@ StochasticRounding UpdateMethod::rounding_of(
 
 std::vector<UpdateSpan> active_spans(
     const ShardPart& part,
-    const GradientBucket& bucket,
+    const sharding::GradientBucket& bucket,
     bool join) {
   std::vector<UpdateSpan> spans;
   bool previous_is_active = false;
@@ -384,7 +389,7 @@ std::vector<UpdateSpan> active_spans(
   return spans;
 }
 
-UpdateTensors tensors_of(
+runtime::UpdateTensors tensors_of(
     const PartTensors& tensors,
     int64_t shard_offset,
     int64_t state_offset,
@@ -408,4 +413,4 @@ UpdateTensors tensors_of(
       in_shard(shard.low_precision)};
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -20,11 +20,11 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A trainable parameter with its settings and counters.
 struct OptimizedParameter {
-  const PagedParameter* paged = nullptr;
+  const sharding::PagedParameter* paged = nullptr;
   size_t group = 0;
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
@@ -56,17 +56,17 @@ struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<RestingTensor> stored; ///< the state where it rests
+  std::vector<runtime::RestingTensor> stored; ///< the state where it rests
   /// [state_numel] each: the state while a step uses it.
   std::vector<at::Tensor> state;
   bool fetched = false; ///< being fetched, or complete
   std::shared_ptr<StateStage::Buffer> buffer; ///< through which it passes
-  std::vector<PendingTransfer> arriving;
+  std::vector<runtime::PendingTransfer> arriving;
 };
 
 /// The part of one group that belongs to `parameters` (all in that group).
 ShardPart make_shard_part(
-    const Pager& pager,
+    const sharding::Pager& pager,
     size_t group,
     const std::vector<OptimizedParameter*>& parameters);
 
@@ -99,7 +99,7 @@ class StateVisitor {
   virtual void elements(
       const ParameterRun& run,
       const std::string& name,
-      RestingTensor& state,
+      runtime::RestingTensor& state,
       int64_t offset) = 0;
 
   /// A tensor that is the same on all ranks.
@@ -119,7 +119,7 @@ class StateVisitor {
 
 /// The surroundings of a method.
 struct UpdateContext {
-  Pager& pager;
+  sharding::Pager& pager;
   StateTiers& tiers;
   StateStage stage;
   StreamedUpdate streamed;
@@ -159,7 +159,7 @@ struct PartUpdate {
   UpdateMethod* method = nullptr;
   ShardPart* part = nullptr;
   std::vector<SpanUpdate> spans;
-  RestingTensor gradient; ///< the bucket's shard
+  runtime::RestingTensor gradient; ///< the bucket's shard
   /// @param before null: tensors are updated in place; else see adamw_runs_().
   std::function<void(const PartTensors& tensors, const PartTensors* before)>
       run;
@@ -219,25 +219,28 @@ class UpdateMethod {
   void begin_fetch(ShardPart& part);
   /// The same including the gradient.
   /// @param gradient as in PartUpdate.
-  void begin_fetch(ShardPart& part, const RestingTensor& gradient);
+  void begin_fetch(ShardPart& part, const runtime::RestingTensor& gradient);
   /// Completes the fetch and returns the tensors. Blocks until they have
   /// arrived.
-  PartTensors open(ShardPart& part, const RestingTensor& gradient);
+  PartTensors open(ShardPart& part, const runtime::RestingTensor& gradient);
   /// Copies what was written back to where it rests, in the background.
   /// @param written the stretches of the shard that were written.
   void close(
       ShardPart& part,
-      const std::vector<FlatSpan>& written,
+      const std::vector<runtime::FlatSpan>& written,
       bool writes_state);
   /// Ends the access without copying back.
   /// @param leaving transfers that still use the buffer.
-  void discard(ShardPart& part, std::vector<PendingTransfer> leaving = {});
+  void discard(
+      ShardPart& part,
+      std::vector<runtime::PendingTransfer> leaving = {});
 
  protected:
   bool has_gradient(const OptimizedParameter& parameter) const;
   /// How the update of `span` in its current step rounds.
-  StochasticRounding rounding_of(const ShardPart& part, const UpdateSpan& span)
-      const;
+  runtime::StochasticRounding rounding_of(
+      const ShardPart& part,
+      const UpdateSpan& span) const;
 
   /// The tensors that a pass over a part changes.
   struct Writes {
@@ -261,7 +264,9 @@ class UpdateMethod {
 
   int64_t streamed_bytes(const ShardPart& part) const;
   void end_streaming(ShardPart& part);
-  void give_back(ShardPart& part, std::vector<PendingTransfer> leaving);
+  void give_back(
+      ShardPart& part,
+      std::vector<runtime::PendingTransfer> leaving);
 
   UpdateContext& context_;
   std::vector<ShardPart> parts_;
@@ -272,12 +277,12 @@ class UpdateMethod {
 /// @param join false: every run separately.
 std::vector<UpdateSpan> active_spans(
     const ShardPart& part,
-    const GradientBucket& bucket,
+    const sharding::GradientBucket& bucket,
     bool join = true);
 
 /// The views that a kernel call for a stretch takes; state 0 and 1 are the
 /// moments.
-UpdateTensors tensors_of(
+runtime::UpdateTensors tensors_of(
     const PartTensors& tensors,
     int64_t shard_offset,
     int64_t state_offset,
@@ -315,4 +320,4 @@ std::unique_ptr<UpdateMethod> make_user_method(
     const std::vector<OptimizedParameter*>& parameters,
     const UserOptimizerOptions& options);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -10,7 +10,7 @@
 #include <iomanip>
 #include <sstream>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -24,18 +24,18 @@ struct Choices {
 };
 
 bool updates_elements_alone(
-    const ParamGroup& group,
+    const sharding::ParamGroup& group,
     const OptimizerRules& optimizer) {
   return std::all_of(
       group.parameters().begin(),
       group.parameters().end(),
-      [&](const PagedParameter& parameter) {
+      [&](const sharding::PagedParameter& parameter) {
         return updates_elements_alone(
             optimizer.settings_for(parameter.record.names).rule);
       });
 }
 
-at::ScalarType master_type(const ParamGroup& group) {
+at::ScalarType master_type(const sharding::ParamGroup& group) {
   return group.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
@@ -44,8 +44,8 @@ double size_of(at::ScalarType dtype) {
 }
 
 UpdateSample sample_of(
-    const ParamGroup& group,
-    const GradientBucket& bucket,
+    const sharding::ParamGroup& group,
+    const sharding::GradientBucket& bucket,
     const OptimizerRules& optimizer) {
   UpdateSample sample;
   sample.rule =
@@ -62,13 +62,13 @@ UpdateSample sample_of(
 }
 
 Choices find_choices(
-    const Pager& pager,
+    const sharding::Pager& pager,
     const StateTiers& tiers,
     const OptimizerRules& optimizer) {
   Choices choices;
   int64_t largest = -1;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const ParamGroup& group = *pager.groups()[g];
+    const sharding::ParamGroup& group = *pager.groups()[g];
     if (!group.trainable() || tiers.tier(g) == MemoryTier::kDevice ||
         tiers.shards_are_apart(g) ||
         !updates_elements_alone(group, optimizer)) {
@@ -98,7 +98,7 @@ Choices find_choices(
 }
 
 /// The rates of the slowest rank, so that all ranks choose the same.
-UpdateRates agree(Pager& pager, const UpdateRates& own) {
+UpdateRates agree(sharding::Pager& pager, const UpdateRates& own) {
   const at::Tensor values = at::tensor(
       {own.cpu_element,
        own.device_element,
@@ -127,7 +127,7 @@ std::string short_count(double count) {
 } // namespace
 
 UpdatePlan plan_updates(
-    Pager& pager,
+    sharding::Pager& pager,
     StateTiers& tiers,
     const OptimizerRules& optimizer,
     const OffloadOptions& offload) {
@@ -158,7 +158,7 @@ UpdatePlan plan_updates(
 
 std::string update_table(
     const UpdatePlan& plan,
-    const Pager& pager,
+    const sharding::Pager& pager,
     const StateTiers& tiers) {
   struct Row {
     int64_t groups = 0;
@@ -171,7 +171,7 @@ std::string update_table(
   Row rows[kMemoryTierCount][std::size(kUpdaters)];
   bool any = false;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const ParamGroup& group = *pager.groups()[g];
+    const sharding::ParamGroup& group = *pager.groups()[g];
     if (group.trainable()) {
       const MemoryTier tier = tiers.tier(g);
       any = any || tier != MemoryTier::kDevice;
@@ -211,4 +211,4 @@ std::string update_table(
   return out.str();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

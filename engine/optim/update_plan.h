@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 struct UpdatePlan {
   /// Per group: whether its state rests elsewhere and is streamed through the
@@ -33,7 +33,7 @@ struct UpdatePlan {
 /// collective.
 /// @param tiers has planned the pager's groups.
 UpdatePlan plan_updates(
-    Pager& pager,
+    sharding::Pager& pager,
     StateTiers& tiers,
     const OptimizerRules& optimizer,
     const OffloadOptions& offload);
@@ -42,7 +42,7 @@ UpdatePlan plan_updates(
 /// the basis of the decision. Empty if all state is on the device.
 std::string update_table(
     const UpdatePlan& plan,
-    const Pager& pager,
+    const sharding::Pager& pager,
     const StateTiers& tiers);
 
-} // namespace tessera
+} // namespace tessera::engine

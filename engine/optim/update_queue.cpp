@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 UpdateQueue::UpdateQueue(c10::Device device)
     : lane_(device), thread_([this] { run(); }) {}
@@ -50,7 +50,7 @@ void UpdateQueue::wait(Ticket ticket) {
 }
 
 void UpdateQueue::run() {
-  const StreamLane::Scope on_lane(lane_);
+  const runtime::StreamLane::Scope on_lane(lane_);
   const c10::NoGradGuard no_grad;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -81,4 +81,4 @@ void UpdateQueue::run() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

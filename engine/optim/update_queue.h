@@ -13,7 +13,7 @@
 #include <mutex>
 #include <thread>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Work runs in the order of submission, in no-grad mode and with a separate
 /// lane as the current stream, which waits for what the submitting thread has
@@ -45,7 +45,7 @@ class UpdateQueue {
   }
 
   /// A mark after what has been issued to the lane.
-  StreamMarks mark() const {
+  runtime::StreamMarks mark() const {
     return lane_.mark();
   }
 
@@ -56,7 +56,7 @@ class UpdateQueue {
   };
   void run();
 
-  StreamLane lane_;
+  runtime::StreamLane lane_;
   Ticket last_ = 0; ///< submitted; for the submitting thread
   bool error_was_seen_ = false; ///< for the submitting thread
 
@@ -71,4 +71,4 @@ class UpdateQueue {
   std::thread thread_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

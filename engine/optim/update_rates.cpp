@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -26,26 +26,26 @@ constexpr int64_t kCopiedBytes = int64_t{32} << 20;
 
 /// One step of the sample's kernel.
 struct OneUpdate {
-  UpdateTensors tensors;
+  runtime::UpdateTensors tensors;
 
   template <typename Run>
   static std::array<Run, 1> one(const Run& run) {
     return {run};
   }
   void operator()(const AdamWOptions&) const {
-    adamw_runs_(one(AdamWRun{tensors, {}}));
+    adamw_runs_(one(runtime::AdamWRun{tensors, {}}));
   }
   void operator()(const AdamOptions&) const {
-    adamw_runs_(one(AdamWRun{tensors, {}}));
+    adamw_runs_(one(runtime::AdamWRun{tensors, {}}));
   }
   void operator()(const SgdOptions& options) const {
-    SgdStep step;
+    runtime::SgdStep step;
     step.momentum = options.momentum;
     step.step = 2;
-    sgd_runs_(one(SgdRun{tensors, step}));
+    runtime::sgd_runs_(one(runtime::SgdRun{tensors, step}));
   }
   void operator()(const LionOptions&) const {
-    lion_runs_(one(LionRun{tensors, {}}));
+    runtime::lion_runs_(one(runtime::LionRun{tensors, {}}));
   }
   template <typename Options>
   void operator()(const Options&) const {
@@ -80,16 +80,17 @@ double measure_update(
   }
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < kRounds; ++round) {
-    const StreamTime begin = StreamTime::now(device);
+    const runtime::StreamTime begin = runtime::StreamTime::now(device);
     std::visit(update, sample.rule);
-    best = std::min(best, StreamTime::now(device).seconds_since(begin));
+    best =
+        std::min(best, runtime::StreamTime::now(device).seconds_since(begin));
   }
   return best / static_cast<double>(numel);
 }
 
 UpdateRates measure_rates(
     const UpdateSample& sample,
-    HostMemory& memory,
+    offload::HostMemory& memory,
     c10::Device device,
     int64_t numel) {
   const auto each = static_cast<int64_t>(c10::elementSize(sample.master));
@@ -98,7 +99,7 @@ UpdateRates measure_rates(
       measure_update(sample, at::kCPU, std::min(numel, kCpuElements));
   rates.device_element =
       measure_update(sample, device, std::min(numel, kDeviceElements));
-  const TransferRates transfers = measure_transfers(
+  const offload::TransferRates transfers = offload::measure_transfers(
       memory,
       device,
       std::max<int64_t>(
@@ -108,4 +109,4 @@ UpdateRates measure_rates(
   return rates;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

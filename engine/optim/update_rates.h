@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The properties of a typical update.
 struct UpdateSample {
@@ -39,8 +39,8 @@ double measure_update(
 /// @param numel above 0.
 UpdateRates measure_rates(
     const UpdateSample& sample,
-    HostMemory& memory,
+    offload::HostMemory& memory,
     c10::Device device,
     int64_t numel);
 
-} // namespace tessera
+} // namespace tessera::engine

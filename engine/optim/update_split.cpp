@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::vector<bool> divide_updates(
   return by_cpu;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

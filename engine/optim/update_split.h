@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Seconds of an update's parts on one rank while all other ranks update too.
 struct UpdateRates {
@@ -47,4 +47,4 @@ std::vector<bool> divide_updates(
     const std::vector<int64_t>& numel,
     double ratio);
 
-} // namespace tessera
+} // namespace tessera::engine

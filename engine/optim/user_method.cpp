@@ -11,7 +11,7 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -192,4 +192,4 @@ std::unique_ptr<UpdateMethod> make_user_method(
   return std::make_unique<UserMethod>(context, parameters, options);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

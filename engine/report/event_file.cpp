@@ -13,7 +13,7 @@
 #include <chrono>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -189,4 +189,4 @@ void EventFileWriter::write_record(const std::string& event) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

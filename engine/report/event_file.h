@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A TensorBoard event file with scalars: TFRecords (length, its masked
 /// CRC-32C, data, its masked CRC-32C) of `Event` protocol buffers. Each record
@@ -39,4 +39,4 @@ class EventFileWriter {
   int fd_ = -1;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -4,7 +4,7 @@
 #include "tessera/engine/report/markup.h"
 #include "tessera/engine/report/plot_ticks.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -65,4 +65,4 @@ std::string to_html(const HtmlReport& report) {
   return out + "</body>\n</html>\n";
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A share of a total, e.g. the seconds of forward in a step.
 struct ReportShare {
@@ -28,4 +28,4 @@ struct HtmlReport {
 /// The page as one HTML document without external resources. Deterministic.
 std::string to_html(const HtmlReport& report);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -14,7 +14,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_error.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -99,4 +99,4 @@ void JsonLinesWriter::cut_torn_line() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Writes one JSON object per line (https://jsonlines.org). Each line is
 /// written by one system call, so that the file can be followed while it grows
@@ -34,4 +34,4 @@ class JsonLinesWriter {
   int fd_ = -1;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

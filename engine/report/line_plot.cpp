@@ -10,7 +10,7 @@
 #include "tessera/engine/report/plot_ticks.h"
 #include "tessera/engine/report/svg_canvas.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -222,4 +222,4 @@ std::string to_svg(const LinePlot& plot) {
   return Drawing(plot).draw();
 }
 
-} // namespace tessera
+} // namespace tessera::engine

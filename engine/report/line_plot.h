@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 struct PlotPoint {
   double x;
@@ -36,4 +36,4 @@ struct LinePlot {
 /// UTF-8. Deterministic.
 std::string to_svg(const LinePlot& plot);
 
-} // namespace tessera
+} // namespace tessera::engine

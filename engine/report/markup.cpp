@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/report/markup.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 std::string escaped_markup(std::string_view text) {
   std::string out;
@@ -26,4 +26,4 @@ std::string escaped_markup(std::string_view text) {
   return out;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// `text` with the special characters of markup escaped, quotes included, and
 /// control characters, which XML does not allow, replaced by spaces.
 std::string escaped_markup(std::string_view text);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <iterator>
 
-namespace tessera {
+namespace tessera::engine {
 
 bool is_drawable(const PlotPoint& point) {
   constexpr double kLargest = 1e100;
@@ -56,4 +56,4 @@ std::vector<Pixel> thinned(const std::vector<Pixel>& points) {
   return result;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

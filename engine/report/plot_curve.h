@@ -7,7 +7,7 @@
 #include "tessera/engine/report/line_plot.h"
 #include "tessera/engine/report/svg_canvas.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Whether the point can be drawn: finite, and small enough that sums and
 /// differences of coordinates stay finite.
@@ -21,4 +21,4 @@ std::vector<PlotPoint> smoothed(const std::vector<PlotPoint>& points);
 /// pixel column: the picture looks the same and stays small.
 std::vector<Pixel> thinned(const std::vector<Pixel>& points);
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -125,4 +125,4 @@ Ticks make_ticks(double low, double high, int most, bool whole) {
   return ticks;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Round positions on an axis and their labels.
 struct Ticks {
@@ -25,4 +25,4 @@ std::string fixed(double value, int decimals);
 /// A whole number with a comma between thousands: "12,000".
 std::string grouped(double value);
 
-} // namespace tessera
+} // namespace tessera::engine

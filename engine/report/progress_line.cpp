@@ -13,7 +13,7 @@
 #include "tessera/engine/report/plot_ticks.h"
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -223,4 +223,4 @@ void ProgressLine::finish() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::engine

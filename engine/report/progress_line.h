@@ -8,7 +8,7 @@
 #include <ostream>
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// The state of a running job; unknown values are omitted from the line.
 struct Progress {
@@ -86,4 +86,4 @@ class ProgressLine {
   bool is_open_ = false; // An unfinished line is on the terminal.
 };
 
-} // namespace tessera
+} // namespace tessera::engine

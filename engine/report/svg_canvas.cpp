@@ -7,7 +7,7 @@
 #include <iomanip>
 #include <locale>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -89,4 +89,4 @@ double text_width(std::string_view text, double size) {
   return kMeanWidth * size * static_cast<double>(characters);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

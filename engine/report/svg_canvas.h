@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// A position in pixels from the upper left corner.
 struct Pixel {
@@ -58,4 +58,4 @@ class SvgCanvas {
 /// The approximate width of a text in pixels in the canvas's font.
 double text_width(std::string_view text, double size);
 
-} // namespace tessera
+} // namespace tessera::engine

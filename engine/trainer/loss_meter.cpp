@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
   const at::Tensor part =
@@ -28,4 +28,4 @@ LossMeter::Totals LossMeter::take(
   return {values[0], values[1]};
 }
 
-} // namespace tessera
+} // namespace tessera::engine

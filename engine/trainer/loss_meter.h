@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Adds up losses on their device; only take() waits for them.
 class LossMeter {
@@ -32,4 +32,4 @@ class LossMeter {
   int64_t tokens_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

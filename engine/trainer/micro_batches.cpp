@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 MicroBatches::MicroBatches(
     EngineRef engine,
@@ -87,4 +87,4 @@ void MicroBatches::run_stages(int64_t step, int64_t& batch) {
   monitor_.add(engine_.run_pipeline(*pipeline_, callbacks), tokens);
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Runs the micro-batches of a step, one after the other or through a pipeline,
 /// and reports them to the monitor.
@@ -53,4 +53,4 @@ class MicroBatches {
   int64_t per_epoch_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -115,7 +115,7 @@ void RunMonitor::write(
   const double seconds = seconds_since(interval_start_);
   metrics.step_seconds = seconds / steps;
   metrics.tokens_per_s = metrics.tokens / seconds;
-  metrics.memory_bytes = peak_bytes(device_);
+  metrics.memory_bytes = runtime::peak_bytes(device_);
   if (log_) {
     log_->add(metrics);
   }
@@ -144,4 +144,4 @@ TrainingSummary RunMonitor::finish(int64_t steps) {
   return summary;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

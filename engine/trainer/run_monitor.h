@@ -15,7 +15,7 @@
 #include <memory>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Watches the steps of one run on all ranks; rank 0 keeps the log.
 class RunMonitor {
@@ -84,4 +84,4 @@ class RunMonitor {
   Clock::time_point interval_start_ = start_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

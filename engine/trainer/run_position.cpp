@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::engine {
 
 RunPosition::RunPosition(int64_t batches_per_epoch, int64_t batch_samples)
     : batches_per_epoch_(batches_per_epoch), batch_samples_(batch_samples) {}
@@ -31,4 +31,4 @@ void RunPosition::load_state(const CheckpointState& state) {
       within < batches_per_epoch_ ? samples % batch_samples_ : 0;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Counts micro-batches. Saved as an epoch and a number of samples over all
 /// ranks, so that a run that resumes with other ranks or batch sizes continues
@@ -37,4 +37,4 @@ class RunPosition : public Checkpointable {
   int64_t repeated_samples_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

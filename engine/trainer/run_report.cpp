@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -130,4 +130,4 @@ HtmlReport run_report(
   return report;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 LinePlot loss_plot(const std::vector<StepMetrics>& lines);
 
@@ -18,4 +18,4 @@ HtmlReport run_report(
     const std::string& title,
     const std::vector<StepMetrics>& lines);
 
-} // namespace tessera
+} // namespace tessera::engine

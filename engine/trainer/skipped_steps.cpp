@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -39,4 +39,4 @@ std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
                   : " (and " + std::to_string(untold) + " steps before it)");
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Limits how often skipped steps (overflows of scaled gradients) are reported:
 /// a scale that is far too high is halved in many steps.
@@ -26,4 +26,4 @@ class SkippedSteps {
   int64_t untold_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

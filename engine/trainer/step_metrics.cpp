@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -65,4 +65,4 @@ StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
   return metrics;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

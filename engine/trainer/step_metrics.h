@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// One line of the log: means over the steps since the previous line; `step` is
 /// the last of them.
@@ -34,4 +34,4 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics);
 /// The inverse of to_json(); what the line lacks keeps its default.
 StepMetrics step_metrics_of(const nlohmann::ordered_json& line);
 
-} // namespace tessera
+} // namespace tessera::engine

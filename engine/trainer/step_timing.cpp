@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -50,7 +50,8 @@ void StepTiming::end() {
 }
 
 void StepTiming::mark(StepPhase phase, bool is_end) {
-  marks_.push_back({phase, is_end, StreamTime::now(device_), waits_.count()});
+  marks_.push_back(
+      {phase, is_end, runtime::StreamTime::now(device_), waits_.count()});
 }
 
 StepSplit StepTiming::take() {
@@ -72,4 +73,4 @@ StepSplit StepTiming::take() {
   return split;
 }
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 enum class StepPhase {
   kData, ///< making a batch and copying it to the device
@@ -58,7 +58,7 @@ class StepTiming {
   struct Mark {
     StepPhase phase;
     bool is_end;
-    StreamTime time;
+    runtime::StreamTime time;
     size_t waits; ///< noted before it
   };
   void mark(StepPhase phase, bool is_end);
@@ -68,4 +68,4 @@ class StepTiming {
   std::vector<Mark> marks_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

@@ -21,7 +21,7 @@ namespace {
 
 /// Steps of a run that has come this far, with the batches that it has now.
 int64_t total_steps_from(
-    const RunPosition& position,
+    const engine::RunPosition& position,
     const TrainerOptions& options,
     int64_t batches_per_epoch) {
   const int64_t left = options.epochs * batches_per_epoch - position.batch;
@@ -79,11 +79,11 @@ TrainingSummary train(
   LrScheduleOptions schedule = options.schedule;
   schedule.total_steps = total_steps;
   LrScheduler scheduler(engine.learning_rate(), schedule);
-  RunPosition progress(
+  engine::RunPosition progress(
       batches, task.batch_size() * batch_share(world, options).count);
   const std::vector<Checkpointable*> states{&scheduler, &progress};
   const bool has_checkpoints =
-      !list_checkpoints(checkpoints_of(options)).empty();
+      !engine::list_checkpoints(checkpoints_of(options)).empty();
   TESSERA_CHECK(
       options.resume || !has_checkpoints,
       "training: {} holds checkpoints of an earlier run. Go on from them with training.resume=true, give another output.folder, or remove that one.",
@@ -112,8 +112,9 @@ TrainingSummary train(
   }
 
   warn_of_bubbles(world, options);
-  RunMonitor monitor(world, engine, options, total_steps, progress.steps);
-  MicroBatches micro_batches(engine, task, world, options, monitor);
+  engine::RunMonitor monitor(
+      world, engine, options, total_steps, progress.steps);
+  engine::MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;
   while (progress.steps < total_steps) {
     scheduler.step(engine); // backward may update already
@@ -126,7 +127,7 @@ TrainingSummary train(
       // weights.
       monitor.read_losses(step);
     }
-    monitor.begin(StepPhase::kOptimizer);
+    monitor.begin(engine::StepPhase::kOptimizer);
     const double grad_norm = options.clip_grad_norm > 0
                                  ? engine.clip_grad_norm(options.clip_grad_norm)
                                  : 0;

@@ -12,7 +12,7 @@
 #include <iostream>
 #include <sstream>
 
-namespace tessera {
+namespace tessera::engine {
 
 namespace {
 
@@ -48,7 +48,7 @@ std::vector<StepMetrics> keep_lines(
     lines.push_back(step_metrics_of(json));
     kept += line + "\n";
   }
-  write_file_atomically(path, kept);
+  runtime::write_file_atomically(path, kept);
   return lines;
 }
 
@@ -95,12 +95,13 @@ void TrainingLog::say(const std::string& text) {
 
 void TrainingLog::finish() {
   progress_.finish();
-  write_file_atomically(folder_ / "loss.svg", to_svg(loss_plot(lines_)));
-  write_file_atomically(
+  runtime::write_file_atomically(
+      folder_ / "loss.svg", to_svg(loss_plot(lines_)));
+  runtime::write_file_atomically(
       folder_ / "report.html",
       to_html(run_report(
           std::filesystem::absolute(folder_).lexically_normal().filename(),
           lines_)));
 }
 
-} // namespace tessera
+} // namespace tessera::engine

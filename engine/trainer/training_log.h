@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::engine {
 
 /// Shows progress on standard output and writes to a folder: metrics.jsonl, an
 /// event file for TensorBoard and, at the end, loss.svg and report.html.
@@ -42,4 +42,4 @@ class TrainingLog {
   ProgressLine progress_;
 };
 
-} // namespace tessera
+} // namespace tessera::engine

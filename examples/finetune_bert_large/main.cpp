@@ -44,7 +44,7 @@ int run(
     const std::vector<std::string>& overrides) {
   zoo::FinetuneConfig config =
       zoo::read_finetune_config(config_file, overrides, nullptr);
-  World& world = init_on(config.device);
+  World& world = engine::init_on(config.device);
   check_model_folder(config.model_folder);
   std::filesystem::create_directories(config.trainer.run_folder);
 
@@ -66,7 +66,7 @@ int run(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   const auto model = zoo::lazy_text_classifier(
       config.model_folder, labels, zoo::layer_context(parallel));
-  move_module(*model, world.device());
+  sharding::move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
       encoder != nullptr && encoder->stage().is_whole(),
@@ -93,9 +93,9 @@ int run(
        config.seed,
        parallel.one_batch()});
   model->train();
-  reset_peak_bytes(world.device());
+  runtime::reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);
-  const int64_t peak = peak_bytes(world.device());
+  const int64_t peak = runtime::peak_bytes(world.device());
   const auto score = zoo::evaluate_text_classification(
       parallel, engine, *model, tokenizer, heldout, config.batch_size);
   zoo::save_pretrained(
@@ -112,7 +112,7 @@ int run(
         static_cast<long long>(summary.steps),
         summary.tokens_per_s,
         summary.last_loss,
-        format_bytes(peak).c_str(),
+        engine::format_bytes(peak).c_str(),
         100 * score.accuracy,
         static_cast<long long>(score.examples),
         config.trainer.run_folder.c_str());
@@ -123,7 +123,7 @@ int run(
 } // namespace
 
 int main(int argc, char** argv) {
-  tessera::install_cpu_memory_counter();
+  tessera::runtime::install_cpu_memory_counter();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   std::string config_file = "configs/finetune_bert_large.json";
   if (!arguments.empty() && arguments.front().find('=') == std::string::npos) {

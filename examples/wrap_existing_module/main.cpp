@@ -49,7 +49,7 @@ torch::Tensor loss_of(TextModel& model, const torch::Tensor& tokens) {
 
 Run measure(const std::function<std::vector<double>()>& train) {
   const auto before = tessera::cpu_bytes_live();
-  tessera::reset_cpu_bytes_peak();
+  tessera::runtime::reset_cpu_bytes_peak();
   Run run;
   run.losses = train();
   run.peak_mib =
@@ -103,7 +103,7 @@ Run train_wrapped(
 } // namespace
 
 int main(int argc, char** argv) {
-  tessera::install_cpu_memory_counter();
+  tessera::runtime::install_cpu_memory_counter();
   try {
     const auto& world = tessera::init();
     const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;

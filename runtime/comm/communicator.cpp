@@ -153,7 +153,7 @@ void PendingCollective::wait(const WaitCheck& check) {
       if (on_stream_ || work->isCompleted()) {
         // A peer that left because of an error may have reported it.
         look_around(check);
-        blame_peer();
+        runtime::blame_peer();
         TESSERA_FAIL(
             "{} failed: {}. A peer has left the job or the network broke; the first error of the job tells why.",
             what_,

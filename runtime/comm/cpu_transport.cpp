@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -139,4 +139,4 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
   return make_gloo_backend(store, rank, size, timeout);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

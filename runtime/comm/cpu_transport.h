@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Makes a backend for CPU tensors: shared memory if all ranks are on one host
 /// and can share memory, else Gloo over TCP. The environment variable
@@ -21,4 +21,4 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
     int size,
     std::chrono::milliseconds timeout);
 
-} // namespace tessera
+} // namespace tessera::runtime

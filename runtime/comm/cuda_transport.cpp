@@ -8,7 +8,7 @@
 
 #include <map>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -65,4 +65,4 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
   return make_cpu_backend(store, rank, size, timeout);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

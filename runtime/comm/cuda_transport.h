@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Lists ranks that share a device, as "ranks 0 and 3"; empty if none do.
 /// @param identities identity of each rank's device, by rank.
@@ -28,4 +28,4 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     int device_index,
     std::chrono::milliseconds timeout);
 
-} // namespace tessera
+} // namespace tessera::runtime

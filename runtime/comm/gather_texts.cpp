@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 std::vector<std::string> gather_texts(
     Communicator& group,
@@ -36,4 +36,4 @@ std::vector<std::string> gather_texts(
   return texts;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Returns the strings of all ranks of `group`, by rank. Collective; blocks.
 /// @param what names the collective in errors.
@@ -17,4 +17,4 @@ std::vector<std::string> gather_texts(
     const std::string& what,
     const WaitCheck& check = {});
 
-} // namespace tessera
+} // namespace tessera::runtime

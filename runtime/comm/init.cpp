@@ -92,7 +92,7 @@ bool uses_cuda(const InitOptions& options) {
 
 World& set_world(std::unique_ptr<World> made) {
   if (keeps_freed_memory(made->options())) {
-    keep_freed_cpu_memory(true);
+    runtime::keep_freed_cpu_memory(true);
   }
   set_log_rank(made->rank(), made->size());
   if (uses_cuda(made->options())) {
@@ -133,7 +133,7 @@ at::Device World::device() const {
   if (!uses_cuda(options_)) {
     return at::kCPU;
   }
-  const int index = local_rank_ % load_cuda_backend().device_count;
+  const int index = local_rank_ % runtime::load_cuda_backend().device_count;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
@@ -174,13 +174,13 @@ std::unique_ptr<Communicator> World::join_group(
   try {
     return std::make_unique<Communicator>(
         name,
-        device.is_cuda()
-            ? make_cuda_backend(store, rank, size, device.index(), timeout)
-            : make_cpu_backend(store, rank, size, timeout),
+        device.is_cuda() ? runtime::make_cuda_backend(
+                               store, rank, size, device.index(), timeout)
+                         : make_cpu_backend(store, rank, size, timeout),
         timeout);
   } catch (const c10::DistError&) {
     // The store is gone, and with it the rank that hosts it.
-    blame_peer();
+    runtime::blame_peer();
     throw;
   }
 }
@@ -219,7 +219,7 @@ World& init(const InitOptions& options) {
   if (world_slot()) {
     return *world_slot();
   }
-  adopt_job_environment();
+  runtime::adopt_job_environment();
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
     return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }

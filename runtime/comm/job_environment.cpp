@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -202,4 +202,4 @@ int slurm_tasks_on_node(const std::string& tasks_per_node, int node) {
       node);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

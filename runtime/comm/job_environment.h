@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Returns the value of an environment variable, if it is set.
 using EnvironmentLookup =
@@ -38,4 +38,4 @@ std::string first_slurm_host(const std::string& node_list);
 /// @throws tessera::Error when there is no such node.
 int slurm_tasks_on_node(const std::string& tasks_per_node, int node);
 
-} // namespace tessera
+} // namespace tessera::runtime

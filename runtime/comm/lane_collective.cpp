@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 LaneCollective::LaneCollective(
     const std::function<PendingCollective()>& issue,
@@ -32,4 +32,4 @@ void LaneCollective::wait() {
   tensor_ = at::Tensor();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 
 #include <functional>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A collective in progress on a lane. Call wait() before touching its tensor;
 /// the handle keeps the tensor alive until then.
@@ -40,4 +40,4 @@ class LaneCollective {
   StreamMarks issued_; ///< of the lane, if there is nothing else to wait for
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -78,4 +78,4 @@ const bool kRegistered = [] {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -42,4 +42,4 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
       .make_backend(store, options);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct NcclOptions {
   int rank = 0;
@@ -42,4 +42,4 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options);
 
-} // namespace tessera
+} // namespace tessera::runtime

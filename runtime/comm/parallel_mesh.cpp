@@ -167,13 +167,14 @@ std::string first_ones(
 
 } // namespace
 
-ParallelSizes read_parallel_sizes(const ConfigReader& reader) {
-  const ConfigReader parallel = reader.get_object("parallel");
-  constexpr IntRange kOrRest{0, std::numeric_limits<int>::max()};
+ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader) {
+  const runtime::ConfigReader parallel = reader.get_object("parallel");
+  constexpr runtime::IntRange kOrRest{0, std::numeric_limits<int>::max()};
   ParallelSizes sizes;
-  const auto read = [&](const char* key, int& size, const IntRange& range) {
-    size = static_cast<int>(parallel.get_int(key, range, size));
-  };
+  const auto read =
+      [&](const char* key, int& size, const runtime::IntRange& range) {
+        size = static_cast<int>(parallel.get_int(key, range, size));
+      };
   for (const SizeField& axis : kAxes) {
     read(axis.name, sizes.*axis.size, kOrRest);
   }

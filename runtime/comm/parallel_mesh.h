@@ -8,9 +8,13 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 class ConfigReader;
+
+} // namespace tessera::runtime
+
+namespace tessera {
 
 /// Number of ranks for each kind of parallelism. The product of all but
 /// `expert` is the world size; one of them may be 0 and gets the remaining
@@ -39,7 +43,7 @@ struct ParallelSizes {
 /// object `parallel`; an absent key keeps its default.
 /// @throws tessera::Error naming the file, the path, the value and what was
 ///   expected.
-ParallelSizes read_parallel_sizes(const ConfigReader& reader);
+ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader);
 
 /// Kinds of groups of ranks.
 enum class ParallelGroup {

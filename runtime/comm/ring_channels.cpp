@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-namespace tessera {
+namespace tessera::runtime {
 
 RingChannels::RingChannels(
     World& world,
@@ -117,4 +117,4 @@ LaneCollective RingChannels::transfer(
       channel->second.lane};
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// One-way channels in both directions between ranks that are neighbors in a
 /// ring, including the last and the first. A channel is a first-in, first-out
@@ -88,4 +88,4 @@ class RingChannels {
   Channels cpu_channels_; ///< if the device is not the CPU
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

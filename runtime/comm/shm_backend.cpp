@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -360,4 +360,4 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::barrier(
           std::vector<ByteSpan>(static_cast<size_t>(getSize()))));
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 class ShmQueue;
 
@@ -92,4 +92,4 @@ class ShmBackend : public c10d::Backend {
   std::shared_ptr<ShmQueue> queue_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Alignment of messages in shared memory, in bytes; a multiple of every
 /// element size.
@@ -26,4 +26,4 @@ inline void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

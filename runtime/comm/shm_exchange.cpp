@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The header of a row.
 struct ShmExchange::Header {
@@ -105,4 +105,4 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Fills block r of `out` with block `rank` of rank r's `in`.
 ///
@@ -46,4 +46,4 @@ class ShmExchange : public ShmOperation {
   int64_t row_bytes_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -279,4 +279,4 @@ void ShmReduceWhole::consume(
       terms, bytes_of(tensor_), tensor_.numel(), tensor_.scalar_type(), kind_);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

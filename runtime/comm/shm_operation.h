@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// [begin, end) of a buffer, in bytes.
 struct ByteSpan {
@@ -168,4 +168,4 @@ class ShmReduceWhole : public ShmOperation {
   ReduceKind kind_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

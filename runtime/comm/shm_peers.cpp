@@ -12,7 +12,7 @@
 #include <cstring>
 #include <thread>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -135,4 +135,4 @@ void ShmPeers::read(int peer, uint64_t address, std::byte* to, int64_t bytes)
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

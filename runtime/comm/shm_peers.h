@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// [Note: reading a peer's memory] process_vm_readv() copies directly from the
 /// address space of another process, without an intermediate copy in shared
@@ -49,4 +49,4 @@ class ShmPeers {
   bool can_read_ = false;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -287,4 +287,4 @@ void ShmQueue::run() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// [Note: who moves the bytes] A rank publishes its input when it issues a
 /// collective, and consumes the bytes of its peers later. A thread that waits
@@ -119,4 +119,4 @@ class ShmQueue {
   std::thread thread_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

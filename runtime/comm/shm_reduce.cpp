@@ -9,7 +9,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/ParallelGuard.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -58,4 +58,4 @@ void reduce_terms(
   result.copy_(sum);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tessera {
+namespace tessera::runtime {
 
 enum class ReduceKind { kSum, kMax };
 
@@ -25,4 +25,4 @@ void reduce_terms(
     c10::ScalarType dtype,
     ReduceKind kind);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -19,7 +19,7 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -198,4 +198,4 @@ void ring(ShmRank& rank) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A message that a rank publishes to its peers in one turn of the ring buffer.
 struct ShmMessage {
@@ -100,4 +100,4 @@ void futex_wake_all(std::atomic<uint32_t>& word);
 /// Rings a rank's doorbell, which wakes the threads that sleep on it.
 void ring(ShmRank& rank);
 
-} // namespace tessera
+} // namespace tessera::runtime

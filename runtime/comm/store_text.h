@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 inline std::vector<uint8_t> to_bytes(const std::string& text) {
   return {text.begin(), text.end()};
@@ -17,4 +17,4 @@ inline std::string to_text(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
@@ -244,4 +244,4 @@ ordered_json ConfigReader::resolved() const {
   return node_->resolve();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Both ends are included.
 struct IntRange {
@@ -186,4 +186,4 @@ std::string apply_override(
     nlohmann::json& root,
     std::string_view override_text);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -15,7 +15,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 // The whole configuration and its origin.
 struct ConfigDocument {
@@ -192,4 +192,4 @@ struct ConfigReader::Node {
   }
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 using nlohmann::json;
 
@@ -106,4 +106,4 @@ std::string apply_override(json& root, std::string_view override_text) {
   return so_far;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

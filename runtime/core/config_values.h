@@ -11,7 +11,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 // Formats a value for a message: "the string \"fast\"", "the object {...}",
 // "3".
@@ -112,4 +112,4 @@ typename Kind::Value convert(
   return value.get<typename Kind::Value>();
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

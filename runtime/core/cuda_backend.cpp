@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -87,4 +87,4 @@ const CudaBackend& load_cuda_backend() {
   return kBackend;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

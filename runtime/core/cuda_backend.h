@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct CudaBackend {
   bool loaded = false;
@@ -26,4 +26,4 @@ struct CudaBackend {
 /// Do not fork afterwards: CUDA does not work in the child.
 const CudaBackend& load_cuda_backend();
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -10,7 +10,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -167,4 +167,4 @@ std::string show_json(const json& value) {
   return text;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

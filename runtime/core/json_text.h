@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Parses one JSON value that is the whole of `text`.
 /// @param source names the text in errors, usually the path of the file.
@@ -21,4 +21,4 @@ nlohmann::json parse_json(std::string_view text, std::string_view source);
 /// invalid UTF-8.
 std::string show_json(const nlohmann::json& value);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 
 #include <regex>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct NamePattern::Compiled {
   std::regex expression;
@@ -33,4 +33,4 @@ bool NamePattern::is_found_in(std::string_view name) const {
   return std::regex_search(name.begin(), name.end(), compiled_->expression);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A regular expression (ECMAScript), compiled once. Cheap to copy; its
 /// functions may be called from several threads.
@@ -28,4 +28,4 @@ class NamePattern {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

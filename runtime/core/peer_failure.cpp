@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 void blame_peer() noexcept {
   const char* name = std::getenv(kLauncherSocketVariable);
@@ -36,4 +36,4 @@ void blame_peer() noexcept {
       bytes);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

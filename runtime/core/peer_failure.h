@@ -3,7 +3,7 @@
 // `blame_peer()` tells the launcher that another rank caused the error of this
 // one.
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The environment variable with the name of the launcher's abstract Unix
 /// datagram socket, without its leading zero byte. A rank that sends its number
@@ -15,4 +15,4 @@ inline constexpr const char* kLauncherSocketVariable = "TESSERA_LAUNCHER";
 /// of the rank that failed first by itself. Does not block.
 void blame_peer() noexcept;
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::runtime {
 
 std::string size_text(int64_t bytes) {
   constexpr double kKiB = 1024;
@@ -20,4 +20,4 @@ std::string size_text(int64_t bytes) {
   return text;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// "1.50 MiB"; below 0.1 MiB, where digits would be lost, "80.00 KiB".
 std::string size_text(int64_t bytes);
 
-} // namespace tessera
+} // namespace tessera::runtime

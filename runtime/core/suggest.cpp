@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   // Three rows of the table suffice: a swap looks back two rows.
@@ -59,4 +59,4 @@ std::string join_names(std::span<const std::string> names) {
   return list;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

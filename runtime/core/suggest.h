@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Minimum number of insertions, deletions and replacements of one byte and
 /// swaps of two neighboring bytes that turn `a` into `b` (optimal string
@@ -24,4 +24,4 @@ std::string nearest_name(
 /// "a, b, c".
 std::string join_names(std::span<const std::string> names);
 
-} // namespace tessera
+} // namespace tessera::runtime

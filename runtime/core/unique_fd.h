@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Owns a file descriptor and closes it; -1 means none.
 class UniqueFd {
@@ -39,4 +39,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -12,7 +12,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_file.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace fs = std::filesystem;
 
@@ -143,4 +143,4 @@ std::string read_text_file(const fs::path& path) {
   return content;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

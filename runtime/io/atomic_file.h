@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A file being written next to its final path. Until commit(), nothing is
 /// visible under the final name and an existing file is unchanged; a process
@@ -60,4 +60,4 @@ void write_file_atomically(
 /// @throws Error naming the file and the system's reason.
 std::string read_text_file(const std::filesystem::path& path);
 
-} // namespace tessera
+} // namespace tessera::runtime

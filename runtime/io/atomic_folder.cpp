@@ -12,7 +12,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_file.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace fs = std::filesystem;
 
@@ -75,4 +75,4 @@ void remove_folder(const fs::path& path) {
   remove_tree(hidden);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The folder to write to until `final_path` is committed: ".NAME.partial" next
 /// to it.
@@ -30,4 +30,4 @@ void commit_folder(const std::filesystem::path& final_path);
 /// @throws Error naming the folder and the system's reason.
 void remove_folder(const std::filesystem::path& path);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::runtime {
 
 std::string checksum_of(std::span<const std::byte> data) {
   const XXH64_hash_t hash = XXH3_64bits(data.data(), data.size());
@@ -19,4 +19,4 @@ std::string checksum_of(std::span<const std::byte> data) {
   return text.data();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

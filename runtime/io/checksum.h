@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// "xxh3:" and the 64-bit XXH3 of the bytes as 16 hexadecimal digits.
 std::string checksum_of(std::span<const std::byte> data);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 /// "No such file or directory (errno 2)".
 inline std::string errno_text(int code) {
@@ -39,4 +39,4 @@ inline const char* errno_remedy(int code) {
   }
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

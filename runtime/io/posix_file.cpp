@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 namespace fs = std::filesystem;
 
@@ -38,4 +38,4 @@ void sync_folder(const fs::path& folder) {
   }
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

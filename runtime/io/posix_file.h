@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 /// @param what the operation that failed, e.g. "read".
 /// @param code its errno.
@@ -19,4 +19,4 @@ namespace tessera::detail {
 /// @param folder empty means the working folder.
 void sync_folder(const std::filesystem::path& folder);
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

@@ -18,7 +18,7 @@
 
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 enum class SafetensorsDtype {
   kBool,
@@ -145,4 +145,4 @@ class SafetensorsWriter {
   std::map<std::string, Slot, std::less<>> slots_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

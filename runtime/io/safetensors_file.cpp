@@ -29,25 +29,27 @@ uint64_t little_endian(std::span<const std::byte> bytes) {
 
 } // namespace
 
-SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  SafetensorsFile file;
+runtime::SafetensorsFile runtime::SafetensorsFile::open(const fs::path& path) {
+  runtime::SafetensorsFile file;
   file.path_ = path;
   file.map_file();
   file.read_header();
   return file;
 }
 
-SafetensorsFile::~SafetensorsFile() {
+runtime::SafetensorsFile::~runtime::SafetensorsFile() {
   if (!mapping_.empty()) {
     ::munmap(const_cast<std::byte*>(mapping_.data()), mapping_.size());
   }
 }
 
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept {
+runtime::SafetensorsFile::SafetensorsFile(
+    runtime::SafetensorsFile&& other) noexcept {
   *this = std::move(other);
 }
 
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
+runtime::SafetensorsFile& runtime::SafetensorsFile::operator=(
+    runtime::SafetensorsFile&& other) noexcept {
   // Each destructor then unmaps the mapping that it holds. Strings keep their
   // addresses when a vector is moved, so the views in index_ stay valid.
   std::swap(path_, other.path_);
@@ -58,20 +60,21 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   return *this;
 }
 
-bool SafetensorsFile::contains(std::string_view name) const {
+bool runtime::SafetensorsFile::contains(std::string_view name) const {
   return index_.contains(name);
 }
 
-const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
+const runtime::SafetensorsEntry& runtime::SafetensorsFile::at(
+    std::string_view name) const {
   const auto found = index_.find(name);
   if (found != index_.end()) {
     return entries_[found->second];
   }
   std::vector<std::string> names;
-  for (const SafetensorsEntry& entry : entries_) {
+  for (const runtime::SafetensorsEntry& entry : entries_) {
     names.push_back(entry.name);
   }
-  const std::string nearest = nearest_name(name, names);
+  const std::string nearest = runtime::nearest_name(name, names);
   TESSERA_FAIL(
       "{}: has no tensor '{}' among its {}{}",
       path_.string(),
@@ -81,7 +84,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
                       : "; the nearest name is '" + nearest + "'");
 }
 
-void SafetensorsFile::map_file() {
+void runtime::SafetensorsFile::map_file() {
   // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
@@ -110,7 +113,7 @@ void SafetensorsFile::map_file() {
       detail::errno_remedy(code));
 }
 
-void SafetensorsFile::read_header() {
+void runtime::SafetensorsFile::read_header() {
   constexpr size_t kPrefix = detail::kSafetensorsPrefixBytes;
   const std::string where = path_.string() + ": ";
   TESSERA_CHECK(

@@ -9,7 +9,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -214,4 +214,4 @@ SafetensorsHeader parse_safetensors_header(
   return header;
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

@@ -16,7 +16,7 @@
 
 #include "tessera/runtime/io/safetensors.h"
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 /// Size in bytes of the header length at the start of the file.
 inline constexpr size_t kSafetensorsPrefixBytes = 8;
@@ -64,4 +64,4 @@ SafetensorsHeader parse_safetensors_header(
     std::string_view text,
     std::span<const std::byte> data);
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

@@ -28,15 +28,15 @@ std::array<std::byte, detail::kSafetensorsPrefixBytes> little_endian(
 
 } // namespace
 
-SafetensorsWriter::SafetensorsWriter(
+runtime::SafetensorsWriter::SafetensorsWriter(
     const fs::path& path,
-    std::vector<SafetensorsSpec> specs,
+    std::vector<runtime::SafetensorsSpec> specs,
     const std::map<std::string, std::string>& metadata)
     : file_(path) {
   std::sort(
       specs.begin(),
       specs.end(),
-      [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
+      [](const runtime::SafetensorsSpec& a, const runtime::SafetensorsSpec& b) {
         return std::tuple(-static_cast<int>(size_of(a.dtype)), a.name) <
                std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
       });
@@ -45,7 +45,7 @@ SafetensorsWriter::SafetensorsWriter(
     header[std::string(detail::kSafetensorsMetadataKey)] = metadata;
   }
   uint64_t end = 0;
-  for (const SafetensorsSpec& spec : specs) {
+  for (const runtime::SafetensorsSpec& spec : specs) {
     const std::string where =
         formatted("{}: tensor '{}': ", path.string(), spec.name);
     TESSERA_CHECK(
@@ -62,7 +62,8 @@ SafetensorsWriter::SafetensorsWriter(
         "{}the file would have more bytes than 64 bits can count; check the shape",
         where);
     const bool is_new =
-        slots_.emplace(spec.name, Slot{.offset = end, .bytes = *bytes}).second;
+        slots_.emplace(spec.name, runtime::Slot{.offset = end, .bytes = *bytes})
+            .second;
     TESSERA_CHECK(
         is_new, "{}is given twice; give each tensor its own name", where);
     header[spec.name] = {
@@ -98,7 +99,7 @@ SafetensorsWriter::SafetensorsWriter(
       detail::kSafetensorsPrefixBytes, std::as_bytes(std::span(text)));
 }
 
-void SafetensorsWriter::write(
+void runtime::SafetensorsWriter::write(
     std::string_view name,
     std::span<const std::byte> data) {
   const auto found = slots_.find(name);
@@ -107,7 +108,7 @@ void SafetensorsWriter::write(
       "{}: tensor '{}' was not announced; name it when creating the writer",
       file_.path().string(),
       name);
-  Slot& slot = found->second;
+  runtime::Slot& slot = found->second;
   TESSERA_CHECK(
       data.size() == slot.bytes,
       "{}: tensor '{}' got {} bytes; its dtype and shape need {}",
@@ -124,7 +125,7 @@ void SafetensorsWriter::write(
   slot.written = true;
 }
 
-void SafetensorsWriter::commit() {
+void runtime::SafetensorsWriter::commit() {
   for (const auto& [name, slot] : slots_) {
     TESSERA_CHECK(
         slot.written || slot.bytes == 0,

@@ -6,7 +6,7 @@
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 template <typename Vec>
 struct AdamMoments {
@@ -38,4 +38,4 @@ struct AdamMoments {
   }
 };
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/kernels/update_runs.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 bool adamw_(
     const at::Tensor& master,
@@ -16,4 +16,4 @@ bool adamw_(
   return adamw_runs_({&run, 1});
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// One AdamW step over a flat shard, in place (arXiv:1711.05101, Alg. 2), with
 /// the operations, order and rounding of torch::optim::AdamW on the CPU, except
@@ -45,4 +45,4 @@ bool adamw_(
     const AdamWStep& step,
     const at::Tensor& low_precision = {});
 
-} // namespace tessera
+} // namespace tessera::runtime

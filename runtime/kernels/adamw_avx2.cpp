@@ -6,10 +6,10 @@
 #include "tessera/runtime/kernels/adamw_kernel.h"
 #include "tessera/runtime/kernels/vec_avx2.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 AdamWKernel<float> adamw_avx2() {
   return &detail::AdamWLoop<Avx2Vec>::step;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,10 +6,10 @@
 #include "tessera/runtime/kernels/adamw_kernel.h"
 #include "tessera/runtime/kernels/vec_avx512.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 AdamWKernel<float> adamw_avx512() {
   return &detail::AdamWLoop<Avx512Vec>::step;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

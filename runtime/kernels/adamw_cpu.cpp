@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -43,4 +43,4 @@ CpuUpdate adamw_update(Isa isa, const AdamWShard<double>& shard) {
   return update_of(isa, shard);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The update of elements [begin, end) of a shard. Returns whether their
 /// gradients were all finite.
@@ -27,4 +27,4 @@ AdamWKernel<double> adamw_portable_double();
 AdamWKernel<float> adamw_avx2();
 AdamWKernel<float> adamw_avx512();
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -26,7 +26,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace detail {
 
@@ -91,4 +91,4 @@ class AdamWLoop {
 
 } // namespace detail
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 #include "tessera/runtime/kernels/adamw_kernel.h"
 #include "tessera/runtime/kernels/vec_scalar.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 AdamWKernel<float> adamw_portable_float() {
   return &detail::AdamWLoop<ScalarVec<float>>::step;
@@ -15,4 +15,4 @@ AdamWKernel<double> adamw_portable_double() {
   return &detail::AdamWLoop<ScalarVec<double>>::step;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

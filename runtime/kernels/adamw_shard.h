@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The hyperparameters of one step. `step` counts from 1.
 struct AdamWStep {
@@ -73,4 +73,4 @@ struct AdamWScalars : AdamScalars<T> {
 template <typename T>
 using AdamWShard = UpdateShard<T, AdamWScalars<T>>;
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -140,23 +140,24 @@ void fill_on_host(
     float scale) {
   const int64_t first_chunk = first / kChunk;
   const int64_t end_chunk = (first + numel + kChunk - 1) / kChunk;
-  parallel_for(first_chunk, end_chunk, 64, [&](int64_t begin, int64_t end) {
-    Words words;
-    Numbers numbers;
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      philox(random, static_cast<uint64_t>(chunk), words);
-      Distribution::make(words, numbers);
-      for (float& number : numbers) {
-        number = offset + scale * number;
-      }
-      const int64_t from = std::max(first, chunk * kChunk);
-      const int64_t to = std::min(first + numel, (chunk + 1) * kChunk);
-      const float* source = numbers.data() - chunk * kChunk;
-      for (int64_t i = from; i < to; ++i) {
-        target[i - first] = static_cast<T>(source[i]);
-      }
-    }
-  });
+  runtime::parallel_for(
+      first_chunk, end_chunk, 64, [&](int64_t begin, int64_t end) {
+        Words words;
+        Numbers numbers;
+        for (int64_t chunk = begin; chunk < end; ++chunk) {
+          philox(random, static_cast<uint64_t>(chunk), words);
+          Distribution::make(words, numbers);
+          for (float& number : numbers) {
+            number = offset + scale * number;
+          }
+          const int64_t from = std::max(first, chunk * kChunk);
+          const int64_t to = std::min(first + numel, (chunk + 1) * kChunk);
+          const float* source = numbers.data() - chunk * kChunk;
+          for (int64_t i = from; i < to; ++i) {
+            target[i - first] = static_cast<T>(source[i]);
+          }
+        }
+      });
 }
 
 template <typename Distribution>

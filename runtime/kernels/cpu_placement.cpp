@@ -21,7 +21,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -221,4 +221,4 @@ CpuPlacement place_update_threads(const CpuPlacementOptions& options) {
   return CpuPlacement(std::move(cores));
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct CpuPlacementOptions {
   /// 0: TESSERA_CPU_THREADS if it is set, else one per core of this rank's
@@ -55,4 +55,4 @@ class CpuPlacement {
 /// @throws tessera::Error when an environment variable is not a valid number.
 CpuPlacement place_update_threads(const CpuPlacementOptions& options);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -59,4 +59,4 @@ bool run_cpu_updates(const std::vector<CpuUpdate>& updates) {
   return finite;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

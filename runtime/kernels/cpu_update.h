@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The update of one shard, as a function of a range of its elements.
 struct CpuUpdate {
@@ -28,4 +28,4 @@ inline constexpr int64_t kUpdateChunk = 1 << 16;
 /// @return whether all gradients were finite.
 bool run_cpu_updates(const std::vector<CpuUpdate>& updates);
 
-} // namespace tessera
+} // namespace tessera::runtime

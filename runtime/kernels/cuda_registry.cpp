@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -38,4 +38,4 @@ void pack_cuda(
   pack_function(shards, target_type, factor);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

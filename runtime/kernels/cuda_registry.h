@@ -11,7 +11,7 @@
 #include <span>
 #include <tuple>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Updates runs of device arrays, on the current stream of the current device;
 /// does not synchronize.
@@ -72,4 +72,4 @@ void pack_cuda(
     ElementType target_type,
     double factor);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The arrays of one run (in host or device memory) and the scalars of the
 /// step.
@@ -30,4 +30,4 @@ struct UpdateShard {
   Scalars scalars;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

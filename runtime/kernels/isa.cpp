@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 bool isa_available(Isa isa) {
   if (isa == Isa::kPortable) {
@@ -38,4 +38,4 @@ void check_isa(Isa isa) {
       static_cast<int>(isa));
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -3,7 +3,7 @@
 // `Isa` names the instruction sets of the CPU kernels; best_isa() selects one
 // for this machine.
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Instruction sets, in ascending order of capability.
 enum class Isa { kPortable, kAvx2, kAvx512 };
@@ -17,4 +17,4 @@ Isa best_isa();
 /// @throws tessera::Error if `isa` is not available.
 void check_isa(Isa isa);
 
-} // namespace tessera
+} // namespace tessera::runtime

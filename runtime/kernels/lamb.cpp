@@ -10,7 +10,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -96,4 +96,4 @@ void lamb_weights_(std::span<const LambRun> runs) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

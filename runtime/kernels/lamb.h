@@ -8,7 +8,7 @@
 
 #include <span>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct LambRun {
   UpdateTensors tensors; ///< moment is exp_avg, moment_sq is exp_avg_sq
@@ -36,4 +36,4 @@ bool lamb_moments_(
 /// it blocks; on CUDA it runs on the current stream.
 void lamb_weights_(std::span<const LambRun> runs);
 
-} // namespace tessera
+} // namespace tessera::runtime

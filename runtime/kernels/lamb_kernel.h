@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace detail {
 
@@ -102,4 +102,4 @@ class LambLoop {
 
 } // namespace detail
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 template <typename T>
 struct LambScalars : AdamScalars<T> {
@@ -31,4 +31,4 @@ struct LambSums {
 template <typename T>
 using LambShard = UpdateShard<T, LambScalars<T>>;
 
-} // namespace tessera
+} // namespace tessera::runtime

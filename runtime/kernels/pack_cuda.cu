@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -169,4 +169,4 @@ cudaError_t launch_pack(
   return cudaSuccess;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Packs `count` runs on `stream`, 120 per launch; does not synchronize.
 /// @param shards host memory, which may be reused on return.
@@ -21,4 +21,4 @@ cudaError_t launch_pack(
     double factor,
     cudaStream_t stream);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -106,4 +106,4 @@ void pack_runs_(std::span<const PackRun> runs, double factor) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

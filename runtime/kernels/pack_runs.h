@@ -7,7 +7,7 @@
 
 #include <span>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct PackRun {
   /// Destination, of any shape and strides.
@@ -26,4 +26,4 @@ struct PackRun {
 /// operator. Runs on the current stream; does not synchronize.
 void pack_runs_(std::span<const PackRun> runs, double factor = 1);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 enum class ElementType : int32_t { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
@@ -18,4 +18,4 @@ struct PackShard {
   ElementType source_type;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

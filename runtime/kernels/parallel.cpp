@@ -7,7 +7,7 @@
 #error "compile this file with OpenMP: at::parallel_for is serial without it"
 #endif
 
-namespace tessera {
+namespace tessera::runtime {
 
 void parallel_for(
     int64_t begin,
@@ -17,4 +17,4 @@ void parallel_for(
   at::parallel_for(begin, end, grain, body);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Calls body on ranges that cover [begin, end), on at most
 /// at::get_num_threads() threads and at most one per `grain` elements (rounded
@@ -20,4 +20,4 @@ void parallel_for(
     int64_t grain,
     const std::function<void(int64_t begin, int64_t end)>& body);
 
-} // namespace tessera
+} // namespace tessera::runtime

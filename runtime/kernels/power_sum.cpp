@@ -23,7 +23,7 @@
 #define TESSERA_CLONES
 #endif
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -225,4 +225,4 @@ std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
   return PowerSums::wait({&sums}).front();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Returns sum |x|^p over a flat tensor, or max |x| for p = infinity; NaN if an
 /// element is NaN, infinity if one is infinite. On CPU it adds in float64, in
@@ -45,4 +45,4 @@ class PowerSums {
 /// As above, waiting at once.
 std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p);
 
-} // namespace tessera
+} // namespace tessera::runtime

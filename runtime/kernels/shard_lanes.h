@@ -7,7 +7,7 @@
 #include "tessera/runtime/kernels/flat_shard.h"
 #include "tessera/runtime/kernels/vec_loop.h"
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 /// Loads widen, stores round. The formats are template parameters.
 ///
@@ -148,4 +148,4 @@ auto with_lanes(const Shard& shard, Body body) {
   });
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Rounding of bfloat16 moments and of the low_precision output in an update.
 struct StochasticRounding {
@@ -69,4 +69,4 @@ inline uint32_t second_key(const RoundingKey& key, RoundedArray array) {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct ThreadPool::Job {
   int64_t tasks = 0;
@@ -153,4 +153,4 @@ void configure_update_pool(const CpuPlacement& placement) {
   process.make(placement);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 class ThreadPool;
 
@@ -65,4 +65,4 @@ ThreadPool& update_pool();
 /// it meanwhile.
 void configure_update_pool(const CpuPlacement& placement);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,10 +6,10 @@
 #include "tessera/runtime/kernels/update_kernel.h"
 #include "tessera/runtime/kernels/vec_avx2.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 UpdateKernels<float> update_kernels_avx2() {
   return detail::update_kernels<Avx2Vec>();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

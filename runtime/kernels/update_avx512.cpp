@@ -6,10 +6,10 @@
 #include "tessera/runtime/kernels/update_kernel.h"
 #include "tessera/runtime/kernels/vec_avx512.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 UpdateKernels<float> update_kernels_avx512() {
   return detail::update_kernels<Avx512Vec>();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

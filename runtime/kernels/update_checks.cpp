@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 void UpdateChecks::in_unit_interval(const char* name, double beta) const {
   TESSERA_CHECK(
@@ -179,4 +179,4 @@ void UpdateChecks::can_round(
       op_);
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

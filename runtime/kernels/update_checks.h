@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 /// Checks the arguments of one operator; errors begin with `op`.
 class UpdateChecks {
@@ -94,4 +94,4 @@ Shard make_shard(
       .scalars = decltype(Shard::scalars)(step)};
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

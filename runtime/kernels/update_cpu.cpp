@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -119,4 +119,4 @@ CpuUpdate update_of(Isa isa, const LionShard<double>& shard) {
   return bound(kernels_of<double>(isa).lion, shard);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

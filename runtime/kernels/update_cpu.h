@@ -8,7 +8,7 @@
 #include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 template <typename T>
 struct UpdateKernels; // update_kernel.h
@@ -40,4 +40,4 @@ UpdateKernels<double> update_kernels_portable_double();
 UpdateKernels<float> update_kernels_avx2();
 UpdateKernels<float> update_kernels_avx512();
 
-} // namespace tessera
+} // namespace tessera::runtime

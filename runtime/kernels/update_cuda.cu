@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -213,4 +213,4 @@ template cudaError_t launch_lamb_moments(
     double*,
     cudaStream_t);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Updates `count` runs on `stream`, thirty to forty per launch; does not
 /// synchronize. Gives the same bits as the CPU kernels.
@@ -32,4 +32,4 @@ cudaError_t launch_lamb_moments(
     double* sums,
     cudaStream_t stream);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -31,41 +31,42 @@ cudaStream_t current_stream() {
 template <typename Shard>
 void update_on_current_stream(std::span<const Shard> shards) {
   check(
-      launch_update(shards.data(), shards.size(), current_stream()),
+      runtime::launch_update(shards.data(), shards.size(), current_stream()),
       shards.size());
 }
 
 template <typename T>
 void lamb_moments_on_current_stream(
-    std::span<const LambShard<T>> shards,
+    std::span<const runtime::LambShard<T>> shards,
     double* sums) {
   check(
-      launch_lamb_moments(shards.data(), shards.size(), sums, current_stream()),
+      runtime::launch_lamb_moments(
+          shards.data(), shards.size(), sums, current_stream()),
       shards.size());
 }
 
 void pack_on_current_stream(
-    std::span<const PackShard> shards,
-    ElementType target_type,
+    std::span<const runtime::PackShard> shards,
+    runtime::ElementType target_type,
     double factor) {
   check(
-      launch_pack(
+      runtime::launch_pack(
           shards.data(), shards.size(), target_type, factor, current_stream()),
       shards.size(),
       "pack_runs_");
 }
 
 const bool kRegistered = [] {
-  register_pack_cuda(&pack_on_current_stream);
-  register_update_cuda(
-      {&update_on_current_stream<AdamWShard<float>>,
-       &update_on_current_stream<AdamWShard<double>>,
-       &update_on_current_stream<SgdShard<float>>,
-       &update_on_current_stream<SgdShard<double>>,
-       &update_on_current_stream<LionShard<float>>,
-       &update_on_current_stream<LionShard<double>>,
-       &update_on_current_stream<LambShard<float>>,
-       &update_on_current_stream<LambShard<double>>,
+  runtime::register_pack_cuda(&pack_on_current_stream);
+  runtime::register_update_cuda(
+      {&update_on_current_stream<runtime::AdamWShard<float>>,
+       &update_on_current_stream<runtime::AdamWShard<double>>,
+       &update_on_current_stream<runtime::SgdShard<float>>,
+       &update_on_current_stream<runtime::SgdShard<double>>,
+       &update_on_current_stream<runtime::LionShard<float>>,
+       &update_on_current_stream<runtime::LionShard<double>>,
+       &update_on_current_stream<runtime::LambShard<float>>,
+       &update_on_current_stream<runtime::LambShard<double>>,
        &lamb_moments_on_current_stream<float>,
        &lamb_moments_on_current_stream<double>});
   return true;

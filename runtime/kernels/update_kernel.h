@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The updates for one instruction set, on elements [begin, end) of the shard.
 /// They return whether the gradients of these were all finite.
@@ -148,4 +148,4 @@ UpdateKernels<typename Vec::Scalar> update_kernels() {
 
 } // namespace detail
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -196,4 +196,4 @@ struct ShardPacks {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 #include "tessera/runtime/kernels/update_kernel.h"
 #include "tessera/runtime/kernels/vec_scalar.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 UpdateKernels<float> update_kernels_portable_float() {
   return detail::update_kernels<ScalarVec<float>>();
@@ -15,4 +15,4 @@ UpdateKernels<double> update_kernels_portable_double() {
   return detail::update_kernels<ScalarVec<double>>();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include "tessera/runtime/kernels/update_math.cuh"
 #include "tessera/runtime/kernels/update_shard.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -151,4 +151,4 @@ __device__ void lamb_moments_pack(
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

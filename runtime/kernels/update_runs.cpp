@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -229,4 +229,4 @@ bool lion_runs_(
   return run_all("lion_", runs, before);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

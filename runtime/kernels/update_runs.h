@@ -12,7 +12,7 @@
 
 #include <span>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The tensors of one run: flat, contiguous, of equal length and on one device.
 struct UpdateTensors {
@@ -85,4 +85,4 @@ bool lion_runs_(
     std::span<const LionRun> runs,
     std::span<const UpdateTensors> before = {});
 
-} // namespace tessera
+} // namespace tessera::runtime

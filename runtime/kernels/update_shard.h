@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// One step of stochastic gradient descent. `step` counts from 1.
 struct SgdStep {
@@ -77,4 +77,4 @@ using SgdShard = UpdateShard<T, SgdScalars<T>>;
 template <typename T>
 using LionShard = UpdateShard<T, LionScalars<T>>;
 
-} // namespace tessera
+} // namespace tessera::runtime

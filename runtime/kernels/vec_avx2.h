@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -137,4 +137,4 @@ struct Avx2Vec {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

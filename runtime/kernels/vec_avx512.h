@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -128,4 +128,4 @@ struct Avx512Vec {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace tessera::detail {
+namespace tessera::runtime::detail {
 
 // Distance in bytes by which prefetches run ahead of the loop. The hardware
 // prefetchers stop at page boundaries, and there are up to seven streams; about
@@ -79,4 +79,4 @@ Vec load_as(const void* array, int64_t i, Count... count) {
   }
 }
 
-} // namespace tessera::detail
+} // namespace tessera::runtime::detail

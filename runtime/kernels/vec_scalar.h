@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -82,4 +82,4 @@ struct ScalarVec {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 BlameSocket::BlameSocket()
     : fd_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
@@ -46,4 +46,4 @@ std::optional<int> BlameSocket::next() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

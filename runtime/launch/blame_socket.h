@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The launcher's end of blame_peer(): a socket in the abstract namespace. It
 /// works through wrappers that close files or change folders, and leaves
@@ -35,4 +35,4 @@ class BlameSocket {
   std::string name_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

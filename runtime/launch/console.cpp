@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <climits>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -116,4 +116,4 @@ const Console::Stream& Console::at(ConsoleStream stream) const {
   return streams_[static_cast<std::size_t>(stream)];
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

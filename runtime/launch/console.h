@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 enum class ConsoleStream { kOut = 0, kErr = 1 };
 
@@ -58,4 +58,4 @@ class Console {
   std::string progress_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -40,4 +40,4 @@ int launch(const LaunchOptions& options) {
   return job.run();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

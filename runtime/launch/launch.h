@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct LaunchOptions {
   /// Program (looked up on PATH) and arguments.
@@ -51,4 +51,4 @@ struct LaunchOptions {
 ///   created; ranks that were started are then killed.
 int launch(const LaunchOptions& options);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 LinePrefixer::LinePrefixer(std::string prefix, bool bare_progress)
     : prefix_(std::move(prefix)), bare_progress_(bare_progress) {}
@@ -64,4 +64,4 @@ void LinePrefixer::end_line(std::string& lines) {
   pending_return_ = false;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Collects bytes into lines and puts a prefix before each. A carriage return
 /// restarts the line, as on a terminal, so only the final state of a progress
@@ -46,4 +46,4 @@ class LinePrefixer {
   bool pending_return_ = false;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

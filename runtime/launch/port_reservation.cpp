@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 PortReservation::PortReservation(int port)
     : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -39,4 +39,4 @@ PortReservation::PortReservation(int port)
   port_ = ntohs(address.sin_port);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -4,7 +4,7 @@
 
 #include "tessera/runtime/core/unique_fd.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Reserves a TCP port for rank 0 to listen on. It binds the port with
 /// SO_REUSEADDR but does not listen on it: no other process gets it as an
@@ -25,4 +25,4 @@ class PortReservation {
   int port_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <thread>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -70,4 +70,4 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
   return environment;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

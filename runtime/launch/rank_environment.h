@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A rank's number among the local ranks, and the rendezvous.
 struct RankPlace {
@@ -27,4 +27,4 @@ struct RankPlace {
 /// progress bar, and TESSERA_LAUNCHER the socket of blame_peer().
 std::vector<std::string> rank_environment(const RankPlace& place);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -332,4 +332,4 @@ void RankJob::flush_to_the_end() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

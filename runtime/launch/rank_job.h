@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The ranks of one job from start to end. Single-threaded: output, signals,
 /// ended ranks and deadlines are events of one poll loop.
@@ -87,4 +87,4 @@ class RankJob {
   std::optional<Clock::time_point> linger_time_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

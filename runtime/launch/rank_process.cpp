@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -151,4 +151,4 @@ void RankProcess::signal_group(int signal) const {
   ::kill(-pid_, signal);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// How a process ended.
 struct ProcessEnd {
@@ -82,4 +82,4 @@ class RankProcess {
   std::optional<ProcessEnd> end_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -102,4 +102,4 @@ std::vector<std::string> RepeatedErrors::summary() const {
   return lines;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

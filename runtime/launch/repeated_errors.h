@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Looks for lines of log_error(), and the lines that belong to the same
 /// message, in the output of ranks. The first occurrence is passed on at once,
@@ -44,4 +44,4 @@ class RepeatedErrors {
   std::map<int, std::string> open_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -63,4 +63,4 @@ int SignalScope::next() {
   return count == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// While it exists, SIGCHLD, SIGINT, SIGTERM and SIGHUP arrive as readable
 /// events on fd() instead of acting on the calling thread, and SIGPIPE becomes
@@ -36,4 +36,4 @@ class SignalScope {
   struct sigaction outer_child_action_ {};
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// True for storages whose memory is managed elsewhere: parameters, buffers.
 using StorageTest = std::function<bool(const c10::StorageImpl&)>;
@@ -42,4 +42,4 @@ class ActivationSink {
       bool to_host) = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

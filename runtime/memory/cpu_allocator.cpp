@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <mutex>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -116,4 +116,4 @@ void reset_cpu_bytes_peak() {
   peak_bytes = live_bytes.load();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

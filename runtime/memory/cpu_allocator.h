@@ -2,7 +2,7 @@
 #pragma once
 // `keep_freed_cpu_memory()` makes LibTorch's CPU tensors reuse freed memory.
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Installs an allocator in front of LibTorch's that keeps freed blocks of 64
 /// KiB and more for later tensors of the same size (see HostHeap) and counts
@@ -11,4 +11,4 @@ namespace tessera {
 /// it with InitOptions::keep_freed_memory. Thread-safe.
 void keep_freed_cpu_memory(bool keep);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Installs a counting allocator in front of LibTorch's CPU allocator, once per
 /// process. Tensors that exist already are not counted: call it first in
@@ -22,4 +22,4 @@ int64_t cpu_bytes_peak();
 /// Sets the peak to the bytes that are live now.
 void reset_cpu_bytes_peak();
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -5,7 +5,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 int64_t peak_bytes(c10::Device device) {
   if (device.is_cpu()) {
@@ -26,4 +26,4 @@ void reset_peak_bytes(c10::Device device) {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Peak of the live tensor bytes on `device` since the start or the last reset.
 /// For the CPU it is 0 without the counter of cpu_memory_counter.h.
@@ -16,4 +16,4 @@ int64_t peak_bytes(c10::Device device);
 /// Sets the peak to the bytes that are live now.
 void reset_peak_bytes(c10::Device device);
 
-} // namespace tessera
+} // namespace tessera::runtime

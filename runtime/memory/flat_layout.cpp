@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -41,4 +41,4 @@ std::vector<FlatRun> runs_of_shard(
   return runs;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// [begin, begin + numel) of a flat buffer.
 struct FlatSpan {
@@ -64,4 +64,4 @@ std::vector<FlatRun> runs_of_shard(
     std::span<const FlatSpan> parameters,
     FlatSpan shard);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -130,4 +130,4 @@ size_t HostHeap::idle_bytes() const {
   return touched_end_ > in_use_ ? touched_end_ - in_use_ : 0;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

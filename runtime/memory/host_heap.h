@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A training step allocates and frees large blocks again and again. Returning
 /// them to the system each time costs a page fault and zeroing for every 4 KiB.
@@ -63,4 +63,4 @@ class HostHeap {
 /// yet.
 void prefer_huge_pages(void* data, size_t bytes);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/host_pinning.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -18,4 +18,4 @@ const HostPinning& host_pinning() {
   return pinning_functions;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 struct HostPinning {
   /// Pins [data, data + bytes) for all devices.
@@ -26,4 +26,4 @@ void register_host_pinning(const HostPinning& functions);
 /// The members are null if no plugin has registered.
 const HostPinning& host_pinning();
 
-} // namespace tessera
+} // namespace tessera::runtime

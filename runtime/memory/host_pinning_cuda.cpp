@@ -7,7 +7,7 @@
 
 #include <array>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -44,4 +44,4 @@ const bool kRegistered = [] {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

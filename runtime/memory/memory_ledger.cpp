@@ -118,7 +118,7 @@ at::Tensor MemoryLedger::allocate(
   const at::Tensor owner = at::empty({numel}, options);
   const auto bytes = static_cast<int64_t>(owner.nbytes());
   if (device.is_cpu() && bytes > 0) {
-    prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());
+    runtime::prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());
   }
   // The deleter holds the counters, so that a buffer may outlive the ledger.
   return at::from_blob(

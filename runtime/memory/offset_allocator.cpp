@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 OffsetAllocator::OffsetAllocator(int64_t capacity_bytes)
     : capacity_(capacity_bytes) {}
@@ -47,4 +47,4 @@ void OffsetAllocator::release(int64_t offset) {
       offset);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

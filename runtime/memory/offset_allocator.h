@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-namespace tessera {
+namespace tessera::runtime {
 
 class OffsetAllocator {
  public:
@@ -42,4 +42,4 @@ class OffsetAllocator {
   std::map<int64_t, int64_t> used_; ///< offset -> bytes
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -83,4 +83,4 @@ PendingTransfer begin_copy(const at::Tensor& into, const at::Tensor& from) {
   return PendingTransfer(std::make_shared<StreamCopy>(into, from));
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Handle of a copy in progress. It keeps source and destination alive. The
 /// destructor waits, and logs an error that wait() has not reported.
@@ -58,4 +58,4 @@ class PendingTransfer {
 /// is pinned. On the CPU it is done on return.
 PendingTransfer begin_copy(const at::Tensor& into, const at::Tensor& from);
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 void RangeMarks::leave(int64_t begin, int64_t end, const StreamMarks& marks) {
   std::vector<Range> kept;
@@ -36,4 +36,4 @@ StreamMarks RangeMarks::marks_of(int64_t begin, int64_t end) const {
   return all;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

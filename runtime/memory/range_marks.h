@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Stream marks by range of bytes. The next user of a range waits for the marks
 /// of all ranges that overlap it, then leaves its own marks.
@@ -29,4 +29,4 @@ class RangeMarks {
   std::vector<Range> ranges_; ///< disjoint, unordered
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

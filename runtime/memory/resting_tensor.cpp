@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 RestingTensor::RestingTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
 
@@ -69,4 +69,4 @@ void RestingTensor::store(const at::Tensor& values) const {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Copies refer to the same tensor. Not thread-safe.
 class RestingTensor {
@@ -65,4 +65,4 @@ class RestingTensor {
   at::Tensor tensor_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

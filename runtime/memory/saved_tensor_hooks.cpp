@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -174,4 +174,4 @@ SaveToHostScope::~SaveToHostScope() {
   wants_host() = before_;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -15,7 +15,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// While it exists, tensors that autograd saves on any thread go to `sink`. If
 /// several scopes exist, the most recent one gets all tensors. Without one, an
@@ -48,4 +48,4 @@ class SaveToHostScope {
   bool before_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Space for one flat tensor in a store, initially zeros. Not thread-safe.
 /// Transfers take effect in the order in which they begin. The destructor waits
@@ -69,4 +69,4 @@ class ShardStore {
   virtual int64_t bytes_for(int64_t numel, at::ScalarType dtype) const = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 SlotArena::SlotArena(
     MemoryLedger& ledger,
@@ -64,4 +64,4 @@ void SlotArena::release(Slot& slot) {
   --live_slots_;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

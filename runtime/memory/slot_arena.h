@@ -11,7 +11,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// A place in a SlotArena, or a separate buffer if the arena was full.
 struct Slot {
@@ -63,4 +63,4 @@ class SlotArena {
   int live_slots_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

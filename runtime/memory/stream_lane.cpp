@@ -3,7 +3,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 StreamLane::StreamLane(c10::Device device) : device_(device) {
   if (!device.is_cpu()) {
@@ -20,4 +20,4 @@ StreamMarks StreamLane::mark() const {
   return marks;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// One high-priority stream of a device. The CPU has no lane: work runs where
 /// it is issued, and all functions do nothing.
@@ -63,4 +63,4 @@ class StreamLane {
   std::optional<c10::Stream> stream_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -123,4 +123,4 @@ void StreamSet::block(const StreamMarks& marks) const {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

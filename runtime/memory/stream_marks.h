@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The current stream of `device`; null for the CPU.
 std::optional<c10::Stream> current_stream(c10::Device device);
@@ -69,4 +69,4 @@ class StreamSet {
   std::vector<c10::Stream> streams_;
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/memory/stream_marks.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 StreamTime StreamTime::now(c10::Device device) {
   StreamTime time;
@@ -27,4 +27,4 @@ double StreamTime::seconds_since(const StreamTime& earlier) const {
   return earlier.event_->elapsedTime(*event_) * 1e-3;
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

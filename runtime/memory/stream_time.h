@@ -9,7 +9,7 @@
 #include <chrono>
 #include <memory>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// The time at which the current stream of a device reaches the point where it
 /// was recorded. On the CPU it is the host time of the call. Cheap to copy.
@@ -28,4 +28,4 @@ class StreamTime {
   std::shared_ptr<c10::Event> event_; ///< null for the CPU
 };
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/to_device.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 at::Tensor to_device(const at::Tensor& host, c10::Device device) {
   const bool needs_pinning =
@@ -10,4 +10,4 @@ at::Tensor to_device(const at::Tensor& host, c10::Device device) {
       .to(device, /*non_blocking=*/true);
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -4,11 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 /// Returns `host` on `device`, or `host` itself if it is there already. Copies
 /// to CUDA use pinned memory and the current stream and do not block the host;
 /// LibTorch keeps the pinned memory until the copy is done.
 at::Tensor to_device(const at::Tensor& host, c10::Device device);
 
-} // namespace tessera
+} // namespace tessera::runtime

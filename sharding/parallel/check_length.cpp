@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 
-namespace tessera {
+namespace tessera::sharding {
 
 void check_length(
     const at::Tensor& tensor,
@@ -38,4 +38,4 @@ void check_divides(
       group.name());
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

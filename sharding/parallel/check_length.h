@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// @param function name of the caller, for the message.
 /// @throws tessera::Error unless dimension `dim` has `expected` elements.
@@ -28,4 +28,4 @@ void check_divides(
     const char* function,
     const Communicator& group);
 
-} // namespace tessera
+} // namespace tessera::sharding

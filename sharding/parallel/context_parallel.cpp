@@ -43,7 +43,10 @@ at::Tensor whole_context(
       [ranks](const at::Tensor& gradient) { return gradient * ranks; });
   return in_sequence_order(
       gather_parts(
-          parts, dim, DimSplit(own.size(dim) * ranks, ranks), *how.group),
+          parts,
+          dim,
+          sharding::DimSplit(own.size(dim) * ranks, ranks),
+          *how.group),
       dim,
       how.layout,
       ranks);

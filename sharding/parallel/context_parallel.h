@@ -29,10 +29,10 @@ struct ContextParallel {
   /// ParallelGroup::kContext; must outlive the layers and their graphs.
   Communicator* group = nullptr;
   ContextKind kind = ContextKind::kUlysses;
-  ContextLayout layout = ContextLayout::kContiguous;
+  sharding::ContextLayout layout = sharding::ContextLayout::kContiguous;
   /// Connects the same ranks, for kRing; must outlive the layers and their
   /// graphs.
-  RingChannels* ring = nullptr;
+  runtime::RingChannels* ring = nullptr;
 };
 
 /// @throws tessera::Error when a group or ring is missing, or they consist of

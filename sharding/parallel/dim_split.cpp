@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::sharding {
 
 DimSplit::DimSplit(int64_t size, int parts, int64_t unit)
     : size_(size), parts_(parts), unit_(unit) {
@@ -38,4 +38,4 @@ std::string divisors_of(int64_t number) {
   return text;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

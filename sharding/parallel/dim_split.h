@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Divides a dimension of `size` elements into `parts` parts of whole units. If
 /// they do not divide evenly, the first parts have one unit more.
@@ -45,4 +45,4 @@ class DimSplit {
 /// Returns the divisors of `number`, e.g. "1, 2, 3, 6", for messages.
 std::string divisors_of(int64_t number);
 
-} // namespace tessera
+} // namespace tessera::sharding

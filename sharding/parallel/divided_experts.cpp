@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_set>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -88,4 +88,4 @@ void check_experts_apart(
       other->name());
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

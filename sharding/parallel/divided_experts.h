@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// This rank's experts. Only ranks of the same ParallelGroup::kSameExperts have
 /// the same parameters in it; elsewhere they may have other names.
@@ -46,4 +46,4 @@ void check_experts_apart(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -22,7 +22,7 @@
 #include <mutex>
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -276,4 +276,4 @@ void register_divided_operators() {
   std::call_once(once, register_all);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

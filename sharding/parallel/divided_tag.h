@@ -9,7 +9,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::sharding {
 
 constexpr auto kDividedKey = c10::DispatchKey::DeferredInit;
 
@@ -31,4 +31,4 @@ void set_divided_tag(
 /// Idempotent, thread-safe.
 void register_divided_operators();
 
-} // namespace tessera
+} // namespace tessera::sharding

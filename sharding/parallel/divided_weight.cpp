@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 const char* to_string(TensorDivision division) {
   switch (division) {
@@ -53,4 +53,4 @@ const DividedParameter* divided_parameter(const at::Tensor& tensor) {
   return tag == nullptr ? nullptr : tag->what.get();
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

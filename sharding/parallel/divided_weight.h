@@ -23,7 +23,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// How a layer is partitioned.
 enum class TensorDivision {
@@ -63,4 +63,4 @@ void mark_divided(
 /// Returns the description given to mark_divided(), or null.
 const DividedParameter* divided_parameter(const at::Tensor& tensor);
 
-} // namespace tessera
+} // namespace tessera::sharding

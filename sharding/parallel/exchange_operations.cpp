@@ -13,7 +13,7 @@
 #include <numeric>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -135,4 +135,4 @@ at::Tensor all_to_all_rows(
       });
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Exchanges parts of dimension `parts_dim` for parts of dimension `whole_dim`:
 /// the argument has a part of the former and all of the latter, the result a
@@ -43,4 +43,4 @@ at::Tensor all_to_all_rows(
     const RowCounts& exchange,
     Communicator& group);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -165,4 +165,4 @@ at::Tensor apply_experts(
       .squeeze(1);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The experts [begin, begin + length) of a rank.
 struct ExpertRange {
@@ -60,4 +60,4 @@ at::Tensor apply_experts(
     Communicator* group,
     const ExpertFunction& expert);
 
-} // namespace tessera
+} // namespace tessera::sharding

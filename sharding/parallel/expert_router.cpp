@@ -13,7 +13,7 @@
 #include <cmath>
 #include <tuple>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -92,4 +92,4 @@ ExpertRouting route_tokens(
   return routing;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct RouterOptions {
   int64_t experts_per_token = 1;
@@ -49,4 +49,4 @@ ExpertRouting route_tokens(
     const at::Tensor& logits,
     const RouterOptions& options);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-namespace tessera {
+namespace tessera::sharding {
 
 GeneratorScope::~GeneratorScope() {
   if (generator_.defined()) {
@@ -18,4 +18,4 @@ void GeneratorScope::begin(const at::Generator& generator, uint64_t seed) {
   generator_.set_current_seed(seed);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

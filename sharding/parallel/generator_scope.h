@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Every bit of the result depends on every bit of x (splitmix64's finalizer).
 inline uint64_t mixed(uint64_t x) {
@@ -35,4 +35,4 @@ class GeneratorScope {
   at::Tensor state_; ///< the saved state
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

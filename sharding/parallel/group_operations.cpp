@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -193,4 +193,4 @@ at::Tensor reduce_scatter_parts(
       });
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

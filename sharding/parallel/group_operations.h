@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// [Note: collectives and their gradients] Over a tensor-parallel group a
 /// tensor is one of three things: equal on all ranks (whole), each rank's part
@@ -83,4 +83,4 @@ at::Tensor reduce_scatter_parts(
 /// (ParallelGroup::kGradients): that average is then the gradient of the mean.
 at::Tensor mean_over_group(const at::Tensor& own, Communicator& group);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -53,4 +53,4 @@ at::Tensor apply_linear(
       c10::make_intrusive<LinearPair>(std::move(map), std::move(transpose)));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -19,4 +19,4 @@ at::Tensor apply_linear(
     TensorMap map,
     TensorMap transpose);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 NumberedInit::NumberedInit(int64_t number) {
   const auto own = mixed(static_cast<uint64_t>(number) + 1);
@@ -29,4 +29,4 @@ NumberedInit::~NumberedInit() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// While a `NumberedInit` is alive, the random numbers that constructors draw
 /// on this thread depend on the seed of LibTorch's default generator
@@ -27,4 +27,4 @@ class NumberedInit {
   uint64_t next_random_ = 0;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -13,7 +13,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -294,4 +294,4 @@ at::Tensor leave_linear(
   return LeaveLinear::apply(features, weight, c10::make_intrusive<Border>(how));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// [Note: products while activations travel] The activation that enters a
 /// partitioned layer, and the sum that leaves it, are communicated in
@@ -61,4 +61,4 @@ at::Tensor leave_linear(
     const at::Tensor& weight,
     const TensorParallel& how);
 
-} // namespace tessera
+} // namespace tessera::sharding

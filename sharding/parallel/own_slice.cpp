@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -48,4 +48,4 @@ at::Tensor own_slice(
       .clone(at::MemoryFormat::Contiguous);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Returns the partition of rank `rank`, in memory of its own. If the parameter
 /// is deferred, so is the partition, which gets the same values as in the whole
@@ -16,4 +16,4 @@ at::Tensor own_slice(
     const ParameterPart& part,
     int rank);
 
-} // namespace tessera
+} // namespace tessera::sharding

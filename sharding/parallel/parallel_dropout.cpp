@@ -47,7 +47,7 @@ at::Tensor dropout_part(
     const at::Tensor& part,
     double probability,
     int64_t dim,
-    const DimSplit& split,
+    const sharding::DimSplit& split,
     const TensorParallel& how) {
   const int rank = how.group->rank();
   TESSERA_CHECK(
@@ -63,7 +63,7 @@ at::Tensor dropout_part(
     return drop_of_whole(
         part, probability, dim, split.begin(rank), split.size());
   }
-  const TensorRandomScope own(*how.group, part.device());
+  const sharding::TensorRandomScope own(*how.group, part.device());
   return at::dropout(part, probability, true);
 }
 
@@ -76,7 +76,11 @@ at::Tensor dropout_between(
   if (how.sequence) {
     const int ranks = how.group->size();
     return dropout_part(
-        between, probability, dim, DimSplit(length * ranks, ranks), how);
+        between,
+        probability,
+        dim,
+        sharding::DimSplit(length * ranks, ranks),
+        how);
   }
   return draws_whole_masks(how, between.device())
              ? drop_of_whole(between, probability, dim, 0, length)

@@ -25,7 +25,7 @@ at::Tensor dropout_part(
     const at::Tensor& part,
     double probability,
     int64_t dim,
-    const DimSplit& split,
+    const sharding::DimSplit& split,
     const TensorParallel& how);
 
 /// As dropout_part() for an activation between layers: whole, or under sequence

@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace {
 
-DimSplit split_for(
+sharding::DimSplit split_for(
     LinearDivision division,
     const TensorParallel& how,
     const ParallelLinearOptions& options) {

@@ -68,7 +68,7 @@ class ParallelLinearImpl : public ParallelModule {
   /// @param entered result of enter_layer().
   at::Tensor forward_entered(const at::Tensor& entered) const;
 
-  const DimSplit& split() const {
+  const sharding::DimSplit& split() const {
     return split_;
   }
 
@@ -78,7 +78,7 @@ class ParallelLinearImpl : public ParallelModule {
  private:
   LinearDivision division_;
   ParallelLinearOptions options_;
-  DimSplit split_; ///< of the partitioned dimension
+  sharding::DimSplit split_; ///< of the partitioned dimension
 };
 
 /// One name for all three divisions (LiBai's).

@@ -30,7 +30,7 @@ at::Tensor ParallelModule::register_part(
       name,
       DistributedParameter(
           own_sizes,
-          slice_init(
+          sharding::slice_init(
               std::move(init),
               {std::move(sizes), part.dim, part.split.begin(rank), length}),
           options));
@@ -49,7 +49,7 @@ std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
     const torch::nn::Module& module) {
   std::unordered_map<const c10::TensorImpl*, ParameterPart> found;
   for (const at::Tensor& parameter : module.parameters()) {
-    if (const auto* divided = divided_parameter(parameter)) {
+    if (const auto* divided = sharding::divided_parameter(parameter)) {
       found.emplace(parameter.unsafeGetTensorImpl(), divided->part);
     }
   }

@@ -18,7 +18,7 @@ namespace tessera {
 /// `ParameterPart` describes how a parameter is partitioned.
 struct ParameterPart {
   int64_t dim = 0; ///< dimension that is partitioned
-  DimSplit split; ///< over the tensor-parallel group
+  sharding::DimSplit split; ///< over the tensor-parallel group
 };
 
 /// A module some of whose parameters are partitioned over a tensor-parallel

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Returns the index of the dimension, out of `dims`, that `shard` divides.
 /// @throws tessera::Error naming the axis when the dimension does not exist.
@@ -22,4 +22,4 @@ DimSplit split_of(
     size_t axis,
     const Communicator& group);
 
-} // namespace tessera
+} // namespace tessera::sharding

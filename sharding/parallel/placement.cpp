@@ -28,7 +28,7 @@ size_t dim_of(const Shard& shard, size_t dims, size_t axis) {
   return static_cast<size_t>(shard.dim < 0 ? shard.dim + count : shard.dim);
 }
 
-DimSplit split_of(
+sharding::DimSplit split_of(
     const Shard& shard,
     int64_t length,
     size_t axis,
@@ -58,8 +58,8 @@ std::vector<int64_t> placed_sizes(
   std::vector<int64_t> own = sizes.vec();
   for (size_t axis = 0; axis < groups.size(); ++axis) {
     if (const auto* shard = std::get_if<Shard>(&placements[axis])) {
-      int64_t& length = own[dim_of(*shard, own.size(), axis)];
-      length = split_of(*shard, length, axis, *groups[axis])
+      int64_t& length = own[sharding::dim_of(*shard, own.size(), axis)];
+      length = sharding::split_of(*shard, length, axis, *groups[axis])
                    .length(groups[axis]->rank());
     }
   }

@@ -26,13 +26,19 @@ uint64_t mixed_pair(uint64_t x, int64_t y) {
   return mixed(mixed(x) + kStep * (static_cast<uint64_t>(y) + 1));
 }
 
-void begin_key(GeneratorScope& scope, at::Device device, uint64_t seed) {
+void begin_key(
+    sharding::GeneratorScope& scope,
+    at::Device device,
+    uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   scope.begin(generator, seed);
 }
 
-void begin_layer(GeneratorScope& scope, at::Device device, int64_t layer) {
+void begin_layer(
+    sharding::GeneratorScope& scope,
+    at::Device device,
+    int64_t layer) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   const uint64_t seed = generator.current_seed();

@@ -45,8 +45,8 @@ class RandomKeyScope {
   RandomKeyScope(const RandomKey& key, at::Device device);
 
  private:
-  GeneratorScope cpu_;
-  GeneratorScope device_;
+  sharding::GeneratorScope cpu_;
+  sharding::GeneratorScope device_;
 };
 
 /// Inside a RandomKeyScope, seeds the generators from the key and `layer` while
@@ -59,8 +59,8 @@ class RandomLayerScope {
   RandomLayerScope(std::optional<int64_t> layer, at::Device device);
 
  private:
-  GeneratorScope cpu_;
-  GeneratorScope device_;
+  sharding::GeneratorScope cpu_;
+  sharding::GeneratorScope device_;
 };
 
 } // namespace tessera

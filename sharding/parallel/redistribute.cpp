@@ -30,7 +30,7 @@ std::string text_of(const Placements& placements) {
 /// A dimension and its division.
 struct Parts {
   int64_t dim = 0;
-  DimSplit split;
+  sharding::DimSplit split;
 };
 
 /// Implements [Note: placements] for one axis; `group` has at least two ranks.
@@ -152,10 +152,11 @@ class Redistribution {
   /// Returns whether an axis outside of this one divides the same dimension and
   /// changes.
   bool in_the_way(size_t axis, const Placements& goal) const {
-    const size_t dim = dim_of(std::get<Shard>(now_[axis]), dims(), axis);
+    const size_t dim =
+        sharding::dim_of(std::get<Shard>(now_[axis]), dims(), axis);
     const auto divides = [&](const Placement& placement, size_t outer) {
       const auto* shard = std::get_if<Shard>(&placement);
-      return shard != nullptr && dim_of(*shard, dims(), outer) == dim;
+      return shard != nullptr && sharding::dim_of(*shard, dims(), outer) == dim;
     };
     for (size_t outer = 0; outer < axis; ++outer) {
       if (now_[outer] != goal[outer] &&
@@ -168,13 +169,13 @@ class Redistribution {
 
   /// Returns how this axis divides what the outer axes leave.
   Parts parts_of(size_t axis, const Shard& shard) const {
-    const size_t dim = dim_of(shard, dims(), axis);
+    const size_t dim = sharding::dim_of(shard, dims(), axis);
     const Placements outer(now_.begin(), now_.begin() + static_cast<int>(axis));
     const int64_t length =
         placed_sizes(sizes_, outer, groups_.slice(0, axis))[dim];
     return {
         static_cast<int64_t>(dim),
-        split_of(shard, length, axis, *groups_[axis])};
+        sharding::split_of(shard, length, axis, *groups_[axis])};
   }
 
   void change(size_t axis, const Placement& goal) {
@@ -230,10 +231,10 @@ at::Tensor redistribute(
   }
   std::vector<int64_t> sizes = tensor.sizes().vec();
   if (const auto* shard = std::get_if<Shard>(&from)) {
-    sizes[dim_of(*shard, sizes.size(), 0)] *= group.size();
+    sizes[sharding::dim_of(*shard, sizes.size(), 0)] *= group.size();
   }
   if (const auto* shard = std::get_if<Shard>(&to)) {
-    const int64_t length = sizes[dim_of(*shard, sizes.size(), 0)];
+    const int64_t length = sizes[sharding::dim_of(*shard, sizes.size(), 0)];
     TESSERA_CHECK(
         length > 0 && length % (shard->unit * group.size()) == 0,
         "redistribute: dimension {} of a tensor of sizes {} is not divided by the {} ranks of the group '{}'. Pad it to a multiple of them, as sequences under sequence parallelism, or state the sizes of the whole.",

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -31,16 +31,16 @@ constexpr const char* kRingSetup = "setup";
 constexpr const char* kRingAttention = "ring attention";
 
 struct RingSetup : torch::CustomClassHolder {
-  RingSetup(RingChannels& ring, const RingAttentionOptions& options)
+  RingSetup(runtime::RingChannels& ring, const RingAttentionOptions& options)
       : ring(ring), options(options) {}
-  RingChannels& ring;
+  runtime::RingChannels& ring;
   RingAttentionOptions options;
 };
 
 /// Sends tensors to the next rank while receiving those of the previous rank.
 class Shift {
  public:
-  Shift(RingChannels& ring, const std::vector<at::Tensor>& tensors) {
+  Shift(runtime::RingChannels& ring, const std::vector<at::Tensor>& tensors) {
     const int next = (ring.index() + 1) % ring.size();
     const int before = (ring.index() + ring.size() - 1) % ring.size();
     for (const at::Tensor& tensor : tensors) {
@@ -54,7 +54,7 @@ class Shift {
   }
 
   std::vector<at::Tensor> wait() {
-    for (LaneCollective& one : pending_) {
+    for (runtime::LaneCollective& one : pending_) {
       one.wait();
     }
     return std::move(arriving_);
@@ -62,7 +62,7 @@ class Shift {
 
  private:
   std::vector<at::Tensor> arriving_;
-  std::vector<LaneCollective> pending_;
+  std::vector<runtime::LaneCollective> pending_;
 };
 
 /// The part of a block of scores between two runs of tokens.
@@ -140,7 +140,7 @@ double scale_of(const RingSetup& setup, const at::Tensor& query) {
 /// starting with its own, while the next ones arrive.
 template <typename Work>
 void for_all_blocks(
-    RingChannels& ring,
+    runtime::RingChannels& ring,
     const at::Tensor& key,
     const at::Tensor& value,
     const Work& work) {
@@ -282,7 +282,7 @@ at::Tensor ring_attention(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    RingChannels& ring,
+    runtime::RingChannels& ring,
     const RingAttentionOptions& options) {
   TESSERA_CHECK(
       query.dim() == 4 && key.dim() == 4 && key.sizes() == value.sizes() &&
@@ -302,4 +302,4 @@ at::Tensor ring_attention(
       query, key, value, c10::make_intrusive<RingSetup>(ring, options));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

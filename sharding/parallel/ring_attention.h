@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct RingAttentionOptions {
   bool causal = false;
@@ -43,7 +43,7 @@ at::Tensor ring_attention(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    RingChannels& ring,
+    runtime::RingChannels& ring,
     const RingAttentionOptions& options = {});
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -10,7 +10,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 RouterSums router_sums(
     const at::Tensor& logits,
@@ -89,4 +89,4 @@ at::Tensor router_z_loss(const RouterSums& sums) {
   return sums.squares / sums.tokens;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// The sums over tokens from which the losses are computed; they add up over
 /// layers and ranks. Undefined if there are no tokens.
@@ -54,4 +54,4 @@ at::Tensor load_balancing_loss(const RouterSums& sums);
 /// Mean of logsumexp(logits)^2 (arXiv:2202.08906), which keeps logits small.
 at::Tensor router_z_loss(const RouterSums& sums);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -13,15 +13,16 @@
 #include <string>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
 /// The stream of `device` for communication of activations.
-const StreamLane& lane_of(c10::Device device) {
+const runtime::StreamLane& lane_of(c10::Device device) {
   static std::mutex mutex;
-  static std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, StreamLane>
-      lanes;
+  static std::
+      map<std::pair<c10::DeviceType, c10::DeviceIndex>, runtime::StreamLane>
+          lanes;
   const std::lock_guard lock(mutex);
   return lanes.try_emplace({device.type(), device.index()}, device)
       .first->second;
@@ -130,7 +131,7 @@ RowExchange::Gathered RowExchange::gather(const at::Tensor& own) const {
     return gathered;
   }
   gathered.whole_ = at::empty({whole_rows(), own.size(1)}, own.options());
-  gathered.collective_ = LaneCollective(
+  gathered.collective_ = runtime::LaneCollective(
       [&] {
         return group_->all_gather(
             gathered.whole_, own, what("gather of activations"));
@@ -149,7 +150,7 @@ void RowExchange::gather_pieces(
   }
   struct Travelling {
     at::Tensor room; ///< [parts, rows of a piece, features]
-    LaneCollective collective;
+    runtime::LaneCollective collective;
   };
   const std::vector<Rows> all = pieces();
   // Double buffering: one is used while the other one is filled.
@@ -163,7 +164,7 @@ void RowExchange::gather_pieces(
     }
     const at::Tensor target = one.room.flatten().narrow(0, 0, count);
     one.room = target.view({parts_, part.size(0), part.size(1)});
-    one.collective = LaneCollective(
+    one.collective = runtime::LaneCollective(
         [&] {
           return group_->all_gather(
               target, part, what("gather of activations"));
@@ -190,7 +191,7 @@ void RowExchange::gather_pieces(
 }
 
 at::Tensor RowExchange::Reduced::wait() {
-  for (LaneCollective& one : collectives_) {
+  for (runtime::LaneCollective& one : collectives_) {
     one.wait();
   }
   return std::move(own_);
@@ -235,4 +236,4 @@ RowExchange::Reduced RowExchange::reduce_pieces(
   return reduced;
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

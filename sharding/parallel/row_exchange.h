@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Rows [begin, end) of the whole.
 struct Rows {
@@ -64,7 +64,7 @@ class RowExchange {
 
    private:
     friend class RowExchange;
-    LaneCollective collective_;
+    runtime::LaneCollective collective_;
     at::Tensor whole_;
   };
 
@@ -86,7 +86,7 @@ class RowExchange {
 
    private:
     friend class RowExchange;
-    std::vector<LaneCollective> collectives_;
+    std::vector<runtime::LaneCollective> collectives_;
     at::Tensor own_;
   };
 
@@ -120,4 +120,4 @@ class RowExchange {
   int64_t parts_; ///< number of parts in the whole
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

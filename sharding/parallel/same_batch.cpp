@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -68,4 +68,4 @@ void broadcast_batch(
   }
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Checks whether all ranks of a group (e.g. ParallelGroup::kOneBatch) have the
 /// same tensors: number, dtypes, sizes and bits. It detects, for example, a
@@ -27,4 +27,4 @@ void check_same_batch(
 ///   ranks; overwritten on all ranks but rank 0.
 void broadcast_batch(const std::vector<at::Tensor>& batch, Communicator& group);
 
-} // namespace tessera
+} // namespace tessera::sharding

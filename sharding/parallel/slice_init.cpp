@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 InitMethod slice_init(InitMethod whole, ParameterSlice slice) {
   int64_t inner = 1;
@@ -30,4 +30,4 @@ InitMethod slice_init(InitMethod whole, ParameterSlice slice) {
   };
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

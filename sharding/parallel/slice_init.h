@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Elements [begin, begin + length) of dimension `dim` of a parameter of
 /// `sizes`.
@@ -24,4 +24,4 @@ struct ParameterSlice {
 /// for contiguous runs of elements; the rest of the whole is never computed.
 InitMethod slice_init(InitMethod whole, ParameterSlice slice);
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -206,4 +206,4 @@ void apply_tensor_plan(
   planner.apply();
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

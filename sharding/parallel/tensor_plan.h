@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Modules, by name, and how they are partitioned.
 struct TensorPlanEntry {
@@ -66,4 +66,4 @@ void apply_tensor_plan(
     const TensorPlan& plan,
     const TensorParallel& how);
 
-} // namespace tessera
+} // namespace tessera::sharding

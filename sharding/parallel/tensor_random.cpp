@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -40,4 +40,4 @@ TensorRandomScope::TensorRandomScope(
       generator, mixed(mixed(drawn) + static_cast<uint64_t>(group.rank())));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -6,7 +6,7 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/generator_scope.h"
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// While it is alive, LibTorch's default generator of `device` yields different
 /// numbers on every rank of the group; before and afterwards it yields the same
@@ -28,4 +28,4 @@ class TensorRandomScope {
   GeneratorScope generator_;
 };
 
-} // namespace tessera
+} // namespace tessera::sharding

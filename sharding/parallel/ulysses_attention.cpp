@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -95,4 +95,4 @@ at::Tensor ulysses_attention(
   return own_tokens(attended, group, layout);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

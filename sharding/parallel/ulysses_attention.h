@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Attention over whole sequences of some heads. Takes query [batch, heads,
 /// tokens, features], key and value [batch, kv heads, tokens, features];
@@ -59,4 +59,4 @@ at::Tensor ulysses_attention(
     ContextLayout layout,
     const HeadAttention& attention);
 
-} // namespace tessera
+} // namespace tessera::sharding

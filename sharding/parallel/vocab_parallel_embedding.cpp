@@ -11,13 +11,13 @@ namespace tessera {
 at::Tensor vocab_lookup(
     const at::Tensor& rows,
     const at::Tensor& tokens,
-    const DimSplit& vocab,
+    const sharding::DimSplit& vocab,
     int64_t padding_id,
     const TensorParallel& how,
     const char* where) {
-  check_tokens(tokens, vocab.size(), where);
+  sharding::check_tokens(tokens, vocab.size(), where);
   const int rank = how.group->rank();
-  const OwnTokens own = own_tokens(tokens, vocab, rank);
+  const sharding::OwnTokens own = own_tokens(tokens, vocab, rank);
   const int64_t padding = padding_id - vocab.begin(rank);
   const bool is_here = padding >= 0 && padding < vocab.length(rank);
   const at::Tensor found =

@@ -32,7 +32,7 @@ struct VocabParallelEmbeddingOptions {
 at::Tensor vocab_lookup(
     const at::Tensor& rows,
     const at::Tensor& tokens,
-    const DimSplit& vocab,
+    const sharding::DimSplit& vocab,
     int64_t padding_id,
     const TensorParallel& how,
     const char* where);
@@ -51,14 +51,14 @@ class VocabParallelEmbeddingImpl : public ParallelModule {
   ///   rank's slice of the sequences.
   at::Tensor forward(const at::Tensor& tokens);
 
-  const DimSplit& split() const {
+  const sharding::DimSplit& split() const {
     return split_;
   }
 
   at::Tensor weight;
 
  private:
-  DimSplit split_;
+  sharding::DimSplit split_;
   int64_t padding_id_;
 };
 TORCH_MODULE(VocabParallelEmbedding);

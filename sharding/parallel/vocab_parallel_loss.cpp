@@ -29,12 +29,12 @@ constexpr int64_t kBlockNumel = int64_t{1} << 20;
 
 struct LossSetup : torch::CustomClassHolder {
   LossSetup(
-      const DimSplit& vocab,
+      const sharding::DimSplit& vocab,
       Communicator& group,
       const VocabParallelLossOptions& options)
       : vocab(vocab), group(group), options(options) {}
 
-  DimSplit vocab;
+  sharding::DimSplit vocab;
   Communicator& group;
   VocabParallelLossOptions options;
 };
@@ -59,7 +59,7 @@ struct RowSums {
 
 RowSums sums_over_ranks(
     const at::Tensor& logits,
-    const OwnTokens& targets,
+    const sharding::OwnTokens& targets,
     LossSetup& setup) {
   const auto options =
       logits.options().dtype(at::toOpMathType(logits.scalar_type()));
@@ -98,7 +98,8 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       const at::Tensor& target,
       const c10::intrusive_ptr<LossSetup>& setup) {
     const auto& options = setup->options;
-    const OwnTokens own = own_tokens(target, setup->vocab, setup->group.rank());
+    const sharding::OwnTokens own =
+        own_tokens(target, setup->vocab, setup->group.rank());
     const RowSums sums = sums_over_ranks(logits, own, *setup);
     const double smooth = options.label_smoothing;
     at::Tensor loss = sums.lse - (1 - smooth) * sums.target_logit;
@@ -143,7 +144,8 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
         context->saved_data[kLossSetup].toCapsule());
     const double smooth = setup->options.label_smoothing;
     const double spread = smooth / static_cast<double>(setup->vocab.size());
-    const OwnTokens own = own_tokens(target, setup->vocab, setup->group.rank());
+    const sharding::OwnTokens own =
+        own_tokens(target, setup->vocab, setup->group.rank());
 
     const at::Tensor scale = gradients[0] * saved[3];
     // Includes the derivative of the z loss.
@@ -219,12 +221,12 @@ void check_arguments(
 at::Tensor vocab_parallel_cross_entropy(
     const at::Tensor& logits,
     const at::Tensor& target,
-    const DimSplit& vocab,
+    const sharding::DimSplit& vocab,
     Communicator& group,
     const VocabParallelLossOptions& options) {
   const auto setup = c10::make_intrusive<LossSetup>(vocab, group, options);
   check_arguments(logits, target, *setup);
-  check_tokens(
+  sharding::check_tokens(
       target.masked_fill(target.eq(options.ignore_index), 0),
       vocab.size(),
       "vocab_parallel_cross_entropy");

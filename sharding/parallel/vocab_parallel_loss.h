@@ -50,7 +50,7 @@ struct VocabParallelLossOptions {
 at::Tensor vocab_parallel_cross_entropy(
     const at::Tensor& logits,
     const at::Tensor& target,
-    const DimSplit& vocab,
+    const sharding::DimSplit& vocab,
     Communicator& group,
     const VocabParallelLossOptions& options = {});
 

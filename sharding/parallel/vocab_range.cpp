@@ -5,7 +5,7 @@
 
 #include <ATen/ops/_assert_async.h>
 
-namespace tessera {
+namespace tessera::sharding {
 
 OwnTokens own_tokens(
     const at::Tensor& tokens,
@@ -37,4 +37,4 @@ void check_tokens(const at::Tensor& tokens, int64_t size, const char* where) {
       size - 1);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

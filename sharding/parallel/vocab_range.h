@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct OwnTokens {
   /// rows in this rank's partition; 0 for tokens of other ranks
@@ -24,4 +24,4 @@ OwnTokens own_tokens(const at::Tensor& tokens, const DimSplit& vocab, int rank);
 ///   device error; the call does not synchronize.
 void check_tokens(const at::Tensor& tokens, int64_t size, const char* where);
 
-} // namespace tessera
+} // namespace tessera::sharding

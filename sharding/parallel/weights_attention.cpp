@@ -7,7 +7,7 @@
 
 #include <limits>
 
-namespace tessera {
+namespace tessera::sharding {
 
 at::Tensor weights_attention(
     const at::Tensor& query,
@@ -40,4 +40,4 @@ at::Tensor weights_attention(
       options.drop ? options.drop(weights) : weights, for_each_query(value));
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

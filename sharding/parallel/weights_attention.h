@@ -6,7 +6,7 @@
 
 #include <functional>
 
-namespace tessera {
+namespace tessera::sharding {
 
 struct WeightsAttentionOptions {
   /// Undefined, or broadcast to [B, h, Q, K]: bool, true where a query attends,
@@ -32,4 +32,4 @@ at::Tensor weights_attention(
     const at::Tensor& value,
     const WeightsAttentionOptions& options);
 
-} // namespace tessera
+} // namespace tessera::sharding

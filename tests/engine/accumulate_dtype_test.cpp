@@ -196,13 +196,14 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
         auto census = take_parameter_census(*net, {});
         choose_dtypes(*net, options.sharding.precision, census);
         const auto groups = make_groups(*net, census, options.sharding.groups);
-        const ShardMesh mesh(world.rank(), world.size(), 0);
+        const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
         const auto needs_of = [&](const EngineOptions& some) {
           return device_needs(
               groups,
               some.sharding,
               mesh,
-              std::vector<ShardTiers>(groups.size(), {.gradients = tier}));
+              std::vector<engine::ShardTiers>(
+                  groups.size(), {.gradients = tier}));
         };
         const auto bytes_of = [](const Engine& engine, MemoryPurpose purpose) {
           return engine.planned_memory()[static_cast<size_t>(purpose)];
@@ -242,7 +243,7 @@ TEST(AccumulateOptions, AreCheckedAndRead) {
   policy.accumulate = at::kHalf;
   expect_error([&] { check(policy); }, {"precision.accumulate is Half"});
 
-  const ConfigReader reader(
+  const runtime::ConfigReader reader(
       nlohmann::json{
           {"precision",
            {{"parameters", "bfloat16"},

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::activation_offload_gpu_test {
+namespace tessera::engine::activation_offload_gpu_test {
 
 namespace {
 
@@ -36,13 +36,13 @@ at::Tensor layers(
       x = layer();
       continue;
     }
-    mark_current(x.device()).block(*side);
+    runtime::mark_current(x.device()).block(*side);
     at::Tensor y;
-    StreamMarks done;
+    runtime::StreamMarks done;
     {
       const c10::StreamGuard guard(*side);
       y = layer();
-      done = mark_current(x.device());
+      done = runtime::mark_current(x.device());
     }
     done.block_current(x.device());
     x = y;
@@ -75,11 +75,11 @@ struct Work {
   at::Tensor x;
 };
 
-HostActivationSinkOptions on_device(
+offload::HostActivationSinkOptions on_device(
     c10::Device device,
     int64_t device_bytes,
     int64_t prefetch_bytes) {
-  HostActivationSinkOptions options;
+  offload::HostActivationSinkOptions options;
   options.device = device;
   options.device_bytes = device_bytes;
   options.prefetch_bytes = prefetch_bytes;
@@ -103,8 +103,9 @@ TEST_F(CudaActivations, EqualBitForBitOnOneStreamAndOnTwo) {
               auto options =
                   on_device(world.device(), budget * kMiB, prefetch * kMiB);
               options.copy_at_once = at_once;
-              const auto sink = std::make_shared<HostActivationSink>(options);
-              const SavedTensorScope scope(sink);
+              const auto sink =
+                  std::make_shared<offload::HostActivationSink>(options);
+              const runtime::SavedTensorScope scope(sink);
               for (int step = 0; step < 6; ++step) {
                 const auto got = step % 2 == 0 ? work.run() : work.run(side);
                 for (size_t i = 0; i < got.size(); ++i) {
@@ -141,9 +142,9 @@ TEST_F(CudaActivations, TheDevicesPeakFalls) {
                  before;
         };
         const int64_t plain = peak_of();
-        const auto sink = std::make_shared<HostActivationSink>(
+        const auto sink = std::make_shared<offload::HostActivationSink>(
             on_device(world.device(), 40 * kMiB, 16 * kMiB));
-        const SavedTensorScope scope(sink);
+        const runtime::SavedTensorScope scope(sink);
         const int64_t offloaded = peak_of();
         EXPECT_LE(sink->statistics().peak_device_bytes, 40 * kMiB);
         EXPECT_EQ(sink->statistics().stalls, 0);
@@ -193,4 +194,4 @@ TEST_F(CudaActivations, AWrappedModelTrainsTheSame) {
       kLimits);
 }
 
-} // namespace tessera::activation_offload_gpu_test
+} // namespace tessera::engine::activation_offload_gpu_test

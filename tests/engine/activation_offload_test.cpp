@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera::activation_offload_test {
+namespace tessera::engine::activation_offload_test {
 
 namespace {
 
@@ -321,7 +321,7 @@ TEST(ActivationOffload, TwoEnginesTakeTurns) {
     a->backward(kSharedSubject.loss(first, 0, 1));
     EXPECT_GT(a->activation_statistics().bytes_to_host, 0);
     a.reset();
-    EXPECT_FALSE(saved_tensors_have_sink());
+    EXPECT_FALSE(runtime::saved_tensors_have_sink());
   });
 }
 
@@ -409,4 +409,4 @@ TEST(ActivationOffload, OptionsAreReadAndChecked) {
       {"memory.activation_bytes"});
 }
 
-} // namespace tessera::activation_offload_test
+} // namespace tessera::engine::activation_offload_test

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace tessera::checkpoint_block_test {
+namespace tessera::engine::checkpoint_block_test {
 
 namespace {
 
@@ -341,4 +341,4 @@ TEST(CheckpointBlock, AFailedRecomputationDoesNotSpoilTheNextBackward) {
   });
 }
 
-} // namespace tessera::checkpoint_block_test
+} // namespace tessera::engine::checkpoint_block_test

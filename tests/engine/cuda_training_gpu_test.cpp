@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::cuda_training_gpu_test {
+namespace tessera::engine::cuda_training_gpu_test {
 
 namespace {
 
@@ -51,7 +51,7 @@ struct BranchesImpl : torch::nn::Module {
         sum = sum + layers[i](x);
         continue;
       }
-      mark_current(device).block(*other);
+      runtime::mark_current(device).block(*other);
       const c10::StreamGuard guard(*other);
       {
         const torch::NoGradGuard no_grad;
@@ -63,7 +63,7 @@ struct BranchesImpl : torch::nn::Module {
       late.push_back(layers[i](x));
     }
     if (other) {
-      StreamMarks done;
+      runtime::StreamMarks done;
       done.add(*other);
       done.block_current(device);
     }
@@ -206,4 +206,4 @@ TEST_F(CudaTraining, RunningOutOfDeviceMemoryIsReportedByPurpose) {
       kLimits);
 }
 
-} // namespace tessera::cuda_training_gpu_test
+} // namespace tessera::engine::cuda_training_gpu_test

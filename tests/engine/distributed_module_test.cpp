@@ -7,7 +7,7 @@
 #include "tessera/sharding/distributed_parameter.h"
 #include "tessera/sharding/transformer_block_list.h"
 
-namespace tessera::distributed_module_test {
+namespace tessera::engine::distributed_module_test {
 
 namespace {
 
@@ -113,4 +113,4 @@ TEST_P(DistributedModuleTest, BlocksKeepTheirZeroStages) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DistributedModuleTest, ::testing::Range(1, 4));
 
-} // namespace tessera::distributed_module_test
+} // namespace tessera::engine::distributed_module_test

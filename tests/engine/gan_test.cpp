@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tessera::gan_test {
+namespace tessera::engine::gan_test {
 
 namespace {
 
@@ -268,4 +268,4 @@ TEST_P(GanTest, FrozenWhileUnwrappedIsOutOfTheEnginesHands) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GanTest, ::testing::Range(1, 5));
 
-} // namespace tessera::gan_test
+} // namespace tessera::engine::gan_test

@@ -4,7 +4,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::group_policy_parity_test {
+namespace tessera::engine::group_policy_parity_test {
 
 namespace {
 
@@ -73,4 +73,4 @@ TEST(GroupPolicyParity, IgnoredParametersStayTheCallers) {
   });
 }
 
-} // namespace tessera::group_policy_parity_test
+} // namespace tessera::engine::group_policy_parity_test

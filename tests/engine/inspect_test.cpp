@@ -9,7 +9,7 @@
 #include <limits>
 #include <sstream>
 
-namespace tessera::inspect_test {
+namespace tessera::engine::inspect_test {
 
 namespace {
 
@@ -19,7 +19,7 @@ using namespace tests;
 constexpr double kTolerance = 1e-12;
 
 void expect_statistics_of(
-    const TensorStatistics& got,
+    const sharding::TensorStatistics& got,
     const at::Tensor& tensor,
     const std::string& what) {
   const at::Tensor x = tensor.detach().to(torch::kDouble);
@@ -64,16 +64,16 @@ TransformerBlockList<RecordingLayer> make_layers(
 
 } // namespace
 
-TEST(TensorStatistics, OfPartsIsThatOfTheWhole) {
+TEST(sharding::TensorStatistics, OfPartsIsThatOfTheWhole) {
   torch::manual_seed(1);
   // Longer than what is widened at once; far from zero, where a difference of
   // squares would lose the spread.
   const at::Tensor x = torch::randn({(1 << 20) + 333}) + 1000;
-  TensorStatistics whole;
+  sharding::TensorStatistics whole;
   whole.add(x);
-  TensorStatistics merged;
+  sharding::TensorStatistics merged;
   for (const at::Tensor& part : x.split(300'000)) {
-    TensorStatistics statistics;
+    sharding::TensorStatistics statistics;
     statistics.add(part);
     merged.merge(statistics);
   }
@@ -81,17 +81,17 @@ TEST(TensorStatistics, OfPartsIsThatOfTheWhole) {
   for (const auto& got : {whole, merged}) {
     expect_statistics_of(got, x, "parts");
   }
-  TensorStatistics scaled;
+  sharding::TensorStatistics scaled;
   scaled.add(x, -2);
   EXPECT_EQ(scaled.max, -2 * whole.min);
-  EXPECT_TRUE(std::isnan(TensorStatistics{}.std()));
+  EXPECT_TRUE(std::isnan(sharding::TensorStatistics{}.std()));
 }
 
-TEST(TensorStatistics, ANanShowsInWhateverOrder) {
+TEST(sharding::TensorStatistics, ANanShowsInWhateverOrder) {
   const at::Tensor x =
       torch::tensor({1.0, std::numeric_limits<double>::quiet_NaN(), 3.0});
   for (const bool first : {true, false}) {
-    TensorStatistics statistics;
+    sharding::TensorStatistics statistics;
     statistics.add(first ? x : torch::ones({2}));
     statistics.add(first ? torch::ones({2}) : x);
     EXPECT_EQ(statistics.count, 5);
@@ -224,4 +224,4 @@ TEST(FormatSummary, IsAligned) {
   EXPECT_NE(all[2].find("0.7071"), std::string::npos);
 }
 
-} // namespace tessera::inspect_test
+} // namespace tessera::engine::inspect_test

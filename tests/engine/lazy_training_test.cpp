@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <thread>
 
-namespace tessera::lazy_training_test {
+namespace tessera::engine::lazy_training_test {
 
 namespace {
 
@@ -98,10 +98,10 @@ TEST(LazyTraining, AsIfTheModelHadBeenWhole) {
 TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {
   // 24 groups of 16 MiB, 400 MB in all.
   run_ranks(4, [](World& /*world*/) {
-    install_cpu_memory_counter();
+    runtime::install_cpu_memory_counter();
     constexpr int64_t kSlack = int64_t{2} << 20;
     const int64_t before = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     StackOfLayers model = lazy([] { return StackOfLayers(24); });
     EXPECT_LE(cpu_bytes_peak() - before, kSlack);
     EngineOptions options;
@@ -122,13 +122,15 @@ TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
   const auto path = folder / "model.safetensors";
   run_ranks(4, [&](World& world) {
     if (world.rank() == 0) {
-      std::vector<SafetensorsSpec> specs;
+      std::vector<runtime::SafetensorsSpec> specs;
       const StackOfLayers shapes = lazy([] { return StackOfLayers(kLayers); });
       for (const auto& item : shapes->named_parameters()) {
         specs.push_back(
-            {item.key(), SafetensorsDtype::kF16, item.value().sizes().vec()});
+            {item.key(),
+             runtime::SafetensorsDtype::kF16,
+             item.value().sizes().vec()});
       }
-      SafetensorsWriter writer(path, specs);
+      runtime::SafetensorsWriter writer(path, specs);
       for (const auto& spec : specs) {
         const at::Tensor value = torch::full(
             spec.shape, static_cast<double>(spec.name.size()), torch::kHalf);
@@ -142,10 +144,10 @@ TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
     while (!std::filesystem::exists(path)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    install_cpu_memory_counter();
+    runtime::install_cpu_memory_counter();
     constexpr int64_t kSlack = int64_t{3} << 20; // read in pieces of 2^19
     const int64_t before = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     StackOfLayers model = lazy([] { return StackOfLayers(kLayers); });
     load_weights(*model, path);
     EngineOptions options;
@@ -156,7 +158,7 @@ TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
         total_bytes(engine.measured_memory()) + kGroupBytes + kSlack);
     // And once more, into the shards.
     const int64_t live = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     engine.load_weights(path);
     EXPECT_LE(cpu_bytes_peak() - live, kSlack);
     engine.for_each_parameter(
@@ -186,16 +188,18 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
       train();
       // Every rank writes a file of its own, of the same numbers.
       std::map<std::string, at::Tensor> values;
-      std::vector<SafetensorsSpec> specs;
+      std::vector<runtime::SafetensorsSpec> specs;
       torch::manual_seed(4);
       for (const auto& item : model->named_parameters()) {
         values[item.key()] = torch::randn(item.value().sizes());
         specs.push_back(
-            {item.key(), SafetensorsDtype::kF32, item.value().sizes().vec()});
+            {item.key(),
+             runtime::SafetensorsDtype::kF32,
+             item.value().sizes().vec()});
       }
       const auto path =
           folder / ("rank" + std::to_string(world.rank()) + ".safetensors");
-      SafetensorsWriter writer(path, specs);
+      runtime::SafetensorsWriter writer(path, specs);
       for (const auto& [name, value] : values) {
         writer.write(
             name,
@@ -221,4 +225,4 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
   });
 }
 
-} // namespace tessera::lazy_training_test
+} // namespace tessera::engine::lazy_training_test

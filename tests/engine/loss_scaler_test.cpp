@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::loss_scaler_test {
+namespace tessera::engine::loss_scaler_test {
 
 TEST(LossScaler, OnlyFloat16NeedsOne) {
   const LossScaler none({}, /*low_range=*/false);
@@ -94,4 +94,4 @@ TEST(LossScaler, OptionsOutsideTheirRangeAreNamed) {
       [] { check({.growth_interval = 0}); }, {"loss_scale.growth_interval"});
 }
 
-} // namespace tessera::loss_scaler_test
+} // namespace tessera::engine::loss_scaler_test

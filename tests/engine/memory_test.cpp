@@ -10,7 +10,7 @@
 #include <cmath>
 #include <thread>
 
-namespace tessera::memory_test {
+namespace tessera::engine::memory_test {
 
 namespace {
 
@@ -40,7 +40,7 @@ void expect_planned_memory(
     const Subject<Model>& subject,
     int64_t min_group_numel,
     int64_t micro_batches) {
-  install_cpu_memory_counter();
+  runtime::install_cpu_memory_counter();
   torch::manual_seed(1);
   const int64_t before_model = cpu_bytes_live();
   Model model = subject.make();
@@ -167,4 +167,4 @@ TEST_P(MemoryTest, GradientAccumulation) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));
 
-} // namespace tessera::memory_test
+} // namespace tessera::engine::memory_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::out_of_memory_test {
+namespace tessera::engine::out_of_memory_test {
 
 namespace {
 
@@ -107,4 +107,4 @@ TEST(OutOfMemory, OfOneRankEndsTheOthers) {
   });
 }
 
-} // namespace tessera::out_of_memory_test
+} // namespace tessera::engine::out_of_memory_test

@@ -4,7 +4,7 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera::parity_batch_test {
+namespace tessera::engine::parity_batch_test {
 
 namespace {
 
@@ -72,4 +72,4 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(1, 2, 3)),
     name_of_case);
 
-} // namespace tessera::parity_batch_test
+} // namespace tessera::engine::parity_batch_test

@@ -3,7 +3,7 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera::parity_sequence_test {
+namespace tessera::engine::parity_sequence_test {
 
 namespace {
 
@@ -43,4 +43,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
-} // namespace tessera::parity_sequence_test
+} // namespace tessera::engine::parity_sequence_test

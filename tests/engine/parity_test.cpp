@@ -4,7 +4,7 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-namespace tessera::parity_test {
+namespace tessera::engine::parity_test {
 
 namespace {
 
@@ -44,4 +44,4 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Range(1, 5)),
     name_of_case);
 
-} // namespace tessera::parity_test
+} // namespace tessera::engine::parity_test

@@ -7,7 +7,7 @@
 
 #include "tessera/sharding/pager.h"
 
-namespace tessera::residency_test {
+namespace tessera::engine::residency_test {
 
 namespace {
 
@@ -156,4 +156,4 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<1>(info.param));
     });
 
-} // namespace tessera::residency_test
+} // namespace tessera::engine::residency_test

@@ -5,7 +5,7 @@
 #include "engine/stranger_models.h"
 #include "support/ranks.h"
 
-namespace tessera::unused_parameters_test {
+namespace tessera::engine::unused_parameters_test {
 
 namespace {
 
@@ -71,4 +71,4 @@ TEST(UnusedParametersTest, MayDependOnTheRankWithinAGroup) {
   });
 }
 
-} // namespace tessera::unused_parameters_test
+} // namespace tessera::engine::unused_parameters_test

@@ -20,7 +20,7 @@ TEST_P(Unwrap, UnwrapGivesTheModuleBack) {
     expect_throws([&] { twin.engine.step(); }, {"step", "unwrapped"});
     for (const auto& item : twin.wrapped->named_parameters()) {
       EXPECT_FALSE(item.value().grad().defined()) << item.key();
-      EXPECT_FALSE(has_page_key(item.value())) << item.key();
+      EXPECT_FALSE(sharding::has_page_key(item.value())) << item.key();
       EXPECT_NE(item.value().data_ptr(), nullptr);
       EXPECT_TRUE(torch::allclose(
           item.value(),
@@ -109,7 +109,7 @@ TEST(UnwrapOnce, TwoEnginesShareOneRegistration) {
   run_ranks(2, [](World&) {
     Twin<StackImpl> one;
     Twin<StackImpl> two;
-    ensure_page_key_registered();
+    sharding::ensure_page_key_registered();
     for (int step = 0; step < 3; ++step) {
       one.train(step);
       two.train(step + 10);

@@ -14,7 +14,9 @@ namespace tessera::fuzz_config_reader {
 namespace {
 
 /// Every getter asks for every key, and refuses what it does not take.
-void read_all(const ConfigReader& reader, const nlohmann::json& object) {
+void read_all(
+    const runtime::ConfigReader& reader,
+    const nlohmann::json& object) {
   for (const auto& item : object.items()) {
     const std::string& key = item.key();
     const std::function<void()> getters[] = {
@@ -57,9 +59,9 @@ TESSERA_FUZZ_TARGET(config_reader) {
   }
   try {
     nlohmann::json root = parse_json(text, "config.json");
-    const ConfigReader reader(root, "config.json", overrides);
+    const runtime::ConfigReader reader(root, "config.json", overrides);
     for (const std::string& one : overrides) {
-      apply_override(root, one);
+      runtime::apply_override(root, one);
     }
     read_all(reader, root);
     reader.finish();

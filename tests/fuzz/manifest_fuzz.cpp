@@ -19,7 +19,7 @@ TESSERA_FUZZ_TARGET(manifest) {
   } catch (const Error&) {
   }
   try {
-    to_text(read_report(file));
+    to_text(engine::read_report(file));
   } catch (const Error&) {
   }
 }

@@ -9,8 +9,8 @@ namespace tessera::fuzz_safetensors {
 TESSERA_FUZZ_TARGET(safetensors) {
   const MemoryFile content(input);
   try {
-    const auto file = SafetensorsFile::open(content.path());
-    for (const SafetensorsEntry& entry : file.entries()) {
+    const auto file = runtime::SafetensorsFile::open(content.path());
+    for (const runtime::SafetensorsEntry& entry : file.entries()) {
       // What lies outside of the file cannot be read.
       volatile std::byte seen{};
       if (!entry.data.empty()) {

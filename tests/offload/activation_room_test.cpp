@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::activation_room_test {
+namespace tessera::offload::activation_room_test {
 
 namespace {
 
@@ -52,4 +52,4 @@ TEST(ActivationRoom, TheLimitIsHard) {
   EXPECT_FALSE(ActivationRoom({.limit_bytes = 100}).take(1).defined());
 }
 
-} // namespace tessera::activation_room_test
+} // namespace tessera::offload::activation_room_test

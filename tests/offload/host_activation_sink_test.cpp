@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-namespace tessera::host_activation_sink_test {
+namespace tessera::offload::host_activation_sink_test {
 
 TEST(HostActivationSink, EqualGradientsWithinEveryBudget) {
   for (const Subject& subject : subjects()) {
@@ -18,7 +18,7 @@ TEST(HostActivationSink, EqualGradientsWithinEveryBudget) {
         return held_by(*subject.module, storage);
       };
       const auto sink = make_sink(within);
-      const SavedTensorScope scope(sink);
+      const runtime::SavedTensorScope scope(sink);
       const std::string what = subject.name + " within " +
                                std::to_string(budget.value_or(-1)) +
                                ", prefetch " + std::to_string(prefetch);
@@ -56,7 +56,7 @@ TEST(HostActivationSink, EqualGradientsWithinEveryBudget) {
 
 TEST(HostActivationSink, TheOldestLeaveAndNoMoreThanNeeded) {
   const auto sink = make_sink(options(4096));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   auto loss = chain(chain_input(), 10);
   auto statistics = sink->statistics();
   EXPECT_EQ(statistics.live_device_bytes, 4096);
@@ -75,7 +75,7 @@ TEST(HostActivationSink, TheOldestLeaveAndNoMoreThanNeeded) {
 TEST(HostActivationSink, PrefetchComesInTimeAndStaysWithinItsLimits) {
   for (const int64_t depth : {1024, 2048, 1 << 20}) {
     const auto sink = make_sink(options(4096, depth));
-    const SavedTensorScope scope(sink);
+    const runtime::SavedTensorScope scope(sink);
     chain(chain_input(), 10).backward();
     const auto statistics = sink->statistics();
     EXPECT_EQ(statistics.stalls, 0) << depth;
@@ -87,7 +87,7 @@ TEST(HostActivationSink, PrefetchComesInTimeAndStaysWithinItsLimits) {
 
 TEST(HostActivationSink, WhatMustLeaveIsCopiedAtOnceFromTheSecondRoundOn) {
   const auto sink = make_sink(options(4096));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   chain(chain_input(), 10).backward();
   auto loss = chain(chain_input(), 4); // not over the budget yet
   EXPECT_EQ(sink->statistics().live_host_bytes, 4096);
@@ -99,7 +99,7 @@ TEST(HostActivationSink, WhatMustLeaveIsCopiedAtOnceFromTheSecondRoundOn) {
 }
 
 TEST(HostActivationSink, MemoryIsReallyFreed) {
-  install_cpu_memory_counter();
+  runtime::install_cpu_memory_counter();
   const auto x = torch::randn({1 << 16}).requires_grad_(); // 256 KiB
   const auto bytes_after_forward = [&] {
     const int64_t before = cpu_bytes_live();
@@ -109,21 +109,21 @@ TEST(HostActivationSink, MemoryIsReallyFreed) {
   const int64_t plain = bytes_after_forward();
   EXPECT_GE(plain, 20 << 18);
   const auto sink = make_sink(options(4 << 18, 4 << 18));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   chain(x, 20); // the host's slab is there
   EXPECT_LE(bytes_after_forward(), (4 << 18) + 4096);
 
   // In backward: the budget, two gradients, and the leaf's own.
   auto loss = chain(x, 20);
   const int64_t before = cpu_bytes_live();
-  reset_cpu_bytes_peak();
+  runtime::reset_cpu_bytes_peak();
   loss.backward();
   EXPECT_LE(cpu_bytes_peak() - before, (4 << 18) + 4096);
 }
 
 TEST(HostActivationSink, ABudgetTooSmallForATensorStillWorks) {
   const auto sink = make_sink(options(1000, 1 << 20));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   auto loss = chain(chain_input(), 5);
   EXPECT_EQ(sink->statistics().live_device_bytes, 0);
   EXPECT_EQ(sink->statistics().peak_device_bytes, 0);
@@ -138,7 +138,7 @@ TEST(HostActivationSink, SmallTensorsStayAndCount) {
   auto small = options(4096);
   small.min_tensor_bytes = 1025;
   const auto sink = make_sink(small);
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   auto loss = chain(chain_input(), 10);
   EXPECT_EQ(sink->statistics().live_device_bytes, 10 * 1024);
   EXPECT_EQ(sink->statistics().bytes_to_host, 0);
@@ -155,7 +155,7 @@ TEST(HostActivationSink, WhatTheHostHasNoRoomForStays) {
   auto limited = options(0);
   limited.host_bytes = 4096;
   const auto sink = make_sink(limited);
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   const auto x = chain_input();
   auto loss = chain(x, 7);
   EXPECT_EQ(sink->statistics().live_host_bytes, 4096);
@@ -187,7 +187,7 @@ TEST(HostActivationSink, AllAtOnceCopiesEverything) {
   auto all = options(2048, 2048);
   all.copy_at_once = true;
   const auto sink = make_sink(all);
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   auto loss = chain(chain_input(), 8);
   EXPECT_EQ(sink->statistics().live_host_bytes, 8 * 1024);
   EXPECT_EQ(sink->statistics().live_device_bytes, 2048);
@@ -200,4 +200,4 @@ TEST(HostActivationSink, WrongOptionsAreAnError) {
   expect_error([] { make_sink(options(5, -1)); }, {"prefetch_bytes -1"});
 }
 
-} // namespace tessera::host_activation_sink_test
+} // namespace tessera::offload::host_activation_sink_test

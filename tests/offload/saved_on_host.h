@@ -110,23 +110,23 @@ inline bool held_by(
          std::any_of(buffers.begin(), buffers.end(), is_its);
 }
 
-inline HostActivationSinkOptions options(
+inline offload::HostActivationSinkOptions options(
     std::optional<int64_t> device_bytes,
     int64_t prefetch_bytes = 0) {
-  HostActivationSinkOptions options;
+  offload::HostActivationSinkOptions options;
   options.device_bytes = device_bytes;
   options.prefetch_bytes = prefetch_bytes;
   options.min_tensor_bytes = 0;
   return options;
 }
 
-inline std::shared_ptr<HostActivationSink> make_sink(
-    const HostActivationSinkOptions& options) {
-  return std::make_shared<HostActivationSink>(options);
+inline std::shared_ptr<offload::HostActivationSink> make_sink(
+    const offload::HostActivationSinkOptions& options) {
+  return std::make_shared<offload::HostActivationSink>(options);
 }
 
 inline void expect_empty(
-    const HostActivationSink& sink,
+    const offload::HostActivationSink& sink,
     const std::string& when) {
   const auto statistics = sink.statistics();
   EXPECT_EQ(statistics.live_device_bytes, 0) << when;

@@ -8,11 +8,11 @@
 #include <atomic>
 #include <thread>
 
-namespace tessera::saved_on_host_graphs_test {
+namespace tessera::offload::saved_on_host_graphs_test {
 
 TEST(SavedOnHost, AStorageThatIsSavedOftenIsCopiedOnce) {
   const auto sink = make_sink(options(0));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   const auto leaf = torch::randn({8, 24}).requires_grad_();
   const auto x = leaf * 2;
   const auto parts = x.chunk(3, 1); // three views, not contiguous
@@ -29,7 +29,7 @@ TEST(SavedOnHost, AStorageThatIsSavedOftenIsCopiedOnce) {
   const auto again = leaf.detach().clone().requires_grad_();
   {
     const auto off = make_sink(options(std::nullopt));
-    const SavedTensorScope without(off);
+    const runtime::SavedTensorScope without(off);
     const auto y = again * 2;
     const auto p = y.chunk(3, 1);
     (torch::mm(torch::mm(p[0], p[1].t()), p[2]).sum() + y.square().sum())
@@ -131,7 +131,7 @@ TEST(SavedOnHost, AGraphThatIsKeptRunsSeveralTimes) {
   for (const Subject& subject : subjects()) {
     const auto expected = gradients(subject);
     const auto sink = make_sink(options(2000, 1000));
-    const SavedTensorScope scope(sink);
+    const runtime::SavedTensorScope scope(sink);
     auto loss = subject.loss();
     for (int i = 0; i < 3; ++i) {
       subject.module->zero_grad();
@@ -163,7 +163,7 @@ TEST(SavedOnHost, DoubleBackward) {
   for (const int64_t budget : {0, 1500, 5000}) {
     const auto sink = make_sink(options(budget, budget));
     {
-      const SavedTensorScope scope(sink);
+      const runtime::SavedTensorScope scope(sink);
       EXPECT_TRUE(torch::equal(second(), expected)) << budget;
     }
     EXPECT_GT(sink->statistics().bytes_to_host, 0);
@@ -187,7 +187,7 @@ TEST(SavedOnHost, NothingIsLeftAfterExceptions) {
     }
   };
   const auto sink = make_sink(options(2048, 1024));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   expect_error(
       [] {
         auto x = chain_input().exp();
@@ -209,7 +209,7 @@ TEST(SavedOnHost, NothingIsLeftAfterExceptions) {
 
 TEST(SavedOnHost, ProducersAreNamed) {
   const auto sink = make_sink(options(0));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   const auto x = torch::ones({256}).requires_grad_();
   auto loss = (x * 2).tanh().square().sum();
   loss.backward();
@@ -234,7 +234,7 @@ TEST(SavedOnHost, ThreadsShareABudget) {
     return x.grad();
   }();
   const auto sink = make_sink(options(6000, 3000));
-  const SavedTensorScope scope(sink);
+  const runtime::SavedTensorScope scope(sink);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t) {
@@ -258,11 +258,11 @@ TEST(SavedOnHost, AGraphOutlivesSinkAndScope) {
   at::Tensor loss;
   {
     const auto sink = make_sink(options(2048));
-    const SavedTensorScope scope(sink);
+    const runtime::SavedTensorScope scope(sink);
     loss = chain(x, 8);
   }
   loss.backward();
   EXPECT_TRUE(x.grad().defined());
 }
 
-} // namespace tessera::saved_on_host_graphs_test
+} // namespace tessera::offload::saved_on_host_graphs_test

@@ -6,7 +6,7 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/memory/stream_lane.h"
 
-namespace tessera::shard_store_gpu_test {
+namespace tessera::offload::shard_store_gpu_test {
 
 namespace {
 
@@ -14,22 +14,22 @@ using namespace tests;
 
 constexpr int64_t kNumel = (int64_t{9} << 20) + 77;
 
-void expect_stream_order(ShardStore& store) {
+void expect_stream_order(runtime::ShardStore& store) {
   const at::Device device(at::kCUDA, 0);
   const auto shard =
       store.reserve("weights", MemoryPurpose::kParameters, kNumel, at::kFloat);
-  const StreamLane lane(device);
+  const runtime::StreamLane lane(device);
   const at::Tensor got = at::empty({kNumel}, device);
   for (int round = 0; round < 3; ++round) {
     // Made on the stream, not yet there when write() is called.
     const at::Tensor sent =
         at::arange(kNumel, device).add(round).to(at::kFloat);
-    PendingTransfer writing = shard->write(sent);
+    runtime::PendingTransfer writing = shard->write(sent);
     writing.wait();
     at::Tensor sum;
-    PendingTransfer reading;
+    runtime::PendingTransfer reading;
     {
-      const StreamLane::Scope on_lane(lane);
+      const runtime::StreamLane::Scope on_lane(lane);
       lane.follow_current();
       reading = shard->read(got);
       reading.wait_issued();
@@ -50,7 +50,7 @@ void expect_stream_order(ShardStore& store) {
 class ShardStoreGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!load_cuda_backend().loaded) {
+    if (!runtime::load_cuda_backend().loaded) {
       GTEST_SKIP() << "no CUDA device";
     }
   }
@@ -70,4 +70,4 @@ TEST_F(ShardStoreGpu, Nvme) {
   expect_stream_order(store);
 }
 
-} // namespace tessera::shard_store_gpu_test
+} // namespace tessera::offload::shard_store_gpu_test

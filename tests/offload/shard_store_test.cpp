@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera::shard_store_test {
+namespace tessera::offload::shard_store_test {
 
 namespace {
 
@@ -20,11 +20,11 @@ at::Tensor random_values(int64_t numel, at::ScalarType dtype, uint64_t seed) {
 }
 
 /// Several shards of many sizes, written and read in turn.
-void expect_round_trips(ShardStore& store) {
+void expect_round_trips(runtime::ShardStore& store) {
   const std::vector<int64_t> numels = {
       1, 0, 3, 1023, 1024, kBlock / 4, kBlock / 4 + 1, 5 * kBlock / 4 + 77};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
-    std::vector<std::unique_ptr<StoredShard>> shards;
+    std::vector<std::unique_ptr<runtime::StoredShard>> shards;
     for (const int64_t numel : numels) {
       shards.push_back(
           store.reserve("shard", MemoryPurpose::kOptimizerState, numel, dtype));
@@ -36,7 +36,7 @@ void expect_round_trips(ShardStore& store) {
     }
     for (int round = 0; round < 3; ++round) {
       // All at the same time; a read right behind its write sees it.
-      std::vector<PendingTransfer> pending;
+      std::vector<runtime::PendingTransfer> pending;
       std::vector<at::Tensor> sent;
       std::vector<at::Tensor> got;
       for (size_t i = 0; i < shards.size(); ++i) {
@@ -47,7 +47,7 @@ void expect_round_trips(ShardStore& store) {
         pending.push_back(shards[i]->write(sent[i]));
         pending.push_back(shards[i]->read(got[i]));
       }
-      for (PendingTransfer& transfer : pending) {
+      for (runtime::PendingTransfer& transfer : pending) {
         transfer.wait();
         EXPECT_FALSE(transfer.pending());
       }
@@ -60,7 +60,7 @@ void expect_round_trips(ShardStore& store) {
 
 } // namespace
 
-TEST(ShardStore, HostKeepsWhatItIsGiven) {
+TEST(runtime::ShardStore, HostKeepsWhatItIsGiven) {
   MemoryLedger ledger;
   HostMemory memory({}, ledger);
   HostStore store(memory);
@@ -73,19 +73,19 @@ TEST(ShardStore, HostKeepsWhatItIsGiven) {
   EXPECT_TRUE(at::equal(got, at::full({100}, 3.0F)));
 }
 
-TEST(ShardStore, NvmeKeepsWhatItIsGiven) {
+TEST(runtime::ShardStore, NvmeKeepsWhatItIsGiven) {
   NvmeFixture nvme;
   expect_round_trips(nvme.make());
 }
 
-TEST(ShardStore, NvmeOverThreadsAndBuffers) {
+TEST(runtime::ShardStore, NvmeOverThreadsAndBuffers) {
   NvmeFixture nvme;
   nvme.calls.ring_error = EPERM;
   nvme.calls.refuse_direct = true;
   expect_round_trips(nvme.make());
 }
 
-TEST(ShardStore, AlignedTensorsAreReadWhereTheyAre) {
+TEST(runtime::ShardStore, AlignedTensorsAreReadWhereTheyAre) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   const int64_t numel = 40 * kBlock / 4; // more than what is under way at once
@@ -103,13 +103,13 @@ TEST(ShardStore, AlignedTensorsAreReadWhereTheyAre) {
   EXPECT_TRUE(at::equal(got, sent));
 }
 
-TEST(ShardStore, TheFileHasNoNameAndGoesWithTheStore) {
+TEST(runtime::ShardStore, TheFileHasNoNameAndGoesWithTheStore) {
   NvmeFixture nvme;
   nvme.make();
   EXPECT_EQ(nvme.folder.count(), 0u);
 }
 
-TEST(ShardStore, CountsByTier) {
+TEST(runtime::ShardStore, CountsByTier) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   HostStore host(nvme.memory);
@@ -138,7 +138,7 @@ TEST(ShardStore, CountsByTier) {
   EXPECT_EQ(bytes(MemoryTier::kHost), 0);
 }
 
-TEST(ShardStore, RefusesTensorsThatDoNotFit) {
+TEST(runtime::ShardStore, RefusesTensorsThatDoNotFit) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   const auto shard =
@@ -155,4 +155,4 @@ TEST(ShardStore, RefusesTensorsThatDoNotFit) {
       {"moment", "contiguous"});
 }
 
-} // namespace tessera::shard_store_test
+} // namespace tessera::offload::shard_store_test

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera::store_faults_test {
+namespace tessera::offload::store_faults_test {
 
 namespace {
 
@@ -20,8 +20,8 @@ using namespace tests;
 constexpr int64_t kBlock = BlockPipeline::kBlockBytes;
 constexpr int64_t kNumel = 3 * kBlock / 4 + 100; // floats; 3 blocks and a bit
 
-std::unique_ptr<StoredShard> reserve(
-    ShardStore& store,
+std::unique_ptr<runtime::StoredShard> reserve(
+    runtime::ShardStore& store,
     int64_t numel = kNumel) {
   return store.reserve(
       "exp_avg of 'layer.1'",
@@ -200,7 +200,7 @@ TEST(StoreFaults, AFailedWriteThatNobodyWaitsForIsLoggedAndRemembered) {
   nvme.calls.fail_at = 0;
   nvme.calls.fail_writes = true;
   ::testing::internal::CaptureStderr();
-  { const PendingTransfer forgotten = shard->write(values()); }
+  { const runtime::PendingTransfer forgotten = shard->write(values()); }
   expect_parts(
       ::testing::internal::GetCapturedStderr(), {"nobody waited", "errno 5"});
   EXPECT_THROW(shard->read(at::empty({kNumel})).wait(), Error);
@@ -276,8 +276,8 @@ TEST(StoreFaults, TheSystemHasNotSoMuch) {
 
 TEST(StoreFaults, PinningRefused) {
   static int calls = 0;
-  const HostPinning before = host_pinning();
-  register_host_pinning(
+  const runtime::HostPinning before = runtime::host_pinning();
+  runtime::register_host_pinning(
       {[](void*, size_t) {
          ++calls;
          return std::string("out of locked memory");
@@ -298,13 +298,13 @@ TEST(StoreFaults, PinningRefused) {
   const std::string log = ::testing::internal::GetCapturedStderr();
   expect_parts(log, {"cannot be pinned", "out of locked memory", "ulimit -l"});
   EXPECT_EQ(log.find("cannot be pinned"), log.rfind("cannot be pinned"));
-  register_host_pinning(before);
+  runtime::register_host_pinning(before);
 }
 
 TEST(StoreFaults, PinnedMemoryIsUnpinned) {
   static int pinned = 0;
-  const HostPinning before = host_pinning();
-  register_host_pinning(
+  const runtime::HostPinning before = runtime::host_pinning();
+  runtime::register_host_pinning(
       {[](void*, size_t) {
          ++pinned;
          return std::string();
@@ -319,7 +319,7 @@ TEST(StoreFaults, PinnedMemoryIsUnpinned) {
     EXPECT_EQ(pinned, 1);
   }
   EXPECT_EQ(pinned, 0);
-  register_host_pinning(before);
+  runtime::register_host_pinning(before);
 }
 
-} // namespace tessera::store_faults_test
+} // namespace tessera::offload::store_faults_test

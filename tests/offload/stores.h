@@ -18,22 +18,24 @@
 namespace tessera::tests {
 
 /// System calls that fail when they are told to.
-class FaultyCalls : public IoCalls {
+class FaultyCalls : public offload::IoCalls {
  public:
   int create(const char* path) const override {
-    return create_error != 0 ? -create_error : IoCalls::create(path);
+    return create_error != 0 ? -create_error : offload::IoCalls::create(path);
   }
   int allocate(int fd, int64_t bytes) const override {
     last_fd = fd;
-    return bytes > disk_bytes ? ENOSPC : IoCalls::allocate(fd, bytes);
+    return bytes > disk_bytes ? ENOSPC : offload::IoCalls::allocate(fd, bytes);
   }
   int set_direct(int fd, bool direct) const override {
-    return direct && refuse_direct ? EINVAL : IoCalls::set_direct(fd, direct);
+    return direct && refuse_direct ? EINVAL
+                                   : offload::IoCalls::set_direct(fd, direct);
   }
   int make_ring(unsigned entries, io_uring* ring) const override {
-    return ring_error != 0 ? -ring_error : IoCalls::make_ring(entries, ring);
+    return ring_error != 0 ? -ring_error
+                           : offload::IoCalls::make_ring(entries, ring);
   }
-  int64_t result_of(const IoOperation& operation, int64_t result)
+  int64_t result_of(const offload::IoOperation& operation, int64_t result)
       const override {
     ++operations;
     if (fail_at && operation.is_write == fail_writes &&
@@ -65,17 +67,18 @@ struct NvmeFixture {
       : memory({}, ledger), limit(limit_bytes) {}
 
   /// Once `calls` are as they should be.
-  NvmeStore& make() {
-    store.emplace(NvmeOptions{folder.path(), limit}, memory, ledger, calls);
+  offload::NvmeStore& make() {
+    store.emplace(
+        offload::NvmeOptions{folder.path(), limit}, memory, ledger, calls);
     return *store;
   }
 
   TemporaryFolder folder;
   FaultyCalls calls;
   MemoryLedger ledger;
-  HostMemory memory;
+  offload::HostMemory memory;
   std::optional<int64_t> limit;
-  std::optional<NvmeStore> store;
+  std::optional<offload::NvmeStore> store;
 };
 
 /// The message of the tessera::Error that `action` throws.

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tessera::make_schedule_test {
+namespace tessera::pipeline::make_schedule_test {
 
 namespace {
 
@@ -168,4 +168,4 @@ TEST(WithTransfers, NamesWhatNeverStarts) {
       {"backward of micro-batch 0 on chunk 0 of stage 0", "never starts"});
 }
 
-} // namespace tessera::make_schedule_test
+} // namespace tessera::pipeline::make_schedule_test

@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-namespace tessera::partition_test {
+namespace tessera::pipeline::partition_test {
 
 namespace {
 
@@ -198,4 +198,4 @@ TEST(Partition, ByMapTakesWhatTheUserSays) {
       {"layer 1 on piece 5", "0 to 1"});
 }
 
-} // namespace tessera::partition_test
+} // namespace tessera::pipeline::partition_test

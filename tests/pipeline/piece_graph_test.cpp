@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::piece_graph_test {
+namespace tessera::pipeline::piece_graph_test {
 
 namespace {
 
@@ -282,4 +282,4 @@ TEST(PieceGraph, TheSecondHalfNeedsTheFirst) {
   expect_error([&] { graph.backward_weight(); }, {"before the first"});
 }
 
-} // namespace tessera::piece_graph_test
+} // namespace tessera::pipeline::piece_graph_test

@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera::pipeline_executor_test {
+namespace tessera::pipeline::pipeline_executor_test {
 
 namespace {
 
@@ -99,10 +99,10 @@ Reference run_alone(const PipelineShape& shape, double loss_scale) {
   return reference;
 }
 
-std::unique_ptr<RingChannels> ring_of_all(World& world) {
+std::unique_ptr<runtime::RingChannels> ring_of_all(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<RingChannels>(world, "pipeline", ranks);
+  return std::make_unique<runtime::RingChannels>(world, "pipeline", ranks);
 }
 
 using Setting = std::tuple<Kind, int, int, int>;
@@ -380,4 +380,4 @@ TEST(PipelineExecutor, NamesWhatDoesNotFit) {
       [&] { executor.run(callbacks); }, {"return a loss", "[2] Float"});
 }
 
-} // namespace tessera::pipeline_executor_test
+} // namespace tessera::pipeline::pipeline_executor_test

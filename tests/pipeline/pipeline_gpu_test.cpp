@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace tessera::pipeline_gpu_test {
+namespace tessera::pipeline::pipeline_gpu_test {
 
 namespace {
 
@@ -50,7 +50,7 @@ TEST_F(PipelineCuda, HasTheGradientsOfOneRank) {
               PipelineScheduleKind::kZeroBubble}) {
           const int stage = world.rank();
           torch::nn::Linear own = layer_of(stage, device);
-          RingChannels channels(world, "stages", {0, 1}, device);
+          runtime::RingChannels channels(world, "stages", {0, 1}, device);
           PipelineExecutor executor(
               make_schedule(kind, {2, kMicroBatches, 1}), &channels);
           executor.run(
@@ -71,4 +71,4 @@ TEST_F(PipelineCuda, HasTheGradientsOfOneRank) {
       kLimits);
 }
 
-} // namespace tessera::pipeline_gpu_test
+} // namespace tessera::pipeline::pipeline_gpu_test

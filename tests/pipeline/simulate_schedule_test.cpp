@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::simulate_schedule_test {
+namespace tessera::pipeline::simulate_schedule_test {
 
 namespace {
 
@@ -143,4 +143,4 @@ TEST(SimulateSchedule, WrongCostsAreRefused) {
       {"piece 0"});
 }
 
-} // namespace tessera::simulate_schedule_test
+} // namespace tessera::pipeline::simulate_schedule_test

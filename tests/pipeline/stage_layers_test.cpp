@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::stage_layers_test {
+namespace tessera::pipeline::stage_layers_test {
 
 namespace {
 
@@ -39,4 +39,4 @@ TEST(StageLayers, HaveTheLayersOfAllTheirChunks) {
   EXPECT_FALSE(stage.has_last());
 }
 
-} // namespace tessera::stage_layers_test
+} // namespace tessera::pipeline::stage_layers_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <random>
 
-namespace tessera::validate_schedule_test {
+namespace tessera::pipeline::validate_schedule_test {
 
 namespace {
 
@@ -213,4 +213,4 @@ TEST(ValidateSchedule, NothingIsSuperfluous) {
   });
 }
 
-} // namespace tessera::validate_schedule_test
+} // namespace tessera::pipeline::validate_schedule_test

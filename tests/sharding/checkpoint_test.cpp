@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-namespace tessera::checkpoint_test {
+namespace tessera::sharding::checkpoint_test {
 
 namespace {
 
@@ -418,4 +418,4 @@ TEST(Checkpoint, AThrowingRecomputationLeavesThingsInOrder) {
   EXPECT_TRUE(x.grad().defined());
 }
 
-} // namespace tessera::checkpoint_test
+} // namespace tessera::sharding::checkpoint_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::deferred_init_test {
+namespace tessera::sharding::deferred_init_test {
 
 namespace {
 
@@ -128,4 +128,4 @@ TEST(DeferredInit, EachRankFillsItsSliceOnly) {
   }
 }
 
-} // namespace tessera::deferred_init_test
+} // namespace tessera::sharding::deferred_init_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::distributed_parameter_test {
+namespace tessera::sharding::distributed_parameter_test {
 
 namespace {
 
@@ -216,4 +216,4 @@ TEST(DistributedParameter, Errors) {
   });
 }
 
-} // namespace tessera::distributed_parameter_test
+} // namespace tessera::sharding::distributed_parameter_test

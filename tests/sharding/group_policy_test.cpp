@@ -12,7 +12,7 @@
 #include <map>
 #include <vector>
 
-namespace tessera::group_policy_test {
+namespace tessera::sharding::group_policy_test {
 
 namespace {
 
@@ -323,4 +323,4 @@ TEST(GroupPolicy, BadValuesAreRefused) {
   refused(policy, {"reshard_after_forward", "'['"});
 }
 
-} // namespace tessera::group_policy_test
+} // namespace tessera::sharding::group_policy_test

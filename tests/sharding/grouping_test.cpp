@@ -9,7 +9,7 @@
 
 #include <map>
 
-namespace tessera::grouping_test {
+namespace tessera::sharding::grouping_test {
 
 namespace {
 
@@ -203,4 +203,4 @@ TEST(Grouping, AnImpossibleZeroStageIsNamed) {
       {"'a'", "zero_stage 4", "1, 2 or 3"});
 }
 
-} // namespace tessera::grouping_test
+} // namespace tessera::sharding::grouping_test

@@ -15,7 +15,7 @@
 #include <map>
 #include <string>
 
-namespace tessera::lazy_test {
+namespace tessera::sharding::lazy_test {
 
 namespace {
 
@@ -325,8 +325,8 @@ TEST(Lazy, BuffersAreRealAndRight) {
 }
 
 TEST(Lazy, WeightsOf80GigabytesTakeAFewMegabytes) {
-  install_cpu_memory_counter();
-  reset_cpu_bytes_peak();
+  runtime::install_cpu_memory_counter();
+  runtime::reset_cpu_bytes_peak();
   const int64_t before = cpu_bytes_live();
   struct Net : Module {
     Net()
@@ -484,4 +484,4 @@ TEST(Lazy, NotInsideOfItself) {
       {"inside of tessera::lazy"});
 }
 
-} // namespace tessera::lazy_test
+} // namespace tessera::sharding::lazy_test

@@ -17,35 +17,35 @@
 #include <string>
 #include <vector>
 
-namespace tessera::load_weights_test {
+namespace tessera::sharding::load_weights_test {
 
 namespace {
 
 namespace fs = std::filesystem;
 using Weights = std::map<std::string, at::Tensor>;
 
-SafetensorsDtype file_dtype(at::ScalarType dtype) {
+runtime::SafetensorsDtype file_dtype(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
-      return SafetensorsDtype::kF16;
+      return runtime::SafetensorsDtype::kF16;
     case at::kBFloat16:
-      return SafetensorsDtype::kBF16;
+      return runtime::SafetensorsDtype::kBF16;
     case at::kDouble:
-      return SafetensorsDtype::kF64;
+      return runtime::SafetensorsDtype::kF64;
     case at::kLong:
-      return SafetensorsDtype::kI64;
+      return runtime::SafetensorsDtype::kI64;
     default:
-      return SafetensorsDtype::kF32;
+      return runtime::SafetensorsDtype::kF32;
   }
 }
 
 void write_weights(const fs::path& path, const Weights& weights) {
-  std::vector<SafetensorsSpec> specs;
+  std::vector<runtime::SafetensorsSpec> specs;
   for (const auto& [name, tensor] : weights) {
     specs.push_back(
         {name, file_dtype(tensor.scalar_type()), tensor.sizes().vec()});
   }
-  SafetensorsWriter writer(path, specs);
+  runtime::SafetensorsWriter writer(path, specs);
   for (const auto& [name, tensor] : weights) {
     const at::Tensor rows = tensor.detach().contiguous();
     writer.write(
@@ -125,7 +125,7 @@ TEST(LoadWeights, EachRankReadsItsPartInWrap) {
       const Weights weights = weights_for(Net());
       if (world.rank() == 0) {
         write_weights(folder / "model.safetensors", weights);
-        write_file_atomically(folder / "ready", "");
+        runtime::write_file_atomically(folder / "ready", "");
       }
       while (!fs::exists(folder / "ready")) {
       }
@@ -254,7 +254,7 @@ TEST(LoadWeights, SeveralFilesAndOtherNames) {
   write_weights(folder / "a.safetensors", parts[0]);
   write_weights(folder / "b.safetensors", parts[1]);
   const fs::path path = folder / "model.safetensors.index.json";
-  write_file_atomically(path, "{\"weight_map\": {" + index + "}}");
+  runtime::write_file_atomically(path, "{\"weight_map\": {" + index + "}}");
   LoadWeightsOptions options;
   options.rename = [](std::string_view name) {
     return name == "head" ? "" : std::string(name.substr(6));
@@ -322,10 +322,11 @@ TEST(LoadWeights, FilesThatAreNotThere) {
       [&] { load_weights(*net, folder / "no.safetensors"); },
       {"no.safetensors"});
   const fs::path index = folder / "model.safetensors.index.json";
-  write_file_atomically(index, R"({"weight_map": {"w": "../x.safetensors"}})");
+  runtime::write_file_atomically(
+      index, R"({"weight_map": {"w": "../x.safetensors"}})");
   expect_error(
       [&] { load_weights(*net, folder.path()); }, {"'w'", "../x.safetensors"});
-  write_file_atomically(index, "{}");
+  runtime::write_file_atomically(index, "{}");
   expect_error([&] { load_weights(*net, index); }, {"names no tensors"});
 }
 
@@ -404,4 +405,4 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
       {"unexpected: 'fused'", "missing: 'a'"});
 }
 
-} // namespace tessera::load_weights_test
+} // namespace tessera::sharding::load_weights_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::move_module_gpu_test {
+namespace tessera::sharding::move_module_gpu_test {
 
 namespace {
 
@@ -101,4 +101,4 @@ TEST_F(MoveModuleCuda, ALazyModuleIsDividedThere) {
       kLimits);
 }
 
-} // namespace tessera::move_module_gpu_test
+} // namespace tessera::sharding::move_module_gpu_test

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::move_module_test {
+namespace tessera::sharding::move_module_test {
 
 namespace {
 
@@ -77,4 +77,4 @@ TEST(MoveModule, LeavesAModuleThatIsThereAsItIs) {
   EXPECT_TRUE(net->norm->weight.grad().defined());
 }
 
-} // namespace tessera::move_module_test
+} // namespace tessera::sharding::move_module_test

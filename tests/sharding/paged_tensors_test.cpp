@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::paged_tensors_test {
+namespace tessera::sharding::paged_tensors_test {
 
 namespace {
 
@@ -300,4 +300,4 @@ TEST(GradientToken, EverythingElseNamesTheParameter) {
   EXPECT_TRUE(contains(torch_error([&] { (void)token.norm(); }), "gone"));
 }
 
-} // namespace tessera::paged_tensors_test
+} // namespace tessera::sharding::paged_tensors_test

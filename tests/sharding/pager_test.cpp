@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::pager_test {
+namespace tessera::sharding::pager_test {
 
 namespace {
 
@@ -71,7 +71,7 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
             .copy_(
                 tests::average_over_ranks(gradients[item.key()]).reshape({-1}));
         const auto mine = group.layout().shard(world.rank());
-        for (const auto& run : runs_of_shard({&span, 1}, mine)) {
+        for (const auto& run : runtime::runs_of_shard({&span, 1}, mine)) {
           const auto got = pager.bucket(place.group)
                                ->shard()
                                .load()
@@ -96,4 +96,4 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PagerTest, ::testing::Range(1, 5));
 
-} // namespace tessera::pager_test
+} // namespace tessera::sharding::pager_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::parameter_census_test {
+namespace tessera::sharding::parameter_census_test {
 
 namespace {
 
@@ -102,4 +102,4 @@ TEST(ParameterCensus, ExtentOfStridedTensors) {
   EXPECT_EQ(storage_extent(torch::empty({3, 4}).narrow(0, 1, 1)), 4);
 }
 
-} // namespace tessera::parameter_census_test
+} // namespace tessera::sharding::parameter_census_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::plan_cursor_test {
+namespace tessera::sharding::plan_cursor_test {
 
 namespace {
 
@@ -77,4 +77,4 @@ TEST(PlanCursor, GivesUpOnAPhaseWithoutEnd) {
   EXPECT_FALSE(cursor.needs_plan());
 }
 
-} // namespace tessera::plan_cursor_test
+} // namespace tessera::sharding::plan_cursor_test

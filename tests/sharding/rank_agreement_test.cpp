@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace tessera::rank_agreement_test {
+namespace tessera::sharding::rank_agreement_test {
 
 namespace {
 
@@ -82,4 +82,4 @@ TEST(RankAgreement, AgreementsOfOneJobAreApart) {
   });
 }
 
-} // namespace tessera::rank_agreement_test
+} // namespace tessera::sharding::rank_agreement_test

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace tessera::residency_plan_test {
+namespace tessera::sharding::residency_plan_test {
 
 namespace {
 
@@ -66,7 +66,7 @@ class PlanWalker {
   }
 
   PlanLimits limits_;
-  OffsetAllocator allocator_;
+  runtime::OffsetAllocator allocator_;
   std::map<int, int64_t> offsets_;
   std::map<int, int> reductions_;
   int exposed_ = 0;
@@ -271,4 +271,4 @@ TEST(ResidencyPlan, HashTellsStepsApart) {
   EXPECT_NE(hash_of(events), hash_of(other));
 }
 
-} // namespace tessera::residency_plan_test
+} // namespace tessera::sharding::residency_plan_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::shard_mesh_test {
+namespace tessera::sharding::shard_mesh_test {
 
 TEST(ShardMesh, NeighboursDivideAndTheirCounterpartsReplicate) {
   const ShardMesh mesh(5, 8, 4);
@@ -27,4 +27,4 @@ TEST(ShardMesh, NamesTheSizesThatWouldDo) {
   expect_error([] { ShardMesh(0, 6, 4); }, {"4", "1, 2, 3, 6"});
 }
 
-} // namespace tessera::shard_mesh_test
+} // namespace tessera::sharding::shard_mesh_test

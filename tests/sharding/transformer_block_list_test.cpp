@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-namespace tessera::transformer_block_list_test {
+namespace tessera::sharding::transformer_block_list_test {
 
 namespace {
 
@@ -216,4 +216,4 @@ TEST(TransformerBlockList, WrongArguments) {
       {"blocks_per_checkpoint", "at least 1"});
 }
 
-} // namespace tessera::transformer_block_list_test
+} // namespace tessera::sharding::transformer_block_list_test

@@ -11,7 +11,7 @@ namespace tessera::tests {
 int count_cuda_devices() {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ::_exit(load_cuda_backend().device_count);
+    ::_exit(runtime::load_cuda_backend().device_count);
   }
   int status = 0;
   ::waitpid(pid, &status, 0);

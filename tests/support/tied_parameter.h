@@ -17,7 +17,7 @@ namespace tessera::tests {
 /// either. Both functions block, between steps only: the first and the last
 /// stage must not be in the middle of a pipeline step.
 /// @return the other stage that has it; this one where there is none.
-inline int stage_with_copy(const RingChannels& stages) {
+inline int stage_with_copy(const runtime::RingChannels& stages) {
   const int last = stages.size() - 1;
   if (stages.index() == 0) {
     return last;
@@ -29,7 +29,7 @@ inline int stage_with_copy(const RingChannels& stages) {
 /// @param parameter contiguous.
 inline void copy_tied_parameter(
     const at::Tensor& parameter,
-    RingChannels& stages) {
+    runtime::RingChannels& stages) {
   const int other = stage_with_copy(stages);
   if (other == stages.index()) {
     return;
@@ -48,7 +48,7 @@ inline void copy_tied_parameter(
 /// counts as zero.
 inline void sum_tied_gradients(
     const at::Tensor& parameter,
-    RingChannels& stages) {
+    runtime::RingChannels& stages) {
   const int other = stage_with_copy(stages);
   if (other == stages.index()) {
     return;
@@ -59,7 +59,7 @@ inline void sum_tied_gradients(
                               ? parameter.grad().contiguous()
                               : at::zeros_like(parameter);
   const at::Tensor theirs = at::empty_like(mine);
-  LaneCollective sent = stages.send(mine, other, what);
+  runtime::LaneCollective sent = stages.send(mine, other, what);
   stages.receive(theirs, other, what).wait();
   sent.wait();
   // a + b and b + a have the same bits.

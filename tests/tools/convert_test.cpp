@@ -58,9 +58,9 @@ TEST(Convert, WritesFolders) {
   result = convert(
       {"--from", model("gpt2"), "--to", half.string(), "--dtype", "bfloat16"});
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  const auto file = SafetensorsFile::open(half / "model.safetensors");
-  for (const SafetensorsEntry& entry : file.entries()) {
-    EXPECT_EQ(entry.dtype, SafetensorsDtype::kBF16);
+  const auto file = runtime::SafetensorsFile::open(half / "model.safetensors");
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
+    EXPECT_EQ(entry.dtype, runtime::SafetensorsDtype::kBF16);
   }
   // It keeps the type that it has.
   const auto again = folder / "again";
@@ -82,9 +82,9 @@ TEST(Convert, MergesAdapters) {
        "--merge-lora",
        (fixtures() / "lora/gpt2").string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  const auto file = SafetensorsFile::open(to / "model.safetensors");
-  const auto expected =
-      SafetensorsFile::open(fixtures() / "lora/gpt2/expected.safetensors");
+  const auto file = runtime::SafetensorsFile::open(to / "model.safetensors");
+  const auto expected = runtime::SafetensorsFile::open(
+      fixtures() / "lora/gpt2/expected.safetensors");
   for (const std::string name :
        {"transformer.h.0.attn.c_attn.weight",
         "transformer.h.1.mlp.c_proj.weight"}) {

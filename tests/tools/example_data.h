@@ -18,7 +18,7 @@ namespace tessera::tests {
 
 /// A tensor whose numbers follow from their place.
 struct ExampleTensor {
-  SafetensorsDtype dtype;
+  runtime::SafetensorsDtype dtype;
   std::vector<int64_t> shape;
   std::function<double(int64_t row, int64_t place)> value;
 };
@@ -40,16 +40,16 @@ inline std::vector<std::byte> bytes_of(const ExampleTensor& tensor) {
   for (int64_t i = 0; i < numel; ++i) {
     const double value = tensor.value(i / each, i % each);
     switch (tensor.dtype) {
-      case SafetensorsDtype::kU8:
+      case runtime::SafetensorsDtype::kU8:
         append(static_cast<uint8_t>(value));
         break;
-      case SafetensorsDtype::kU16:
+      case runtime::SafetensorsDtype::kU16:
         append(static_cast<uint16_t>(value));
         break;
-      case SafetensorsDtype::kI32:
+      case runtime::SafetensorsDtype::kI32:
         append(static_cast<int32_t>(value));
         break;
-      case SafetensorsDtype::kF32:
+      case runtime::SafetensorsDtype::kF32:
         append(static_cast<float>(value));
         break;
       default:
@@ -62,11 +62,11 @@ inline std::vector<std::byte> bytes_of(const ExampleTensor& tensor) {
 inline void write_examples(
     const std::filesystem::path& path,
     const ExampleTensors& tensors) {
-  std::vector<SafetensorsSpec> specs;
+  std::vector<runtime::SafetensorsSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back({name, tensor.dtype, tensor.shape});
   }
-  SafetensorsWriter writer(path, specs);
+  runtime::SafetensorsWriter writer(path, specs);
   for (const auto& [name, tensor] : tensors) {
     if (const auto bytes = bytes_of(tensor); !bytes.empty()) {
       writer.write(name, bytes);
@@ -87,13 +87,15 @@ inline ExampleTensors padded_texts(int64_t rows, int64_t length = 12) {
   };
   return {
       {"input_ids",
-       {SafetensorsDtype::kU16,
+       {runtime::SafetensorsDtype::kU16,
         {rows, length},
         [=](int64_t row, int64_t place) {
           return is_text(row, place) ? token_of(row, place) : 3;
         }}},
       {"attention_mask",
-       {SafetensorsDtype::kU8, {rows, length}, [=](int64_t row, int64_t place) {
+       {runtime::SafetensorsDtype::kU8,
+        {rows, length},
+        [=](int64_t row, int64_t place) {
           return is_text(row, place) ? 1.0 : 0.0;
         }}}};
 }
@@ -102,16 +104,19 @@ inline ExampleTensors padded_texts(int64_t rows, int64_t length = 12) {
 inline ExampleTensor of_rows(
     int64_t rows,
     const std::function<int64_t(int64_t)>& value) {
-  return {SafetensorsDtype::kI64, {rows}, [=](int64_t row, int64_t /*place*/) {
-            return static_cast<double>(value(row));
-          }};
+  return {
+      runtime::SafetensorsDtype::kI64,
+      {rows},
+      [=](int64_t row, int64_t /*place*/) {
+        return static_cast<double>(value(row));
+      }};
 }
 
 /// Images that become brighter from row to row, the faster the larger the
 /// number of the example, up to 4.
 inline ExampleTensor images(int64_t rows, int64_t height, int64_t width) {
   return {
-      SafetensorsDtype::kU8,
+      runtime::SafetensorsDtype::kU8,
       {rows, 3, height, width},
       [=](int64_t row, int64_t place) {
         return static_cast<double>(

@@ -37,13 +37,13 @@ std::filesystem::path model_folder() {
 }
 
 template <typename Number>
-std::vector<Number> numbers(const SafetensorsEntry& entry) {
+std::vector<Number> numbers(const runtime::SafetensorsEntry& entry) {
   std::vector<Number> values(entry.data.size() / sizeof(Number));
   std::memcpy(values.data(), entry.data.data(), entry.data.size());
   return values;
 }
 
-nlohmann::json rows_of(const SafetensorsEntry& entry) {
+nlohmann::json rows_of(const runtime::SafetensorsEntry& entry) {
   const auto values = numbers<int64_t>(entry);
   nlohmann::json rows = nlohmann::json::array();
   for (int64_t row = 0; row < kRows; ++row) {
@@ -56,7 +56,8 @@ nlohmann::json rows_of(const SafetensorsEntry& entry) {
 void write_input(
     const std::filesystem::path& path,
     const std::filesystem::path& model) {
-  const auto file = SafetensorsFile::open(model / "expected.safetensors");
+  const auto file =
+      runtime::SafetensorsFile::open(model / "expected.safetensors");
   std::ofstream(path) << nlohmann::json{
       {"input_ids", rows_of(file.at("in.input_ids"))},
       {"attention_mask", rows_of(file.at("in.attention_mask"))}};
@@ -81,11 +82,12 @@ void expect_near(
 void expect_reference(
     const std::filesystem::path& output,
     const std::filesystem::path& model) {
-  const auto file = SafetensorsFile::open(output);
-  const auto reference = SafetensorsFile::open(model / "expected.safetensors");
+  const auto file = runtime::SafetensorsFile::open(output);
+  const auto reference =
+      runtime::SafetensorsFile::open(model / "expected.safetensors");
   for (const std::string name :
        {"logits", "hidden_states.0", "hidden_states.1", "hidden_states.2"}) {
-    const SafetensorsEntry& entry = file.at(name);
+    const runtime::SafetensorsEntry& entry = file.at(name);
     ASSERT_EQ(entry.shape.front(), kRows);
     const auto found = numbers<float>(entry);
     const auto expected = numbers<float>(reference.at("out." + name));
@@ -139,8 +141,9 @@ TEST(Logits, WritesWhatTransformersComputes) {
 TEST(Logits, TakesPixels) {
   const TemporaryFolder folder;
   const auto model = fixture_folder("vit_classifier");
-  const auto reference = SafetensorsFile::open(model / "expected.safetensors");
-  const SafetensorsEntry& pixels = reference.at("in.pixel_values");
+  const auto reference =
+      runtime::SafetensorsFile::open(model / "expected.safetensors");
+  const runtime::SafetensorsEntry& pixels = reference.at("in.pixel_values");
   const auto values = numbers<float>(pixels);
   size_t at = 0;
   const std::function<nlohmann::json(size_t)> nested = [&](size_t dim) {
@@ -154,7 +157,7 @@ TEST(Logits, TakesPixels) {
   };
   std::ofstream(folder / "pixels.json")
       << nlohmann::json{{"pixel_values", nested(0)}};
-  SafetensorsWriter writer(
+  runtime::SafetensorsWriter writer(
       folder / "pixels.safetensors",
       {{"pixel_values", pixels.dtype, pixels.shape}});
   writer.write("pixel_values", pixels.data);
@@ -172,7 +175,7 @@ TEST(Logits, TakesPixels) {
          "--output",
          output.string()});
     ASSERT_EQ(result.exit_code, 0) << result.output;
-    const auto file = SafetensorsFile::open(output);
+    const auto file = runtime::SafetensorsFile::open(output);
     const auto found = numbers<float>(file.at("logits"));
     const auto expected = numbers<float>(reference.at("out.logits"));
     expect_near(found, expected, "logits");

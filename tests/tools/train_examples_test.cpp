@@ -105,7 +105,8 @@ std::vector<Case> cases() {
   const ExampleTensors texts = padded_texts(kRows);
   const auto labels = [](int64_t length,
                          const std::function<double(int64_t, int64_t)>& value) {
-    return tests::ExampleTensor{SafetensorsDtype::kI32, {kRows, length}, value};
+    return tests::ExampleTensor{
+        runtime::SafetensorsDtype::kI32, {kRows, length}, value};
   };
   return {
       {"vit_classifier",
@@ -393,7 +394,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
       with(texts, "start_positions", classes(kRows, 0)),
       "which a GPT2LMHeadModel does not take");
   auto floats = texts;
-  floats["input_ids"].dtype = SafetensorsDtype::kF32;
+  floats["input_ids"].dtype = runtime::SafetensorsDtype::kF32;
   fails("gpt2", floats, "its numbers must be whole");
   // One row of all, which one of the ranks sees.
   auto strange = texts;

@@ -51,11 +51,11 @@ std::vector<std::string> trainable() {
 /// The inputs of a fixture, again and again.
 void write_inputs(const fs::path& to, const std::string& fixture) {
   constexpr const char* kInput = "in.";
-  const auto file =
-      SafetensorsFile::open(fixtures() / fixture / "expected.safetensors");
-  std::vector<SafetensorsSpec> specs;
+  const auto file = runtime::SafetensorsFile::open(
+      fixtures() / fixture / "expected.safetensors");
+  std::vector<runtime::SafetensorsSpec> specs;
   std::map<std::string, std::vector<std::byte>> bytes;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     if (!entry.name.starts_with(kInput)) {
       continue;
     }
@@ -75,7 +75,7 @@ void write_inputs(const fs::path& to, const std::string& fixture) {
     }
     specs.push_back({name, entry.dtype, shape});
   }
-  SafetensorsWriter writer(to, specs);
+  runtime::SafetensorsWriter writer(to, specs);
   for (const auto& [name, rows] : bytes) {
     writer.write(name, rows);
   }

@@ -19,7 +19,7 @@ constexpr const char* kSmallVocabulary =
 
 BertTokenizer small_tokenizer() {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "vocab.txt", kSmallVocabulary);
+  runtime::write_file_atomically(folder / "vocab.txt", kSmallVocabulary);
   return BertTokenizer::from_folder(folder.path());
 }
 
@@ -86,9 +86,9 @@ TEST(BertTokenizer, ReadsEitherVocabularyFile) {
 
 TEST(BertTokenizer, ObeysTokenizerConfig) {
   const TemporaryFolder folder;
-  write_file_atomically(
+  runtime::write_file_atomically(
       folder / "vocab.txt", std::string(kSmallVocabulary) + "A\n");
-  write_file_atomically(
+  runtime::write_file_atomically(
       folder / "tokenizer_config.json",
       R"({"do_lower_case": false, "model_max_length": 1e30,
           "mask_token": {"content": "[B]"},
@@ -181,7 +181,7 @@ TEST(BertTokenizer, NamesWhatIsWrongWithAFolder) {
     SCOPED_TRACE(one.in_message);
     const TemporaryFolder folder;
     for (const auto& [name, content] : one.files) {
-      write_file_atomically(folder / name, content);
+      runtime::write_file_atomically(folder / name, content);
     }
     expect_error(
         [&] { BertTokenizer::from_folder(folder.path()); }, {one.in_message});

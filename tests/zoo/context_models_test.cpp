@@ -128,7 +128,8 @@ TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
         input.labels = input.labels.clone();
         input.labels[1].narrow(0, 11, 5).fill_(-100);
         for (const auto layout :
-             {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
+             {sharding::ContextLayout::kContiguous,
+              sharding::ContextLayout::kZigzag}) {
           expect_plain(
               ranks,
               ranks.layers({ContextKind::kUlysses, layout}, tensor > 1),

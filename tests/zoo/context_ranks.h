@@ -12,14 +12,14 @@ namespace tessera::zoo {
 /// How sequences are divided.
 struct Way {
   ContextKind kind = ContextKind::kUlysses;
-  ContextLayout layout = ContextLayout::kContiguous;
+  sharding::ContextLayout layout = sharding::ContextLayout::kContiguous;
 };
 
 inline constexpr Way kWays[] = {
-    {ContextKind::kUlysses, ContextLayout::kContiguous},
-    {ContextKind::kUlysses, ContextLayout::kZigzag},
-    {ContextKind::kRing, ContextLayout::kContiguous},
-    {ContextKind::kRing, ContextLayout::kZigzag}};
+    {ContextKind::kUlysses, sharding::ContextLayout::kContiguous},
+    {ContextKind::kUlysses, sharding::ContextLayout::kZigzag},
+    {ContextKind::kRing, sharding::ContextLayout::kContiguous},
+    {ContextKind::kRing, sharding::ContextLayout::kZigzag}};
 
 /// The ranks of a test: world / tensor context-parallel ones.
 class ContextRanks {
@@ -58,8 +58,8 @@ class ContextRanks {
   }
 
  private:
-  ParallelGroups groups_;
-  RingChannels ring_;
+  runtime::ParallelGroups groups_;
+  runtime::RingChannels ring_;
   Communicator* tensor_ = nullptr;
 };
 

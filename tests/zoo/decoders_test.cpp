@@ -172,7 +172,7 @@ TEST(Decoder, TakesCheckpointsOfOtherHeads) {
 void write_old_files(
     const std::filesystem::path& from,
     const std::filesystem::path& to) {
-  const auto file = SafetensorsFile::open(from / "model.safetensors");
+  const auto file = runtime::SafetensorsFile::open(from / "model.safetensors");
   nlohmann::json weight_map;
   std::vector<NamedTensors> parts(3);
   size_t next = 0;
@@ -181,7 +181,7 @@ void write_old_files(
     parts[part].emplace(name, tensor);
     weight_map[name] = "part-" + std::to_string(part) + ".safetensors";
   };
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     add(entry.name.substr(std::string("transformer.").size()),
         fixture_tensor(file, entry.name));
   }
@@ -192,7 +192,7 @@ void write_old_files(
     write_named_tensors(
         to / ("part-" + std::to_string(i) + ".safetensors"), parts[i]);
   }
-  write_file_atomically(
+  runtime::write_file_atomically(
       to / "model.safetensors.index.json",
       nlohmann::json({{"weight_map", weight_map}}).dump());
   std::filesystem::copy_file(from / "config.json", to / "config.json");
@@ -219,10 +219,10 @@ TEST(Decoder, IsSavedInSeveralFiles) {
   const nlohmann::json index = read_json(to / "model.safetensors.index.json");
   std::map<std::string, int64_t> bytes;
   const auto whole =
-      SafetensorsFile::open(reference.folder() / "model.safetensors");
+      runtime::SafetensorsFile::open(reference.folder() / "model.safetensors");
   EXPECT_EQ(index.at("weight_map").size(), whole.entries().size());
   int64_t total = 0;
-  for (const SafetensorsEntry& entry : whole.entries()) {
+  for (const runtime::SafetensorsEntry& entry : whole.entries()) {
     const auto file = index.at("weight_map").at(entry.name).get<std::string>();
     bytes[file] += static_cast<int64_t>(entry.data.size());
     total += static_cast<int64_t>(entry.data.size());
@@ -312,7 +312,7 @@ TEST(Decoder, TakesOldConfigurations) {
     old["torch_dtype"] = old.at("dtype");
     old.erase("dtype");
     const TemporaryFolder folder;
-    write_file_atomically(folder.path() / "config.json", old.dump());
+    runtime::write_file_atomically(folder.path() / "config.json", old.dump());
     std::filesystem::copy_file(
         reference.folder() / "model.safetensors",
         folder.path() / "model.safetensors");

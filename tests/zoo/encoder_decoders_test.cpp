@@ -100,7 +100,7 @@ TEST(EncoderDecoder, FindsOutWhetherTheHeadIsTied) {
   nlohmann::json config = read_json(reference.folder() / "config.json");
   config["tie_word_embeddings"] = false;
   config.erase("scale_decoder_outputs");
-  write_file_atomically(folder.path() / "config.json", config.dump());
+  runtime::write_file_atomically(folder.path() / "config.json", config.dump());
   std::filesystem::copy_file(
       reference.folder() / "model.safetensors",
       folder.path() / "model.safetensors");
@@ -135,9 +135,9 @@ TEST(EncoderDecoder, KeepsTheTypeOfEachTensor) {
 TEST(EncoderDecoder, TakesOldCheckpointsAndThoseOfOtherHeads) {
   const ModelFixture reference("t5");
   const auto file =
-      SafetensorsFile::open(reference.folder() / "model.safetensors");
+      runtime::SafetensorsFile::open(reference.folder() / "model.safetensors");
   NamedTensors old;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     old.emplace(entry.name, fixture_tensor(file, entry.name));
   }
   for (const char* again :

@@ -53,7 +53,7 @@ Measured measure(const PrecisionPolicy& precision, std::int64_t checkpointed) {
   Measured measured;
   for (int step = 0; step < 2; ++step) {
     const std::int64_t before = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     auto loss = model->forward(input).logits.to(torch::kFloat).square().mean();
     measured.kept = cpu_bytes_live() - before;
     engine.backward(loss);
@@ -66,7 +66,7 @@ Measured measure(const PrecisionPolicy& precision, std::int64_t checkpointed) {
 class EncoderMemory : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   static void SetUpTestSuite() {
-    install_cpu_memory_counter();
+    runtime::install_cpu_memory_counter();
   }
   static PrecisionPolicy precision() {
     PrecisionPolicy policy;

@@ -119,9 +119,9 @@ TEST(Encoder, HasGradientsWithoutGlobalTokens) {
 TEST(Encoder, TakesOldCheckpoints) {
   const ModelFixture reference("bert_classifier");
   const auto file =
-      SafetensorsFile::open(reference.folder() / "model.safetensors");
+      runtime::SafetensorsFile::open(reference.folder() / "model.safetensors");
   NamedTensors old;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     std::string name = entry.name;
     for (const auto& [now, then] :
          {std::pair("LayerNorm.weight", "LayerNorm.gamma"),

@@ -63,7 +63,9 @@ TEST(ExampleFiles, CountSeveralOneBehindTheOther) {
   const auto part = [](int64_t first, int64_t rows) {
     return ExampleTensors{
         {"input_ids",
-         {SafetensorsDtype::kU16, {rows, 2}, [=](int64_t row, int64_t place) {
+         {runtime::SafetensorsDtype::kU16,
+          {rows, 2},
+          [=](int64_t row, int64_t place) {
             return 65000.0 + static_cast<double>(2 * (first + row) + place);
           }}}};
   };
@@ -103,9 +105,11 @@ TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
       [&] { ExampleFiles{folder.path()}; },
       "is U8 [rows, 13], and U8 [rows, 12] in the first file");
   write_examples(
-      second, {{"input_ids", {SafetensorsDtype::kI64, {}, [](int64_t, int64_t) {
-                                return 0.0;
-                              }}}});
+      second,
+      {{"input_ids",
+        {runtime::SafetensorsDtype::kI64, {}, [](int64_t, int64_t) {
+           return 0.0;
+         }}}});
   expect_error([&] { ExampleFiles{second}; }, "is a single number");
 }
 

@@ -39,7 +39,8 @@ void average_gradients(
     Communicator& same_experts) {
   const c10::NoGradGuard no_grad;
   std::set<const c10::TensorImpl*> experts;
-  for (const auto& parameter : divided_experts_of(module)->parameters()) {
+  for (const auto& parameter :
+       sharding::divided_experts_of(module)->parameters()) {
     experts.insert(parameter.unsafeGetTensorImpl());
   }
   for (const auto& item : module.named_parameters()) {
@@ -164,7 +165,7 @@ class TrainedExperts {
 
  private:
   int rank_;
-  ParallelGroups groups_;
+  runtime::ParallelGroups groups_;
   std::shared_ptr<Model> model_;
   std::optional<OwnedEngine> engine_;
 };
@@ -180,7 +181,7 @@ constexpr ParallelSizes kLayouts[] = {
 
 TEST(ExpertTraining, IsThatOfOneRank) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
+    runtime::ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));
@@ -272,7 +273,7 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
 
 TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
+    runtime::ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));
@@ -310,7 +311,7 @@ TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
 
 TEST(ExpertTraining, SaysWhatEnginesRefuse) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
+    runtime::ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));

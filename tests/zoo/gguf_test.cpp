@@ -58,9 +58,10 @@ void expect_tensors(
   const nlohmann::json config = read_json(folder / "config.json");
   const auto architecture =
       file.metadata().at("general.architecture").get<std::string>();
-  const auto weights = SafetensorsFile::open(folder / "model.safetensors");
+  const auto weights =
+      runtime::SafetensorsFile::open(folder / "model.safetensors");
   std::set<std::string> used;
-  for (const SafetensorsEntry& entry : weights.entries()) {
+  for (const runtime::SafetensorsEntry& entry : weights.entries()) {
     SCOPED_TRACE(entry.name);
     const auto [name, expert] = gguf_place(architecture, entry.name);
     ASSERT_TRUE(file.tensors().contains(name)) << name;

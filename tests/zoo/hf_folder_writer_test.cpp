@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 void save(const fs::path& folder, const std::string& weights) {
   HfFolderWriter writer(folder, {{"model_type", "any"}}, {});
-  write_file_atomically(writer.weights_path(), weights);
+  runtime::write_file_atomically(writer.weights_path(), weights);
   writer.commit();
 }
 
@@ -60,12 +60,12 @@ TEST(HfFolderWriter, KeepsWhatGoesWithTheModel) {
         "README.md",
         "training.py",
         "pytorch_model.bin"}) {
-    write_file_atomically(from / name, name);
+    runtime::write_file_atomically(from / name, name);
   }
   const fs::path to = temporary / "to";
   for (int time = 0; time < 2; ++time) { // its own folder is replaced
     HfFolderWriter writer(to, {{"model_type", "any"}}, from);
-    write_file_atomically(writer.weights_path(), "weights");
+    runtime::write_file_atomically(writer.weights_path(), "weights");
     writer.commit();
   }
   EXPECT_EQ(
@@ -87,7 +87,7 @@ TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {
   const TemporaryFolder temporary;
   const fs::path folder = temporary / "model";
   fs::create_directory(folder);
-  write_file_atomically(folder / "thesis.tex", "years of work");
+  runtime::write_file_atomically(folder / "thesis.tex", "years of work");
   expect_error([&] { save(folder, "x"); }, {"thesis.tex", "would be lost"});
   expect_error([&] { save(folder / "thesis.tex", "x"); }, {"not a folder"});
   EXPECT_EQ(read_text_file(folder / "thesis.tex"), "years of work");

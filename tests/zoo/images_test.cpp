@@ -112,7 +112,8 @@ TEST(Image, KeepsThePreprocessorsConfiguration) {
   const auto model = from_pretrained(reference.folder());
   const TemporaryFolder folder;
   const std::string text = R"({"image_mean": [0.5, 0.5, 0.5]})";
-  write_file_atomically(folder.path() / "preprocessor_config.json", text);
+  runtime::write_file_atomically(
+      folder.path() / "preprocessor_config.json", text);
   save_pretrained(*model, folder.path() / "model", folder.path());
   EXPECT_EQ(
       read_text_file(folder.path() / "model" / "preprocessor_config.json"),
@@ -172,9 +173,9 @@ TEST(Image, NamesWrongMasks) {
 TEST(Image, TakesOldCheckpointsOfSwin) {
   const ModelFixture reference("swin_masked");
   const auto file =
-      SafetensorsFile::open(reference.folder() / "model.safetensors");
+      runtime::SafetensorsFile::open(reference.folder() / "model.safetensors");
   NamedTensors old;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     old.emplace(entry.name, fixture_tensor(file, entry.name));
   }
   old["swin.encoder.layers.0.blocks.1.attention.self."

@@ -65,16 +65,16 @@ TEST(LayerCosts, CutAModelWithALargeVocabularyBeforeItsHead) {
   // The head is worth 8 layers' products.
   const auto config = nlohmann::json::parse(R"({"model_type": "gpt2",
       "vocab_size": 1152, "n_embd": 12, "n_layer": 8, "n_head": 2})");
-  const auto last_stage = [&](PipelineCut cut) {
-    const PipelinePlace place{.stages = 2, .stage = 1, .cut = cut};
+  const auto last_stage = [&](pipeline::PipelineCut cut) {
+    const pipeline::PipelinePlace place{.stages = 2, .stage = 1, .cut = cut};
     const auto model = from_config(
         config,
         {.architecture = "GPT2LMHeadModel",
          .context = LayerContext().on_stage(place)});
     return model->stage().own().size();
   };
-  EXPECT_EQ(last_stage(PipelineCut::kLayers), 4U);
-  EXPECT_EQ(last_stage(PipelineCut::kCost), 1U);
+  EXPECT_EQ(last_stage(pipeline::PipelineCut::kLayers), 4U);
+  EXPECT_EQ(last_stage(pipeline::PipelineCut::kCost), 1U);
 }
 
 } // namespace tessera::zoo::layer_costs_test

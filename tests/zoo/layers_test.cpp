@@ -17,8 +17,8 @@
 namespace tessera::zoo::layers_test {
 namespace {
 
-SafetensorsFile reference() {
-  return SafetensorsFile::open(fixture("layers.safetensors"));
+runtime::SafetensorsFile reference() {
+  return runtime::SafetensorsFile::open(fixture("layers.safetensors"));
 }
 
 const LayerContext kPlain;
@@ -48,7 +48,7 @@ TEST(Activation, EqualsTransformers) {
   const auto file = reference();
   const torch::Tensor x = fixture_tensor(file, "x");
   size_t compared = 0;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     if (!entry.name.starts_with("act.")) {
       continue;
     }

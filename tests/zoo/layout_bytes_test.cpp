@@ -77,7 +77,7 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
     for (const auto& [tensor, pipeline] :
          {std::pair(1, 1), std::pair(4, 1), std::pair(1, 4), std::pair(2, 2)}) {
       const int shard = 4 / (tensor * pipeline);
-      ParallelGroups groups(
+      runtime::ParallelGroups groups(
           world,
           ParallelMesh(
               {.shard = shard, .tensor = tensor, .pipeline = pipeline}, 4, 4),
@@ -93,7 +93,7 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
           {.architecture = "GPT2LMHeadModel",
            .context = layers.on_stage({pipeline, 1, stage, {}})});
       EXPECT_EQ(
-          numel_of(*model),
+          engine::numel_of(*model),
           gpt_weights(
               kLayers / pipeline,
               tensor,
@@ -106,14 +106,14 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
 }
 
 TEST(LayoutBytes, OfActivationsAreTheFormulas) {
-  install_cpu_memory_counter();
+  runtime::install_cpu_memory_counter();
   tests::run_ranks(4, [](World& world) {
     for (const int tensor : {1, 2, 4}) {
       for (const bool sequence : {false, true}) {
         if (tensor == 1 && sequence) {
           continue;
         }
-        ParallelGroups groups(
+        runtime::ParallelGroups groups(
             world,
             ParallelMesh({.shard = 4 / tensor, .tensor = tensor}, 4, 4),
             at::kCPU);

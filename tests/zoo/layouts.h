@@ -139,7 +139,7 @@ inline std::vector<Layout> pairs() {
       Layout{
           "tensor2_pipeline2_state_on_host",
           {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
-           .cut = PipelineCut::kCost},
+           .cut = pipeline::PipelineCut::kCost},
           3,
           2,
           StatePlacement::kHost},

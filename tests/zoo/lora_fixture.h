@@ -22,7 +22,8 @@ class LoraFixture {
         base_(read_json(folder_ / "adapter_config.json")
                   .at("base_model_name_or_path")
                   .get<std::string>()),
-        expected_(SafetensorsFile::open(folder_ / "expected.safetensors")) {}
+        expected_(
+            runtime::SafetensorsFile::open(folder_ / "expected.safetensors")) {}
 
   const std::filesystem::path& folder() const {
     return folder_;
@@ -40,7 +41,7 @@ class LoraFixture {
   /// Names that begin with `prefix`, without it.
   std::vector<std::string> names(const std::string& prefix) const {
     std::vector<std::string> found;
-    for (const SafetensorsEntry& entry : expected_.entries()) {
+    for (const runtime::SafetensorsEntry& entry : expected_.entries()) {
       if (entry.name.starts_with(prefix)) {
         found.push_back(entry.name.substr(prefix.size()));
       }
@@ -57,7 +58,7 @@ class LoraFixture {
  private:
   std::filesystem::path folder_;
   ModelFixture base_;
-  SafetensorsFile expected_;
+  runtime::SafetensorsFile expected_;
 };
 
 inline void expect_outputs(
@@ -108,10 +109,11 @@ inline void expect_gradients(
 inline void expect_same_adapter(
     const LoraFixture& reference,
     const std::filesystem::path& folder) {
-  const auto ours = SafetensorsFile::open(folder / "adapter_model.safetensors");
-  const auto theirs = SafetensorsFile::open(reference.weights());
+  const auto ours =
+      runtime::SafetensorsFile::open(folder / "adapter_model.safetensors");
+  const auto theirs = runtime::SafetensorsFile::open(reference.weights());
   size_t compared = 0;
-  for (const SafetensorsEntry& entry : theirs.entries()) {
+  for (const runtime::SafetensorsEntry& entry : theirs.entries()) {
     if (entry.name.find(".original_module.") != std::string::npos ||
         entry.name.find(".modules_to_save.") != std::string::npos) {
       continue;

@@ -168,14 +168,14 @@ TEST(LoraStages, TrainAdaptersOfOneStage) {
           world, {.shard = 1, .pipeline = 2}, layer, saved / ("two" + number));
     });
     const auto weights = [&](const char* ranks) {
-      return SafetensorsFile::open(
+      return runtime::SafetensorsFile::open(
           saved / (ranks + number) / "adapter_model.safetensors");
     };
     const auto one = weights("one");
     const auto two = weights("two");
     EXPECT_EQ(one.entries().size(), 2U * 7); // A and B
     ASSERT_EQ(two.entries().size(), one.entries().size());
-    for (const SafetensorsEntry& entry : one.entries()) {
+    for (const runtime::SafetensorsEntry& entry : one.entries()) {
       SCOPED_TRACE(entry.name);
       expect_near(
           fixture_tensor(two, entry.name), fixture_tensor(one, entry.name));

@@ -203,7 +203,7 @@ TEST(LoraModel, AdaptersOfALazyModelAreLazy) {
   size_t adapters = 0;
   for (const auto& item : model->named_parameters()) {
     if (is_adapter_parameter(item.key())) {
-      EXPECT_TRUE(is_deferred(item.value())) << item.key();
+      EXPECT_TRUE(sharding::is_deferred(item.value())) << item.key();
       ++adapters;
     }
   }

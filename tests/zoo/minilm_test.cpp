@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ModelInput input_of(const SafetensorsFile& file) {
+ModelInput input_of(const runtime::SafetensorsFile& file) {
   ModelInput input;
   input.input_ids = fixture_tensor(file, "input_ids");
   input.attention_mask = fixture_tensor(file, "attention_mask");
@@ -50,7 +50,8 @@ std::shared_ptr<Model> classifier(
 } // namespace
 
 TEST(MiniLm, EqualsTransformersFromTheTextOn) {
-  const auto reference = SafetensorsFile::open(fixture("minilm.safetensors"));
+  const auto reference =
+      runtime::SafetensorsFile::open(fixture("minilm.safetensors"));
   const auto tokenizer = BertTokenizer::from_folder(minilm_folder());
   std::vector<Encoding> rows;
   for (const auto& texts :
@@ -125,7 +126,8 @@ TEST(MiniLm, RoundTripKeepsEveryByte) {
         read_text_file(root / "first" / name))
         << name;
   }
-  const auto reference = SafetensorsFile::open(fixture("minilm.safetensors"));
+  const auto reference =
+      runtime::SafetensorsFile::open(fixture("minilm.safetensors"));
   const torch::NoGradGuard no_grad;
   write_named_tensors(
       root / "logits.safetensors",

@@ -34,7 +34,7 @@ ModelInput rows(const ModelInput& input, int64_t first, int64_t count) {
 // those of the whole batch on one.
 TEST(Moco, FindsKeysAmongThoseOfAllRanks) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
+    runtime::ParallelGroups groups(
         world, ParallelMesh({.shard = 2}, 2, 2), torch::Device(torch::kCPU));
     const ModelFixture reference("moco");
     const auto model = load(reference, false);
@@ -114,13 +114,13 @@ TEST(Moco, FollowsWhereRanksDivideParameters) {
   World alone(0, 1, 0, nullptr, {});
   train(alone, folder.path() / "one");
   run_ranks(2, [&](World& world) { train(world, folder.path() / "two"); });
-  const auto one =
-      SafetensorsFile::open(folder.path() / "one" / "model.safetensors");
-  const auto two =
-      SafetensorsFile::open(folder.path() / "two" / "model.safetensors");
-  const auto old = SafetensorsFile::open(
+  const auto one = runtime::SafetensorsFile::open(
+      folder.path() / "one" / "model.safetensors");
+  const auto two = runtime::SafetensorsFile::open(
+      folder.path() / "two" / "model.safetensors");
+  const auto old = runtime::SafetensorsFile::open(
       ModelFixture("moco").folder() / "model.safetensors");
-  for (const SafetensorsEntry& entry : one.entries()) {
+  for (const runtime::SafetensorsEntry& entry : one.entries()) {
     SCOPED_TRACE(entry.name);
     expect_near(
         fixture_tensor(two, entry.name), fixture_tensor(one, entry.name));

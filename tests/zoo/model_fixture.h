@@ -26,7 +26,8 @@ class ModelFixture {
  public:
   explicit ModelFixture(const std::string& name)
       : folder_(fixture("models") / name),
-        expected_(SafetensorsFile::open(folder_ / "expected.safetensors")) {}
+        expected_(
+            runtime::SafetensorsFile::open(folder_ / "expected.safetensors")) {}
 
   const std::filesystem::path& folder() const {
     return folder_;
@@ -35,7 +36,7 @@ class ModelFixture {
   /// Tensors whose names begin with `prefix`, without it.
   NamedTensors tensors(const std::string& prefix) const {
     NamedTensors found;
-    for (const SafetensorsEntry& entry : expected_.entries()) {
+    for (const runtime::SafetensorsEntry& entry : expected_.entries()) {
       if (entry.name.starts_with(prefix)) {
         found.emplace(
             entry.name.substr(prefix.size()),
@@ -53,7 +54,7 @@ class ModelFixture {
 
  private:
   std::filesystem::path folder_;
-  SafetensorsFile expected_;
+  runtime::SafetensorsFile expected_;
 };
 
 /// Whatever stands where a token is padding means nothing: kernels differ in
@@ -152,9 +153,9 @@ inline void write_changed(
     const std::filesystem::path& from,
     const std::filesystem::path& to,
     const std::function<void(NamedTensors&)>& change) {
-  const auto file = SafetensorsFile::open(from / "model.safetensors");
+  const auto file = runtime::SafetensorsFile::open(from / "model.safetensors");
   NamedTensors tensors;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     tensors.emplace(entry.name, fixture_tensor(file, entry.name));
   }
   change(tensors);

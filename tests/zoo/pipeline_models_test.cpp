@@ -71,7 +71,7 @@ class Stages {
   const ParallelMesh& mesh() const {
     return groups_.mesh();
   }
-  RingChannels& channels() {
+  runtime::RingChannels& channels() {
     return channels_;
   }
   Communicator& group(ParallelGroup which) {
@@ -85,8 +85,8 @@ class Stages {
 
  private:
   World& world_;
-  ParallelGroups groups_;
-  RingChannels channels_;
+  runtime::ParallelGroups groups_;
+  runtime::RingChannels channels_;
 };
 
 /// Of the parameters of this stage; some stage has each of them.
@@ -169,7 +169,7 @@ void check_pipeline(
     const Layout& layout,
     const std::filesystem::path& saved) {
   const LayerContext context = stages.layers();
-  RingChannels& channels = stages.channels();
+  runtime::RingChannels& channels = stages.channels();
   const ModelFixture reference(name);
   const auto model = from_pretrained(
       reference.folder(),

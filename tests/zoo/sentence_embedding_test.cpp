@@ -59,7 +59,8 @@ class SentenceFolder {
 } // namespace
 
 TEST(SentenceEmbedding, PoolsAsSentenceTransformers) {
-  const auto file = SafetensorsFile::open(fixture("sentences.safetensors"));
+  const auto file =
+      runtime::SafetensorsFile::open(fixture("sentences.safetensors"));
   const torch::Tensor hidden = fixture_tensor(file, "hidden");
   const torch::Tensor mask = fixture_tensor(file, "mask");
   for (const auto& [name, pooling] : kPoolings) {

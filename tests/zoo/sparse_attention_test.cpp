@@ -55,7 +55,7 @@ void expect_same(
 /// Bytes that forward and backward have alive at most, beside what was.
 int64_t peak_of(const std::function<torch::Tensor()>& forward) {
   const int64_t before = cpu_bytes_live();
-  reset_cpu_bytes_peak();
+  runtime::reset_cpu_bytes_peak();
   forward().sum().backward();
   return cpu_bytes_peak() - before;
 }
@@ -118,7 +118,7 @@ TEST(BandedAttention, DropsWeightsOnlyInTraining) {
 // With weights of all pairs four times the length would be sixteen times the
 // memory; the plain function keeps the weights that there are.
 TEST(BandedAttention, KeepsMemoryThatGrowsWithTheLength) {
-  install_cpu_memory_counter();
+  runtime::install_cpu_memory_counter();
   AttentionOptions options;
   options.features = 32;
   options.heads = kHeads;

@@ -15,12 +15,13 @@ namespace tessera {
 
 /// A tensor of a fixture; F32 or I64.
 inline torch::Tensor fixture_tensor(
-    const SafetensorsFile& file,
+    const runtime::SafetensorsFile& file,
     const std::string& name) {
-  const SafetensorsEntry& entry = file.at(name);
+  const runtime::SafetensorsEntry& entry = file.at(name);
   torch::Tensor tensor = torch::empty(
       entry.shape,
-      entry.dtype == SafetensorsDtype::kI64 ? torch::kInt64 : torch::kFloat32);
+      entry.dtype == runtime::SafetensorsDtype::kI64 ? torch::kInt64
+                                                     : torch::kFloat32);
   std::memcpy(tensor.data_ptr(), entry.data.data(), entry.data.size());
   return tensor;
 }

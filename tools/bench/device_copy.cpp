@@ -20,9 +20,9 @@ double measure_copy(
     double seconds) {
   double best = 0;
   for (double passed = 0; passed < seconds;) {
-    const auto start = StreamTime::now(device);
+    const auto start = runtime::StreamTime::now(device);
     to.copy_(from, /*non_blocking=*/true);
-    const double took = StreamTime::now(device).seconds_since(start);
+    const double took = runtime::StreamTime::now(device).seconds_since(start);
     best = std::max(best, static_cast<double>(to.nbytes()) / took);
     passed += took;
   }
@@ -32,7 +32,7 @@ double measure_copy(
 } // namespace
 
 std::vector<DeviceBandwidth> measure_devices(int64_t bytes, double seconds) {
-  const CudaBackend& cuda = load_cuda_backend();
+  const runtime::CudaBackend& cuda = runtime::load_cuda_backend();
   std::vector<DeviceBandwidth> result;
   const double each = seconds / std::max(2 * cuda.device_count, 1);
   for (int index = 0; index < cuda.device_count; ++index) {

@@ -40,13 +40,13 @@ double seconds_since(Clock::time_point start) {
 }
 
 /// An unlinked file, which disappears with its last descriptor.
-UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
+runtime::UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
   std::string name = (options.folder / ".tessera-bench-XXXXXX").string();
-  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  runtime::UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file.is_open()) {
     fail(options.folder, errno);
   }
-  UniqueFd direct(::open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  runtime::UniqueFd direct(::open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   const int code = errno;
   ::unlink(name.c_str());
   if (direct.is_open()) {
@@ -125,7 +125,7 @@ uint64_t run_threads(
 
 DiskBandwidth measure_disk(const DiskOptions& options) {
   DiskBandwidth result;
-  const UniqueFd file = open_file(options, result);
+  const runtime::UniqueFd file = open_file(options, result);
   const uint64_t wanted =
       std::max(options.file_bytes / kBlock * kBlock, kBlock);
 

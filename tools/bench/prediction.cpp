@@ -43,16 +43,16 @@ StepPrediction predict_step(
   step.state_to_disk =
       seconds(parameters * BytesPerParameter::kState, bandwidths.disk_write);
   if (bandwidths.device_to_host && bandwidths.host_to_device) {
-    const UpdateRates rates{
+    const engine::UpdateRates rates{
         .cpu_element = BytesPerParameter::kUpdate / bandwidths.host_update,
         .device_element = 0, // negligible next to the transfers
         .byte_to_device = 1 / *bandwidths.host_to_device,
         .byte_to_host = 1 / *bandwidths.device_to_host};
-    const UpdateBytes moved{
+    const engine::UpdateBytes moved{
         .gradient = bytes.gradient,
         .weight = bytes.weight,
         .state = BytesPerParameter::kState};
-    step.ratio = best_ratio(rates, moved);
+    step.ratio = engine::best_ratio(rates, moved);
     step.split = parameters * update_seconds(step.ratio, rates, moved);
   }
   return step;

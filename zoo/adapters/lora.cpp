@@ -51,7 +51,7 @@ void check_adaptable(const Model& model) {
       "apply_lora: the model has adapters already; merge_lora() them first");
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
-        !has_page_key(item.value()),
+        !sharding::has_page_key(item.value()),
         "apply_lora: '{}' is sharded already; add adapters before wrap()",
         item.key());
   }
@@ -101,7 +101,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       !sites.empty() || model.names().is_part,
       "apply_lora: target_modules ('{}', ...) name no linear layer of the model; names are those of the checkpoint{}",
       first,
-      nearest_names_hint(first, candidates));
+      sharding::nearest_names_hint(first, candidates));
   return sites;
 }
 
@@ -119,7 +119,7 @@ void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
     // Parameter names are the same in all adapters, so the layer's name varies
     // the seed.
     init_parameters(added->parameters(), seed ^ stream_of(site.ours[i]));
-    if (!is_deferred(layer.weight())) {
+    if (!sharding::is_deferred(layer.weight())) {
       materialize(added->parameters());
     }
   }
@@ -178,10 +178,11 @@ void merge_lora(Model& model) {
   LoraRecord::of(model); // throws if there are none
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
-        !has_page_key(item.value()) && !is_deferred(item.value()),
+        !sharding::has_page_key(item.value()) &&
+            !sharding::is_deferred(item.value()),
         "merge_lora: '{}' is {}",
         item.key(),
-        has_page_key(item.value())
+        sharding::has_page_key(item.value())
             ? "sharded; write the merged model with save_merged(), or "
               "Engine::unwrap() it first"
             : "without memory; call materialize(model) first");

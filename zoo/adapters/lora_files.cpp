@@ -41,8 +41,8 @@ bool is_transposed(const Model& model, const WeightNames& names) {
 }
 
 WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
-  nlohmann::ordered_json config =
-      to_json(lora_config(model), is_transposed(model, lora_names(model)));
+  nlohmann::ordered_json config = engine::to_json(
+      lora_config(model), is_transposed(model, lora_names(model)));
   const auto folder = std::make_shared<std::optional<AtomicFolder>>();
   WrittenFolder written;
   written.path = path;
@@ -51,7 +51,8 @@ WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
       return name == kConfigFile || name == kWeightsFile;
     });
     const fs::path temporary = (*folder)->temporary();
-    write_file_atomically(temporary / kConfigFile, config.dump(2) + "\n");
+    runtime::write_file_atomically(
+        temporary / kConfigFile, config.dump(2) + "\n");
     return temporary / kWeightsFile;
   };
   written.commit = [folder] { (*folder)->commit(); };
@@ -108,8 +109,8 @@ void check_ranks(
     const LoraTargets& targets) {
   const std::string_view prefix = "base_model.model.";
   const std::string_view end = ".lora_A.weight";
-  const auto weights = SafetensorsFile::open(file);
-  for (const SafetensorsEntry& entry : weights.entries()) {
+  const auto weights = runtime::SafetensorsFile::open(file);
+  for (const runtime::SafetensorsEntry& entry : weights.entries()) {
     if (!entry.name.starts_with(prefix) || !entry.name.ends_with(end) ||
         entry.shape.size() != 2) {
       continue;
@@ -133,7 +134,7 @@ void check_ranks(
     const fs::path& folder,
     const LoraConfig& config,
     const Error& error) {
-  const nlohmann::ordered_json asked = to_json(config, false);
+  const nlohmann::ordered_json asked = engine::to_json(config, false);
   std::string text;
   for (const char* const key :
        {"target_modules", "exclude_modules", "modules_to_save", "bias"}) {

@@ -84,7 +84,7 @@ class DividedLora : public ParallelModule, public LoraLayer {
     const InitMethod a_init = init_of_a(options, linear.in);
     const InitMethod b_init = init_of_b(options);
     const auto split = [&](int64_t size) {
-      return DimSplit(size, layer.context.ranks(), linear.unit);
+      return sharding::DimSplit(size, layer.context.ranks(), linear.unit);
     };
     if (shared_a.defined()) {
       a_ = shared_a;

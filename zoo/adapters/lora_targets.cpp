@@ -44,7 +44,7 @@ const std::vector<Task>& tasks() {
 // std::regex compiles nested expressions recursively.
 constexpr size_t kLongestExpression = 2000;
 
-NamePattern expression(const std::string& text, const char* option) {
+runtime::NamePattern expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
       "LoRA: {} is an expression of {} characters; it can have {} at most",

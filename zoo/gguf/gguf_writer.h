@@ -84,7 +84,7 @@ class GgufWriter {
     uint64_t written = 0; ///< bytes
   };
 
-  AtomicFile file_;
+  runtime::AtomicFile file_;
   std::map<std::string, Slot, std::less<>> slots_;
 };
 

@@ -76,7 +76,7 @@ Activation activation(const std::string& name) {
       return one.function;
     }
   }
-  const std::string nearest = nearest_name(name, activation_names());
+  const std::string nearest = runtime::nearest_name(name, activation_names());
   TESSERA_FAIL(
       "the activation '{}' is not implemented{}",
       name,

@@ -32,7 +32,7 @@ at::Tensor own_heads(
   if (!x.defined() || context.ranks() == 1 || x.size(1) != heads) {
     return x;
   }
-  const DimSplit split(heads, context.ranks(), unit);
+  const sharding::DimSplit split(heads, context.ranks(), unit);
   // Its gradient covers this rank's heads only, so it is summed over the ranks.
   return context.shared(x).narrow(
       1, split.begin(context.rank()), split.length(context.rank()));

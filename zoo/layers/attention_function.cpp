@@ -26,7 +26,7 @@ at::Tensor fused_attention(const AttentionCall& call) {
 }
 
 at::Tensor plain_attention(const AttentionCall& call) {
-  WeightsAttentionOptions options;
+  sharding::WeightsAttentionOptions options;
   options.mask = call.mask;
   options.causal = call.causal;
   options.scale = call.scale;

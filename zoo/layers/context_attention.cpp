@@ -53,8 +53,8 @@ at::Tensor context_attention(
         const int64_t heads = call.query.size(1);
         if (call.mask.defined() && call.mask.dim() == 4 && heads > 1 &&
             call.mask.size(1) == heads) {
-          const HeadRange range =
-              ulysses_heads(heads, how.group->rank(), how.group->size());
+          const sharding::HeadRange range = sharding::ulysses_heads(
+              heads, how.group->rank(), how.group->size());
           own.mask = call.mask.narrow(1, range.begin, range.length);
         }
         return function(own);

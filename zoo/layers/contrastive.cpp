@@ -94,7 +94,10 @@ at::Tensor contrastive_loss(
   int64_t first = 0;
   if (batches != nullptr) {
     all = gather_parts(
-        all, 0, DimSplit(rows * batches->size(), batches->size()), *batches);
+        all,
+        0,
+        sharding::DimSplit(rows * batches->size(), batches->size()),
+        *batches);
     first = rows * batches->rank();
   }
   const at::Tensor own =

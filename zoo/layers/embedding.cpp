@@ -48,7 +48,7 @@ at::Tensor Embedding::forward(const at::Tensor& ids) {
     return parallel_->forward(ids.to(at::kLong));
   }
   const at::Tensor tokens = ids.to(at::kLong);
-  check_tokens(tokens, rows_, "embedding");
+  sharding::check_tokens(tokens, rows_, "embedding");
   return plain_->forward(tokens);
 }
 

@@ -16,7 +16,7 @@ namespace tessera::zoo {
 
 namespace {
 
-RouterOptions router_options(const ExpertsOptions& options) {
+sharding::RouterOptions router_options(const ExpertsOptions& options) {
   return {
       options.experts_per_token, options.normalise, options.capacity_factor};
 }
@@ -57,15 +57,15 @@ ExpertsImpl::ExpertsImpl(
       context,
       {features, options.experts, false, 1, options.expert.deviation});
   const Communicator* group = expert_group(context_);
-  const ExpertRange here =
+  const sharding::ExpertRange here =
       group == nullptr
-          ? ExpertRange{0, options.experts}
+          ? sharding::ExpertRange{0, options.experts}
           : own_experts(options.experts, group->rank(), group->size());
   const auto list = register_module(
       "experts",
       here.length == options.experts
           ? std::make_shared<torch::nn::Module>("Experts")
-          : std::make_shared<DividedExperts>());
+          : std::make_shared<sharding::DividedExperts>());
   for (int64_t e = 0; e < here.length; ++e) {
     experts_.push_back(list->register_module(
         std::to_string(here.begin + e), FeedForward(context, options.expert)));
@@ -90,11 +90,12 @@ at::Tensor ExpertsImpl::forward(const at::Tensor& between) {
                            : between;
   const at::Tensor tokens = x.flatten(0, -2);
   const at::Tensor logits = router_.forward(tokens);
-  const ExpertRouting routing = route_tokens(logits, router_options(options_));
+  const sharding::ExpertRouting routing =
+      route_tokens(logits, router_options(options_));
   if (options_.keep_routing) {
     last_ = {logits, routing};
   }
-  at::Tensor result = apply_experts(
+  at::Tensor result = sharding::apply_experts(
       tokens,
       routing,
       options_.experts,

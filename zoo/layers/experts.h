@@ -30,7 +30,7 @@ struct ExpertsOptions {
 /// The routing decided by a router.
 struct RoutedTokens {
   at::Tensor logits; ///< [tokens, experts]
-  ExpertRouting routing;
+  sharding::ExpertRouting routing;
 };
 
 /// sum over a token's best experts of softmax(router x)_e expert_e(x)

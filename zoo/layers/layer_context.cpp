@@ -15,7 +15,8 @@ LayerContext::LayerContext(const TensorParallel& how) : parallel_(how) {
       "LayerContext: TensorParallel has no group; leave it out for plain layers.");
 }
 
-LayerContext LayerContext::on_stage(const PipelinePlace& place) const {
+LayerContext LayerContext::on_stage(
+    const pipeline::PipelinePlace& place) const {
   LayerContext context = *this;
   context.place_ = place;
   return context;
@@ -119,7 +120,7 @@ at::Tensor LayerContext::dropout_part(
                          part,
                          probability,
                          dim,
-                         DimSplit(size, ranks(), unit),
+                         sharding::DimSplit(size, ranks(), unit),
                          *parallel_)
                    : at::dropout(part, probability, true);
 }

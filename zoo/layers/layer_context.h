@@ -55,10 +55,10 @@ class LayerContext {
   LayerContext over_experts(const ExpertParallel& how) const;
 
   /// The same layers, restricted to one pipeline stage.
-  LayerContext on_stage(const PipelinePlace& place) const;
+  LayerContext on_stage(const pipeline::PipelinePlace& place) const;
 
   /// By default the only pipeline stage.
-  const PipelinePlace& place() const {
+  const pipeline::PipelinePlace& place() const {
     return place_;
   }
 
@@ -133,7 +133,7 @@ class LayerContext {
   std::optional<TensorParallel> parallel_;
   std::optional<ContextParallel> sequences_;
   std::optional<ExpertParallel> experts_;
-  PipelinePlace place_;
+  pipeline::PipelinePlace place_;
   std::optional<int64_t> layer_;
 };
 
@@ -149,8 +149,8 @@ class PartsRandomScope {
       bool tensor_parts);
 
  private:
-  std::optional<TensorRandomScope> tokens_;
-  std::optional<TensorRandomScope> parts_;
+  std::optional<sharding::TensorRandomScope> tokens_;
+  std::optional<sharding::TensorRandomScope> parts_;
 };
 
 } // namespace tessera::zoo

@@ -161,7 +161,7 @@ std::vector<at::Tensor> Linear::forward_columns(
     return results;
   }
   if (const TensorParallel* how = context.parallel()) {
-    std::vector<LinearWeights> weights;
+    std::vector<sharding::LinearWeights> weights;
     for (const Linear* column : columns) {
       weights.push_back({column->weight(), column->bias()});
     }

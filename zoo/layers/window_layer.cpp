@@ -78,7 +78,7 @@ at::Tensor WindowLayerImpl::bias(
     int64_t rows) const {
   const int64_t window = options_.window;
   const int64_t places = window * window;
-  const DimSplit heads(options_.attention.heads, context_.ranks(), 1);
+  const sharding::DimSplit heads(options_.attention.heads, context_.ranks(), 1);
   const at::Tensor own = context_.ranks() == 1
                              ? position_bias_
                              : context_.shared(position_bias_)

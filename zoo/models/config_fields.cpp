@@ -162,13 +162,13 @@ std::string ConfigFields::activation(
   const auto name = get<std::string>(names, otherwise);
   const auto known = activation_names();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string nearest = nearest_name(name, known);
+    const std::string nearest = runtime::nearest_name(name, known);
     TESSERA_FAIL(
         "{}: {} is '{}', an activation that is not implemented; {}",
         origin(),
         shown(names),
         name,
-        nearest.empty() ? "there are " + join_names(known)
+        nearest.empty() ? "there are " + runtime::join_names(known)
                         : "the nearest is '" + nearest + "'");
   }
   return name;

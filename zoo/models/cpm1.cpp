@@ -41,7 +41,7 @@ class Cpm1 : public Model {
       : Model(
             std::move(json),
             std::move(names),
-            StageLayers(
+            pipeline::StageLayers(
                 context.place(),
                 layer_costs(
                     config.encoder.layers,

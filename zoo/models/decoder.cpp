@@ -47,7 +47,9 @@ NameTable table_of(
   return names;
 }
 
-std::vector<LayerCost> costs_of(const DecoderConfig& config, DecoderHead head) {
+std::vector<pipeline::LayerCost> costs_of(
+    const DecoderConfig& config,
+    DecoderHead head) {
   const int64_t embedded = config.embedding_features == 0
                                ? config.features
                                : config.embedding_features;
@@ -87,7 +89,7 @@ Decoder::Decoder(
     : Model(
           std::move(json),
           table_of(std::move(names), config, context),
-          StageLayers(context.place(), costs_of(config, head)),
+          pipeline::StageLayers(context.place(), costs_of(config, head)),
           fresh_parts(head)),
       decoder_(config),
       head_kind_(head),
@@ -101,7 +103,7 @@ Decoder::Decoder(
   layers_ = register_module(
       "layers", make_layers(context_, completed(decoder_), stage().own()));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     make_end();
   }
 }

@@ -85,7 +85,7 @@ void Decoder::add_routed(
     int end,
     LayerState& state) {
   const at::Tensor counts = context_.own_tokens(input.attention_mask);
-  std::vector<RouterSums> sums{unpacked(state.routed)};
+  std::vector<sharding::RouterSums> sums{unpacked(state.routed)};
   const std::vector<int> numbers = stage().own();
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < begin || numbers[i] >= end) {
@@ -94,7 +94,8 @@ void Decoder::add_routed(
     for (const auto& module : layers_->block(i)->modules()) {
       if (auto* experts = dynamic_cast<ExpertsImpl*>(module.get())) {
         const RoutedTokens tokens = experts->take_routing();
-        sums.push_back(router_sums(tokens.logits, tokens.routing, counts));
+        sums.push_back(
+            sharding::router_sums(tokens.logits, tokens.routing, counts));
       }
     }
   }
@@ -102,18 +103,19 @@ void Decoder::add_routed(
 }
 
 void Decoder::add_router_losses(const LayerState& state, ModelOutput& output) {
-  RouterSums sums = unpacked(state.routed);
+  sharding::RouterSums sums = unpacked(state.routed);
   if (context_.experts() != nullptr) {
-    sums = total_over_group(sums, *context_.experts()->gradients);
+    sums = sharding::total_over_group(sums, *context_.experts()->gradients);
   } else if (context_.context() != nullptr) {
-    sums = total_over_group(sums, *context_.context()->group);
+    sums = sharding::total_over_group(sums, *context_.context()->group);
   }
   const at::Tensor balance = load_balancing_loss(sums);
   output.others.emplace("aux_loss", balance);
   if (output.loss.defined()) {
     output.loss = output.loss + decoder_.router_balance * balance;
     if (decoder_.router_z != 0) {
-      output.loss = output.loss + decoder_.router_z * router_z_loss(sums);
+      output.loss =
+          output.loss + decoder_.router_z * sharding::router_z_loss(sums);
     }
   }
 }

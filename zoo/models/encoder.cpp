@@ -31,7 +31,9 @@ torch::nn::Embedding small_table(
   return table;
 }
 
-std::vector<LayerCost> costs_of(const EncoderConfig& config, EncoderHead head) {
+std::vector<pipeline::LayerCost> costs_of(
+    const EncoderConfig& config,
+    EncoderHead head) {
   const bool predicts_tokens =
       head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
   return layer_costs(
@@ -49,7 +51,7 @@ Encoder::Encoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), costs_of(config, head)),
+          pipeline::StageLayers(context.place(), costs_of(config, head)),
           {"pooler.", "head.", "next_sentence.", "classifier."}),
       encoder_(config),
       head_kind_(head),
@@ -58,7 +60,7 @@ Encoder::Encoder(
   layers_ = register_module(
       "layers", make_layers(context_, config.layers, stage().own()));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     make_end();
   }
 }

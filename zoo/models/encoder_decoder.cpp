@@ -19,7 +19,7 @@ namespace tessera::zoo {
 
 namespace {
 
-std::vector<LayerCost> costs_of(
+std::vector<pipeline::LayerCost> costs_of(
     const EncoderDecoderConfig& config,
     EncoderDecoderHead head) {
   std::vector<TransformerLayerOptions> layers = config.encoder.layers;
@@ -40,7 +40,7 @@ std::vector<LayerCost> costs_of(
 /// The layers on this pipeline stage of a half that starts after `before`
 /// layers.
 std::vector<int> own_of_half(
-    const StageLayers& stage,
+    const pipeline::StageLayers& stage,
     int before,
     size_t count) {
   std::vector<int> own;
@@ -63,7 +63,7 @@ EncoderDecoder::EncoderDecoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), costs_of(config, head)),
+          pipeline::StageLayers(context.place(), costs_of(config, head)),
           {"head.", "pooler.", "classifier."}),
       config_(config),
       head_kind_(head),
@@ -85,7 +85,7 @@ EncoderDecoder::EncoderDecoder(
     decoder_ = make_half("decoder", config_.decoder, encoder_layers_);
   }
   if (stage().has_last()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     make_end();
   }
 }

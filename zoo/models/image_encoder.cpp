@@ -31,7 +31,7 @@ ImageEncoder::ImageEncoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), layer_costs(config.layers)),
+          pipeline::StageLayers(context.place(), layer_costs(config.layers)),
           {"pooler.", "classifier.", "decoder.", "embeddings.mask_token"}),
       image_(config),
       head_kind_(head),
@@ -44,7 +44,7 @@ ImageEncoder::ImageEncoder(
   layers_ = register_module(
       "layers", make_layers(context_, config.layers, stage().own()));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     make_end();
   }
 }

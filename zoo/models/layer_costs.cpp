@@ -33,10 +33,10 @@ double weights(const ExpertsOptions& experts) {
 
 } // namespace
 
-std::vector<LayerCost> layer_costs(
+std::vector<pipeline::LayerCost> layer_costs(
     const std::vector<TransformerLayerOptions>& layers,
     int64_t end) {
-  std::vector<LayerCost> costs;
+  std::vector<pipeline::LayerCost> costs;
   for (const TransformerLayerOptions& layer : layers) {
     double used = weights(layer.attention);
     if (layer.cross_attention) {

@@ -16,7 +16,7 @@ namespace tessera::zoo {
 /// unknown sequence length, are not included.
 /// @param end weights that a token is multiplied by after the last layer: the
 ///     head's.
-std::vector<LayerCost> layer_costs(
+std::vector<pipeline::LayerCost> layer_costs(
     const std::vector<TransformerLayerOptions>& layers,
     int64_t end = 0);
 

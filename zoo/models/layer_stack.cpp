@@ -20,7 +20,7 @@ TransformerLayers make_layers(
     int before) {
   std::vector<TransformerLayer> layers;
   for (const int number : numbers) {
-    const NumberedInit init(before + number);
+    const sharding::NumberedInit init(before + number);
     layers.emplace_back(
         context.numbered(before + number),
         options[static_cast<size_t>(number)]);

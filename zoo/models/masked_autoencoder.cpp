@@ -49,13 +49,14 @@ at::Tensor pixels_of_patches(const at::Tensor& pixels, const ImageSize& patch) {
 }
 
 /// As layer_costs(), times the number of tokens of each half.
-std::vector<LayerCost> costs_of(const MaskedAutoencoderConfig& config) {
+std::vector<pipeline::LayerCost> costs_of(
+    const MaskedAutoencoderConfig& config) {
   const int64_t tokens = config.patches.tokens();
-  std::vector<LayerCost> costs = layer_costs(config.encoder);
-  for (LayerCost& cost : costs) {
+  std::vector<pipeline::LayerCost> costs = layer_costs(config.encoder);
+  for (pipeline::LayerCost& cost : costs) {
     cost.time *= static_cast<double>(1 + config.seen_patches(tokens - 1));
   }
-  for (LayerCost cost : layer_costs(config.decoder)) {
+  for (pipeline::LayerCost cost : layer_costs(config.decoder)) {
     cost.time *= static_cast<double>(tokens);
     costs.push_back(cost);
   }
@@ -76,7 +77,7 @@ MaskedAutoencoder::MaskedAutoencoder(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), costs_of(config)),
+          pipeline::StageLayers(context.place(), costs_of(config)),
           {"decoder."}),
       config_(config),
       context_(context),
@@ -120,7 +121,7 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
         *decoder, name, LayerContext(), {in, out, true, 1, config_.deviation});
   };
   if (own.front() == 0) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     decoder_embedding_ =
         whole("embedding", config_.norm.features, norm.features);
     mask_token_ = decoder->register_parameter(
@@ -135,7 +136,7 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
   decoder_layers_ = decoder->register_module(
       "layers", make_layers(context_, config_.decoder, own, encoder_layers_));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count() + 1);
+    const sharding::NumberedInit init(stage().count() + 1);
     decoder_norm_ = decoder->register_module("norm", Norm(context_, norm));
     prediction_ = whole(
         "prediction",

@@ -37,7 +37,7 @@ at::Tensor MaskedLmHeadImpl::own_bias() const {
   if (!tied_) {
     return decoder_.bias();
   }
-  const DimSplit split(bias_.size(0), context_.ranks());
+  const sharding::DimSplit split(bias_.size(0), context_.ranks());
   // Its gradient covers this rank's tokens only, so it is summed over the
   // ranks.
   return context_.shared(bias_).narrow(

@@ -61,13 +61,13 @@ MocoModel::MocoModel(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), layer_costs(config.layers))),
+          pipeline::StageLayers(context.place(), layer_costs(config.layers))),
       moco_(config),
       context_(context) {
   check_divides_tokens(context, moco_.patches.tokens());
   encoder_ = make_encoder(*this);
   if (stage().has_last()) {
-    const NumberedInit init(stage().count() + 2);
+    const sharding::NumberedInit init(stage().count() + 2);
     prediction_ = register_module(
         "prediction",
         ContrastiveHead(ContrastiveHeadOptions{
@@ -87,14 +87,14 @@ MocoModel::MocoModel(
 MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
   Encoder encoder;
   if (stage().has_first()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     encoder.embeddings =
         owner.register_module("embeddings", PatchEmbedding(moco_.patches));
   }
   encoder.layers = owner.register_module(
       "layers", make_layers(context_, moco_.layers, stage().own()));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count() + 1);
+    const sharding::NumberedInit init(stage().count() + 1);
     encoder.norm = owner.register_module("norm", Norm(context_, moco_.norm));
     encoder.projection = owner.register_module(
         "projection",

@@ -102,7 +102,7 @@ LayerState LayerState::from_tensors(const std::vector<at::Tensor>& tensors) {
 Model::Model(
     nlohmann::json config,
     NameTable names,
-    const StageLayers& stage,
+    const pipeline::StageLayers& stage,
     std::vector<std::string> may_be_missing)
     : stage_(stage),
       config_(std::move(config)),

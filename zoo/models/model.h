@@ -136,7 +136,7 @@ class Model : public torch::nn::Module {
   }
 
   /// The layers that this object holds.
-  const StageLayers& stage() const {
+  const pipeline::StageLayers& stage() const {
     return stage_;
   }
 
@@ -160,7 +160,7 @@ class Model : public torch::nn::Module {
   Model(
       nlohmann::json config,
       NameTable names,
-      const StageLayers& stage,
+      const pipeline::StageLayers& stage,
       std::vector<std::string> may_be_missing = {});
 
   /// @throws tessera::Error on input that this model does not take.
@@ -180,7 +180,7 @@ class Model : public torch::nn::Module {
       const LayerState& state) = 0;
 
  private:
-  StageLayers stage_;
+  pipeline::StageLayers stage_;
   nlohmann::json config_;
   NameTable names_;
   std::vector<std::string> may_be_missing_;

@@ -110,7 +110,7 @@ WrittenFolder hf_folder(
   return folder;
 }
 
-std::vector<std::string> names_in(const WeightFiles& files) {
+std::vector<std::string> names_in(const sharding::WeightFiles& files) {
   std::vector<std::string> names;
   for (const auto& [name, entry] : files.entries()) {
     names.push_back(name);
@@ -121,7 +121,7 @@ std::vector<std::string> names_in(const WeightFiles& files) {
 LoadWeightsOptions options_with(
     const Model& model,
     const NameTable& table,
-    const WeightFiles& files) {
+    const sharding::WeightFiles& files) {
   LoadWeightsOptions options;
   options.pieces = WeightNames(model, table).pieces(names_in(files));
   options.may_be_missing = model.may_be_missing();
@@ -132,7 +132,9 @@ LoadWeightsOptions options_with(
 }
 
 /// Ignores weights whose shape differs from that of the model's head.
-void leave_other_heads(const WeightFiles& files, LoadWeightsOptions& options) {
+void leave_other_heads(
+    const sharding::WeightFiles& files,
+    LoadWeightsOptions& options) {
   options.pieces = [&files,
                     pieces = options.pieces,
                     heads = options.may_be_missing](std::string_view name) {
@@ -157,7 +159,7 @@ class FolderTensors : public CheckpointTensors {
  public:
   explicit FolderTensors(const fs::path& folder) {
     try {
-      files_.emplace(WeightFiles::open(folder));
+      files_.emplace(sharding::WeightFiles::open(folder));
     } catch (const Error&) {
     }
   }
@@ -167,8 +169,8 @@ class FolderTensors : public CheckpointTensors {
   }
 
   bool differ(const std::string& one, const std::string& other) const override {
-    const SafetensorsEntry* a = find(one);
-    const SafetensorsEntry* b = find(other);
+    const runtime::SafetensorsEntry* a = find(one);
+    const runtime::SafetensorsEntry* b = find(other);
     return a != nullptr && b != nullptr &&
            (a->dtype != b->dtype || a->shape != b->shape ||
             !std::equal(
@@ -189,7 +191,7 @@ class FolderTensors : public CheckpointTensors {
     for (const auto& [name, entry] : files_->entries()) {
       for (const WeightPiece& piece :
            pieces(name).value_or(std::vector<WeightPiece>())) {
-        types[piece.name] = scalar_type_of(*entry);
+        types[piece.name] = sharding::scalar_type_of(*entry);
       }
     }
     const auto type_of = [&](const std::string& name) {
@@ -198,7 +200,7 @@ class FolderTensors : public CheckpointTensors {
                  ? type->second
                  : at::kFloat;
     };
-    convert_deferred(model, type_of);
+    sharding::convert_deferred(model, type_of);
     for (auto& item : model.named_parameters()) {
       item.value().set_data(item.value().to(type_of(item.key())));
     }
@@ -206,7 +208,7 @@ class FolderTensors : public CheckpointTensors {
 
  private:
   /// Null if the files lack it.
-  const SafetensorsEntry* find(const std::string& name) const {
+  const runtime::SafetensorsEntry* find(const std::string& name) const {
     if (!files_) {
       return nullptr;
     }
@@ -214,7 +216,7 @@ class FolderTensors : public CheckpointTensors {
     return found == files_->entries().end() ? nullptr : found->second;
   }
 
-  std::optional<WeightFiles> files_;
+  std::optional<sharding::WeightFiles> files_;
 };
 
 /// Divides the layers over all axes except the tensor axis.
@@ -223,7 +225,7 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
     layers = layers.over_context(*context);
   }
   if (parallel.mesh().size(ParallelGroup::kExpert) > 1) {
-    ParallelGroups& groups = parallel.groups();
+    runtime::ParallelGroups& groups = parallel.groups();
     layers = layers.over_experts(
         {&groups[ParallelGroup::kExpert], &groups[ParallelGroup::kGradients]});
   }
@@ -235,7 +237,7 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
 LoadWeightsReport load_fitting(
     Model& model,
     const fs::path& folder,
-    const WeightFiles& files,
+    const sharding::WeightFiles& files,
     const FieldRecord& record,
     bool fresh_heads) {
   try {
@@ -270,7 +272,8 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
 }
 
 LoadWeightsOptions weight_options(const Model& model, const fs::path& folder) {
-  return options_with(model, model.names(), WeightFiles::open(folder));
+  return options_with(
+      model, model.names(), sharding::WeightFiles::open(folder));
 }
 
 std::shared_ptr<Model> from_pretrained(
@@ -296,7 +299,7 @@ std::shared_ptr<Model> from_pretrained(
         {architecture, options.context, &tensors, record},
         fields.origin());
     if (options.dtype) {
-      convert_deferred(*made, *options.dtype);
+      sharding::convert_deferred(*made, *options.dtype);
       made->to(*options.dtype);
     } else {
       tensors.give_types(*made);
@@ -304,7 +307,7 @@ std::shared_ptr<Model> from_pretrained(
     return made;
   });
   // Reports problems with the files themselves.
-  const WeightFiles files = WeightFiles::open(folder);
+  const sharding::WeightFiles files = sharding::WeightFiles::open(folder);
   const LoadWeightsReport report =
       load_fitting(*model, folder, files, *record, options.fresh_heads);
   if (!model->names().is_part) { // else they belong to other ranks
@@ -323,13 +326,13 @@ LoadWeightsReport load_pretrained(
     const Model& model,
     const fs::path& folder) {
   NameTable table = model.names();
-  if (!has_divided_experts(model)) {
+  if (!sharding::has_divided_experts(model)) {
     // Tensors that this rank lacks belong to another pipeline stage or are
     // unexpected; the engine can tell them apart.
     table.is_part = false;
   }
   return engine.load_weights(
-      folder, options_with(model, table, WeightFiles::open(folder)));
+      folder, options_with(model, table, sharding::WeightFiles::open(folder)));
 }
 
 void save_pretrained(

@@ -40,14 +40,14 @@ const ModelFamily& family_of(const ConfigFields& fields) {
       !type.empty(),
       "{} lacks 'model_type', which says what model it is; known are {}",
       fields.origin(),
-      join_names(registered_models()));
+      runtime::join_names(registered_models()));
   const auto found = families().find(type);
   TESSERA_CHECK(
       found != families().end(),
       "{}: model_type '{}' is not implemented; known are {}. Others can be added with zoo::register_model().",
       fields.origin(),
       type,
-      join_names(registered_models()));
+      runtime::join_names(registered_models()));
   return found->second;
 }
 
@@ -82,7 +82,7 @@ const Architecture& architecture_of(
       origin,
       name,
       family.model_type,
-      join_names(names));
+      runtime::join_names(names));
 }
 
 /// Whether a model supports sequences divided over ranks.
@@ -172,7 +172,7 @@ std::string architecture_with_head(
       origin,
       family.model_type,
       head,
-      join_names(names));
+      runtime::join_names(names));
 }
 
 std::string base_architecture(
@@ -232,7 +232,7 @@ std::shared_ptr<Model> from_config(
   TESSERA_CHECK(
       options.context.experts() == nullptr ||
           options.context.experts()->group->size() == 1 ||
-          !model->stage().is_whole() || has_divided_experts(*model),
+          !model->stage().is_whole() || sharding::has_divided_experts(*model),
       "{}: the {} has no experts that ranks could divide; use an expert size of 1",
       origin,
       architecture.name);

@@ -17,7 +17,7 @@ RelativeStackImpl::RelativeStackImpl(
   layers_ = register_module(
       "layers", make_layers(context_, options_.layers, own, options_.before));
   if (own.front() == 0) {
-    const NumberedInit init(-1 - options_.before);
+    const sharding::NumberedInit init(-1 - options_.before);
     relative_bias_ = register_module(
         "relative_bias",
         torch::nn::Embedding(

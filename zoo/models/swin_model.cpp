@@ -16,13 +16,14 @@ namespace {
 
 /// As layer_costs(), times the tokens of an image; a merge leaves a quarter of
 /// them.
-std::vector<LayerCost> costs_of(const std::vector<WindowLayerOptions>& layers) {
-  std::vector<LayerCost> costs;
+std::vector<pipeline::LayerCost> costs_of(
+    const std::vector<WindowLayerOptions>& layers) {
+  std::vector<pipeline::LayerCost> costs;
   double tokens = 1;
   for (const WindowLayerOptions& layer : layers) {
     const auto features = static_cast<double>(layer.norm.features);
     const auto inner = static_cast<double>(layer.feed_forward.inner);
-    LayerCost cost{tokens * features * (4 * features + 2 * inner)};
+    pipeline::LayerCost cost{tokens * features * (4 * features + 2 * inner)};
     if (layer.merges) {
       tokens /= 4;
       cost.time += tokens * 4 * features * 2 * features;
@@ -38,7 +39,7 @@ WindowLayers make_window_layers(
     const std::vector<int>& numbers) {
   std::vector<WindowLayer> layers;
   for (const int number : numbers) {
-    const NumberedInit init(number);
+    const sharding::NumberedInit init(number);
     layers.emplace_back(
         context.numbered(number), options[static_cast<size_t>(number)]);
   }
@@ -60,7 +61,7 @@ SwinModel::SwinModel(
     : Model(
           std::move(json),
           std::move(names),
-          StageLayers(context.place(), costs_of(config.layers)),
+          pipeline::StageLayers(context.place(), costs_of(config.layers)),
           {"classifier.", "decoder.", "embeddings.mask_token"}),
       swin_(config),
       head_kind_(head),
@@ -72,7 +73,7 @@ SwinModel::SwinModel(
   layers_ = register_module(
       "layers", make_window_layers(context_, config.layers, stage().own()));
   if (stage().has_last()) {
-    const NumberedInit init(stage().count());
+    const sharding::NumberedInit init(stage().count());
     make_end();
   }
 }

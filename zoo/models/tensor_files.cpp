@@ -88,8 +88,8 @@ class NestedLists {
 NamedTensors read_named_tensors(const fs::path& path) {
   if (path.extension() == ".safetensors") {
     NamedTensors tensors;
-    const auto file = SafetensorsFile::open(path);
-    for (const SafetensorsEntry& entry : file.entries()) {
+    const auto file = runtime::SafetensorsFile::open(path);
+    for (const runtime::SafetensorsEntry& entry : file.entries()) {
       tensors.emplace(entry.name, loaded_tensor(entry));
     }
     return tensors;
@@ -109,19 +109,21 @@ NamedTensors read_named_tensors(const fs::path& path) {
 }
 
 void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
-  std::vector<SafetensorsSpec> specs;
+  std::vector<runtime::SafetensorsSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
-        {name, saved_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+        {name,
+         engine::saved_dtype_of(tensor.scalar_type()),
+         tensor.sizes().vec()});
   }
   if (path.has_parent_path()) {
     fs::create_directories(path.parent_path());
   }
-  SafetensorsWriter writer(path, std::move(specs), {{"format", "pt"}});
+  runtime::SafetensorsWriter writer(path, std::move(specs), {{"format", "pt"}});
   for (const auto& [name, tensor] : tensors) {
     const torch::Tensor rows = tensor.detach().cpu().contiguous();
     if (rows.numel() > 0) {
-      writer.write(name, raw_bytes(rows));
+      writer.write(name, engine::raw_bytes(rows));
     }
   }
   writer.commit();

@@ -20,7 +20,7 @@ at::Tensor VocabHead::logits(
                      : gather_parts(
                            enter_linear(hidden, {{weight, bias}}, *how).front(),
                            -1,
-                           DimSplit(vocab_, context_.ranks()),
+                           sharding::DimSplit(vocab_, context_.ranks()),
                            *how->group));
 }
 
@@ -56,7 +56,7 @@ at::Tensor VocabHead::own_loss(
     return vocab_parallel_cross_entropy(
         enter_linear(hidden, {{weight, bias}}, *how).front(),
         targets,
-        DimSplit(vocab_, context_.ranks()),
+        sharding::DimSplit(vocab_, context_.ranks()),
         *how->group,
         options);
   }

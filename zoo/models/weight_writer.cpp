@@ -16,20 +16,20 @@ namespace tessera::zoo {
 
 namespace {
 
-std::vector<SafetensorsSpec> specs_of(
+std::vector<runtime::SafetensorsSpec> specs_of(
     const WeightNames& names,
     const std::map<std::string, at::ScalarType>& dtypes) {
-  std::vector<SafetensorsSpec> specs;
+  std::vector<runtime::SafetensorsSpec> specs;
   for (const NamedWeight& weight : names.weights()) {
     specs.push_back(
         {weight.name,
-         saved_dtype_of(dtypes.at(weight.ours.front())),
+         engine::saved_dtype_of(dtypes.at(weight.ours.front())),
          weight.shape()});
   }
   return specs;
 }
 
-int64_t bytes_of(const SafetensorsSpec& spec) {
+int64_t bytes_of(const runtime::SafetensorsSpec& spec) {
   auto bytes = static_cast<int64_t>(size_of(spec.dtype));
   for (const int64_t size : spec.shape) {
     bytes *= size;
@@ -57,9 +57,9 @@ WeightWriter::WeightWriter(
     const std::map<std::string, at::ScalarType>& dtypes,
     int64_t max_shard_bytes)
     : file_(file), names_(names) {
-  std::vector<std::vector<SafetensorsSpec>> shards(1);
+  std::vector<std::vector<runtime::SafetensorsSpec>> shards(1);
   int64_t bytes = 0; // of the last shard
-  for (SafetensorsSpec& spec : specs_of(names, dtypes)) {
+  for (runtime::SafetensorsSpec& spec : specs_of(names, dtypes)) {
     const int64_t own = bytes_of(spec);
     if (max_shard_bytes > 0 && bytes > 0 && bytes + own > max_shard_bytes) {
       shards.emplace_back();
@@ -90,7 +90,8 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   }
   const at::Tensor whole = weight.assemble(parts);
   if (whole.numel() > 0) {
-    shards_[shard_of_.at(weight.name)].write(weight.name, raw_bytes(whole));
+    shards_[shard_of_.at(weight.name)].write(
+        weight.name, engine::raw_bytes(whole));
   }
 }
 
@@ -99,7 +100,7 @@ void WeightWriter::commit() {
       waiting_.incomplete().empty(),
       "saving '{}': not all of its parts have been added",
       waiting_.incomplete());
-  for (SafetensorsWriter& shard : shards_) {
+  for (runtime::SafetensorsWriter& shard : shards_) {
     shard.commit();
   }
   if (shards_.size() > 1) {
@@ -114,7 +115,8 @@ void WeightWriter::write_index() const {
   }
   const nlohmann::json index = {
       {"metadata", {{"total_size", total_bytes_}}}, {"weight_map", weight_map}};
-  write_file_atomically(file_.string() + ".index.json", index.dump(2) + "\n");
+  runtime::write_file_atomically(
+      file_.string() + ".index.json", index.dump(2) + "\n");
 }
 
 std::map<std::string, at::ScalarType> parameter_dtypes(

@@ -43,7 +43,7 @@ class WeightWriter {
   std::filesystem::path file_;
   const WeightNames& names_;
   std::vector<std::filesystem::path> shard_files_;
-  std::deque<SafetensorsWriter> shards_;
+  std::deque<runtime::SafetensorsWriter> shards_;
   std::map<std::string, size_t> shard_of_; ///< by their name
   int64_t total_bytes_ = 0;
   WaitingParts waiting_;

@@ -54,7 +54,7 @@ class PartGatherer {
 
 /// A parameter's value; without memory, the value that it will be filled with.
 at::Tensor value_of(const at::Tensor& parameter) {
-  if (!is_deferred(parameter)) {
+  if (!sharding::is_deferred(parameter)) {
     return parameter;
   }
   c10::StorageImpl& storage = *parameter.storage().unsafeGetStorageImpl();
@@ -62,7 +62,7 @@ at::Tensor value_of(const at::Tensor& parameter) {
       static_cast<int64_t>(storage.nbytes() / parameter.itemsize());
   const at::Tensor values =
       at::empty({count}, parameter.options().requires_grad(false));
-  deferred_init(storage)->fill(values, 0);
+  sharding::deferred_init(storage)->fill(values, 0);
   return values.as_strided(
       parameter.sizes(), parameter.strides(), parameter.storage_offset());
 }
@@ -77,7 +77,7 @@ void visit_parts(
   const auto parameters = model.named_parameters();
   for (const auto& item : parameters) {
     TESSERA_CHECK(
-        !has_page_key(item.value()),
+        !sharding::has_page_key(item.value()),
         "saving: '{}' is sharded; give the engine too, on every rank.",
         item.key());
   }

@@ -11,9 +11,11 @@
 
 namespace tessera::zoo {
 
-bool is_floating(SafetensorsDtype dtype) {
-  return dtype == SafetensorsDtype::kF64 || dtype == SafetensorsDtype::kF32 ||
-         dtype == SafetensorsDtype::kF16 || dtype == SafetensorsDtype::kBF16;
+bool is_floating(runtime::SafetensorsDtype dtype) {
+  return dtype == runtime::SafetensorsDtype::kF64 ||
+         dtype == runtime::SafetensorsDtype::kF32 ||
+         dtype == runtime::SafetensorsDtype::kF16 ||
+         dtype == runtime::SafetensorsDtype::kBF16;
 }
 
 void ColumnChecks::names() const {
@@ -23,7 +25,7 @@ void ColumnChecks::names() const {
   }
   for (const Column& column : files_.columns()) {
     if (std::find(known.begin(), known.end(), column.name) == known.end()) {
-      const std::string nearest = nearest_name(column.name, known);
+      const std::string nearest = runtime::nearest_name(column.name, known);
       TESSERA_FAIL(
           "{} is no input of a model{}",
           place(column.name),

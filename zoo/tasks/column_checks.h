@@ -49,7 +49,7 @@ class ColumnChecks {
 };
 
 /// Whether a file's type is not an integer type.
-bool is_floating(SafetensorsDtype dtype);
+bool is_floating(runtime::SafetensorsDtype dtype);
 
 /// @throws tessera::Error if a value is not in 0 .. bound - 1, naming the file,
 ///     the tensor and the first such value; labels may also be -100, which

@@ -127,7 +127,7 @@ zoo::ModelInput ExampleBatches::make(
             "data.mask.never_masked; "
           : ", none has a label that counts, and so there is no loss; ");
   for (auto& [name, tensor] : batch) {
-    tensor = to_device(tensor, device_);
+    tensor = runtime::to_device(tensor, device_);
     if (kind_of_input(name) == InputKind::kPixels) {
       tensor = prepared_pixels(tensor, options_.pixels);
     }

@@ -38,11 +38,11 @@ std::vector<fs::path> files_of(const fs::path& path) {
 }
 
 /// The type with the same bits, for types that LibTorch barely supports.
-at::ScalarType type_of_bits(SafetensorsDtype dtype) {
+at::ScalarType type_of_bits(runtime::SafetensorsDtype dtype) {
   switch (dtype) {
-    case SafetensorsDtype::kU16:
+    case runtime::SafetensorsDtype::kU16:
       return at::kShort;
-    case SafetensorsDtype::kU32:
+    case runtime::SafetensorsDtype::kU32:
       return at::kInt;
     default:
       return loaded_dtype_of(dtype);
@@ -66,11 +66,11 @@ std::string show(const ExampleFiles::Column& column) {
 
 ExampleFiles::ExampleFiles(const fs::path& path) : path_(path) {
   for (const fs::path& file : files_of(path)) {
-    add(SafetensorsFile::open(file));
+    add(runtime::SafetensorsFile::open(file));
   }
 }
 
-void ExampleFiles::add(SafetensorsFile file) {
+void ExampleFiles::add(runtime::SafetensorsFile file) {
   const std::string place = "'" + file.path().string() + "'";
   TESSERA_CHECK(
       !file.entries().empty(),
@@ -78,7 +78,7 @@ void ExampleFiles::add(SafetensorsFile file) {
       place);
   std::vector<Column> columns;
   int64_t rows = 0;
-  for (const SafetensorsEntry& entry : file.entries()) {
+  for (const runtime::SafetensorsEntry& entry : file.entries()) {
     TESSERA_CHECK(
         !entry.shape.empty(),
         "{}: '{}' is a single number; row i of each tensor is what it has of example i",
@@ -170,7 +170,7 @@ at::Tensor ExampleFiles::read(
         size(),
         row);
     const auto file = static_cast<size_t>(next - starts_.begin()) - 1;
-    const SafetensorsEntry& entry = files_[file].at(column.name);
+    const runtime::SafetensorsEntry& entry = files_[file].at(column.name);
     if (row_bytes > 0) {
       std::memcpy(
           to,
@@ -180,9 +180,9 @@ at::Tensor ExampleFiles::read(
     to += row_bytes;
   }
   switch (column.dtype) {
-    case SafetensorsDtype::kU16:
+    case runtime::SafetensorsDtype::kU16:
       return bits.to(at::kLong).bitwise_and(0xffff);
-    case SafetensorsDtype::kU32:
+    case runtime::SafetensorsDtype::kU32:
       return bits.to(at::kLong).bitwise_and(0xffffffff);
     default:
       return bits;

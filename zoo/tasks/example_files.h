@@ -22,7 +22,7 @@ class ExampleFiles {
   /// One tensor of the files, with one row per example.
   struct Column {
     std::string name;
-    SafetensorsDtype dtype;
+    runtime::SafetensorsDtype dtype;
     std::vector<int64_t> row_shape; ///< without the dimension of examples
   };
 
@@ -53,10 +53,10 @@ class ExampleFiles {
   at::Tensor read(const Column& column, std::span<const size_t> rows) const;
 
  private:
-  void add(SafetensorsFile file);
+  void add(runtime::SafetensorsFile file);
 
   std::filesystem::path path_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<runtime::SafetensorsFile> files_;
   std::vector<size_t> starts_{0}; ///< first example of each file, and the end
   std::vector<Column> columns_;
 };

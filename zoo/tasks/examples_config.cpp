@@ -13,7 +13,7 @@ namespace tessera::zoo {
 
 namespace {
 
-PixelOptions read_pixels(const ConfigReader& reader) {
+PixelOptions read_pixels(const runtime::ConfigReader& reader) {
   PixelOptions pixels;
   if (reader.contains("scale")) {
     pixels.scale = reader.get_double("scale");
@@ -27,7 +27,7 @@ PixelOptions read_pixels(const ConfigReader& reader) {
   return pixels;
 }
 
-TokenMaskOptions read_token_mask(const ConfigReader& reader) {
+TokenMaskOptions read_token_mask(const runtime::ConfigReader& reader) {
   TokenMaskOptions mask;
   mask.mask_token = reader.get_int("mask_token", {.min = 0});
   mask.probability =
@@ -49,7 +49,7 @@ ExamplesConfig read_examples_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader = open_config(file, overrides);
+  const runtime::ConfigReader reader = open_config(file, overrides);
   ExamplesConfig config;
   read_task(reader, TaskKind::kExamples);
   read_training_config(reader, config);

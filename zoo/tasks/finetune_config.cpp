@@ -11,7 +11,7 @@ FinetuneConfig read_finetune_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader = open_config(file, overrides);
+  const runtime::ConfigReader reader = open_config(file, overrides);
   FinetuneConfig config;
   read_task(reader, TaskKind::kTextClassification);
   read_training_config(reader, config);

@@ -5,7 +5,7 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr ForeignKey kForeignKeys[] = {
+constexpr runtime::ForeignKey kForeignKeys[] = {
     {"adam_beta1", "optimizer.betas"},
     {"adam_beta2", "optimizer.betas"},
     {"adam_epsilon", "optimizer.eps"},
@@ -69,7 +69,7 @@ constexpr ForeignKey kForeignKeys[] = {
 
 } // namespace
 
-std::span<const ForeignKey> foreign_keys() {
+std::span<const runtime::ForeignKey> foreign_keys() {
   return kForeignKeys;
 }
 

@@ -10,6 +10,6 @@
 namespace tessera::zoo {
 
 /// Keys of transformers, PEFT, DeepSpeed and PyTorch, with their names here.
-std::span<const ForeignKey> foreign_keys();
+std::span<const runtime::ForeignKey> foreign_keys();
 
 } // namespace tessera::zoo

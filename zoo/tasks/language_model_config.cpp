@@ -11,7 +11,7 @@ LanguageModelConfig read_language_model_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const ConfigReader reader = open_config(file, overrides);
+  const runtime::ConfigReader reader = open_config(file, overrides);
   LanguageModelConfig config;
   read_task(reader, TaskKind::kLanguageModel);
   read_training_config(reader, config);

@@ -40,7 +40,7 @@ MakeBatch make_batch_of(
           vocab);
     }
     zoo::ModelInput batch;
-    batch.input_ids = to_device(at::stack(texts), device);
+    batch.input_ids = runtime::to_device(at::stack(texts), device);
     batch.labels = batch.input_ids;
     batch.loss_only = true;
     return batch;

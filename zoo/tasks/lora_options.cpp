@@ -3,11 +3,12 @@
 
 namespace tessera::zoo {
 
-std::optional<LoraOptions> read_lora_options(const ConfigReader& model) {
+std::optional<LoraOptions> read_lora_options(
+    const runtime::ConfigReader& model) {
   if (!model.contains("lora")) {
     return std::nullopt;
   }
-  const ConfigReader reader = model.get_object("lora");
+  const runtime::ConfigReader reader = model.get_object("lora");
   LoraOptions options;
   zoo::LoraConfig& lora = options.adapter;
   lora.r = reader.get_int("r", {.min = 1}, lora.r);

@@ -18,6 +18,7 @@ struct LoraOptions {
 /// Reads `lora` from the section `model`.
 /// @return nullopt if it is absent: the whole model is trained.
 /// @throws Error naming file, path, value and what was expected.
-std::optional<LoraOptions> read_lora_options(const ConfigReader& model);
+std::optional<LoraOptions> read_lora_options(
+    const runtime::ConfigReader& model);
 
 } // namespace tessera::zoo

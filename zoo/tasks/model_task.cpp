@@ -103,7 +103,7 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
   }
   batches_[at] = make_batch_(rows, epoch_);
   if (options_.same_batch != nullptr && index % kBatchesBetweenChecks == 0) {
-    check_same_batch(tensors_of(batches_[at]), *options_.same_batch);
+    sharding::check_same_batch(tensors_of(batches_[at]), *options_.same_batch);
   }
   return tokens_of(batches_[at]);
 }

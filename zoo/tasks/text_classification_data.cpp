@@ -77,7 +77,7 @@ std::vector<LabelledEncoding> encode_labelled_texts(
   for (const LabelledText& text : texts) {
     const auto found = std::find(labels.begin(), labels.end(), text.label);
     if (found == labels.end()) {
-      const std::string nearest = nearest_name(text.label, labels);
+      const std::string nearest = runtime::nearest_name(text.label, labels);
       TESSERA_FAIL(
           "the label '{}' of the text '{}' is not among the model's {} labels{}",
           text.label,

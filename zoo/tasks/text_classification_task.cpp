@@ -23,7 +23,7 @@ at::Tensor matrix(
   const at::Tensor view =
       at::from_blob(values.data(), {rows, length}, at::kLong);
   // The copy outlives `values`, and so does pinned memory.
-  return device.is_cpu() ? view.clone() : to_device(view, device);
+  return device.is_cpu() ? view.clone() : runtime::to_device(view, device);
 }
 
 zoo::ModelInput make_batch(
@@ -47,7 +47,7 @@ zoo::ModelInput make_batch(
   batch.input_ids = on_device(padded.input_ids);
   batch.token_type_ids = on_device(padded.token_type_ids);
   batch.attention_mask = on_device(padded.attention_mask);
-  batch.labels = to_device(at::tensor(labels, at::kLong), device);
+  batch.labels = runtime::to_device(at::tensor(labels, at::kLong), device);
   return batch;
 }
 

@@ -13,7 +13,9 @@ namespace tessera::zoo {
 
 namespace {
 
-void read_schedule(const ConfigReader& reader, TrainingConfig& config) {
+void read_schedule(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
   LrScheduleOptions& schedule = config.trainer.schedule;
   schedule.decay = reader.get_enum(
       "decay", lr_decay_names(), std::optional(LrDecay::kLinear));
@@ -40,7 +42,9 @@ void read_schedule(const ConfigReader& reader, TrainingConfig& config) {
   }
 }
 
-void read_training(const ConfigReader& reader, TrainingConfig& config) {
+void read_training(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
   TrainerOptions& trainer = config.trainer;
   trainer.epochs = reader.get_int("epochs", {.min = 1}, 1);
   trainer.max_steps = reader.get_int("max_steps", {.min = 0}, 0);
@@ -58,7 +62,7 @@ void read_training(const ConfigReader& reader, TrainingConfig& config) {
 
 } // namespace
 
-ConfigReader open_config(
+runtime::ConfigReader open_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides) {
   return {
@@ -68,7 +72,7 @@ ConfigReader open_config(
 }
 
 void finish_config(
-    const ConfigReader& reader,
+    const runtime::ConfigReader& reader,
     nlohmann::ordered_json* resolved) {
   reader.finish(foreign_keys());
   if (resolved != nullptr) {
@@ -76,7 +80,7 @@ void finish_config(
   }
 }
 
-void read_task(const ConfigReader& reader, TaskKind expected) {
+void read_task(const runtime::ConfigReader& reader, TaskKind expected) {
   const auto task = reader.get_enum<TaskKind>(
       "task",
       {{"text_classification", TaskKind::kTextClassification},
@@ -93,7 +97,9 @@ void read_task(const ConfigReader& reader, TaskKind expected) {
   }
 }
 
-void read_model_source(const ConfigReader& reader, TrainingConfig& config) {
+void read_model_source(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
   const auto model = reader.get_object("model");
   config.model_config = model.get_string("config", "");
   if (config.model_folder.empty() == config.model_config.empty()) {
@@ -114,8 +120,10 @@ void read_model_source(const ConfigReader& reader, TrainingConfig& config) {
   config.architecture = model.get_string("architecture", "");
 }
 
-void read_training_config(const ConfigReader& reader, TrainingConfig& config) {
-  config.device = read_device(reader);
+void read_training_config(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  config.device = engine::read_device(reader);
   const auto model = reader.get_object("model");
   config.model_folder = model.get_string("folder", "");
   config.lora = read_lora_options(model);

@@ -17,9 +17,13 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::runtime {
+
 class ConfigReader;
-}
+
+} // namespace tessera::runtime
+
+namespace tessera {}
 
 namespace tessera::zoo {
 
@@ -39,7 +43,7 @@ struct TrainingConfig {
   std::optional<int64_t> checkpoint_layers;
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
-  DeviceOptions device;
+  engine::DeviceOptions device;
   EngineOptions engine; ///< without EngineOptions::parallel
   ParallelOptions parallel;
   TrainerOptions trainer;
@@ -50,29 +54,33 @@ enum class TaskKind { kTextClassification, kLanguageModel, kExamples };
 
 /// Opens a configuration with `key.path=value` overrides applied.
 /// @throws tessera::Error naming the file or the override.
-ConfigReader open_config(
+runtime::ConfigReader open_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides);
 
 /// Call it after everything has been read. @param resolved may be null.
 /// @throws tessera::Error on unknown keys, which nothing has read.
 void finish_config(
-    const ConfigReader& reader,
+    const runtime::ConfigReader& reader,
     nlohmann::ordered_json* resolved);
 
 /// Reads `task`. @throws tessera::Error if it is not `expected`.
-void read_task(const ConfigReader& reader, TaskKind expected);
+void read_task(const runtime::ConfigReader& reader, TaskKind expected);
 
 /// Reads all keys except those of a task: `device`, `model.folder`, `.lora` and
 /// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and
 /// `output`.
 /// @throws tessera::Error naming file, path, value and what was expected.
-void read_training_config(const ConfigReader& reader, TrainingConfig& config);
+void read_training_config(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config);
 
 /// Reads `model.config` and `model.architecture`; call it after
 /// read_training_config().
 /// @throws tessera::Error unless exactly one of `model.folder` and
 ///     `model.config` is given; on adapters for divided experts.
-void read_model_source(const ConfigReader& reader, TrainingConfig& config);
+void read_model_source(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config);
 
 } // namespace tessera::zoo

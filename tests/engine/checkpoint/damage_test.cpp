@@ -10,7 +10,7 @@
 #include <csignal>
 #include <fstream>
 
-namespace tessera::damage_test {
+namespace tessera::engine::damage_test {
 
 namespace {
 
@@ -170,4 +170,4 @@ TEST(Damage, AnotherOptimizerOrModelIsNamed) {
   });
 }
 
-} // namespace tessera::damage_test
+} // namespace tessera::engine::damage_test

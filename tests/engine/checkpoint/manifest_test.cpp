@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::manifest_test {
+namespace tessera::engine::manifest_test {
 
 TEST(Manifest, ReadsWhatItWrites) {
   const TemporaryFolder folder;
@@ -26,7 +26,7 @@ TEST(Manifest, ReadsWhatItWrites) {
   rank.tensors.push_back({"state/rng/cpu", "xxh3:1"});
   rank.states["rng"] = nullptr;
   manifest.ranks.push_back(rank);
-  write_file_atomically(folder / "manifest.json", to_text(manifest));
+  runtime::write_file_atomically(folder / "manifest.json", to_text(manifest));
 
   const CheckpointManifest read = read_manifest(folder.path());
   EXPECT_EQ(read.step, 12);
@@ -49,7 +49,7 @@ TEST(Manifest, NamesThePlaceThatIsDamaged) {
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = right;
     text.replace(text.find(from), from.size(), to);
-    write_file_atomically(folder / "manifest.json", text);
+    runtime::write_file_atomically(folder / "manifest.json", text);
     return [&] { read_manifest(folder.path()); };
   };
   EXPECT_NO_THROW(changed("12", "13")());
@@ -74,9 +74,10 @@ TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
        {"step-000002", "step-000010", "step-000011", ".step-000012.partial"}) {
     std::filesystem::create_directory(folder / name);
   }
-  write_file_atomically(folder / "step-000002/manifest.json", "{}");
-  write_file_atomically(folder / "step-000010/manifest.json", "{}");
-  write_file_atomically(folder / ".step-000012.partial/manifest.json", "{}");
+  runtime::write_file_atomically(folder / "step-000002/manifest.json", "{}");
+  runtime::write_file_atomically(folder / "step-000010/manifest.json", "{}");
+  runtime::write_file_atomically(
+      folder / ".step-000012.partial/manifest.json", "{}");
   EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000010");
   EXPECT_EQ(find_checkpoint(folder / "step-000002"), folder / "step-000002");
   EXPECT_TRUE(list_checkpoints(folder / "none").empty());
@@ -91,4 +92,4 @@ TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
       [&] { find_checkpoint(folder / "step-000011"); }, {"step-000010"});
 }
 
-} // namespace tessera::manifest_test
+} // namespace tessera::engine::manifest_test

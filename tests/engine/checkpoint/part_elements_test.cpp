@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-namespace tessera::part_elements_test {
+namespace tessera::engine::part_elements_test {
 
 namespace {
 
@@ -137,4 +137,4 @@ TEST(PartElements, OfMatricesAreAFewBlocks) {
       1);
 }
 
-} // namespace tessera::part_elements_test
+} // namespace tessera::engine::part_elements_test

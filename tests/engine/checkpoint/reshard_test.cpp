@@ -7,7 +7,7 @@
 
 #include <torch/serialize.h>
 
-namespace tessera::reshard_test {
+namespace tessera::engine::reshard_test {
 
 namespace {
 
@@ -92,4 +92,4 @@ TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 5));
 
-} // namespace tessera::reshard_test
+} // namespace tessera::engine::reshard_test

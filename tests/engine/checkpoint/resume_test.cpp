@@ -6,7 +6,7 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
 
-namespace tessera::resume_test {
+namespace tessera::engine::resume_test {
 
 namespace {
 
@@ -161,4 +161,4 @@ TEST_P(Resume, KeepsTheLastOnesAndReplacesTheSameStep) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Resume, ::testing::Range(1, 4));
 
-} // namespace tessera::resume_test
+} // namespace tessera::engine::resume_test

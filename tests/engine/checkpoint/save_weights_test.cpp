@@ -11,7 +11,7 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/load_weights.h"
 
-namespace tessera::save_weights_test {
+namespace tessera::engine::save_weights_test {
 
 namespace {
 
@@ -81,7 +81,8 @@ TEST(SaveWeights, WritesParametersAndBuffersOfAShardedModel) {
         // The engine goes on, and reads what it wrote.
         engine.load_weights(folder / "whole.safetensors");
         if (world.rank() == 0) {
-          const auto file = SafetensorsFile::open(folder / "whole.safetensors");
+          const auto file =
+              runtime::SafetensorsFile::open(folder / "whole.safetensors");
           EXPECT_TRUE(file.contains("again"));
           EXPECT_FALSE(file.contains("embedding.weight")); // the same one
           EXPECT_EQ(
@@ -119,14 +120,14 @@ TEST(SaveWeights, WritesTheSameFileForAWholeModule) {
 TEST(SaveWeights, HoldsOneGroupAtATime) {
   const TemporaryFolder folder;
   run_ranks(2, [&](World&) {
-    install_cpu_memory_counter();
+    runtime::install_cpu_memory_counter();
     torch::nn::Sequential net;
     for (int i = 0; i < 8; ++i) {
       net->push_back(torch::nn::Linear(512, 512)); // 1 MiB each
     }
     auto engine = wrap(net, group_per_layer());
     const int64_t before = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     engine.save_weights(folder.path());
     // A gathered group; rank 0 writes from it.
     EXPECT_GE(cpu_bytes_peak() - before, 1 << 20);
@@ -136,7 +137,7 @@ TEST(SaveWeights, HoldsOneGroupAtATime) {
 
 TEST(SaveWeights, TellsAllRanksWhenTheDiskRefuses) {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "file", "in the way");
+  runtime::write_file_atomically(folder / "file", "in the way");
   run_ranks(2, [&](World& world) {
     auto net = make_net(1);
     auto engine = wrap(net, options_of(3));
@@ -149,4 +150,4 @@ TEST(SaveWeights, TellsAllRanksWhenTheDiskRefuses) {
   EXPECT_TRUE(fs::exists(folder / "after/model.safetensors"));
 }
 
-} // namespace tessera::save_weights_test
+} // namespace tessera::engine::save_weights_test

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::language_model_helpers_test {
+namespace tessera::engine::language_model_helpers_test {
 
 namespace {
 
@@ -256,4 +256,4 @@ TEST(LanguageModelHelpers, WorkOnShardedWeights) {
   });
 }
 
-} // namespace tessera::language_model_helpers_test
+} // namespace tessera::engine::language_model_helpers_test

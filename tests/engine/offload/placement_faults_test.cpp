@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-namespace tessera::placement_faults_test {
+namespace tessera::engine::placement_faults_test {
 
 namespace {
 
@@ -241,4 +241,4 @@ TEST(PlacementFaults, ACheckpointOfDamagedStateIsNotWritten) {
   });
 }
 
-} // namespace tessera::placement_faults_test
+} // namespace tessera::engine::placement_faults_test

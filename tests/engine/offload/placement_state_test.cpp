@@ -8,7 +8,7 @@
 #include "tessera/engine/inspect_engine.h"
 #include "tessera/runtime/io/safetensors.h"
 
-namespace tessera::placement_state_test {
+namespace tessera::engine::placement_state_test {
 
 namespace {
 
@@ -82,9 +82,11 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
     const at::Tensor weight = torch::full({3, RestingNetImpl::kWide}, 0.3F);
     const auto file = folder / "model.safetensors";
     {
-      SafetensorsWriter writer(
+      runtime::SafetensorsWriter writer(
           file,
-          {{"last.weight", SafetensorsDtype::kF32, weight.sizes().vec()}});
+          {{"last.weight",
+            runtime::SafetensorsDtype::kF32,
+            weight.sizes().vec()}});
       writer.write(
           "last.weight",
           {static_cast<const std::byte*>(weight.const_data_ptr()),
@@ -123,4 +125,4 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PlacementState, ::testing::Range(1, 4));
 
-} // namespace tessera::placement_state_test
+} // namespace tessera::engine::placement_state_test

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace tessera::placement_test {
+namespace tessera::engine::placement_test {
 
 namespace {
 
@@ -35,10 +35,10 @@ MemoryBudget budget_for_two_groups_each(
   auto census = take_parameter_census(*net, {});
   choose_dtypes(*net, options.sharding.precision, census);
   const auto groups = make_groups(*net, census, options.sharding.groups);
-  const ShardMesh mesh(world.rank(), world.size(), 0);
+  const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
   std::vector<int64_t> states;
   int64_t staged = 0;
-  for (const GroupSpec& group : groups) {
+  for (const sharding::GroupSpec& group : groups) {
     const StateNeeds needs =
         state_needs(group, options.optimizer, options.sharding, mesh);
     if (needs.state > 0) {
@@ -50,7 +50,7 @@ MemoryBudget budget_for_two_groups_each(
   MemoryBudget memory;
   memory.device_bytes =
       device_needs(groups, options.sharding, mesh) + states[0] + states[1];
-  memory.host_bytes = BlockPipeline::staging_bytes() +
+  memory.host_bytes = offload::BlockPipeline::staging_bytes() +
                       StateStage::kBuffers * staged + states[2] + states[3];
   return memory;
 }
@@ -216,4 +216,4 @@ TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
   });
 }
 
-} // namespace tessera::placement_test
+} // namespace tessera::engine::placement_test

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tessera::shard_tiers_test {
+namespace tessera::engine::shard_tiers_test {
 
 namespace {
 
@@ -243,7 +243,7 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
       auto census = take_parameter_census(*net, {});
       choose_dtypes(*net, options.sharding.precision, census);
       const auto groups = make_groups(*net, census, options.sharding.groups);
-      const ShardMesh mesh(world.rank(), world.size(), 0);
+      const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
       const auto needs = [&](const ShardTiers& tiers) {
         return device_needs(
             groups,
@@ -292,4 +292,4 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
   }
 }
 
-} // namespace tessera::shard_tiers_test
+} // namespace tessera::engine::shard_tiers_test

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-namespace tessera::streamed_update_test {
+namespace tessera::engine::streamed_update_test {
 
 namespace {
 
@@ -241,7 +241,7 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     auto census = take_parameter_census(*net, {});
     choose_dtypes(*net, options.sharding.precision, census);
     const auto groups = make_groups(*net, census, options.sharding.groups);
-    const ShardMesh mesh(world.rank(), world.size(), 0);
+    const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
     const int64_t floor = device_needs(groups, options.sharding, mesh);
     options.memory.device_bytes =
         floor + StreamedUpdate::kMinBytes +
@@ -290,7 +290,7 @@ TEST(StreamedFaults, NameTheKeyTheValueAndTheRange) {
 
 TEST(StreamedConfig, TakesANumberOrAuto) {
   const auto read = [](const char* ratio) {
-    const ConfigReader reader(
+    const runtime::ConfigReader reader(
         nlohmann::json::parse(
             std::string(R"({"offload": {"ratio": )") + ratio + "}}"),
         "c.json");
@@ -361,7 +361,7 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
 
 TEST(UpdateRates, AreMeasuredForEveryRule) {
   MemoryLedger ledger;
-  HostMemory memory({}, ledger);
+  offload::HostMemory memory({}, ledger);
   for (const UpdateRule& rule :
        {UpdateRule(AdamWOptions{}),
         UpdateRule(AdamOptions{}),
@@ -385,4 +385,4 @@ TEST(UpdateRates, AreMeasuredForEveryRule) {
   EXPECT_EQ(total_bytes(ledger.live_bytes(MemoryTier::kHost)), 0);
 }
 
-} // namespace tessera::streamed_update_test
+} // namespace tessera::engine::streamed_update_test

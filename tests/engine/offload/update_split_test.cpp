@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace tessera::update_split_test {
+namespace tessera::engine::update_split_test {
 
 namespace {
 
@@ -117,4 +117,4 @@ TEST(DivideUpdates, AlternatesForEqualGroups) {
   EXPECT_EQ(by_cpu, (std::vector<bool>{false, true, false, true, false, true}));
 }
 
-} // namespace tessera::update_split_test
+} // namespace tessera::engine::update_split_test

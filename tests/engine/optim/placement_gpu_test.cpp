@@ -9,7 +9,7 @@
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
-namespace tessera::placement_gpu_test {
+namespace tessera::engine::placement_gpu_test {
 
 namespace {
 
@@ -98,7 +98,7 @@ TEST(PlacementGpu, OverlappedUpdatesGiveTheBitsOfSerialOnes) {
   }
   const TemporaryFolder folder;
   run_ranks(1, [&](World&) {
-    load_cuda_backend();
+    runtime::load_cuda_backend();
     for (const at::ScalarType precision : {at::kFloat, at::kBFloat16}) {
       for (const StatePlacement placement :
            {StatePlacement::kHost, StatePlacement::kNvme}) {
@@ -124,7 +124,7 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
   }
   const TemporaryFolder folder;
   run_ranks(1, [&](World&) {
-    load_cuda_backend();
+    runtime::load_cuda_backend();
     const UpdateRule rules[] = {
         AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
     for (const UpdateRule& rule : rules) {
@@ -170,7 +170,7 @@ TEST(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
   }
   const TemporaryFolder folder;
   run_ranks(1, [&](World&) {
-    load_cuda_backend();
+    runtime::load_cuda_backend();
     MemoryBudget memory;
     memory.nvme_path = folder.path();
     const UpdateRule rules[] = {
@@ -203,4 +203,4 @@ TEST(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
   });
 }
 
-} // namespace tessera::placement_gpu_test
+} // namespace tessera::engine::placement_gpu_test

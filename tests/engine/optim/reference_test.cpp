@@ -6,7 +6,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
-namespace tessera::reference_test {
+namespace tessera::engine::reference_test {
 
 namespace {
 
@@ -245,4 +245,4 @@ TEST(OptimizerRules, NameTheNearestParameterAndLeaveTheModuleWhole) {
   });
 }
 
-} // namespace tessera::reference_test
+} // namespace tessera::engine::reference_test

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tessera::tier_plan_test {
+namespace tessera::engine::tier_plan_test {
 
 namespace {
 
@@ -42,8 +42,8 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
 
   RestingNet net_;
   EngineOptions options_;
-  ShardMesh mesh_;
-  std::vector<GroupSpec> groups_;
+  sharding::ShardMesh mesh_;
+  std::vector<sharding::GroupSpec> groups_;
 };
 
 int64_t count(
@@ -117,7 +117,7 @@ TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
   MemoryBudget memory;
   memory.device_bytes = least({MemoryTier::kHost, MemoryTier::kHost});
   memory.host_bytes =
-      BlockPipeline::staging_bytes() + (int64_t{8} << 20) / GetParam();
+      offload::BlockPipeline::staging_bytes() + (int64_t{8} << 20) / GetParam();
   memory.nvme_path = folder.path();
   const TierPlan plan = this->plan(memory);
   EXPECT_GT(count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), 0);
@@ -144,4 +144,4 @@ TEST_P(TierPlanOf, WhatIsSaidIsDone) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TierPlanOf, ::testing::Values(1, 2, 5));
 
-} // namespace tessera::tier_plan_test
+} // namespace tessera::engine::tier_plan_test

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera::torch_parity_test {
+namespace tessera::engine::torch_parity_test {
 
 namespace {
 
@@ -210,4 +210,4 @@ TEST_P(TorchParity, AdamW) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TorchParity, ::testing::Range(1, 5));
 
-} // namespace tessera::torch_parity_test
+} // namespace tessera::engine::torch_parity_test

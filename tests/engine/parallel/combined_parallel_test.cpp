@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::combined_parallel_test {
+namespace tessera::engine::combined_parallel_test {
 
 namespace {
 
@@ -98,7 +98,7 @@ struct StageImpl : torch::nn::Module {
   PipelineShape shape;
   int stage;
   bool checkpointed;
-  LayerPartition partition;
+  pipeline::LayerPartition partition;
   std::map<int, Block> blocks;
   SequenceLayerNorm norm{nullptr};
   VocabParallelEmbedding embedding{nullptr};
@@ -158,10 +158,10 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
     sizes.shard = 1;
     sizes.tensor = layout.tensor;
     sizes.pipeline = layout.shape.stages;
-    ParallelGroups groups(
+    runtime::ParallelGroups groups(
         world, ParallelMesh(sizes, world.size(), world.local_size()), at::kCPU);
     const ParallelMesh& mesh = groups.mesh();
-    RingChannels stages(
+    runtime::RingChannels stages(
         world, "pipeline", mesh.ranks(ParallelGroup::kPipeline, world.rank()));
     const int data_rank = mesh.index(ParallelGroup::kData, world.rank());
     Stage stage = make_stage(
@@ -194,7 +194,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
       at::Tensor expected = wholes[item.key()].grad();
       const auto part = parts.find(item.value().unsafeGetTensorImpl());
       if (part != parts.end()) {
-        const DimSplit& split = part->second.split;
+        const sharding::DimSplit& split = part->second.split;
         const int index = mesh.index(ParallelGroup::kTensor, world.rank());
         expected = expected.narrow(
             part->second.dim, split.begin(index), split.length(index));
@@ -251,4 +251,4 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"gpipe_2x3x1", Kind::kGPipe, 2, 3, {1, 2}}),
     [](const auto& info) { return info.param.name; });
 
-} // namespace tessera::combined_parallel_test
+} // namespace tessera::engine::combined_parallel_test

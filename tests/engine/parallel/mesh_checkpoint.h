@@ -36,10 +36,10 @@ inline EngineOptions mesh_options() {
 
 /// All names of values of a checkpoint's parameters, and of states.
 inline std::set<std::pair<std::string, std::string>> saved_states(
-    const CheckpointManifest& manifest) {
+    const engine::CheckpointManifest& manifest) {
   std::set<std::pair<std::string, std::string>> states;
-  for (const SavedRank& rank : manifest.ranks) {
-    for (const SavedTensor& tensor : rank.tensors) {
+  for (const engine::SavedRank& rank : manifest.ranks) {
+    for (const engine::SavedTensor& tensor : rank.tensors) {
       if (tensor.offset) {
         states.emplace(tensor.parameter, tensor.state);
       }
@@ -49,7 +49,7 @@ inline std::set<std::pair<std::string, std::string>> saved_states(
 }
 
 inline at::Tensor whole_of(
-    CheckpointReader& reader,
+    engine::CheckpointReader& reader,
     const std::string& parameter,
     const std::string& state) {
   int64_t numel = 1;
@@ -63,10 +63,10 @@ inline at::Tensor whole_of(
 
 /// Tensors that belong to whole parameters.
 inline std::multiset<std::string> names_of_wholes(
-    const CheckpointManifest& manifest) {
+    const engine::CheckpointManifest& manifest) {
   std::multiset<std::string> names;
-  for (const SavedRank& rank : manifest.ranks) {
-    for (const SavedTensor& tensor : rank.tensors) {
+  for (const engine::SavedRank& rank : manifest.ranks) {
+    for (const engine::SavedTensor& tensor : rank.tensors) {
       if (!tensor.offset && !tensor.parameter.empty()) {
         names.insert(tensor.name);
       }
@@ -79,8 +79,8 @@ inline std::multiset<std::string> names_of_wholes(
 inline void expect_same_checkpoints(
     const std::filesystem::path& got,
     const std::filesystem::path& want) {
-  CheckpointReader a(got);
-  CheckpointReader b(want);
+  engine::CheckpointReader a(got);
+  engine::CheckpointReader b(want);
   EXPECT_EQ(a.manifest().step, b.manifest().step);
   EXPECT_EQ(a.manifest().engine, b.manifest().engine);
   ASSERT_EQ(saved_states(a.manifest()), saved_states(b.manifest()));
@@ -104,11 +104,11 @@ inline void expect_same_checkpoints(
 
 /// The elements that the pieces of a state have between them.
 inline int64_t saved_numel(
-    const CheckpointManifest& manifest,
+    const engine::CheckpointManifest& manifest,
     const std::string& state) {
   int64_t numel = 0;
-  for (const SavedRank& rank : manifest.ranks) {
-    for (const SavedTensor& tensor : rank.tensors) {
+  for (const engine::SavedRank& rank : manifest.ranks) {
+    for (const engine::SavedTensor& tensor : rank.tensors) {
       numel += tensor.offset && tensor.state == state ? tensor.numel : 0;
     }
   }

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-namespace tessera::mesh_checkpoint_test {
+namespace tessera::engine::mesh_checkpoint_test {
 
 namespace {
 
@@ -51,14 +51,15 @@ void expect_as_alone(
   if (world.rank() != 0) {
     return;
   }
-  const auto got = SafetensorsFile::open(file);
-  const auto want = SafetensorsFile::open(folder / "after.safetensors");
+  const auto got = runtime::SafetensorsFile::open(file);
+  const auto want =
+      runtime::SafetensorsFile::open(folder / "after.safetensors");
   ASSERT_EQ(got.entries().size(), want.entries().size());
-  for (const SafetensorsEntry& entry : want.entries()) {
-    if (entry.dtype != SafetensorsDtype::kF64) {
+  for (const runtime::SafetensorsEntry& entry : want.entries()) {
+    if (entry.dtype != runtime::SafetensorsDtype::kF64) {
       continue;
     }
-    const auto values = [](const SafetensorsEntry& from) {
+    const auto values = [](const runtime::SafetensorsEntry& from) {
       const at::Tensor tensor = torch::empty(from.shape, torch::kDouble);
       std::memcpy(tensor.data_ptr(), from.data.data(), from.data.size());
       return tensor;
@@ -210,4 +211,4 @@ INSTANTIATE_TEST_SUITE_P(
              (info.param.low_precision ? "_bfloat16" : "");
     });
 
-} // namespace tessera::mesh_checkpoint_test
+} // namespace tessera::engine::mesh_checkpoint_test

@@ -137,7 +137,7 @@ class MeshJob {
       batches_.push_back(i);
     }
     if (stages() > 1) {
-      channels_ = std::make_unique<RingChannels>(
+      channels_ = std::make_unique<runtime::RingChannels>(
           world,
           world.unique_name("stages"),
           mesh_.ranks(ParallelGroup::kPipeline, world.rank()));
@@ -177,7 +177,7 @@ class MeshJob {
   MeshNet& net() {
     return net_;
   }
-  ParallelGroups& groups() {
+  runtime::ParallelGroups& groups() {
     return groups_;
   }
 
@@ -206,12 +206,12 @@ class MeshJob {
 
   World& world_;
   ParallelMesh mesh_;
-  ParallelGroups groups_;
+  runtime::ParallelGroups groups_;
   int stage_;
   MeshNet net_;
   Engine engine_;
   std::vector<int> batches_;
-  std::unique_ptr<RingChannels> channels_;
+  std::unique_ptr<runtime::RingChannels> channels_;
   std::unique_ptr<PipelineExecutor> executor_;
 };
 

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::mesh_training_test {
+namespace tessera::engine::mesh_training_test {
 
 namespace {
 
@@ -203,7 +203,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     options.optimizer.overlap = setting.overlap;
 
     const ParallelMesh mesh(setting.sizes, world.size(), world.size());
-    ParallelGroups groups(world, mesh, at::kCPU);
+    runtime::ParallelGroups groups(world, mesh, at::kCPU);
     const int stages = mesh.size(ParallelGroup::kPipeline);
     const int stage = mesh.index(ParallelGroup::kPipeline, world.rank());
     const TensorParallel how{&groups[ParallelGroup::kTensor], setting.sequence};
@@ -222,9 +222,9 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
 
     const std::vector<int> batches = own_batches(mesh, world.rank());
     const PipelineShape shape{stages, static_cast<int>(batches.size()), 1};
-    std::unique_ptr<RingChannels> channels;
+    std::unique_ptr<runtime::RingChannels> channels;
     if (stages > 1) {
-      channels = std::make_unique<RingChannels>(
+      channels = std::make_unique<runtime::RingChannels>(
           world, "stages", mesh.ranks(ParallelGroup::kPipeline, world.rank()));
     }
     PipelineExecutor executor(
@@ -261,7 +261,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
           at::Tensor expected = alone.parameters.at(name);
           const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
           if (part != parts.end()) {
-            const DimSplit& split = part->second.split;
+            const sharding::DimSplit& split = part->second.split;
             const int index = mesh.index(ParallelGroup::kTensor, world.rank());
             expected = expected.narrow(
                 part->second.dim, split.begin(index), split.length(index));
@@ -332,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
   tests::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .tensor = 2}, 2, 2);
-    ParallelGroups groups(world, mesh, at::kCPU);
+    runtime::ParallelGroups groups(world, mesh, at::kCPU);
     Stage model =
         make_stage(TensorParallel{&groups[ParallelGroup::kTensor]}, 0, kBlocks);
     EngineOptions options = small_groups(3);
@@ -346,4 +346,4 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
   });
 }
 
-} // namespace tessera::mesh_training_test
+} // namespace tessera::engine::mesh_training_test

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <fstream>
 
-namespace tessera::mesh_weights_test {
+namespace tessera::engine::mesh_weights_test {
 
 namespace {
 
@@ -22,13 +22,14 @@ void write_files(const TemporaryFolder& folder) {
   run_ranks(1, [&](World& world) {
     MeshJob job(world, kMeshLayouts[0], mesh_options(), false, /*seed=*/8);
     job.engine().save_weights(folder / "whole.safetensors");
-    const auto file = SafetensorsFile::open(folder / "whole.safetensors");
-    std::vector<SafetensorsSpec> specs;
+    const auto file =
+        runtime::SafetensorsFile::open(folder / "whole.safetensors");
+    std::vector<runtime::SafetensorsSpec> specs;
     for (const auto& entry : file.entries()) {
       specs.push_back({entry.name, entry.dtype, entry.shape});
     }
-    specs.push_back({"block1.extra", SafetensorsDtype::kU8, {1}});
-    SafetensorsWriter writer(folder / "more.safetensors", specs);
+    specs.push_back({"block1.extra", runtime::SafetensorsDtype::kU8, {1}});
+    runtime::SafetensorsWriter writer(folder / "more.safetensors", specs);
     for (const auto& entry : file.entries()) {
       writer.write(entry.name, entry.data);
     }
@@ -40,7 +41,7 @@ void write_files(const TemporaryFolder& folder) {
         specs.push_back({entry.name, entry.dtype, entry.shape});
       }
     }
-    SafetensorsWriter less(folder / "less.safetensors", specs);
+    runtime::SafetensorsWriter less(folder / "less.safetensors", specs);
     for (const auto& spec : specs) {
       less.write(spec.name, file.at(spec.name).data);
     }
@@ -187,7 +188,7 @@ TEST(MeshWeights, NameWhatNoStageWantsAndWhatOneMisses) {
 
 TEST(MeshWeights, AreRefusedOnAllRanksWhenTheDiskIs) {
   const TemporaryFolder folder;
-  write_file_atomically(folder / "file", "in the way");
+  runtime::write_file_atomically(folder / "file", "in the way");
   run_ranks(4, [&](World& world) {
     MeshJob job(world, four_parts(), mesh_options());
     expect_error(
@@ -309,4 +310,4 @@ TEST(MeshCheckpointDamage, ManifestsOfTheFirstFormatAreRead) {
   });
 }
 
-} // namespace tessera::mesh_weights_test
+} // namespace tessera::engine::mesh_weights_test

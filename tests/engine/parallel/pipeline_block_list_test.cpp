@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::pipeline_block_list_test {
+namespace tessera::engine::pipeline_block_list_test {
 
 namespace {
 
@@ -176,4 +176,4 @@ TEST(PipelineBlockListErrors, NameBatchesThatDiffer) {
   });
 }
 
-} // namespace tessera::pipeline_block_list_test
+} // namespace tessera::engine::pipeline_block_list_test

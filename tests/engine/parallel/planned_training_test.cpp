@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-namespace tessera::planned_training_test {
+namespace tessera::engine::planned_training_test {
 
 namespace {
 
-using enum TensorDivision;
+using enum sharding::TensorDivision;
 
 constexpr int kSteps = 3;
 constexpr int kBatches = 2;
@@ -87,9 +87,9 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       const auto wholes = values_of(alone);
 
       const ParallelMesh mesh({.shard = 2, .tensor = 2}, 4, 4);
-      ParallelGroups groups(world, mesh, at::kCPU);
+      runtime::ParallelGroups groups(world, mesh, at::kCPU);
       PlainModel model = model_of();
-      apply_tensor_plan(
+      sharding::apply_tensor_plan(
           *model,
           {{"embed", kVocab},
            {"layers.*.attention.output", kRow, 4},
@@ -124,4 +124,4 @@ TEST(PlannedTraining, IsThatOfOneRank) {
   }
 }
 
-} // namespace tessera::planned_training_test
+} // namespace tessera::engine::planned_training_test

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <map>
 
-namespace tessera::event_file_test {
+namespace tessera::engine::event_file_test {
 
 namespace {
 
@@ -153,4 +153,4 @@ TEST(EventFile, NamesAFolderThatIsNotThere) {
   }
 }
 
-} // namespace tessera::event_file_test
+} // namespace tessera::engine::event_file_test

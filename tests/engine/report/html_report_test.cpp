@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::html_report_test {
+namespace tessera::engine::html_report_test {
 
 TEST(HtmlReport, IsOnePageThatLoadsNothing) {
   HtmlReport report;
@@ -41,4 +41,4 @@ TEST(HtmlReport, WithoutMeasuredTimesHasNoTableOfThem) {
       to_html(report).find("Where the time of a step goes"), std::string::npos);
 }
 
-} // namespace tessera::html_report_test
+} // namespace tessera::engine::html_report_test

@@ -10,7 +10,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera::json_lines_test {
+namespace tessera::engine::json_lines_test {
 
 using nlohmann::ordered_json;
 using Mode = JsonLinesWriter::Mode;
@@ -18,7 +18,7 @@ using Mode = JsonLinesWriter::Mode;
 TEST(JsonLines, EachLineIsInTheFileAtOnce) {
   TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
-  write_file_atomically(path, "old\n");
+  runtime::write_file_atomically(path, "old\n");
   JsonLinesWriter writer(path);
   EXPECT_EQ(read_text_file(path), "");
   writer.write(ordered_json{{"step", 1}, {"loss", 0.5}, {"a", "x\ny"}});
@@ -34,7 +34,7 @@ TEST(JsonLines, AppendingCutsATornLine) {
   TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
   const auto append = [&](const std::string& before) {
-    write_file_atomically(path, before);
+    runtime::write_file_atomically(path, before);
     JsonLinesWriter(path, Mode::kAppend).write(ordered_json{{"n", 2}});
     return read_text_file(path);
   };
@@ -57,4 +57,4 @@ TEST(JsonLines, RefusesWhatIsNoObjectAndNamesAFileItCannotOpen) {
       {"no/m'", "No such file", "check the path"});
 }
 
-} // namespace tessera::json_lines_test
+} // namespace tessera::engine::json_lines_test

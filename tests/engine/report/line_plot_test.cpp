@@ -8,7 +8,7 @@
 
 #include "tessera/engine/report/plot_curve.h"
 
-namespace tessera::line_plot_test {
+namespace tessera::engine::line_plot_test {
 
 namespace {
 
@@ -172,4 +172,4 @@ TEST(Thinned, KeepsFirstExtremesAndLastOfAColumn) {
   EXPECT_EQ(ys, (std::vector<double>{5, 9, 1, 4, 2}));
 }
 
-} // namespace tessera::line_plot_test
+} // namespace tessera::engine::line_plot_test

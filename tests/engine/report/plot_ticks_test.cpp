@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-namespace tessera::plot_ticks_test {
+namespace tessera::engine::plot_ticks_test {
 
 namespace {
 
@@ -83,4 +83,4 @@ TEST(Fixed, HasNoNegativeZero) {
   EXPECT_EQ(fixed(2.5, 3), "2.500");
 }
 
-} // namespace tessera::plot_ticks_test
+} // namespace tessera::engine::plot_ticks_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-namespace tessera::progress_line_test {
+namespace tessera::engine::progress_line_test {
 
 namespace {
 
@@ -196,4 +196,4 @@ TEST(ProgressLine, DestructorEndsTheLine) {
   EXPECT_EQ(out.str().back(), '\n');
 }
 
-} // namespace tessera::progress_line_test
+} // namespace tessera::engine::progress_line_test

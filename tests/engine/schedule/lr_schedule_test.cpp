@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace tessera::lr_schedule_test {
+namespace tessera::engine::lr_schedule_test {
 
 namespace {
 
@@ -136,4 +136,4 @@ TEST(LrSchedule, WrongOptionsAreNamed) {
   expect_error([&] { check(options); }, {"final_factor is 2", "from 0 to 1"});
 }
 
-} // namespace tessera::lr_schedule_test
+} // namespace tessera::engine::lr_schedule_test

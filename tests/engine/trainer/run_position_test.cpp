@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::run_position_test {
+namespace tessera::engine::run_position_test {
 
 namespace {
 
@@ -46,4 +46,4 @@ TEST(RunPosition, CountsSamplesUnderAnother) {
   EXPECT_EQ(end.repeated_samples(), 0);
 }
 
-} // namespace tessera::run_position_test
+} // namespace tessera::engine::run_position_test

@@ -7,7 +7,7 @@
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/runtime/io/atomic_file.h"
 
-namespace tessera::skipped_steps_test {
+namespace tessera::engine::skipped_steps_test {
 
 namespace {
 
@@ -85,4 +85,4 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
       count(read_text_file(folder / "metrics.jsonl"), "\"grad_norm\":null"), 6);
 }
 
-} // namespace tessera::skipped_steps_test
+} // namespace tessera::engine::skipped_steps_test

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-namespace tessera::step_timing_test {
+namespace tessera::engine::step_timing_test {
 
 namespace {
 
@@ -85,4 +85,4 @@ TEST(StepTiming, WithoutItWaitsAreNotNoted) {
   EXPECT_EQ(waits.count(), 0U);
 }
 
-} // namespace tessera::step_timing_test
+} // namespace tessera::engine::step_timing_test

@@ -17,7 +17,7 @@
 
 #include <sstream>
 
-namespace tessera::trainer_gpu_test {
+namespace tessera::engine::trainer_gpu_test {
 
 namespace {
 
@@ -52,8 +52,9 @@ class TokensTask : public TrainingTask {
   void begin_epoch(int64_t) override {}
   void load(int64_t index) override {
     torch::manual_seed(index);
-    input_.input_ids = to_device(torch::randint(500, {4, 32}), device_);
-    input_.labels = to_device(torch::randint(2, {4}), device_);
+    input_.input_ids =
+        runtime::to_device(torch::randint(500, {4, 32}), device_);
+    input_.labels = runtime::to_device(torch::randint(2, {4}), device_);
   }
   MicroBatch forward(int64_t) override {
     return {model_->forward(input_).loss, 128};
@@ -74,7 +75,7 @@ std::vector<nlohmann::json> train_on(
   std::filesystem::create_directories(folder);
   const auto model =
       lazy([] { return small_bert(without_dropout()); }, {.seed = 3});
-  move_module(*model, device);
+  sharding::move_module(*model, device);
   EngineOptions options;
   options.log_memory = false;
   options.sharding.precision.parameters = dtype;
@@ -166,15 +167,15 @@ TEST_F(TrainerCuda, BatchesTravelThroughPinnedMemory) {
       1,
       [](World& world) {
         const at::Tensor host = torch::arange(1000);
-        const at::Tensor there = to_device(host, world.device());
+        const at::Tensor there = runtime::to_device(host, world.device());
         EXPECT_TRUE(there.is_cuda());
         EXPECT_TRUE(there.cpu().equal(host));
-        reset_peak_bytes(world.device());
-        const int64_t before = peak_bytes(world.device());
+        runtime::reset_peak_bytes(world.device());
+        const int64_t before = runtime::peak_bytes(world.device());
         const at::Tensor more = torch::empty({1 << 20}, there.options());
-        EXPECT_EQ(peak_bytes(world.device()) - before, 8 << 20);
+        EXPECT_EQ(runtime::peak_bytes(world.device()) - before, 8 << 20);
       },
       kLimits);
 }
 
-} // namespace tessera::trainer_gpu_test
+} // namespace tessera::engine::trainer_gpu_test

@@ -15,7 +15,7 @@
 #include <limits>
 #include <sstream>
 
-namespace tessera::trainer_log_test {
+namespace tessera::engine::trainer_log_test {
 
 namespace {
 
@@ -188,4 +188,4 @@ TEST(TrainerLog, ALossThatIsNoNumberNamesItsSteps) {
   });
 }
 
-} // namespace tessera::trainer_log_test
+} // namespace tessera::engine::trainer_log_test

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tessera::trainer_resume_test {
+namespace tessera::engine::trainer_resume_test {
 
 namespace {
 
@@ -165,4 +165,4 @@ TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
   }
 }
 
-} // namespace tessera::trainer_resume_test
+} // namespace tessera::engine::trainer_resume_test

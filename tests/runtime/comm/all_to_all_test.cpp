@@ -15,7 +15,7 @@
 #include <numeric>
 #include <thread>
 
-namespace tessera::all_to_all_test {
+namespace tessera::runtime::all_to_all_test {
 
 namespace {
 
@@ -248,4 +248,4 @@ TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
   }
 }
 
-} // namespace tessera::all_to_all_test
+} // namespace tessera::runtime::all_to_all_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace tessera::communicator_gpu_test {
+namespace tessera::runtime::communicator_gpu_test {
 
 namespace {
 
@@ -97,4 +97,4 @@ TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHost) {
   });
 }
 
-} // namespace tessera::communicator_gpu_test
+} // namespace tessera::runtime::communicator_gpu_test

@@ -7,7 +7,7 @@
 
 #include <thread>
 
-namespace tessera::communicator_test {
+namespace tessera::runtime::communicator_test {
 
 class CommunicatorTest : public ::testing::TestWithParam<int> {};
 
@@ -103,4 +103,4 @@ TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
       options);
 }
 
-} // namespace tessera::communicator_test
+} // namespace tessera::runtime::communicator_test

@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace tessera::cpu_transport_test {
+namespace tessera::runtime::cpu_transport_test {
 
 namespace {
 
@@ -54,4 +54,4 @@ TEST(CpuTransport, RefusesRanksThatWantDifferentThings) {
   });
 }
 
-} // namespace tessera::cpu_transport_test
+} // namespace tessera::runtime::cpu_transport_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::cuda_transport_test {
+namespace tessera::runtime::cuda_transport_test {
 
 TEST(CudaTransport, FindsRanksThatShareADevice) {
   EXPECT_EQ(ranks_on_one_device({}), "");
@@ -14,4 +14,4 @@ TEST(CudaTransport, FindsRanksThatShareADevice) {
       "ranks 1 and 3");
 }
 
-} // namespace tessera::cuda_transport_test
+} // namespace tessera::runtime::cuda_transport_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::device_mesh_test {
+namespace tessera::runtime::device_mesh_test {
 
 namespace {
 
@@ -143,4 +143,4 @@ TEST(DeviceMesh, NamesARankOrAnAxisItDoesNotHave) {
       "the mesh has no axis 'model'; it is pipeline 2 x data 2 x tensor 2");
 }
 
-} // namespace tessera::device_mesh_test
+} // namespace tessera::runtime::device_mesh_test

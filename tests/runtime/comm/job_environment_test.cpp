@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-namespace tessera::job_environment_test {
+namespace tessera::runtime::job_environment_test {
 
 namespace {
 
@@ -162,4 +162,4 @@ TEST(JobEnvironment, SetsThisProcesss) {
   EXPECT_STREQ(std::getenv("MASTER_ADDR"), "127.0.0.1");
 }
 
-} // namespace tessera::job_environment_test
+} // namespace tessera::runtime::job_environment_test

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace tessera::nccl_registry_test {
+namespace tessera::runtime::nccl_registry_test {
 
 TEST(NcclRegistry, SaysWhyThereIsNoCommunicatorForCuda) {
   if (load_cuda_backend().loaded) {
@@ -25,4 +25,4 @@ TEST(NcclRegistry, SaysWhyThereIsNoCommunicatorForCuda) {
       {"needs a CUDA device"});
 }
 
-} // namespace tessera::nccl_registry_test
+} // namespace tessera::runtime::nccl_registry_test

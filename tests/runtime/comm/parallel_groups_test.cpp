@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace tessera::parallel_groups_test {
+namespace tessera::runtime::parallel_groups_test {
 
 namespace {
 
@@ -83,4 +83,4 @@ TEST(World, KnowsTheRanksOfItsHost) {
   ::unsetenv("LOCAL_WORLD_SIZE");
 }
 
-} // namespace tessera::parallel_groups_test
+} // namespace tessera::runtime::parallel_groups_test

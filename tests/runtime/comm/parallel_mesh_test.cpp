@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::parallel_mesh_test {
+namespace tessera::runtime::parallel_mesh_test {
 
 namespace {
 
@@ -204,4 +204,4 @@ TEST(ReadParallelSizes, ReadsStrictly) {
       [] { from_json(R"({"parallel": {"model": 2}})"); }, {"parallel.model"});
 }
 
-} // namespace tessera::parallel_mesh_test
+} // namespace tessera::runtime::parallel_mesh_test

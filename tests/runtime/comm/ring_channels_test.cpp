@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
-namespace tessera::ring_channels_test {
+namespace tessera::runtime::ring_channels_test {
 
 namespace {
 
@@ -118,4 +118,4 @@ TEST(RingChannels, ALostNeighbourIsAnError) {
       << results[0].output;
 }
 
-} // namespace tessera::ring_channels_test
+} // namespace tessera::runtime::ring_channels_test

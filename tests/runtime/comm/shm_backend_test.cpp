@@ -18,7 +18,7 @@
 #include <random>
 #include <thread>
 
-namespace tessera::shm_backend_test {
+namespace tessera::runtime::shm_backend_test {
 
 namespace {
 
@@ -379,4 +379,4 @@ INSTANTIATE_TEST_SUITE_P(
              (info.param.direct ? "RanksDirect" : "RanksInPieces");
     });
 
-} // namespace tessera::shm_backend_test
+} // namespace tessera::runtime::shm_backend_test

@@ -6,7 +6,7 @@
 #include "support/expect_error.h"
 #include "tessera/runtime/core/config.h"
 
-namespace tessera::config_override_test {
+namespace tessera::runtime::config_override_test {
 
 namespace {
 
@@ -97,4 +97,4 @@ TEST(ConfigOverride, ErrorsNameTheOverrideAndNotTheFile) {
   expect_error([&] { read({"optimizer.lr"}); }, {"no '='"});
 }
 
-} // namespace tessera::config_override_test
+} // namespace tessera::runtime::config_override_test

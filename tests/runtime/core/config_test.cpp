@@ -8,7 +8,7 @@
 #include "support/expect_error.h"
 #include "tessera/runtime/core/json_text.h"
 
-namespace tessera::config_test {
+namespace tessera::runtime::config_test {
 
 namespace {
 
@@ -210,4 +210,4 @@ TEST(Config, ResolvedHoldsWhatWasReadInThatOrder) {
       R"({"seed":3,"o":{"lr":0.5,"a":1},"l":[{"n":1}],"files":["f"]})");
 }
 
-} // namespace tessera::config_test
+} // namespace tessera::runtime::config_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace tessera::cuda_backend_test {
+namespace tessera::runtime::cuda_backend_test {
 
 namespace {
 
@@ -36,4 +36,4 @@ TEST(CudaBackend, IsAskedOnce) {
   EXPECT_EQ(&load_cuda_backend(), &load_cuda_backend());
 }
 
-} // namespace tessera::cuda_backend_test
+} // namespace tessera::runtime::cuda_backend_test

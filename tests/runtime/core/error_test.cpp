@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::error_test {
+namespace tessera::runtime::error_test {
 
 TEST(Error, CarriesTheConcatenatedParts) {
   try {
@@ -14,4 +14,4 @@ TEST(Error, CarriesTheConcatenatedParts) {
   }
 }
 
-} // namespace tessera::error_test
+} // namespace tessera::runtime::error_test

@@ -7,7 +7,7 @@
 
 #include "support/expect_error.h"
 
-namespace tessera::json_text_test {
+namespace tessera::runtime::json_text_test {
 
 TEST(ParseJson, ReadsValues) {
   const auto value = parse_json(R"( {"a": [1, 2.5, "x", null, true]} )", "f");
@@ -59,4 +59,4 @@ TEST(ShowJson, CutsLongValuesAndSurvivesBadUtf8) {
   EXPECT_NO_THROW(show_json("\xff"));
 }
 
-} // namespace tessera::json_text_test
+} // namespace tessera::runtime::json_text_test

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tessera::name_pattern_test {
+namespace tessera::runtime::name_pattern_test {
 
 TEST(NamePattern, MatchesWholeNamesAndIsFoundInThem) {
   const NamePattern pattern("an option", "layer\\.\\d+");
@@ -27,4 +27,4 @@ TEST(NamePattern, NamesTheOptionAndTheExpressionThatIsMalformed) {
       {"an.option", "'layer.(\\d'", "not a regular expression", "\\."});
 }
 
-} // namespace tessera::name_pattern_test
+} // namespace tessera::runtime::name_pattern_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::size_text_test {
+namespace tessera::runtime::size_text_test {
 
 TEST(SizeText, KeepsDigitsOfSmallSizes) {
   EXPECT_EQ(size_text(0), "0.00 MiB");
@@ -13,4 +13,4 @@ TEST(SizeText, KeepsDigitsOfSmallSizes) {
   EXPECT_EQ(size_text(int64_t{5} << 30), "5120.00 MiB");
 }
 
-} // namespace tessera::size_text_test
+} // namespace tessera::runtime::size_text_test

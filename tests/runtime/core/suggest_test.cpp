@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace tessera::suggest_test {
+namespace tessera::runtime::suggest_test {
 
 TEST(EditDistance, CountsEdits) {
   EXPECT_EQ(edit_distance("", ""), 0u);
@@ -33,4 +33,4 @@ TEST(NearestName, FirstOfEqualsWins) {
   EXPECT_EQ(nearest_name("layer.3", names), "layer.1");
 }
 
-} // namespace tessera::suggest_test
+} // namespace tessera::runtime::suggest_test

@@ -12,7 +12,7 @@
 
 #include <string>
 
-namespace tessera::plugin_test {
+namespace tessera::runtime::plugin_test {
 
 namespace {
 
@@ -58,4 +58,4 @@ TEST(CudaPlugin, SaysThatLibTorchWasAskedTooEarly) {
   EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
 }
 
-} // namespace tessera::plugin_test
+} // namespace tessera::runtime::plugin_test

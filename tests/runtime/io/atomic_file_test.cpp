@@ -9,7 +9,7 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
-namespace tessera::atomic_file_test {
+namespace tessera::runtime::atomic_file_test {
 
 namespace {
 
@@ -98,4 +98,4 @@ TEST(ReadTextFile, RefusesWhatIsNoFile) {
   expect_error([&] { read_text_file(pipe); }, {"not a regular file"});
 }
 
-} // namespace tessera::atomic_file_test
+} // namespace tessera::runtime::atomic_file_test

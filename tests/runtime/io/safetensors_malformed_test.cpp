@@ -14,7 +14,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
 
-namespace tessera::safetensors_malformed_test {
+namespace tessera::runtime::safetensors_malformed_test {
 
 namespace {
 
@@ -304,4 +304,4 @@ TEST_F(SafetensorsMalformed, SurvivesThousandsOfMutations) {
   EXPECT_GT(refused, 1000);
 }
 
-} // namespace tessera::safetensors_malformed_test
+} // namespace tessera::runtime::safetensors_malformed_test

@@ -12,7 +12,7 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
-namespace tessera::safetensors_test {
+namespace tessera::runtime::safetensors_test {
 
 namespace {
 
@@ -234,4 +234,4 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-} // namespace tessera::safetensors_test
+} // namespace tessera::runtime::safetensors_test

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tessera::adamw_cpu_test {
+namespace tessera::runtime::adamw_cpu_test {
 
 namespace {
 
@@ -133,4 +133,4 @@ TEST(AdamWCpu, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_TRUE(same_bits(one.low, three.low));
 }
 
-} // namespace tessera::adamw_cpu_test
+} // namespace tessera::runtime::adamw_cpu_test

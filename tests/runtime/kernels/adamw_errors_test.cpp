@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::adamw_errors_test {
+namespace tessera::runtime::adamw_errors_test {
 
 namespace {
 
@@ -118,4 +118,4 @@ TEST_F(AdamWErrors, CudaBackendIsNotLoaded) {
   }
 }
 
-} // namespace tessera::adamw_errors_test
+} // namespace tessera::runtime::adamw_errors_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
-namespace tessera::adamw_gpu_test {
+namespace tessera::runtime::adamw_gpu_test {
 
 namespace {
 
@@ -70,4 +70,4 @@ TEST_P(AdamWGpu, HasTheBitsOfTheCpu) {
   }
 }
 
-} // namespace tessera::adamw_gpu_test
+} // namespace tessera::runtime::adamw_gpu_test

@@ -60,21 +60,21 @@ struct AdamWState {
   }
 
   template <typename T>
-  AdamWShard<T> shard(const AdamWStep& step) const {
+  runtime::AdamWShard<T> shard(const runtime::AdamWStep& step) const {
     return {
         .master = master.mutable_data_ptr<T>(),
         .grad = grad.const_data_ptr<T>(),
         .moment = exp_avg.mutable_data_ptr<T>(),
         .moment_sq = exp_avg_sq.mutable_data_ptr<T>(),
         .numel = master.numel(),
-        .scalars = AdamWScalars<T>(step)};
+        .scalars = runtime::AdamWScalars<T>(step)};
   }
 };
 
 /// torch::optim::AdamW on a copy of one tensor.
 class LibTorchAdamW {
  public:
-  LibTorchAdamW(const at::Tensor& master, const AdamWStep& step)
+  LibTorchAdamW(const at::Tensor& master, const runtime::AdamWStep& step)
       : parameter_(master.clone().set_requires_grad(true)),
         optimizer_(
             std::vector<at::Tensor>{parameter_},
@@ -121,7 +121,9 @@ class LibTorchAdamW {
 };
 
 /// The equations, in float64, as one would write them down.
-inline void reference_adamw_float64(AdamWState& state, const AdamWStep& step) {
+inline void reference_adamw_float64(
+    AdamWState& state,
+    const runtime::AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, step.step);
   const double correction2 = 1 - std::pow(step.beta2, step.step);
   state.exp_avg = step.beta1 * state.exp_avg + (1 - step.beta1) * state.grad;

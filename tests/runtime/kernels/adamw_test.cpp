@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::adamw_test {
+namespace tessera::runtime::adamw_test {
 
 namespace {
 
@@ -229,4 +229,4 @@ TEST(AdamWAccuracy, DriftsNoMoreThanLibTorchOverAThousandSteps) {
   EXPECT_LE(drift(state.master), 1.05 * drift(libtorch.master()));
 }
 
-} // namespace tessera::adamw_test
+} // namespace tessera::runtime::adamw_test

@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
-namespace tessera::counter_random_gpu_test {
+namespace tessera::runtime::counter_random_gpu_test {
 
 namespace {
 
@@ -42,4 +42,4 @@ INSTANTIATE_TEST_SUITE_P(
     CounterRandomCuda,
     ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
-} // namespace tessera::counter_random_gpu_test
+} // namespace tessera::runtime::counter_random_gpu_test

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace tessera::counter_random_test {
+namespace tessera::runtime::counter_random_test {
 
 namespace {
 
@@ -193,4 +193,4 @@ TEST(CounterRandom, WrongSlices) {
   expect_error([] { fill_normal(at::empty({3}), {}, -1); }, {"at least 0"});
 }
 
-} // namespace tessera::counter_random_test
+} // namespace tessera::runtime::counter_random_test

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::cpu_matmul_test {
+namespace tessera::runtime::cpu_matmul_test {
 
 namespace {
 
@@ -128,4 +128,4 @@ TEST_F(CpuMatmulTest, ErrorsAreLibTorchs) {
       c10::Error);
 }
 
-} // namespace tessera::cpu_matmul_test
+} // namespace tessera::runtime::cpu_matmul_test

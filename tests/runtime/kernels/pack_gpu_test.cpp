@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-namespace tessera::pack_gpu_test {
+namespace tessera::runtime::pack_gpu_test {
 
 namespace {
 
@@ -57,4 +57,4 @@ TEST_F(PackGpu, PowerSumsAreThoseOfTheCpu) {
   EXPECT_TRUE(std::isnan(power_sums(on_gpu, HUGE_VAL)[2]));
 }
 
-} // namespace tessera::pack_gpu_test
+} // namespace tessera::runtime::pack_gpu_test

@@ -34,7 +34,7 @@ inline void check_pack(
   const auto options = at::TensorOptions(device);
   const at::Tensor buffer = at::full({400'000}, 7, options.dtype(to));
   const at::Tensor expected = buffer.clone();
-  std::vector<PackRun> runs;
+  std::vector<runtime::PackRun> runs;
   int64_t offset = 1;
   const auto add = [&](const at::Tensor& source,
                        at::IntArrayRef sizes,
@@ -64,7 +64,7 @@ inline void check_pack(
   add(random({20, 30}), {20, 30}, {1, 20}, 600); // another order in memory
   add(random({1, 30}).expand({20, 30}), {20, 30}, {30, 1}, 600);
   add(random({4, 6}), {4, 6}, {10, 1}, 36); // with holes
-  pack_runs_(runs, factor);
+  runtime::pack_runs_(runs, factor);
   EXPECT_TRUE(at::equal(buffer, expected));
 }
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::pack_runs_test {
+namespace tessera::runtime::pack_runs_test {
 
 TEST(PackRuns, ConvertsScalesAndPads) {
   for (const at::ScalarType to : kPackTypes) {
@@ -48,4 +48,4 @@ TEST(PowerSums, AreThoseOfEachRun) {
   EXPECT_TRUE(power_sums({}, 2).empty());
 }
 
-} // namespace tessera::pack_runs_test
+} // namespace tessera::runtime::pack_runs_test

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera::thread_pool_test {
+namespace tessera::runtime::thread_pool_test {
 
 namespace {
 
@@ -237,4 +237,4 @@ TEST(CpuUpdates, CoverEveryElementOnceAndTellWhetherAllWereFinite) {
   configure_update_pool(place_update_threads({}));
 }
 
-} // namespace tessera::thread_pool_test
+} // namespace tessera::runtime::thread_pool_test

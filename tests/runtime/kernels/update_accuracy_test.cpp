@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera::update_accuracy_test {
+namespace tessera::runtime::update_accuracy_test {
 
 namespace {
 
@@ -110,4 +110,4 @@ TEST(AdamWStepAccuracy, IsWithinOneUnitOfTheCorrectlyRounded) {
   }
 }
 
-} // namespace tessera::update_accuracy_test
+} // namespace tessera::runtime::update_accuracy_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::update_formats_test {
+namespace tessera::runtime::update_formats_test {
 
 namespace {
 
@@ -334,4 +334,4 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
   EXPECT_THROW(lion_runs_({&lion, 1}, {&large, 1}), Error);
 }
 
-} // namespace tessera::update_formats_test
+} // namespace tessera::runtime::update_formats_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
-namespace tessera::update_gpu_test {
+namespace tessera::runtime::update_gpu_test {
 
 namespace {
 
@@ -111,4 +111,4 @@ TEST_P(UpdateGpu, LambsSumsAgree) {
   EXPECT_NEAR(sums[1][1], sums[0][1], 1e-6 * sums[0][1]);
 }
 
-} // namespace tessera::update_gpu_test
+} // namespace tessera::runtime::update_gpu_test

@@ -9,7 +9,9 @@
 
 namespace tessera {
 
-inline UpdateTensors random_tensors(int64_t numel, at::ScalarType dtype) {
+inline runtime::UpdateTensors random_tensors(
+    int64_t numel,
+    at::ScalarType dtype) {
   torch::manual_seed(numel);
   const auto random = [&] { return at::randn({numel}, dtype); };
   return {random(), random(), random(), random().abs_(), at::Tensor()};
@@ -17,7 +19,9 @@ inline UpdateTensors random_tensors(int64_t numel, at::ScalarType dtype) {
 
 /// Copies of the tensors in another type or on another device.
 template <typename Target>
-UpdateTensors converted(const UpdateTensors& t, const Target& target) {
+runtime::UpdateTensors converted(
+    const runtime::UpdateTensors& t,
+    const Target& target) {
   const auto copy = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(target, false, /*copy=*/true)
                             : at::Tensor();
@@ -34,49 +38,49 @@ UpdateTensors converted(const UpdateTensors& t, const Target& target) {
 template <typename Body>
 void for_each_update(const Body& body) {
   body(
-      [](const UpdateTensors& t) {
-        const AdamWRun run{t, {.step = 3}};
+      [](const runtime::UpdateTensors& t) {
+        const runtime::AdamWRun run{t, {.step = 3}};
         adamw_runs_({&run, 1});
       },
       "AdamW");
   body(
-      [](const UpdateTensors& t) {
-        const AdamWRun run{
+      [](const runtime::UpdateTensors& t) {
+        const runtime::AdamWRun run{
             t, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}};
         adamw_runs_({&run, 1});
       },
       "Adam");
   body(
-      [](const UpdateTensors& t) {
-        const SgdRun run{
+      [](const runtime::UpdateTensors& t) {
+        const runtime::SgdRun run{
             t,
             {.momentum = 0.9,
              .weight_decay = 0.1,
              .nesterov = true,
              .step = 2,
              .grad_scale = 0.3}};
-        sgd_runs_({&run, 1});
+        runtime::sgd_runs_({&run, 1});
       },
       "SGD");
   body(
-      [](const UpdateTensors& t) {
-        const SgdRun run{t, {.lr = 0.1}};
-        sgd_runs_({&run, 1});
+      [](const runtime::UpdateTensors& t) {
+        const runtime::SgdRun run{t, {.lr = 0.1}};
+        runtime::sgd_runs_({&run, 1});
       },
       "SGD without momentum");
   body(
-      [](const UpdateTensors& t) {
-        const LionRun run{t, {.weight_decay = 0.1, .grad_scale = 0.3}};
-        lion_runs_({&run, 1});
+      [](const runtime::UpdateTensors& t) {
+        const runtime::LionRun run{t, {.weight_decay = 0.1, .grad_scale = 0.3}};
+        runtime::lion_runs_({&run, 1});
       },
       "Lion");
   body(
-      [](const UpdateTensors& t) {
-        const LambRun run{t, {.step = 3, .grad_scale = 0.3}};
+      [](const runtime::UpdateTensors& t) {
+        const runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}};
         double sums[2] = {};
         double* own = sums;
-        lamb_moments_({&run, 1}, {&own, 1});
-        lamb_weights_({&run, 1});
+        runtime::lamb_moments_({&run, 1}, {&own, 1});
+        runtime::lamb_weights_({&run, 1});
       },
       "LAMB");
 }

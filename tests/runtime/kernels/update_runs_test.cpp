@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera::update_runs_test {
+namespace tessera::runtime::update_runs_test {
 
 namespace {
 
@@ -187,4 +187,4 @@ TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
   }
 }
 
-} // namespace tessera::update_runs_test
+} // namespace tessera::runtime::update_runs_test

@@ -3,5 +3,5 @@
 #include "tessera/runtime/core/peer_failure.h"
 
 int main() {
-  tessera::blame_peer();
+  tessera::runtime::blame_peer();
 }

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <string>
 
-namespace tessera::launch_signal_test {
+namespace tessera::runtime::launch_signal_test {
 
 namespace {
 
@@ -110,4 +110,4 @@ TEST(LaunchSignal, MaskAndHandlersAreAsBeforeInRankAndCaller) {
   EXPECT_EQ(job.count("SigBlk:\t0000000000000000"), 2) << job.output();
 }
 
-} // namespace tessera::launch_signal_test
+} // namespace tessera::runtime::launch_signal_test

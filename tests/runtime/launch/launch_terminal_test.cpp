@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace tessera::launch_terminal_test {
+namespace tessera::runtime::launch_terminal_test {
 
 namespace {
 
@@ -68,4 +68,4 @@ TEST(LaunchTerminal, TellsRank0TheWidth) {
   EXPECT_NE(shown.find("[rank 1] columns unknown"), std::string::npos) << shown;
 }
 
-} // namespace tessera::launch_terminal_test
+} // namespace tessera::runtime::launch_terminal_test

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-namespace tessera::launch_test {
+namespace tessera::runtime::launch_test {
 
 namespace {
 
@@ -243,4 +243,4 @@ TEST(Launch, RefusesWrongOptions) {
   EXPECT_THROW(launch(options), Error);
 }
 
-} // namespace tessera::launch_test
+} // namespace tessera::runtime::launch_test

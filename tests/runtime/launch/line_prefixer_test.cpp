@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace tessera::line_prefixer_test {
+namespace tessera::runtime::line_prefixer_test {
 
 TEST(LinePrefixer, PutsThePrefixBeforeEachLine) {
   LinePrefixer prefixer("[rank 1] ");
@@ -68,4 +68,4 @@ TEST(LinePrefixer, BreaksALineThatNeverEnds) {
   EXPECT_EQ(prefixer.finish(), "> " + piece + "\n");
 }
 
-} // namespace tessera::line_prefixer_test
+} // namespace tessera::runtime::line_prefixer_test

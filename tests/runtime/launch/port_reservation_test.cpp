@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace tessera::port_reservation_test {
+namespace tessera::runtime::port_reservation_test {
 
 namespace {
 
@@ -58,4 +58,4 @@ TEST(PortReservation, RefusesNumbersThatAreNoPort) {
   EXPECT_THROW(PortReservation(65536), Error);
 }
 
-} // namespace tessera::port_reservation_test
+} // namespace tessera::runtime::port_reservation_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::repeated_errors_test {
+namespace tessera::runtime::repeated_errors_test {
 namespace {
 
 /// What a rank's lines become.
@@ -86,4 +86,4 @@ TEST(RepeatedErrors, TakeLinesInPieces) {
   EXPECT_EQ(pass(errors, 1, {"three"}), "[rank 1] three\n");
 }
 
-} // namespace tessera::repeated_errors_test
+} // namespace tessera::runtime::repeated_errors_test

@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace tessera::flat_layout_test {
+namespace tessera::runtime::flat_layout_test {
 
 TEST(FlatLayout, AlignsStartsAndPadsToEqualShards) {
   const FlatLayout layout({5, 17, 1}, 16, 3);
@@ -55,4 +55,4 @@ TEST(FlatLayout, RunsOfAllRanksCoverEveryElementOnce) {
   }
 }
 
-} // namespace tessera::flat_layout_test
+} // namespace tessera::runtime::flat_layout_test

@@ -9,7 +9,7 @@
 #include <map>
 #include <random>
 
-namespace tessera::host_heap_test {
+namespace tessera::runtime::host_heap_test {
 
 TEST(HostHeap, UsesAFreedPieceAgain) {
   HostHeap heap;
@@ -93,4 +93,4 @@ TEST(HostHeap, SaysNoToMoreThanTheMachineHas) {
   EXPECT_EQ(heap.take(size_t{1} << 60), nullptr);
 }
 
-} // namespace tessera::host_heap_test
+} // namespace tessera::runtime::host_heap_test

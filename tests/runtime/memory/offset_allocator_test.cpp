@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace tessera::offset_allocator_test {
+namespace tessera::runtime::offset_allocator_test {
 
 using End = OffsetAllocator::End;
 
@@ -79,4 +79,4 @@ TEST(OffsetAllocator, NeverOverlapsAndNeverLeavesTheBuffer) {
   }
 }
 
-} // namespace tessera::offset_allocator_test
+} // namespace tessera::runtime::offset_allocator_test

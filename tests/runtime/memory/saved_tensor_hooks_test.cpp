@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera::saved_tensor_hooks_test {
+namespace tessera::runtime::saved_tensor_hooks_test {
 
 namespace {
 
@@ -229,4 +229,4 @@ TEST_F(SavedTensorHooks, ThreadsSaveAndScopesComeAndGo) {
   EXPECT_EQ(sink->alive, 0);
 }
 
-} // namespace tessera::saved_tensor_hooks_test
+} // namespace tessera::runtime::saved_tensor_hooks_test

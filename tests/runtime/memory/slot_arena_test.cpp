@@ -9,7 +9,7 @@
 #include <map>
 #include <random>
 
-namespace tessera::slot_arena_test {
+namespace tessera::runtime::slot_arena_test {
 
 TEST(OffsetAllocator, LowestFreeRangeFirst) {
   OffsetAllocator allocator(64 * 10);
@@ -157,4 +157,4 @@ TEST(MemoryLedger, TableNamesEveryPurposeAndTheTotal) {
   }
 }
 
-} // namespace tessera::slot_arena_test
+} // namespace tessera::runtime::slot_arena_test

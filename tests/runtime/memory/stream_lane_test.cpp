@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-namespace tessera::stream_lane_test {
+namespace tessera::runtime::stream_lane_test {
 
 namespace {
 
@@ -220,4 +220,4 @@ TEST_F(RangeMarksTest, NobodyTouchesARangeBeforeItsLastUserIsDone) {
   EXPECT_GT(count_races(/*leave_marks=*/false), 1000) << "the test is blind";
 }
 
-} // namespace tessera::stream_lane_test
+} // namespace tessera::runtime::stream_lane_test

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera::divided_inputs_test {
+namespace tessera::sharding::divided_inputs_test {
 
 namespace {
 
@@ -65,7 +65,7 @@ Step step(Communicator* divide_over) {
 TEST(DividedInputs, TakeAPartOfTheMemoryForTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     tests::run_ranks(ranks, [](World& world) {
-      install_cpu_memory_counter();
+      runtime::install_cpu_memory_counter();
       auto group = world.new_communicator("tensor");
       const Step whole = step(nullptr);
       const Step divided = step(group.get());
@@ -85,4 +85,4 @@ TEST(DividedInputs, TakeAPartOfTheMemoryForTheSameBits) {
   }
 }
 
-} // namespace tessera::divided_inputs_test
+} // namespace tessera::sharding::divided_inputs_test

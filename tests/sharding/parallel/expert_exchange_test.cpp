@@ -11,7 +11,7 @@
 
 #include <vector>
 
-namespace tessera::expert_exchange_test {
+namespace tessera::sharding::expert_exchange_test {
 
 namespace {
 
@@ -215,4 +215,4 @@ TEST(ExpertExchange, SaysWhichSizesWouldDo) {
       {"[3, 2]", "[4, 1]"});
 }
 
-} // namespace tessera::expert_exchange_test
+} // namespace tessera::sharding::expert_exchange_test

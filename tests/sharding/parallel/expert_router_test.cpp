@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::expert_router_test {
+namespace tessera::sharding::expert_router_test {
 
 namespace {
 
@@ -157,4 +157,4 @@ TEST(RouterLosses, OverRanksAreThoseOfOne) {
   });
 }
 
-} // namespace tessera::expert_router_test
+} // namespace tessera::sharding::expert_router_test

@@ -10,7 +10,7 @@
 
 #include <functional>
 
-namespace tessera::group_operations_test {
+namespace tessera::sharding::group_operations_test {
 
 namespace {
 
@@ -312,4 +312,4 @@ TEST(TensorRandomScope, DoesNothingAlone) {
   EXPECT_TRUE(torch::rand({8}).equal(expected));
 }
 
-} // namespace tessera::group_operations_test
+} // namespace tessera::sharding::group_operations_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::overlapped_linear_test {
+namespace tessera::sharding::overlapped_linear_test {
 
 namespace {
 
@@ -308,4 +308,4 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
   }
 }
 
-} // namespace tessera::overlapped_linear_test
+} // namespace tessera::sharding::overlapped_linear_test

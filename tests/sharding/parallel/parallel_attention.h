@@ -143,13 +143,13 @@ inline at::Tensor ParallelAttentionImpl::forward(
   const double dropout = is_training() ? options_.dropout : 0;
   at::Tensor attended;
   if (dropout > 0 && draws_whole_masks(how(), x.device())) {
-    WeightsAttentionOptions attention;
+    sharding::WeightsAttentionOptions attention;
     attention.mask = mask.value_or(at::Tensor());
     attention.causal = options_.causal;
     attention.scale =
         1 / std::sqrt(static_cast<double>(options_.head_features));
     attention.drop = [&](const at::Tensor& weights) {
-      const DimSplit heads(
+      const sharding::DimSplit heads(
           options_.heads,
           how().group->size(),
           options_.heads / options_.kv_heads);
@@ -157,7 +157,7 @@ inline at::Tensor ParallelAttentionImpl::forward(
     };
     attended = weights_attention(query, key, value, attention);
   } else {
-    const TensorRandomScope own(*how().group, x.device());
+    const sharding::TensorRandomScope own(*how().group, x.device());
     attended = at::scaled_dot_product_attention(
         query,
         key,

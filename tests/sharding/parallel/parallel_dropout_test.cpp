@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tessera::parallel_dropout_test {
+namespace tessera::sharding::parallel_dropout_test {
 
 namespace {
 
@@ -154,4 +154,4 @@ TEST(ParallelDropout, SaysWhichPartItExpects) {
       {"dropout_part", "[2, 6]", "7 elements", "'alone'"});
 }
 
-} // namespace tessera::parallel_dropout_test
+} // namespace tessera::sharding::parallel_dropout_test

@@ -15,7 +15,7 @@
 #include <limits>
 #include <memory>
 
-namespace tessera::parallel_layers_test {
+namespace tessera::sharding::parallel_layers_test {
 
 namespace {
 
@@ -492,4 +492,4 @@ TEST(TensorGradientNorm, CountsReplicasOnce) {
       {"order 0"});
 }
 
-} // namespace tessera::parallel_layers_test
+} // namespace tessera::sharding::parallel_layers_test

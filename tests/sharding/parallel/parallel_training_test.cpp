@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tessera::parallel_training_test {
+namespace tessera::sharding::parallel_training_test {
 
 namespace {
 
@@ -229,4 +229,4 @@ TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
   }
 }
 
-} // namespace tessera::parallel_training_test
+} // namespace tessera::sharding::parallel_training_test

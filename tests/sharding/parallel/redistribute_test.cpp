@@ -10,7 +10,7 @@
 
 #include <vector>
 
-namespace tessera::redistribute_test {
+namespace tessera::sharding::redistribute_test {
 
 namespace {
 
@@ -151,7 +151,7 @@ TEST(Redistribute, IsTheSameTensorOnTwoAxes) {
     tests::run_ranks(
         2 * tensor,
         [tensor](World& world) {
-          ParallelGroups all(
+          runtime::ParallelGroups all(
               world,
               ParallelMesh(
                   {.data = 2, .tensor = tensor}, 2 * tensor, 2 * tensor),
@@ -221,4 +221,4 @@ TEST(Redistribute, SaysWhatIsWrong) {
   });
 }
 
-} // namespace tessera::redistribute_test
+} // namespace tessera::sharding::redistribute_test

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace tessera::ring_attention_test {
+namespace tessera::sharding::ring_attention_test {
 
 namespace {
 
@@ -18,7 +18,7 @@ constexpr int64_t kTokens = 24;
 constexpr int64_t kHeads = 4;
 constexpr int64_t kFeatures = 6;
 
-RingChannels ring_of_all(World& world) {
+runtime::RingChannels ring_of_all(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return {world, "context", ranks};
@@ -33,7 +33,7 @@ at::Tensor numbers(int64_t heads, uint64_t seed, at::ScalarType dtype) {
 /// @param tolerance relative, for outputs and gradients.
 void expect_whole_attention(
     World& world,
-    RingChannels& ring,
+    runtime::RingChannels& ring,
     const RingAttentionOptions& options,
     int64_t kv_heads,
     at::ScalarType dtype,
@@ -84,7 +84,7 @@ void expect_whole_attention(
 TEST(RingAttention, IsTheAttentionOfWholeSequences) {
   for (const int ranks : {1, 2, 3, 4}) {
     tests::run_ranks(ranks, [](World& world) {
-      RingChannels ring = ring_of_all(world);
+      runtime::RingChannels ring = ring_of_all(world);
       for (const bool causal : {false, true}) {
         for (const auto layout :
              {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
@@ -110,7 +110,7 @@ TEST(RingAttention, IsTheAttentionOfWholeSequences) {
 // Inputs and results have eight bits; what is between them has 24.
 TEST(RingAttention, TakesLowPrecision) {
   tests::run_ranks(2, [](World& world) {
-    RingChannels ring = ring_of_all(world);
+    runtime::RingChannels ring = ring_of_all(world);
     expect_whole_attention(
         world,
         ring,
@@ -124,7 +124,7 @@ TEST(RingAttention, TakesLowPrecision) {
 
 TEST(RingAttention, WrongShapesAreNamed) {
   World world(0, 1, 0, nullptr, {});
-  RingChannels ring(world, "context", {0});
+  runtime::RingChannels ring(world, "context", {0});
   const at::Tensor four = torch::zeros({1, 4, 2, 2});
   const at::Tensor three = torch::zeros({1, 3, 2, 2});
   expect_error(
@@ -183,4 +183,4 @@ TEST(ContextLayout, NamesLengthsThatDoNotDivide) {
       {"12 tokens", "8 parts", "pad"});
 }
 
-} // namespace tessera::ring_attention_test
+} // namespace tessera::sharding::ring_attention_test

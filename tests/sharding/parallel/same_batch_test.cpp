@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace tessera::same_batch_test {
+namespace tessera::sharding::same_batch_test {
 
 namespace {
 
@@ -62,4 +62,4 @@ TEST(SameBatch, OneRankAlwaysAgrees) {
   broadcast_batch(batch_of(1), alone);
 }
 
-} // namespace tessera::same_batch_test
+} // namespace tessera::sharding::same_batch_test

@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera::tensor_plan_test {
+namespace tessera::sharding::tensor_plan_test {
 
 namespace {
 
@@ -317,4 +317,4 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
   });
 }
 
-} // namespace tessera::tensor_plan_test
+} // namespace tessera::sharding::tensor_plan_test

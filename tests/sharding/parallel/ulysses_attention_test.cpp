@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera::ulysses_attention_test {
+namespace tessera::sharding::ulysses_attention_test {
 
 namespace {
 
@@ -173,4 +173,4 @@ TEST(ContextLayout, OrdersAreInverse) {
   }
 }
 
-} // namespace tessera::ulysses_attention_test
+} // namespace tessera::sharding::ulysses_attention_test

@@ -8,7 +8,7 @@
 
 #include <limits>
 
-namespace tessera::vocab_parallel_loss_test {
+namespace tessera::sharding::vocab_parallel_loss_test {
 
 namespace {
 
@@ -213,4 +213,4 @@ TEST(VocabParallelCrossEntropy, WrongArgumentsAreNamed) {
       {"label_smoothing is 2"});
 }
 
-} // namespace tessera::vocab_parallel_loss_test
+} // namespace tessera::sharding::vocab_parallel_loss_test

@@ -50,7 +50,7 @@ class Hostile {
   void load(const std::string& what, const std::string& key = "") {
     SCOPED_TRACE(what);
     const int64_t before = cpu_bytes_live();
-    reset_cpu_bytes_peak();
+    runtime::reset_cpu_bytes_peak();
     try {
       load_(folder_.path());
       ++loaded_;
@@ -97,7 +97,7 @@ class Hostile {
 class HostileFolders : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    install_cpu_memory_counter();
+    runtime::install_cpu_memory_counter();
   }
 };
 

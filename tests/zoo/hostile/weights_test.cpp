@@ -130,8 +130,9 @@ TEST_F(HostileFolders, HaveAnIndexThatLies) {
       hostile.path("").parent_path().parent_path() / "outside.safetensors";
   write_text(outside, file);
   json right = {{"metadata", json::object()}, {"weight_map", json::object()}};
-  const auto tensors = SafetensorsFile::open(hostile.path("a.safetensors"));
-  for (const SafetensorsEntry& entry : tensors.entries()) {
+  const auto tensors =
+      runtime::SafetensorsFile::open(hostile.path("a.safetensors"));
+  for (const runtime::SafetensorsEntry& entry : tensors.entries()) {
     right["weight_map"][entry.name] = "a.safetensors";
   }
   const std::string name = tensors.entries().front().name;
