@@ -12,7 +12,7 @@ namespace {
 
 /// "1.50 MiB (1572864 bytes)".
 std::string exact_size_text(int64_t bytes) {
-  return size_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
+  return runtime::size_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
 }
 
 int64_t on_device(const TierBytes& planned, MemoryPurpose purpose) {

@@ -306,7 +306,7 @@ LoadWeightsReport Engine::load_weights(
 
 void Engine::save_weights(const std::filesystem::path& path) {
   WholeModel model = whole_model();
-  tessera::save_weights(model, path);
+  engine::save_weights(model, path);
 }
 
 WholeModel Engine::whole_model() {
@@ -334,7 +334,7 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  return save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
+  return engine::save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
 }
 
 engine::CheckpointPart Engine::saved_part() {
@@ -348,7 +348,7 @@ engine::CheckpointPart Engine::saved_part() {
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  return load_checkpoint({{loaded_part()}, scaler_, states}, path);
+  return engine::load_checkpoint({{loaded_part()}, scaler_, states}, path);
 }
 
 engine::CheckpointPart Engine::loaded_part() {

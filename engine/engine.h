@@ -29,6 +29,7 @@ namespace tessera::engine {
 class ActivationOffload;
 struct CheckpointPart;
 struct FileGroups;
+class OptimizerRules;
 class ShardedOptimizer;
 class StateTiers;
 
@@ -44,13 +45,17 @@ struct RankIntent;
 
 namespace tessera {
 
+struct ActivationStatistics; // offload/activation_statistics.h
 class Checkpointable;
+struct PagerStatistics; // sharding/pager_statistics.h
 class ParallelMesh;
 struct PipelineCallbacks;
 class PipelineExecutor;
+struct SavedByProducer; // offload/activation_statistics.h
 class TensorRecorder;
 struct TensorSummary;
-class TransferWaits;
+class TransferWaits; // sharding/transfer_waits.h
+struct UpdateStatistics; // engine/optim/update_statistics.h
 class WholeModel;
 
 struct EngineOptions {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine_config.h"
 
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/streamed_update.h"
 
 #include <array>

@@ -2,6 +2,7 @@
 // Construction of an Engine: checks options, shards, plans memory.
 #include "tessera/engine/engine.h"
 
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"

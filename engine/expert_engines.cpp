@@ -122,7 +122,7 @@ std::filesystem::path ExpertEngines::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  return save_checkpoint(
+  return engine::save_checkpoint(
       {{rest_.saved_part(), experts_.saved_part()}, rest_.scaler_, states},
       folder,
       keep_last);
@@ -131,7 +131,7 @@ std::filesystem::path ExpertEngines::save(
 int64_t ExpertEngines::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  return load_checkpoint(
+  return engine::load_checkpoint(
       {{rest_.loaded_part(), experts_.loaded_part()}, rest_.scaler_, states},
       path);
 }

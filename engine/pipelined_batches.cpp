@@ -94,7 +94,7 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
     TESSERA_CHECK(
         forms[i].sizes.size() <= 8,
         "a pipelined list of blocks takes tensors of 8 dimensions at most, and got {}",
-        describe({forms[i]}));
+        pipeline::describe({forms[i]}));
     words[row][0] = static_cast<int64_t>(forms[i].dtype);
     words[row][1] = forms[i].requires_grad ? 1 : 0;
     words[row][2] = static_cast<int64_t>(forms[i].sizes.size());

@@ -14,20 +14,23 @@ namespace {
 void add_row(std::ostringstream& out, size_t width, const SavedByProducer& r) {
   out << "\n  " << std::left << std::setw(static_cast<int>(width)) << r.producer
       << std::right << std::setw(8) << r.storages << std::setw(16)
-      << size_text(r.bytes) << std::setw(16) << size_text(r.bytes_left);
+      << runtime::size_text(r.bytes) << std::setw(16)
+      << runtime::size_text(r.bytes_left);
 }
 
 } // namespace
 
 std::string first_step_text(const ActivationStatistics& statistics) {
   return "activations in the first step: " +
-         size_text(statistics.bytes_to_host) + " went to the host, " +
-         size_text(statistics.bytes_to_device) + " came back (" +
-         size_text(statistics.bytes_prefetched) +
+         runtime::size_text(statistics.bytes_to_host) + " went to the host, " +
+         runtime::size_text(statistics.bytes_to_device) + " came back (" +
+         runtime::size_text(statistics.bytes_prefetched) +
          " ahead of their use); at most " +
-         size_text(statistics.peak_device_bytes) + " were on the device and " +
-         size_text(statistics.peak_host_bytes) + " on the host, where " +
-         size_text(statistics.host_slab_bytes) + " are kept for them";
+         runtime::size_text(statistics.peak_device_bytes) +
+         " were on the device and " +
+         runtime::size_text(statistics.peak_host_bytes) +
+         " on the host, where " + size_text(statistics.host_slab_bytes) +
+         " are kept for them";
 }
 
 std::string saved_activations_table(const std::vector<SavedByProducer>& rows) {

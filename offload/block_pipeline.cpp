@@ -243,7 +243,7 @@ void BlockPipeline::start_block(Place& place) {
     if (!is_aligned) {
       // On the stream that made the tensor.
       const c10::OptionalStreamGuard guard(transfer.stream);
-      begin_copy(place.buffer.narrow(0, 0, place.payload), part).wait();
+      runtime::begin_copy(place.buffer.narrow(0, 0, place.payload), part).wait();
       std::memset(
           place.data + place.payload,
           0,
@@ -304,7 +304,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
     const int code = static_cast<int>(-result);
     transfer.fail(describe(
         place,
-        detail::errno_text(code) + "; " + detail::errno_remedy(code) + "."));
+        runtime::detail::errno_text(code) + "; " + runtime::detail::errno_remedy(code) + "."));
   } else if (result < operation.bytes) {
     // Bytes that were moved are kept up to a boundary at which O_DIRECT can
     // continue.

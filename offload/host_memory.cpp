@@ -72,7 +72,7 @@ at::Tensor HostMemory::allocate(
       "host memory for {}: the system refused {} bytes: {}. Set memory.host_bytes to what the machine has free, and memory.nvme_path for the rest.",
       name,
       size,
-      detail::errno_text(errno));
+      runtime::detail::errno_text(errno));
   runtime::prefer_huge_pages(data, static_cast<size_t>(size));
   prefer_near_memory(data, static_cast<size_t>(size), options_.device);
   const bool is_pinned = pin(data, size);

@@ -60,14 +60,14 @@ class HostShard : public runtime::StoredShard {
     const at::Device device = into.is_cpu() ? from.device() : into.device();
     if (device.is_cpu()) {
       settle();
-      return begin_copy(into, from);
+      return runtime::begin_copy(into, from);
     }
-    const c10::Stream stream = *current_stream(device);
+    const c10::Stream stream = *runtime::current_stream(device);
     // Another stream may be using this memory.
     for (const c10::Event& event : copies_) {
       event.block(stream);
     }
-    runtime::PendingTransfer transfer = begin_copy(into, from);
+    runtime::PendingTransfer transfer = runtime::begin_copy(into, from);
     copies_.clear();
     copies_.emplace_back(device.type());
     copies_.back().record(stream);

@@ -37,8 +37,8 @@ ScratchFile::ScratchFile(const fs::path& folder, const IoCalls& calls)
       fd >= 0,
       "memory.nvme_path: cannot make the file '{}': {}; {}, or set memory.nvme_path to another folder.",
       path_,
-      detail::errno_text(-fd),
-      detail::errno_remedy(-fd));
+      runtime::detail::errno_text(-fd),
+      runtime::detail::errno_remedy(-fd));
   fd_.reset(fd);
   std::error_code ignored; // it may have been removed already
   fs::remove(path_, ignored);
@@ -55,7 +55,7 @@ void ScratchFile::use_buffers(int why) {
   log_info(
       "memory.nvme_path: the file system of '{}' refuses O_DIRECT ({}); its data passes through the system's page cache.",
       path_,
-      detail::errno_text(why));
+      runtime::detail::errno_text(why));
   (void)calls_.set_direct(fd(), false);
 }
 
@@ -74,10 +74,10 @@ int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
         end - begin,
         name,
         begin,
-        detail::errno_text(code),
+        runtime::detail::errno_text(code),
         unknown ? std::string()
                 : ", " + std::to_string(space.available) + " bytes are free",
-        detail::errno_remedy(code));
+        runtime::detail::errno_remedy(code));
   }
   bytes_ = end;
   return begin;
@@ -90,7 +90,7 @@ void ScratchFile::check_size() const {
       "memory.nvme_path: '{}{}. What was in it is lost: go on from the last checkpoint, in a folder that nothing else works on.",
       path_,
       size < 0 ? "' cannot be looked at: " +
-                     detail::errno_text(static_cast<int>(-size))
+                     runtime::detail::errno_text(static_cast<int>(-size))
                : "' has been truncated to " + std::to_string(size) +
                      " of its " + std::to_string(bytes_) + " bytes");
 }

@@ -44,7 +44,7 @@ class UringQueue : public IoQueue {
     TESSERA_CHECK(
         result >= 0,
         "io_uring: an operation was not accepted: {}; check the system's log",
-        detail::errno_text(-result));
+        runtime::detail::errno_text(-result));
   }
 
   Completion wait() override {
@@ -56,7 +56,7 @@ class UringQueue : public IoQueue {
     TESSERA_CHECK(
         result == 0,
         "io_uring: waiting failed: {}; check the system's log",
-        detail::errno_text(-result));
+        runtime::detail::errno_text(-result));
     const Completion completion{entry->user_data, entry->res};
     ::io_uring_cqe_seen(&ring_, entry);
     return completion;
@@ -75,7 +75,7 @@ std::unique_ptr<IoQueue> make_uring_queue(
     std::string& why) {
   auto queue = std::make_unique<UringQueue>();
   if (const int code = queue->start(depth, calls)) {
-    why = detail::errno_text(code);
+    why = runtime::detail::errno_text(code);
     return nullptr;
   }
   return queue;

@@ -174,7 +174,7 @@ PipelineSchedule make_schedule(
   for (int stage = 0; stage < shape.stages; ++stage) {
     computations.stages.push_back(make_list(kind, shape, stage));
   }
-  return with_transfers(computations);
+  return pipeline::with_transfers(computations);
 }
 
 PipelineSchedule make_forward_schedule(const PipelineShape& shape) {
@@ -183,7 +183,7 @@ PipelineSchedule make_forward_schedule(const PipelineShape& shape) {
   for (int stage = 0; stage < shape.stages; ++stage) {
     computations.stages.push_back(forward_list(shape, shape.stages));
   }
-  return with_transfers(computations);
+  return pipeline::with_transfers(computations);
 }
 
 } // namespace tessera

@@ -66,7 +66,7 @@ at::Tensor make_deferred(
   return tensor;
 }
 
-void materialize(const at::Tensor& tensor) {
+void materialize_tensor(const at::Tensor& tensor) {
   if (!is_deferred(tensor)) {
     return;
   }

@@ -47,6 +47,6 @@ at::Tensor make_deferred(
     DeferredInit init);
 
 /// Allocates and fills a deferred tensor; does nothing for others.
-void materialize(const at::Tensor& tensor);
+void materialize_tensor(const at::Tensor& tensor);
 
 } // namespace tessera::sharding

@@ -37,7 +37,7 @@ DistributedParameter::DistributedParameter(
   TESSERA_CHECK(
       init != nullptr,
       "DistributedParameter: there is no init method; zeros_init() is one.");
-  tensor_ = make_deferred(
+  tensor_ = sharding::make_deferred(
       sizes,
       at::TensorOptions().dtype(options.dtype).device(options.device),
       {DistributedFill{sizes.vec(), std::move(init), std::nullopt},

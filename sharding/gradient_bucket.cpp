@@ -132,7 +132,7 @@ void GradientBucket::take(size_t i) {
   const c10::NoGradGuard no_grad;
   if (packs_) {
     entry.waiting = std::move(gradient);
-    arrived_on_.insert(*current_stream(group_.device()));
+    arrived_on_.insert(*runtime::current_stream(group_.device()));
   } else {
     store(entry, gradient);
   }

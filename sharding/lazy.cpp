@@ -47,7 +47,7 @@ void materialize_storage(
   const at::Tensor tensor = at::empty(
       {0}, at::TensorOptions().dtype(dtype).device(storage->device()));
   tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(storage));
-  materialize(tensor);
+  sharding::materialize_tensor(tensor);
 }
 
 } // namespace
@@ -84,7 +84,7 @@ void LazyScope::finish(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers()) {
     if (sharding::lazy_fill(item.value()) != nullptr &&
         !parameters.count(item.value().storage().unsafeGetStorageImpl())) {
-      materialize(item.value());
+      sharding::materialize_tensor(item.value());
     }
   }
   for (const auto& weak : state_->recording.made) {
@@ -106,10 +106,10 @@ void LazyScope::finish(const torch::nn::Module& module) {
 
 void materialize(const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters()) {
-    materialize(parameter);
+    sharding::materialize_tensor(parameter);
   }
   for (const at::Tensor& buffer : module.buffers()) {
-    materialize(buffer);
+    sharding::materialize_tensor(buffer);
   }
 }
 

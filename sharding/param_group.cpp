@@ -306,7 +306,7 @@ void ParamGroup::use_on_current_stream() {
   if (ready_.empty()) {
     return;
   }
-  const c10::Stream stream = *current_stream(lane_->device());
+  const c10::Stream stream = *runtime::current_stream(lane_->device());
   if (users_.insert(stream)) {
     ready_.block(stream);
   }

@@ -126,7 +126,7 @@ LoadWeightsReport match_weights_of_stage(
     mine.error = what.what();
   }
   std::vector<Finding> stages;
-  for (const std::string& text : gather_texts(
+  for (const std::string& text : runtime::gather_texts(
            group,
            to_text(mine),
            "what the stages take of a checkpoint",

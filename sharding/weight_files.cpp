@@ -25,7 +25,7 @@ constexpr int64_t kChunkNumel = int64_t{1} << 19;
 
 /// Returns the tensors in an index, with the files that contain them.
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const auto json = parse_json(read_text_file(path), path.string());
+  const auto json = runtime::parse_json(runtime::read_text_file(path), path.string());
   const auto weight_map = json.is_object()
                               ? json.value("weight_map", nlohmann::json())
                               : nlohmann::json();
@@ -33,7 +33,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
       weight_map.is_object() && !weight_map.empty(),
       "{} names no tensors: its 'weight_map' is {}; fetch the model's folder again",
       path,
-      show_json(weight_map));
+      runtime::show_json(weight_map));
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : weight_map.items()) {
     const std::string text = file.is_string() ? file.get<std::string>() : "";
@@ -43,7 +43,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
         "{}: tensor '{}' is said to be in {}, which is not the name of a file in the folder",
         path,
         name,
-        show_json(file));
+        runtime::show_json(file));
     files.emplace(name, text);
   }
   return files;

@@ -81,7 +81,7 @@ int run_bench(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
           .count();
   const std::string text =
-      as_json ? engine::to_json(findings).dump(2) + "\n" : to_text(findings);
+      as_json ? to_json(findings).dump(2) + "\n" : to_text(findings);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "divided_model.h"
 
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 

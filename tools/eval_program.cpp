@@ -46,8 +46,8 @@ Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
     trained.overrides.insert(trained.overrides.begin(), kOneRank);
     return trained;
   }
-  const auto config =
-      parse_json(read_text_file(trained.config), trained.config.string());
+  const auto config = runtime::parse_json(
+      runtime::read_text_file(trained.config), trained.config.string());
   std::vector<std::string> first{
       "model.folder=" + (run / "model").string(), kOneRank};
   if (config.contains("model") && config["model"].contains("config")) {

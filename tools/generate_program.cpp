@@ -61,7 +61,7 @@ void drop_masked(
         kept.size() == texts.size() && kept[row].size() == texts[row].size(),
         "{}: 'attention_mask' is {}; it must have a 0 or 1 for each token of 'input_ids', or be left out",
         file,
-        show_json(mask));
+        runtime::show_json(mask));
     std::vector<int64_t> text;
     for (size_t i = 0; i < kept[row].size(); ++i) {
       if (kept[row][i] != 0) {
@@ -77,7 +77,8 @@ zoo::ModelInput read_prompt(
     const std::string& file,
     int64_t padding,
     at::Device device) {
-  const zoo::JsonFields fields(parse_json(read_text_file(file), file), file);
+  const zoo::JsonFields fields(
+      runtime::parse_json(runtime::read_text_file(file), file), file);
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
@@ -100,7 +101,7 @@ zoo::ModelInput read_prompt(
       "{}: 'input_ids' is {}; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]",
       file,
       fields.object().contains("input_ids")
-          ? show_json(fields.object().at("input_ids"))
+          ? runtime::show_json(fields.object().at("input_ids"))
           : "missing");
   const auto rows = static_cast<int64_t>(texts.size());
   const auto length = static_cast<int64_t>(longest);

@@ -14,7 +14,8 @@ namespace {
 std::string task_of(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides) {
-  nlohmann::json config = parse_json(read_text_file(file), file.string());
+  nlohmann::json config =
+      runtime::parse_json(runtime::read_text_file(file), file.string());
   for (const std::string& one : overrides) {
     runtime::apply_override(config, one);
   }

@@ -28,7 +28,7 @@ void check_run_folder(const zoo::TrainingConfig& config) {
   const auto file = folder / "config.json";
   if (std::filesystem::exists(file)) {
     const auto json = nlohmann::json::parse(
-        read_text_file(file), nullptr, /*allow_exceptions=*/false);
+        runtime::read_text_file(file), nullptr, /*allow_exceptions=*/false);
     TESSERA_CHECK(
         json.is_object() && json.contains("output") &&
             json.contains("training"),

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
       "cannot {} the folder {}: {}; {}",
       what,
       path,
-      detail::errno_text(code),
-      detail::errno_remedy(code));
+      runtime::detail::errno_text(code),
+      runtime::detail::errno_remedy(code));
 }
 
 void make_durable(const fs::path& folder) {

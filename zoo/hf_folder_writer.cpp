@@ -67,7 +67,7 @@ bool is_own(std::string_view name) {
 void copy_into(const fs::path& file, const fs::path& folder) {
   if (fs::is_regular_file(file)) {
     runtime::write_file_atomically(
-        folder / file.filename(), read_text_file(file));
+        folder / file.filename(), runtime::read_text_file(file));
   }
 }
 

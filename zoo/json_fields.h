@@ -28,7 +28,7 @@ class JsonFields {
         object_.is_object(),
         "{} is {}, not a JSON object; fetch the model's folder again",
         origin_,
-        show_json(object_));
+        runtime::show_json(object_));
   }
 
   /// Reads a file; a missing one yields an empty object.
@@ -37,7 +37,9 @@ class JsonFields {
     if (!std::filesystem::exists(path)) {
       return {nlohmann::json::object(), path.string()};
     }
-    return {parse_json(read_text_file(path), path.string()), path.string()};
+    return {
+        runtime::parse_json(runtime::read_text_file(path), path.string()),
+        path.string()};
   }
 
   /// The value of a key (bool, int64_t, double or string); nullopt if it is
@@ -54,7 +56,7 @@ class JsonFields {
         "{}: '{}' is {}, but must be {}",
         origin_,
         key,
-        show_json(*found),
+        runtime::show_json(*found),
         type_name<Value>());
     return found->template get<Value>();
   }

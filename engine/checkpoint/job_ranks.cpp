@@ -84,7 +84,7 @@ std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
   if (groups_ == nullptr) {
     return {text};
   }
-  return gather_texts(
+  return runtime::gather_texts(
       *groups_->pipeline,
       text,
       "what the stages of the model are made of",

@@ -161,7 +161,7 @@ std::string to_text(const RankReport& report) {
 }
 
 RankReport read_report(const fs::path& file) {
-  const json all = parse_json(read_text_file(file), file.string());
+  const json all = runtime::parse_json(runtime::read_text_file(file), file.string());
   const ManifestField report(all, file.string());
   return {
       saved_rank(report.at("rank")), saved_parameters(report.at("parameters"))};
@@ -186,7 +186,7 @@ std::string to_text(const CheckpointManifest& manifest) {
 
 CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kManifest;
-  const json all = parse_json(read_text_file(file), file.string());
+  const json all = runtime::parse_json(runtime::read_text_file(file), file.string());
   const ManifestField root(all, file.string());
   const int64_t format = root.at("format").integer();
   TESSERA_CHECK(

@@ -10,7 +10,7 @@ void ManifestField::fail(const std::string& expected) const {
   TESSERA_FAIL(
       "{} is {}, but must be {}; the checkpoint is damaged or of another version: load another one",
       place_,
-      show_json(value_),
+      runtime::show_json(value_),
       expected);
 }
 

@@ -152,7 +152,7 @@ std::unique_ptr<UpdateMethod> make_adam(
       context,
       parameters,
       std::vector<std::string>{"exp_avg", "exp_avg_sq"},
-      &adamw_runs_,
+      &runtime::adamw_runs_,
       [=](const OptimizedParameter& parameter, const StepInput& input) {
         runtime::AdamWStep step;
         step.lr = input.lr_of(parameter);

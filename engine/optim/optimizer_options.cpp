@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/optimizer_options.h"
 
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
 
@@ -90,14 +91,6 @@ struct RuleChecks {
   }
 };
 
-double default_weight_decay(const UpdateRule& rule) {
-  return std::holds_alternative<AdamWOptions>(rule) ||
-                 std::holds_alternative<LambOptions>(rule) ||
-                 std::holds_alternative<MuonOptions>(rule)
-             ? 0.01
-             : 0;
-}
-
 void check_user_decay(
     const UpdateRule& rule,
     const std::optional<double>& weight_decay) {
@@ -186,41 +179,6 @@ bool updates_elements_alone(const OptimizerOptions& options) {
                return !parameter.rule ||
                       updates_elements_alone(*parameter.rule);
              });
-}
-
-engine::OptimizerRules::OptimizerRules(OptimizerOptions options)
-    : options_(std::move(options)) {
-  for (const ParameterRule& rule : options_.parameters) {
-    patterns_.emplace_back("optimizer.parameters", rule.pattern);
-  }
-}
-
-engine::ParameterSettings engine::OptimizerRules::settings_for(
-    const std::vector<std::string>& names) const {
-  engine::ParameterSettings settings;
-  settings.hold_steps = options_.hold_steps;
-  settings.rule = options_.rule;
-  std::optional<double> weight_decay = options_.weight_decay;
-  for (size_t i = 0; i < patterns_.size(); ++i) {
-    const ParameterRule& rule = options_.parameters[i];
-    if (std::none_of(names.begin(), names.end(), [&](const auto& name) {
-          return patterns_[i].matches(name);
-        })) {
-      continue;
-    }
-    settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
-    settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
-    if (rule.weight_decay) {
-      weight_decay = rule.weight_decay;
-    }
-    if (rule.rule) {
-      settings.rule = *rule.rule;
-      settings.rule_origin = i + 1;
-    }
-  }
-  settings.weight_decay =
-      weight_decay.value_or(default_weight_decay(settings.rule));
-  return settings;
 }
 
 const char* name_of(const UpdateRule& rule) {

@@ -194,7 +194,7 @@ TierBytes ShardedOptimizer::planned_bytes() const {
 }
 
 std::string ShardedOptimizer::update_table() const {
-  return tessera::update_table(plan_, context_.pager, context_.tiers);
+  return engine::update_table(plan_, context_.pager, context_.tiers);
 }
 
 void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {

@@ -4,7 +4,7 @@
 // its Pager.
 
 #include "tessera/engine/optim/group_updates.h"
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"

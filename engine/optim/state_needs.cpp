@@ -198,7 +198,7 @@ int64_t device_needs(
     }
   }
   const auto events =
-      registration_order_events(blocks, trainable, scattered, tied);
+      sharding::registration_order_events(blocks, trainable, scattered, tied);
   if (pages) {
     bytes += sharding::capacity_without_exposed_unshards(events, limits);
   }

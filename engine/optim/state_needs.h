@@ -4,7 +4,7 @@
 // as far as known before a model is sharded. Upper bounds, the same on every
 // rank.
 
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/pager_options.h"

@@ -4,7 +4,7 @@
 // gradients and optimizer state.
 
 #include "tessera/engine/memory_budget.h"
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/tier_plan.h"
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"

@@ -183,7 +183,7 @@ void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
         {tensors.master, tensors.grad, tensors.low_precision});
   }
   const runtime::StreamLane::Scope scope(updating_);
-  held.done.record(*current_stream(device_));
+  held.done.record(*runtime::current_stream(device_));
   held_.push_back(std::move(held));
 }
 

@@ -5,7 +5,7 @@
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/grouping.h"

@@ -3,7 +3,7 @@
 // `UpdateMethod` is the arithmetic of an optimizer for ShardedOptimizer: it
 // updates the runs of some parameters and keeps state for them.
 
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/shard_access.h"
 #include "tessera/engine/optim/state_stage.h"
 #include "tessera/engine/optim/state_tiers.h"

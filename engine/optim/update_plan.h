@@ -3,7 +3,7 @@
 // `plan_updates()` decides where the groups of a wrapped module are updated.
 
 #include "tessera/engine/offload_options.h"
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/state_tiers.h"
 #include "tessera/engine/optim/update_split.h"
 #include "tessera/sharding/pager.h"

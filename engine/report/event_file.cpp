@@ -25,8 +25,8 @@ constexpr std::string_view kSuffix = ".tessera";
   TESSERA_FAIL(
       "cannot write the event file '{}': {}; {}",
       path.string(),
-      detail::errno_text(code),
-      detail::errno_remedy(code));
+      runtime::detail::errno_text(code),
+      runtime::detail::errno_remedy(code));
 }
 
 /// CRC-32C (Castagnoli) as TFRecords require it: rotated and offset, so that

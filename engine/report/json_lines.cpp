@@ -23,8 +23,8 @@ namespace {
   TESSERA_FAIL(
       "cannot write the metrics file '{}': {}; {}",
       path.string(),
-      detail::errno_text(code),
-      detail::errno_remedy(code));
+      runtime::detail::errno_text(code),
+      runtime::detail::errno_remedy(code));
 }
 
 } // namespace

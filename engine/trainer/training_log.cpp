@@ -38,7 +38,7 @@ std::vector<StepMetrics> keep_lines(
   if (last_step == 0 || !std::filesystem::exists(path)) {
     return lines;
   }
-  std::istringstream all(read_text_file(path));
+  std::istringstream all(runtime::read_text_file(path));
   std::string kept;
   for (std::string line; std::getline(all, line);) {
     const auto json = nlohmann::ordered_json::parse(line, nullptr, false);

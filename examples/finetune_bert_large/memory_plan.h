@@ -56,14 +56,14 @@ class MemoryPlan {
     const int64_t planned = tessera::total_bytes(engine.planned_memory());
     const int64_t activations = activation_bytes(layers);
     const auto budget = config_.engine.memory.device_bytes;
-    return "activations: about " + engine::format_bytes(activations) + " for " +
+    return "activations: about " + format_bytes(activations) + " for " +
            std::to_string(shape_.rows) + " texts of " +
            std::to_string(shape_.length) + " tokens, " +
            std::to_string(layers) + " of " + std::to_string(layer_count()) +
            " layers computed again in backward\npredicted peak: " +
-           engine::format_bytes(planned + activations + reserve_) +
-           ", of which " + engine::format_bytes(reserve_) + " reserve" +
-           (budget ? "; the budget is " + engine::format_bytes(*budget) : "");
+           format_bytes(planned + activations + reserve_) + ", of which " +
+           format_bytes(reserve_) + " reserve" +
+           (budget ? "; the budget is " + format_bytes(*budget) : "");
   }
 
  private:

@@ -48,12 +48,13 @@ torch::Tensor loss_of(TextModel& model, const torch::Tensor& tokens) {
 }
 
 Run measure(const std::function<std::vector<double>()>& train) {
-  const auto before = tessera::cpu_bytes_live();
+  const auto before = tessera::runtime::cpu_bytes_live();
   tessera::runtime::reset_cpu_bytes_peak();
   Run run;
   run.losses = train();
   run.peak_mib =
-      static_cast<double>(tessera::cpu_bytes_peak() - before) / (1 << 20);
+      static_cast<double>(tessera::runtime::cpu_bytes_peak() - before) /
+      (1 << 20);
   return run;
 }
 

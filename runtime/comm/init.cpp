@@ -87,7 +87,7 @@ bool keeps_freed_memory(const InitOptions& options) {
 bool uses_cuda(const InitOptions& options) {
   const char* wanted = std::getenv("TESSERA_CUDA");
   return options.use_cuda && !(wanted && std::string(wanted) == "0") &&
-         load_cuda_backend().loaded;
+         runtime::load_cuda_backend().loaded;
 }
 
 World& set_world(std::unique_ptr<World> made) {
@@ -176,7 +176,7 @@ std::unique_ptr<Communicator> World::join_group(
         name,
         device.is_cuda() ? runtime::make_cuda_backend(
                                store, rank, size, device.index(), timeout)
-                         : make_cpu_backend(store, rank, size, timeout),
+                         : runtime::make_cpu_backend(store, rank, size, timeout),
         timeout);
   } catch (const c10::DistError&) {
     // The store is gone, and with it the rank that hosts it.

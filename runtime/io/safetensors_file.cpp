@@ -13,7 +13,7 @@
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/io/safetensors_header.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace fs = std::filesystem;
 
@@ -29,27 +29,25 @@ uint64_t little_endian(std::span<const std::byte> bytes) {
 
 } // namespace
 
-runtime::SafetensorsFile runtime::SafetensorsFile::open(const fs::path& path) {
-  runtime::SafetensorsFile file;
+SafetensorsFile SafetensorsFile::open(const fs::path& path) {
+  SafetensorsFile file;
   file.path_ = path;
   file.map_file();
   file.read_header();
   return file;
 }
 
-runtime::SafetensorsFile::~runtime::SafetensorsFile() {
+SafetensorsFile::~SafetensorsFile() {
   if (!mapping_.empty()) {
     ::munmap(const_cast<std::byte*>(mapping_.data()), mapping_.size());
   }
 }
 
-runtime::SafetensorsFile::SafetensorsFile(
-    runtime::SafetensorsFile&& other) noexcept {
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept {
   *this = std::move(other);
 }
 
-runtime::SafetensorsFile& runtime::SafetensorsFile::operator=(
-    runtime::SafetensorsFile&& other) noexcept {
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   // Each destructor then unmaps the mapping that it holds. Strings keep their
   // addresses when a vector is moved, so the views in index_ stay valid.
   std::swap(path_, other.path_);
@@ -60,21 +58,20 @@ runtime::SafetensorsFile& runtime::SafetensorsFile::operator=(
   return *this;
 }
 
-bool runtime::SafetensorsFile::contains(std::string_view name) const {
+bool SafetensorsFile::contains(std::string_view name) const {
   return index_.contains(name);
 }
 
-const runtime::SafetensorsEntry& runtime::SafetensorsFile::at(
-    std::string_view name) const {
+const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   const auto found = index_.find(name);
   if (found != index_.end()) {
     return entries_[found->second];
   }
   std::vector<std::string> names;
-  for (const runtime::SafetensorsEntry& entry : entries_) {
+  for (const SafetensorsEntry& entry : entries_) {
     names.push_back(entry.name);
   }
-  const std::string nearest = runtime::nearest_name(name, names);
+  const std::string nearest = nearest_name(name, names);
   TESSERA_FAIL(
       "{}: has no tensor '{}' among its {}{}",
       path_.string(),
@@ -84,7 +81,7 @@ const runtime::SafetensorsEntry& runtime::SafetensorsFile::at(
                       : "; the nearest name is '" + nearest + "'");
 }
 
-void runtime::SafetensorsFile::map_file() {
+void SafetensorsFile::map_file() {
   // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
@@ -113,7 +110,7 @@ void runtime::SafetensorsFile::map_file() {
       detail::errno_remedy(code));
 }
 
-void runtime::SafetensorsFile::read_header() {
+void SafetensorsFile::read_header() {
   constexpr size_t kPrefix = detail::kSafetensorsPrefixBytes;
   const std::string where = path_.string() + ": ";
   TESSERA_CHECK(
@@ -150,4 +147,4 @@ void runtime::SafetensorsFile::read_header() {
   }
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -9,7 +9,7 @@
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/io/safetensors_header.h"
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -28,15 +28,15 @@ std::array<std::byte, detail::kSafetensorsPrefixBytes> little_endian(
 
 } // namespace
 
-runtime::SafetensorsWriter::SafetensorsWriter(
+SafetensorsWriter::SafetensorsWriter(
     const fs::path& path,
-    std::vector<runtime::SafetensorsSpec> specs,
+    std::vector<SafetensorsSpec> specs,
     const std::map<std::string, std::string>& metadata)
     : file_(path) {
   std::sort(
       specs.begin(),
       specs.end(),
-      [](const runtime::SafetensorsSpec& a, const runtime::SafetensorsSpec& b) {
+      [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
         return std::tuple(-static_cast<int>(size_of(a.dtype)), a.name) <
                std::tuple(-static_cast<int>(size_of(b.dtype)), b.name);
       });
@@ -45,7 +45,7 @@ runtime::SafetensorsWriter::SafetensorsWriter(
     header[std::string(detail::kSafetensorsMetadataKey)] = metadata;
   }
   uint64_t end = 0;
-  for (const runtime::SafetensorsSpec& spec : specs) {
+  for (const SafetensorsSpec& spec : specs) {
     const std::string where =
         formatted("{}: tensor '{}': ", path.string(), spec.name);
     TESSERA_CHECK(
@@ -62,8 +62,7 @@ runtime::SafetensorsWriter::SafetensorsWriter(
         "{}the file would have more bytes than 64 bits can count; check the shape",
         where);
     const bool is_new =
-        slots_.emplace(spec.name, runtime::Slot{.offset = end, .bytes = *bytes})
-            .second;
+        slots_.emplace(spec.name, Slot{.offset = end, .bytes = *bytes}).second;
     TESSERA_CHECK(
         is_new, "{}is given twice; give each tensor its own name", where);
     header[spec.name] = {
@@ -99,7 +98,7 @@ runtime::SafetensorsWriter::SafetensorsWriter(
       detail::kSafetensorsPrefixBytes, std::as_bytes(std::span(text)));
 }
 
-void runtime::SafetensorsWriter::write(
+void SafetensorsWriter::write(
     std::string_view name,
     std::span<const std::byte> data) {
   const auto found = slots_.find(name);
@@ -108,7 +107,7 @@ void runtime::SafetensorsWriter::write(
       "{}: tensor '{}' was not announced; name it when creating the writer",
       file_.path().string(),
       name);
-  runtime::Slot& slot = found->second;
+  Slot& slot = found->second;
   TESSERA_CHECK(
       data.size() == slot.bytes,
       "{}: tensor '{}' got {} bytes; its dtype and shape need {}",
@@ -125,7 +124,7 @@ void runtime::SafetensorsWriter::write(
   slot.written = true;
 }
 
-void runtime::SafetensorsWriter::commit() {
+void SafetensorsWriter::commit() {
   for (const auto& [name, slot] : slots_) {
     TESSERA_CHECK(
         slot.written || slot.bytes == 0,
@@ -136,4 +135,4 @@ void runtime::SafetensorsWriter::commit() {
   file_.commit();
 }
 
-} // namespace tessera
+} // namespace tessera::runtime

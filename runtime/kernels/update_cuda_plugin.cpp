@@ -8,7 +8,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
-namespace tessera {
+namespace tessera::runtime {
 
 namespace {
 
@@ -31,42 +31,41 @@ cudaStream_t current_stream() {
 template <typename Shard>
 void update_on_current_stream(std::span<const Shard> shards) {
   check(
-      runtime::launch_update(shards.data(), shards.size(), current_stream()),
+      launch_update(shards.data(), shards.size(), current_stream()),
       shards.size());
 }
 
 template <typename T>
 void lamb_moments_on_current_stream(
-    std::span<const runtime::LambShard<T>> shards,
+    std::span<const LambShard<T>> shards,
     double* sums) {
   check(
-      runtime::launch_lamb_moments(
-          shards.data(), shards.size(), sums, current_stream()),
+      launch_lamb_moments(shards.data(), shards.size(), sums, current_stream()),
       shards.size());
 }
 
 void pack_on_current_stream(
-    std::span<const runtime::PackShard> shards,
-    runtime::ElementType target_type,
+    std::span<const PackShard> shards,
+    ElementType target_type,
     double factor) {
   check(
-      runtime::launch_pack(
+      launch_pack(
           shards.data(), shards.size(), target_type, factor, current_stream()),
       shards.size(),
       "pack_runs_");
 }
 
 const bool kRegistered = [] {
-  runtime::register_pack_cuda(&pack_on_current_stream);
-  runtime::register_update_cuda(
-      {&update_on_current_stream<runtime::AdamWShard<float>>,
-       &update_on_current_stream<runtime::AdamWShard<double>>,
-       &update_on_current_stream<runtime::SgdShard<float>>,
-       &update_on_current_stream<runtime::SgdShard<double>>,
-       &update_on_current_stream<runtime::LionShard<float>>,
-       &update_on_current_stream<runtime::LionShard<double>>,
-       &update_on_current_stream<runtime::LambShard<float>>,
-       &update_on_current_stream<runtime::LambShard<double>>,
+  register_pack_cuda(&pack_on_current_stream);
+  register_update_cuda(
+      {&update_on_current_stream<AdamWShard<float>>,
+       &update_on_current_stream<AdamWShard<double>>,
+       &update_on_current_stream<SgdShard<float>>,
+       &update_on_current_stream<SgdShard<double>>,
+       &update_on_current_stream<LionShard<float>>,
+       &update_on_current_stream<LionShard<double>>,
+       &update_on_current_stream<LambShard<float>>,
+       &update_on_current_stream<LambShard<double>>,
        &lamb_moments_on_current_stream<float>,
        &lamb_moments_on_current_stream<double>});
   return true;
@@ -74,4 +73,4 @@ const bool kRegistered = [] {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::runtime

@@ -37,7 +37,7 @@ at::Tensor whole_context(
   if (ranks == 1) {
     return own;
   }
-  const at::Tensor parts = apply_linear(
+  const at::Tensor parts = sharding::apply_linear(
       own,
       [](const at::Tensor& tensor) { return tensor; },
       [ranks](const at::Tensor& gradient) { return gradient * ranks; });
@@ -56,7 +56,7 @@ at::Tensor context_mean(
     const at::Tensor& own_sum,
     const at::Tensor& count,
     const ContextParallel& how) {
-  return mean_over_group(own_sum * how.group->size() / count, *how.group);
+  return sharding::mean_over_group(own_sum * how.group->size() / count, *how.group);
 }
 
 } // namespace tessera

@@ -82,13 +82,13 @@ at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
       return at::linear(
           x, whole_parameter(weight, how()), whole_parameter(bias, how()));
     case LinearDivision::kColumn: {
-      const at::Tensor y = enter_linear(x, {{weight, bias}}, how()).front();
+      const at::Tensor y = sharding::enter_linear(x, {{weight, bias}}, how()).front();
       return options_.gather_output ? gather_parts(y, -1, split_, group) : y;
     }
     case LinearDivision::kRow: {
       const at::Tensor features =
           options_.input_is_parallel ? x : take_part(x, -1, split_, group);
-      const at::Tensor y = leave_linear(features, weight, how());
+      const at::Tensor y = sharding::leave_linear(features, weight, how());
       return bias.defined() ? y + whole_parameter(bias, how()) : y;
     }
   }

@@ -54,7 +54,7 @@ class AxisChange {
       return at::constant_pad_nd(x, pad);
     }
     if (std::holds_alternative<Shared>(to) && split.is_even()) {
-      return all_gather_parts(x, dim, group_);
+      return sharding::all_gather_parts(x, dim, group_);
     }
     return from_whole(gather_parts(x, dim, split, group_), to);
   }
@@ -69,7 +69,7 @@ class AxisChange {
           dim, split.begin(group_.rank()), split.length(group_.rank()));
     }
     if (std::holds_alternative<Partial>(from) && split.is_even()) {
-      return reduce_scatter_parts(x, dim, group_);
+      return sharding::reduce_scatter_parts(x, dim, group_);
     }
     return take_part(to_whole(x, from), dim, split, group_);
   }
@@ -90,20 +90,20 @@ class AxisChange {
   /// Changes to Replicate.
   at::Tensor to_whole(const at::Tensor& x, const Placement& from) const {
     if (std::holds_alternative<Partial>(from)) {
-      return reduce_over_group(x, group_);
+      return sharding::reduce_over_group(x, group_);
     }
     return std::holds_alternative<Shared>(from)
-               ? reduce_over_group(of_whole(x, Shared{}, Partial{}), group_)
+               ? sharding::reduce_over_group(of_whole(x, Shared{}, Partial{}), group_)
                : x;
   }
 
   /// Changes from Replicate.
   at::Tensor from_whole(const at::Tensor& x, const Placement& to) const {
     if (std::holds_alternative<Shared>(to)) {
-      return copy_to_group(x, group_);
+      return sharding::copy_to_group(x, group_);
     }
     return std::holds_alternative<Partial>(to)
-               ? of_whole(copy_to_group(x, group_), Shared{}, Partial{})
+               ? of_whole(sharding::copy_to_group(x, group_), Shared{}, Partial{})
                : x;
   }
 

@@ -193,12 +193,13 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
         options.memory.gradients = tier;
         options.memory.nvme_path = folder.path();
         auto net = make_stack();
-        auto census = take_parameter_census(*net, {});
+        auto census = sharding::take_parameter_census(*net, {});
         choose_dtypes(*net, options.sharding.precision, census);
-        const auto groups = make_groups(*net, census, options.sharding.groups);
+        const auto groups =
+            sharding::make_groups(*net, census, options.sharding.groups);
         const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
         const auto needs_of = [&](const EngineOptions& some) {
-          return device_needs(
+          return engine::device_needs(
               groups,
               some.sharding,
               mesh,

@@ -5,7 +5,9 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
+#include "tessera/offload/activation_statistics.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/transformer_block_list.h"
 
 #include <nlohmann/json.hpp>
@@ -391,7 +393,7 @@ TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
 
 TEST(ActivationOffload, OptionsAreReadAndChecked) {
   const auto read = [](const std::string& text) {
-    return read_engine_options({parse_json(text, "c.json"), "c.json"});
+    return read_engine_options({runtime::parse_json(text, "c.json"), "c.json"});
   };
   const auto options = read(
       R"({"memory": {"activation_bytes": 5}, "offload": {"activations": "auto",

@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/distributed_parameter.h"
+#include "tessera/sharding/lazy.h"
 #include "tessera/sharding/transformer_block_list.h"
 
 namespace tessera::engine::distributed_module_test {

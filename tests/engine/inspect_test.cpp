@@ -64,7 +64,7 @@ TransformerBlockList<RecordingLayer> make_layers(
 
 } // namespace
 
-TEST(sharding::TensorStatistics, OfPartsIsThatOfTheWhole) {
+TEST(TensorStatistics, OfPartsIsThatOfTheWhole) {
   torch::manual_seed(1);
   // Longer than what is widened at once; far from zero, where a difference of
   // squares would lose the spread.
@@ -87,7 +87,7 @@ TEST(sharding::TensorStatistics, OfPartsIsThatOfTheWhole) {
   EXPECT_TRUE(std::isnan(sharding::TensorStatistics{}.std()));
 }
 
-TEST(sharding::TensorStatistics, ANanShowsInWhateverOrder) {
+TEST(TensorStatistics, ANanShowsInWhateverOrder) {
   const at::Tensor x =
       torch::tensor({1.0, std::numeric_limits<double>::quiet_NaN(), 3.0});
   for (const bool first : {true, false}) {

@@ -100,10 +100,10 @@ TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {
   run_ranks(4, [](World& /*world*/) {
     runtime::install_cpu_memory_counter();
     constexpr int64_t kSlack = int64_t{2} << 20;
-    const int64_t before = cpu_bytes_live();
+    const int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     StackOfLayers model = lazy([] { return StackOfLayers(24); });
-    EXPECT_LE(cpu_bytes_peak() - before, kSlack);
+    EXPECT_LE(runtime::cpu_bytes_peak() - before, kSlack);
     EngineOptions options;
     options.log_memory = false;
     const auto engine = wrap(model, options);
@@ -112,7 +112,9 @@ TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {
         engine
             .measured_memory()[static_cast<size_t>(MemoryPurpose::kParameters)],
         24 * kGroupBytes / 4 + kSlack);
-    EXPECT_LE(cpu_bytes_peak() - before, engine_bytes + kGroupBytes + kSlack);
+    EXPECT_LE(
+        runtime::cpu_bytes_peak() - before,
+        engine_bytes + kGroupBytes + kSlack);
   });
 }
 
@@ -146,7 +148,7 @@ TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
     }
     runtime::install_cpu_memory_counter();
     constexpr int64_t kSlack = int64_t{3} << 20; // read in pieces of 2^19
-    const int64_t before = cpu_bytes_live();
+    const int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     StackOfLayers model = lazy([] { return StackOfLayers(kLayers); });
     load_weights(*model, path);
@@ -154,13 +156,13 @@ TEST(LazyTraining, StreamedWeightsNeedNoMoreMemory) {
     options.log_memory = false;
     auto engine = wrap(model, options);
     EXPECT_LE(
-        cpu_bytes_peak() - before,
+        runtime::cpu_bytes_peak() - before,
         total_bytes(engine.measured_memory()) + kGroupBytes + kSlack);
     // And once more, into the shards.
-    const int64_t live = cpu_bytes_live();
+    const int64_t live = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     engine.load_weights(path);
-    EXPECT_LE(cpu_bytes_peak() - live, kSlack);
+    EXPECT_LE(runtime::cpu_bytes_peak() - live, kSlack);
     engine.for_each_parameter(
         [](const std::string& name, const at::Tensor& value) {
           EXPECT_EQ(value.min().item<float>(), name.size()) << name;

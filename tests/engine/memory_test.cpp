@@ -42,7 +42,7 @@ void expect_planned_memory(
     int64_t micro_batches) {
   runtime::install_cpu_memory_counter();
   torch::manual_seed(1);
-  const int64_t before_model = cpu_bytes_live();
+  const int64_t before_model = runtime::cpu_bytes_live();
   Model model = subject.make();
   int64_t parameter_bytes = 0;
   for (const auto& parameter : model->parameters()) {
@@ -62,7 +62,7 @@ void expect_planned_memory(
     const double slack = 0.02 * sum + 4096;
     const auto excess = [&] {
       return static_cast<double>(
-                 cpu_bytes_live() - before_model - buffer_bytes) -
+                 runtime::cpu_bytes_live() - before_model - buffer_bytes) -
              sum;
     };
     // Gloo copies what is in flight: the gathers for the next step. They end

@@ -118,7 +118,7 @@ class FinetuneBertLarge : public ::testing::Test {
 
   /// The most memory that the log of the run tells of.
   int64_t measured_peak() const {
-    const std::string log = read_text_file(out() / "metrics.jsonl");
+    const std::string log = runtime::read_text_file(out() / "metrics.jsonl");
     int64_t peak = 0;
     const std::regex field("\"memory_bytes\":([0-9]+)");
     for (std::sregex_iterator it(log.begin(), log.end(), field), end; it != end;
@@ -150,7 +150,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
     EXPECT_TRUE(fs::exists(out() / file)) << file;
   }
   // Three steps, one interval of the log.
-  const std::string line = read_text_file(out() / "metrics.jsonl");
+  const std::string line = runtime::read_text_file(out() / "metrics.jsonl");
   expect_in(line, "\"step\":3,");
   for (const char* key :
        {"data_s",

@@ -58,7 +58,7 @@ TESSERA_FUZZ_TARGET(config_reader) {
     }
   }
   try {
-    nlohmann::json root = parse_json(text, "config.json");
+    nlohmann::json root = runtime::parse_json(text, "config.json");
     const runtime::ConfigReader reader(root, "config.json", overrides);
     for (const std::string& one : overrides) {
       runtime::apply_override(root, one);

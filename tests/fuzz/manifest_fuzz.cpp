@@ -15,7 +15,7 @@ TESSERA_FUZZ_TARGET(manifest) {
   std::filesystem::remove(file); // truncating one waits for the disk
   std::ofstream(file, std::ios::binary) << input;
   try {
-    to_text(read_manifest(folder.path()));
+    engine::to_text(engine::read_manifest(folder.path()));
   } catch (const Error&) {
   }
   try {

@@ -29,7 +29,7 @@ void make_small(nlohmann::json& value) {
 
 TESSERA_FUZZ_TARGET(model_config) {
   try {
-    nlohmann::json config = parse_json(input, "config.json");
+    nlohmann::json config = runtime::parse_json(input, "config.json");
     make_small(config);
     lazy([&] { return zoo::from_config(config); });
   } catch (const Error&) {

@@ -102,9 +102,9 @@ TEST(HostActivationSink, MemoryIsReallyFreed) {
   runtime::install_cpu_memory_counter();
   const auto x = torch::randn({1 << 16}).requires_grad_(); // 256 KiB
   const auto bytes_after_forward = [&] {
-    const int64_t before = cpu_bytes_live();
+    const int64_t before = runtime::cpu_bytes_live();
     const auto loss = chain(x, 20);
-    return cpu_bytes_live() - before;
+    return runtime::cpu_bytes_live() - before;
   };
   const int64_t plain = bytes_after_forward();
   EXPECT_GE(plain, 20 << 18);
@@ -115,10 +115,10 @@ TEST(HostActivationSink, MemoryIsReallyFreed) {
 
   // In backward: the budget, two gradients, and the leaf's own.
   auto loss = chain(x, 20);
-  const int64_t before = cpu_bytes_live();
+  const int64_t before = runtime::cpu_bytes_live();
   runtime::reset_cpu_bytes_peak();
   loss.backward();
-  EXPECT_LE(cpu_bytes_peak() - before, (4 << 18) + 4096);
+  EXPECT_LE(runtime::cpu_bytes_peak() - before, (4 << 18) + 4096);
 }
 
 TEST(HostActivationSink, ABudgetTooSmallForATensorStillWorks) {

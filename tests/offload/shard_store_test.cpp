@@ -60,7 +60,7 @@ void expect_round_trips(runtime::ShardStore& store) {
 
 } // namespace
 
-TEST(runtime::ShardStore, HostKeepsWhatItIsGiven) {
+TEST(ShardStore, HostKeepsWhatItIsGiven) {
   MemoryLedger ledger;
   HostMemory memory({}, ledger);
   HostStore store(memory);
@@ -73,19 +73,19 @@ TEST(runtime::ShardStore, HostKeepsWhatItIsGiven) {
   EXPECT_TRUE(at::equal(got, at::full({100}, 3.0F)));
 }
 
-TEST(runtime::ShardStore, NvmeKeepsWhatItIsGiven) {
+TEST(ShardStore, NvmeKeepsWhatItIsGiven) {
   NvmeFixture nvme;
   expect_round_trips(nvme.make());
 }
 
-TEST(runtime::ShardStore, NvmeOverThreadsAndBuffers) {
+TEST(ShardStore, NvmeOverThreadsAndBuffers) {
   NvmeFixture nvme;
   nvme.calls.ring_error = EPERM;
   nvme.calls.refuse_direct = true;
   expect_round_trips(nvme.make());
 }
 
-TEST(runtime::ShardStore, AlignedTensorsAreReadWhereTheyAre) {
+TEST(ShardStore, AlignedTensorsAreReadWhereTheyAre) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   const int64_t numel = 40 * kBlock / 4; // more than what is under way at once
@@ -103,13 +103,13 @@ TEST(runtime::ShardStore, AlignedTensorsAreReadWhereTheyAre) {
   EXPECT_TRUE(at::equal(got, sent));
 }
 
-TEST(runtime::ShardStore, TheFileHasNoNameAndGoesWithTheStore) {
+TEST(ShardStore, TheFileHasNoNameAndGoesWithTheStore) {
   NvmeFixture nvme;
   nvme.make();
   EXPECT_EQ(nvme.folder.count(), 0u);
 }
 
-TEST(runtime::ShardStore, CountsByTier) {
+TEST(ShardStore, CountsByTier) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   HostStore host(nvme.memory);
@@ -138,7 +138,7 @@ TEST(runtime::ShardStore, CountsByTier) {
   EXPECT_EQ(bytes(MemoryTier::kHost), 0);
 }
 
-TEST(runtime::ShardStore, RefusesTensorsThatDoNotFit) {
+TEST(ShardStore, RefusesTensorsThatDoNotFit) {
   NvmeFixture nvme;
   NvmeStore& store = nvme.make();
   const auto shard =

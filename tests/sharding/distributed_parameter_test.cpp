@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/distributed_parameter.h"
+#include "tessera/sharding/lazy.h"
 
 #include "support/expect_error.h"
 #include "support/ranks.h"

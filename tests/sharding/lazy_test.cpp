@@ -327,7 +327,7 @@ TEST(Lazy, BuffersAreRealAndRight) {
 TEST(Lazy, WeightsOf80GigabytesTakeAFewMegabytes) {
   runtime::install_cpu_memory_counter();
   runtime::reset_cpu_bytes_peak();
-  const int64_t before = cpu_bytes_live();
+  const int64_t before = runtime::cpu_bytes_live();
   struct Net : Module {
     Net()
         : first(register_module("first", torch::nn::Linear(100'000, 100'000))),
@@ -340,7 +340,7 @@ TEST(Lazy, WeightsOf80GigabytesTakeAFewMegabytes) {
   };
   const auto net = lazy([] { return std::make_shared<Net>(); });
   EXPECT_EQ(net->first->weight.storage().nbytes(), 40'000'000'000);
-  EXPECT_LT(cpu_bytes_peak() - before, int64_t{2} << 20);
+  EXPECT_LT(runtime::cpu_bytes_peak() - before, int64_t{2} << 20);
   // A slice of it can be made, the padding included.
   const at::Tensor slice = torch::empty({100'010});
   deferred_init(*net->table->weight.storage().unsafeGetStorageImpl())

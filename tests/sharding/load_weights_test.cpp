@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights from safetensors into modules that are whole, lazy or sharded.
 #include "tessera/sharding/load_weights.h"
+#include "tessera/runtime/io/safetensors.h"
 
 #include "support/expect_error.h"
 #include "support/ranks.h"

@@ -6,6 +6,7 @@
 //
 // The failing rank fails at step 20 and takes its time to end, with code 5.
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
 
 #include <ATen/Parallel.h>

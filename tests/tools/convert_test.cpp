@@ -50,8 +50,8 @@ TEST(Convert, WritesFolders) {
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* file : {"config.json", "model.safetensors"}) {
     EXPECT_EQ(
-        read_text_file(same / file),
-        read_text_file(fixtures() / "models/gpt2" / file))
+        runtime::read_text_file(same / file),
+        runtime::read_text_file(fixtures() / "models/gpt2" / file))
         << file;
   }
   const auto half = folder / "half";
@@ -67,8 +67,8 @@ TEST(Convert, WritesFolders) {
   result = convert({"--from", half.string(), "--to", again.string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(
-      read_text_file(half / "model.safetensors") ==
-      read_text_file(again / "model.safetensors"));
+      runtime::read_text_file(half / "model.safetensors") ==
+      runtime::read_text_file(again / "model.safetensors"));
 }
 
 TEST(Convert, MergesAdapters) {
@@ -117,7 +117,7 @@ TEST(Convert, WritesGguf) {
          "--merge-lora",
          (fixtures() / "lora/llama").string()});
     ASSERT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_EQ(read_text_file(path).substr(0, 4), "GGUF");
+    EXPECT_EQ(runtime::read_text_file(path).substr(0, 4), "GGUF");
   }
   EXPECT_LT(
       std::filesystem::file_size(folder / "new/f16"),

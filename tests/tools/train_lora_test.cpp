@@ -49,7 +49,8 @@ class Runs {
   }
 
   std::string adapter(const std::string& name) const {
-    return read_text_file(folder(name) / "adapter/adapter_model.safetensors");
+    return runtime::read_text_file(
+        folder(name) / "adapter/adapter_model.safetensors");
   }
 
  private:

@@ -267,8 +267,8 @@ TEST(Decoder, TakesTiedWeightsAsTheFilesHaveThem) {
           reference.tensors("out.").at("logits") * 2, input.attention_mask));
   save_pretrained(*own, other.path() / "again");
   EXPECT_TRUE(
-      read_text_file(other.path() / "model.safetensors") ==
-      read_text_file(other.path() / "again" / "model.safetensors"));
+      runtime::read_text_file(other.path() / "model.safetensors") ==
+      runtime::read_text_file(other.path() / "again" / "model.safetensors"));
   EXPECT_EQ(
       read_json(other.path() / "again" / "config.json")["tie_word_embeddings"],
       false);

@@ -126,8 +126,8 @@ TEST(EncoderDecoder, KeepsTheTypeOfEachTensor) {
   const auto model = from_pretrained(mixed.path(), {.dtype = std::nullopt});
   save_pretrained(*model, mixed.path() / "again");
   EXPECT_TRUE(
-      read_text_file(mixed.path() / "model.safetensors") ==
-      read_text_file(mixed.path() / "again" / "model.safetensors"));
+      runtime::read_text_file(mixed.path() / "model.safetensors") ==
+      runtime::read_text_file(mixed.path() / "again" / "model.safetensors"));
 }
 
 // The whole model's checkpoint makes the encoder; what is tied may be in it

@@ -52,12 +52,12 @@ Measured measure(const PrecisionPolicy& precision, std::int64_t checkpointed) {
   input.attention_mask[0][kLength - 1] = 0;
   Measured measured;
   for (int step = 0; step < 2; ++step) {
-    const std::int64_t before = cpu_bytes_live();
+    const std::int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     auto loss = model->forward(input).logits.to(torch::kFloat).square().mean();
-    measured.kept = cpu_bytes_live() - before;
+    measured.kept = runtime::cpu_bytes_live() - before;
     engine.backward(loss);
-    measured.peak = cpu_bytes_peak() - before;
+    measured.peak = runtime::cpu_bytes_peak() - before;
     engine.step();
   }
   return measured;

@@ -285,8 +285,8 @@ TEST(Encoder, HasNoPoolerThatTheFilesLack) {
           reference.input().attention_mask));
   save_pretrained(*model, without.path() / "again");
   EXPECT_TRUE(
-      read_text_file(without.path() / "model.safetensors") ==
-      read_text_file(without.path() / "again" / "model.safetensors"));
+      runtime::read_text_file(without.path() / "model.safetensors") ==
+      runtime::read_text_file(without.path() / "again" / "model.safetensors"));
 }
 
 } // namespace tessera::zoo::encoders_test

@@ -28,7 +28,7 @@ class GgufReader {
   };
 
   explicit GgufReader(const std::filesystem::path& path)
-      : content_(read_text_file(path)) {
+      : content_(runtime::read_text_file(path)) {
     TESSERA_CHECK(take(4) == "GGUF", "no magic number");
     TESSERA_CHECK(number<uint32_t>() == 3, "another version");
     const auto tensors = number<uint64_t>();

@@ -131,7 +131,8 @@ TEST_P(Gguf, HoldsTheCheckpoint) {
   const auto lazy_model = from_pretrained(made.folder(), {.lazy = true});
   export_gguf(*lazy_model, folder / "lazy", {.type = GgufType::kQ8_0});
   EXPECT_EQ(
-      read_text_file(folder / "lazy"), read_text_file(folder / "new/Q8_0"));
+      runtime::read_text_file(folder / "lazy"),
+      runtime::read_text_file(folder / "new/Q8_0"));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -203,7 +204,8 @@ TEST(GgufModel, IsExportedWithItsAdapter) {
   merge_lora(*model);
   export_gguf(*model, folder / "merged", options);
   EXPECT_EQ(
-      read_text_file(folder / "merging"), read_text_file(folder / "merged"));
+      runtime::read_text_file(folder / "merging"),
+      runtime::read_text_file(folder / "merged"));
 }
 
 TEST(GgufModel, RefusesWhatLlamaCppDoesNotCompute) {

@@ -39,11 +39,11 @@ TEST(HfFolderWriter, LeavesTheOldFolderUntilCommit) {
   {
     HfFolderWriter writer(folder, {{"model_type", "other"}}, {});
     expect_error([&] { writer.commit(); }, {"model.safetensors"});
-    EXPECT_EQ(read_text_file(folder / "model.safetensors"), "before");
+    EXPECT_EQ(runtime::read_text_file(folder / "model.safetensors"), "before");
   }
   EXPECT_EQ(names_in(temporary.path()), std::set<std::string>{"model"});
   save(folder, "after");
-  EXPECT_EQ(read_text_file(folder / "model.safetensors"), "after");
+  EXPECT_EQ(runtime::read_text_file(folder / "model.safetensors"), "after");
   EXPECT_EQ(names_in(temporary.path()), std::set<std::string>{"model"});
 }
 
@@ -79,7 +79,7 @@ TEST(HfFolderWriter, KeepsWhatGoesWithTheModel) {
           "sentencepiece.bpe.model",
           "tokenization_chatglm.py"}));
   EXPECT_EQ(
-      read_text_file(to / "additional_chat_templates/short.jinja"),
+      runtime::read_text_file(to / "additional_chat_templates/short.jinja"),
       "additional_chat_templates/short.jinja");
 }
 
@@ -90,7 +90,7 @@ TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {
   runtime::write_file_atomically(folder / "thesis.tex", "years of work");
   expect_error([&] { save(folder, "x"); }, {"thesis.tex", "would be lost"});
   expect_error([&] { save(folder / "thesis.tex", "x"); }, {"not a folder"});
-  EXPECT_EQ(read_text_file(folder / "thesis.tex"), "years of work");
+  EXPECT_EQ(runtime::read_text_file(folder / "thesis.tex"), "years of work");
 
   // Parents are made, a trailing slash and a link do no harm.
   save(temporary / "new/deep/model/", "x");
@@ -98,7 +98,8 @@ TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {
   save(temporary / "link", "y");
   EXPECT_TRUE(fs::is_symlink(temporary / "link"));
   EXPECT_EQ(
-      read_text_file(temporary / "new/deep/model/model.safetensors"), "y");
+      runtime::read_text_file(temporary / "new/deep/model/model.safetensors"),
+      "y");
 }
 
 } // namespace tessera::zoo::hf_folder_writer_test

@@ -116,7 +116,8 @@ TEST(Image, KeepsThePreprocessorsConfiguration) {
       folder.path() / "preprocessor_config.json", text);
   save_pretrained(*model, folder.path() / "model", folder.path());
   EXPECT_EQ(
-      read_text_file(folder.path() / "model" / "preprocessor_config.json"),
+      runtime::read_text_file(
+          folder.path() / "model" / "preprocessor_config.json"),
       text);
 }
 

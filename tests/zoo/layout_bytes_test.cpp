@@ -93,7 +93,7 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
           {.architecture = "GPT2LMHeadModel",
            .context = layers.on_stage({pipeline, 1, stage, {}})});
       EXPECT_EQ(
-          engine::numel_of(*model),
+          numel_of(*model),
           gpt_weights(
               kLayers / pipeline,
               tensor,
@@ -141,9 +141,10 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
               torch::randn({kRows, own, kFeatures}).requires_grad_());
         };
         forward(); // what is made once
-        const int64_t before = cpu_bytes_live();
+        const int64_t before = runtime::cpu_bytes_live();
         const at::Tensor result = forward();
-        const auto kept = static_cast<double>(cpu_bytes_live() - before);
+        const auto kept =
+            static_cast<double>(runtime::cpu_bytes_live() - before);
         const double said = layer_activations(tensor, sequence) * 4 *
                             static_cast<double>(kRows * kTokens);
         // Tensors are rounded up to 64 bytes, and there are some small ones.

@@ -122,8 +122,8 @@ TEST(MiniLm, RoundTripKeepsEveryByte) {
   ASSERT_EQ(names_in(root / "second"), names_in(root / "first"));
   for (const std::string& name : names_in(root / "first")) {
     EXPECT_EQ(
-        read_text_file(root / "second" / name),
-        read_text_file(root / "first" / name))
+        runtime::read_text_file(root / "second" / name),
+        runtime::read_text_file(root / "first" / name))
         << name;
   }
   const auto reference =

@@ -44,7 +44,7 @@ TEST(Moco, FindsKeysAmongThoseOfAllRanks) {
         model->forward(rows(reference.input(), 4 * world.rank(), 4));
     output.loss.backward();
     const auto averaged = [&](const torch::Tensor& own) {
-      return reduce_over_group(own.detach(), batches) / 2;
+      return sharding::reduce_over_group(own.detach(), batches) / 2;
     };
     expect_near(
         averaged(output.loss.detach()), reference.tensors("out.").at("loss"));

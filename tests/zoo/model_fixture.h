@@ -140,12 +140,12 @@ inline void expect_same_bytes(
     const std::filesystem::path& other) {
   // Not EXPECT_EQ, which would print them.
   EXPECT_TRUE(
-      read_text_file(folder / "model.safetensors") ==
-      read_text_file(other / "model.safetensors"))
+      runtime::read_text_file(folder / "model.safetensors") ==
+      runtime::read_text_file(other / "model.safetensors"))
       << "model.safetensors differ";
   EXPECT_EQ(
-      read_text_file(folder / "config.json"),
-      read_text_file(other / "config.json"));
+      runtime::read_text_file(folder / "config.json"),
+      runtime::read_text_file(other / "config.json"));
 }
 
 /// The fixture's folder with some of its tensors changed, or under other names.

@@ -32,8 +32,8 @@ TEST(Recipes, AreRead) {
     }
     SCOPED_TRACE(entry.path());
     ++recipes;
-    const auto json =
-        parse_json(read_text_file(entry.path()), entry.path().string());
+    const auto json = runtime::parse_json(
+        runtime::read_text_file(entry.path()), entry.path().string());
     if (json.at("task") == "language_model") {
       EXPECT_NO_THROW(read_language_model_config(entry.path(), {}, nullptr));
     } else if (json.at("task") == "examples") {
@@ -47,7 +47,8 @@ TEST(Recipes, AreRead) {
 
 TEST(Recipes, TheGptOf13BillionHasAsMany) {
   const auto path = configs() / "models/gpt_13b.json";
-  const auto json = parse_json(read_text_file(path), path.string());
+  const auto json =
+      runtime::parse_json(runtime::read_text_file(path), path.string());
   const auto model = lazy([&] { return zoo::from_config(json); });
   int64_t count = 0;
   for (const at::Tensor& parameter : model->parameters()) {

@@ -54,10 +54,10 @@ void expect_same(
 
 /// Bytes that forward and backward have alive at most, beside what was.
 int64_t peak_of(const std::function<torch::Tensor()>& forward) {
-  const int64_t before = cpu_bytes_live();
+  const int64_t before = runtime::cpu_bytes_live();
   runtime::reset_cpu_bytes_peak();
   forward().sum().backward();
-  return cpu_bytes_peak() - before;
+  return runtime::cpu_bytes_peak() - before;
 }
 
 } // namespace

@@ -33,7 +33,7 @@ inline std::filesystem::path fixture(const std::string& name) {
 }
 
 inline nlohmann::json read_json(const std::filesystem::path& path) {
-  return parse_json(read_text_file(path), path.string());
+  return runtime::parse_json(runtime::read_text_file(path), path.string());
 }
 
 } // namespace tessera

@@ -35,8 +35,8 @@ double seconds_since(Clock::time_point start) {
   TESSERA_FAIL(
       "bench: cannot measure the disk of '{}': {}; {}",
       folder.string(),
-      detail::errno_text(code),
-      detail::errno_remedy(code));
+      runtime::detail::errno_text(code),
+      runtime::detail::errno_remedy(code));
 }
 
 /// An unlinked file, which disappears with its last descriptor.
@@ -53,7 +53,7 @@ runtime::UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
     result.direct = true;
     return direct;
   }
-  result.note = "no O_DIRECT here (" + detail::errno_text(code) +
+  result.note = "no O_DIRECT here (" + runtime::detail::errno_text(code) +
                 "): through the page cache, written back and dropped";
   return file;
 }

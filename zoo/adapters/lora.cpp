@@ -5,6 +5,7 @@
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/distributed_parameter.h"
+#include "tessera/sharding/lazy.h"
 #include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/zoo/adapters/lora_layer.h"

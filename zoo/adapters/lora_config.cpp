@@ -57,7 +57,7 @@ bool is_off(const nlohmann::json& value) {
       "{}: '{}' is {}, but must be {}",
       fields.origin(),
       key,
-      show_json(fields.object().value(key, nlohmann::json())),
+      runtime::show_json(fields.object().value(key, nlohmann::json())),
       expected);
 }
 
@@ -216,7 +216,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
         "{}: '{}' is {}, which is not implemented; merge this adapter with PEFT",
         fields.origin(),
         key,
-        show_json(fields.object().value(key, nlohmann::json())));
+        runtime::show_json(fields.object().value(key, nlohmann::json())));
   }
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);

@@ -41,8 +41,8 @@ bool is_transposed(const Model& model, const WeightNames& names) {
 }
 
 WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
-  nlohmann::ordered_json config = engine::to_json(
-      lora_config(model), is_transposed(model, lora_names(model)));
+  nlohmann::ordered_json config =
+      to_json(lora_config(model), is_transposed(model, lora_names(model)));
   const auto folder = std::make_shared<std::optional<AtomicFolder>>();
   WrittenFolder written;
   written.path = path;
@@ -134,12 +134,12 @@ void check_ranks(
     const fs::path& folder,
     const LoraConfig& config,
     const Error& error) {
-  const nlohmann::ordered_json asked = engine::to_json(config, false);
+  const nlohmann::ordered_json asked = to_json(config, false);
   std::string text;
   for (const char* const key :
        {"target_modules", "exclude_modules", "modules_to_save", "bias"}) {
     text += std::string(text.empty() ? "'" : ", '") + key + "' " +
-            show_json(nlohmann::json(asked.at(key)));
+            runtime::show_json(nlohmann::json(asked.at(key)));
   }
   TESSERA_FAIL(
       "{}\nThe adapter is what {} asks for: {}",

@@ -38,7 +38,7 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
         !options.eos_token_id.empty(),
         "{}: 'eos_token_id' is {}, but must be a token or a list of tokens",
         fields.origin(),
-        show_json(ends));
+        runtime::show_json(ends));
     options.pad_token_id = options.eos_token_id.front();
   }
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
@@ -55,7 +55,7 @@ EarlyStopping early_stopping_in(const JsonFields& fields) {
       value.is_boolean() || value.is_null(),
       "{}: 'early_stopping' is {}, but must be true, false or \"never\"",
       fields.origin(),
-      show_json(value));
+      runtime::show_json(value));
   return value == true ? EarlyStopping::kYes : EarlyStopping::kNo;
 }
 

@@ -149,7 +149,7 @@ class Tokens {
         "{}: the token '{}' has the id {}; the model has ids from 0 to {}",
         file_.origin(),
         text,
-        show_json(id),
+        runtime::show_json(id),
         texts_.size() - 1);
     const auto at = id.get<size_t>();
     texts_[at] = text;
@@ -180,7 +180,7 @@ class Tokens {
           is_pair || merge.is_string(),
           "{}: 'merges' holds {}, which is no pair of tokens",
           file_.origin(),
-          show_json(merge));
+          runtime::show_json(merge));
       merges_.push_back(
           is_pair
               ? merge[0].get<std::string>() + " " + merge[1].get<std::string>()
@@ -290,7 +290,7 @@ void write_special_tokens(
   } else if (fs::exists(folder / "chat_template.jinja")) {
     to.emplace_back(
         "tokenizer.chat_template",
-        read_text_file(folder / "chat_template.jinja"));
+        runtime::read_text_file(folder / "chat_template.jinja"));
   }
 }
 

@@ -17,7 +17,7 @@ at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
       call.dropout == 0,
       "ring attention has no dropout of attention weights, and it is {}; set it to 0, or use Ulysses",
       call.dropout);
-  return ring_attention(
+  return sharding::ring_attention(
       call.query,
       call.key,
       call.value,

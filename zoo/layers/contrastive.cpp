@@ -24,7 +24,8 @@ at::Tensor mean_of_rows(const at::Tensor& x, Communicator* batches) {
   if (batches == nullptr) {
     return x.mean(0);
   }
-  return copy_to_group(reduce_over_group(x.mean(0), *batches), *batches) /
+  return sharding::copy_to_group(
+             sharding::reduce_over_group(x.mean(0), *batches), *batches) /
          batches->size();
 }
 

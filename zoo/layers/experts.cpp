@@ -58,9 +58,9 @@ ExpertsImpl::ExpertsImpl(
       {features, options.experts, false, 1, options.expert.deviation});
   const Communicator* group = expert_group(context_);
   const sharding::ExpertRange here =
-      group == nullptr
-          ? sharding::ExpertRange{0, options.experts}
-          : own_experts(options.experts, group->rank(), group->size());
+      group == nullptr ? sharding::ExpertRange{0, options.experts}
+                       : sharding::own_experts(
+                             options.experts, group->rank(), group->size());
   const auto list = register_module(
       "experts",
       here.length == options.experts

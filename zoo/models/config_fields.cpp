@@ -238,7 +238,7 @@ int64_t ConfigFields::labels() const {
       !names || names->is_object(),
       "{}: 'id2label' is {}; it must be an object with a name for each label",
       origin(),
-      show_json(names.value_or(nullptr)));
+      runtime::show_json(names.value_or(nullptr)));
   if (names && !names->empty()) {
     return static_cast<int64_t>(names->size());
   }

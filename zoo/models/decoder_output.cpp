@@ -85,7 +85,7 @@ void Decoder::add_routed(
     int end,
     LayerState& state) {
   const at::Tensor counts = context_.own_tokens(input.attention_mask);
-  std::vector<sharding::RouterSums> sums{unpacked(state.routed)};
+  std::vector<sharding::RouterSums> sums{sharding::unpacked(state.routed)};
   const std::vector<int> numbers = stage().own();
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < begin || numbers[i] >= end) {
@@ -103,7 +103,7 @@ void Decoder::add_routed(
 }
 
 void Decoder::add_router_losses(const LayerState& state, ModelOutput& output) {
-  sharding::RouterSums sums = unpacked(state.routed);
+  sharding::RouterSums sums = sharding::unpacked(state.routed);
   if (context_.experts() != nullptr) {
     sums = sharding::total_over_group(sums, *context_.experts()->gradients);
   } else if (context_.context() != nullptr) {

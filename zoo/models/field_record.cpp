@@ -21,7 +21,7 @@ std::string FieldRecord::text() const {
   std::string text;
   for (const auto& [name, value] : fields_) {
     text += (text.empty() ? "" : ", ") + name + " " +
-            (value.is_null() ? "not given" : show_json(value));
+            (value.is_null() ? "not given" : runtime::show_json(value));
   }
   return text;
 }

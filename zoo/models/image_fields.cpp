@@ -26,7 +26,7 @@ void check_number(
       "{}: '{}' has {}; it must be whole numbers from 1 to {}",
       fields.origin(),
       name,
-      show_json(value),
+      runtime::show_json(value),
       most);
 }
 
@@ -45,7 +45,7 @@ ImageSize size_field(
       "{}: '{}' is {}; it must be a number or [height, width]",
       fields.origin(),
       name,
-      show_json(value));
+      runtime::show_json(value));
   check_number(fields, name, value[0], most);
   check_number(fields, name, value[1], most);
   return {value[0].get<int64_t>(), value[1].get<int64_t>()};
@@ -84,7 +84,7 @@ std::vector<int64_t> number_list(
       "{}: '{}' is {}; it must be a list of 1 to {} numbers",
       fields.origin(),
       name,
-      show_json(list),
+      runtime::show_json(list),
       kMostNumbers);
   for (const nlohmann::json& value : list) {
     check_number(fields, name, value, most);

@@ -102,7 +102,7 @@ void read_windows(
       !types || (types->is_array() && types->size() == decoder.layers.size()),
       "{}: 'layer_types' is {}; it must be a list with a type for each of the {} layers ('num_hidden_layers')",
       fields.origin(),
-      show_json(types.value_or(nullptr)),
+      runtime::show_json(types.value_or(nullptr)),
       decoder.layers.size());
   const auto window = fields.find<int64_t>({"sliding_window"});
   TESSERA_CHECK(
@@ -116,7 +116,7 @@ void read_windows(
         !types || (*types)[i] == kLocal || (*types)[i] == "full_attention",
         "{}: 'layer_types' has {}; only full_attention and {} are implemented",
         fields.origin(),
-        show_json(types ? (*types)[i] : nullptr),
+        runtime::show_json(types ? (*types)[i] : nullptr),
         kLocal);
     decoder.layers[i].local =
         types ? (*types)[i] == kLocal : is_local(i, static_cast<size_t>(first));

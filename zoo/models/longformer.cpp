@@ -17,7 +17,7 @@ int64_t reach_of(const nlohmann::json& window, const ConfigFields& fields) {
           window.get<double>() >= 2 && window.get<int64_t>() % 2 == 0,
       "{}: attention_window holds {}; windows are even numbers from 2 on",
       fields.origin(),
-      show_json(window));
+      runtime::show_json(window));
   return window.get<int64_t>() / 2;
 }
 

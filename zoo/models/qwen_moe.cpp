@@ -25,7 +25,7 @@ std::vector<int64_t> dense_layers(const ConfigFields& fields) {
         is_good,
         "{}: 'mlp_only_layers' is {}; it must be a list of layers' numbers, from 0 on",
         fields.origin(),
-        show_json(list));
+        runtime::show_json(list));
   };
   check(list.is_array());
   for (const nlohmann::json& layer : list) {

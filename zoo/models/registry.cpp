@@ -62,7 +62,7 @@ std::string named_architecture(
       list->is_array() && list->front().is_string(),
       "{}: 'architectures' is {}; it must be a list of names",
       fields.origin(),
-      show_json(*list));
+      runtime::show_json(*list));
   return list->front().get<std::string>();
 }
 

@@ -57,7 +57,10 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
   TESSERA_FAIL(
-      "{}: 'pooling_mode' is {}; there are {}", origin, show_json(name), known);
+      "{}: 'pooling_mode' is {}; there are {}",
+      origin,
+      runtime::show_json(name),
+      known);
 }
 
 std::vector<Pooling> poolings_of(const JsonFields& fields) {
@@ -86,12 +89,13 @@ struct ModuleLine {
 };
 
 std::vector<ModuleLine> modules_of(const fs::path& file) {
-  const nlohmann::json list = parse_json(read_text_file(file), file.string());
+  const nlohmann::json list =
+      runtime::parse_json(runtime::read_text_file(file), file.string());
   TESSERA_CHECK(
       list.is_array() && !list.empty(),
       "{} is {}, not a list of modules; fetch the model's folder again",
       file,
-      show_json(list));
+      runtime::show_json(list));
   std::vector<ModuleLine> modules;
   for (const nlohmann::json& one : list) {
     const JsonFields fields(one, file.string() + ": a module");
@@ -107,7 +111,7 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
         "{}: the module '{}' has the 'path' {}, which is not the name of a folder beside the file",
         file,
         line.kind,
-        show_json(line.path));
+        runtime::show_json(line.path));
     modules.push_back(std::move(line));
   }
   return modules;

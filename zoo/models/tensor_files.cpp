@@ -53,7 +53,7 @@ class NestedLists {
               static_cast<int64_t>(value.size()) == sizes_[depth],
           "{} is {}; by the first one it must be a list of {}",
           at,
-          show_json(value),
+          runtime::show_json(value),
           sizes_[depth]);
       for (size_t i = 0; i < value.size(); ++i) {
         add(value[i], depth + 1, at + "[" + std::to_string(i) + "]");
@@ -64,7 +64,7 @@ class NestedLists {
         value.is_number() || value.is_boolean(),
         "{} is {}; it must be a number",
         at,
-        show_json(value));
+        runtime::show_json(value));
     const bool is_whole = value.is_number_integer() || value.is_boolean();
     is_whole_ = is_whole_ && is_whole;
     numbers_.push_back(
@@ -90,16 +90,17 @@ NamedTensors read_named_tensors(const fs::path& path) {
     NamedTensors tensors;
     const auto file = runtime::SafetensorsFile::open(path);
     for (const runtime::SafetensorsEntry& entry : file.entries()) {
-      tensors.emplace(entry.name, loaded_tensor(entry));
+      tensors.emplace(entry.name, engine::loaded_tensor(entry));
     }
     return tensors;
   }
-  const nlohmann::json json = parse_json(read_text_file(path), path.string());
+  const nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(path), path.string());
   TESSERA_CHECK(
       json.is_object() && !json.empty(),
       "{} is {}; it must be an object such as {{\"input_ids\": [[5, 7]]}}",
       path,
-      show_json(json));
+      runtime::show_json(json));
   NamedTensors tensors;
   for (const auto& [name, value] : json.items()) {
     tensors.emplace(

@@ -16,12 +16,13 @@ at::Tensor VocabHead::logits(
     const at::Tensor& bias) const {
   const TensorParallel* how = context_.parallel();
   return context_.all_tokens(
-      how == nullptr ? at::linear(hidden, weight, bias)
-                     : gather_parts(
-                           enter_linear(hidden, {{weight, bias}}, *how).front(),
-                           -1,
-                           sharding::DimSplit(vocab_, context_.ranks()),
-                           *how->group));
+      how == nullptr
+          ? at::linear(hidden, weight, bias)
+          : gather_parts(
+                sharding::enter_linear(hidden, {{weight, bias}}, *how).front(),
+                -1,
+                sharding::DimSplit(vocab_, context_.ranks()),
+                *how->group));
 }
 
 at::Tensor VocabHead::loss(
@@ -54,7 +55,7 @@ at::Tensor VocabHead::own_loss(
     VocabParallelLossOptions options;
     options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(
-        enter_linear(hidden, {{weight, bias}}, *how).front(),
+        sharding::enter_linear(hidden, {{weight, bias}}, *how).front(),
         targets,
         sharding::DimSplit(vocab_, context_.ranks()),
         *how->group,

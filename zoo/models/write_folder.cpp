@@ -189,7 +189,8 @@ void write_folder(
   finish(job, folder, [&](const at::Tensor& failed) {
     return gatherer.group() == nullptr
                ? failed.item<double>()
-               : reduce_over_group(failed, *gatherer.group()).item<double>();
+               : sharding::reduce_over_group(failed, *gatherer.group())
+                     .item<double>();
   });
 }
 

@@ -38,7 +38,8 @@ std::shared_ptr<zoo::Model> configured_model(
     return zoo::from_pretrained(config.model_folder, options);
   }
   const std::string origin = config.model_config.string();
-  nlohmann::json json = parse_json(read_text_file(config.model_config), origin);
+  nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(config.model_config), origin);
   json.update(classes);
   const auto model = lazy([&] {
     return zoo::from_config(

@@ -45,7 +45,7 @@ at::ScalarType type_of_bits(runtime::SafetensorsDtype dtype) {
     case runtime::SafetensorsDtype::kU32:
       return at::kInt;
     default:
-      return loaded_dtype_of(dtype);
+      return engine::loaded_dtype_of(dtype);
   }
 }
 

@@ -34,7 +34,7 @@ std::string string_field(
 std::vector<LabelledText> read_labelled_texts(
     const std::filesystem::path& path,
     const TextClassificationColumns& columns) {
-  const std::string content = read_text_file(path);
+  const std::string content = runtime::read_text_file(path);
   std::vector<LabelledText> texts;
   size_t begin = 0;
   for (int64_t line = 1; begin < content.size(); ++line) {
@@ -45,7 +45,7 @@ std::vector<LabelledText> read_labelled_texts(
       continue;
     }
     const std::string place = path.string() + ":" + std::to_string(line);
-    const auto object = parse_json(text, place);
+    const auto object = runtime::parse_json(text, place);
     texts.push_back(
         {string_field(object, columns.text, place),
          string_field(object, columns.label, place)});

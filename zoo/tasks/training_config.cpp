@@ -66,7 +66,7 @@ runtime::ConfigReader open_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides) {
   return {
-      parse_json(read_text_file(file), file.string()),
+      runtime::parse_json(runtime::read_text_file(file), file.string()),
       file.string(),
       overrides};
 }

@@ -94,14 +94,15 @@ void check_known(
         "{}: '{}' is {}, a token that {} lacks; do the two files belong together?",
         config.origin(),
         key,
-        show_json(given),
+        runtime::show_json(given),
         origin);
   }
   TESSERA_CHECK(
       !token_name(config, "mask_token", "[MASK]").empty(),
       "{}: 'mask_token' is {}, without characters",
       config.origin(),
-      show_json(config.object().value("mask_token", nlohmann::json())));
+      runtime::show_json(
+          config.object().value("mask_token", nlohmann::json())));
 }
 
 // An added token that is matched in the raw text. `normalized` ones would have
@@ -167,7 +168,7 @@ Vocabulary read_vocabulary(
           "{}: the id of token '{}' is {}, not an integer",
           vocab.origin(),
           token,
-          show_json(id));
+          runtime::show_json(id));
       tokens.emplace_back(token, id.get<std::int64_t>());
     }
   } else {

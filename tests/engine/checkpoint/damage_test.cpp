@@ -140,7 +140,7 @@ TEST(Damage, ABrokenManifestIsNamed) {
   const TemporaryFolder folder;
   save_two(folder.path(), 1);
   const auto file = folder / "step-000002/manifest.json";
-  const std::string text = read_text_file(file);
+  const std::string text = runtime::read_text_file(file);
   std::ofstream(file) << text.substr(0, text.size() / 2);
   expect_refused(folder.path(), 1, {"manifest.json"});
   std::ofstream(file) << "{\"format\": 1}";

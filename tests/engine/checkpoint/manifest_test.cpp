@@ -45,7 +45,7 @@ TEST(Manifest, NamesThePlaceThatIsDamaged) {
   const TemporaryFolder folder;
   const std::string file =
       tests::source_dir() + "/tests/fuzz/seeds/manifest/checkpoint";
-  const std::string right = read_text_file(file);
+  const std::string right = runtime::read_text_file(file);
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = right;
     text.replace(text.find(from), from.size(), to);

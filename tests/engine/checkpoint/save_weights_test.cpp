@@ -108,8 +108,8 @@ TEST(SaveWeights, WritesTheSameFileForAWholeModule) {
     engine.save_weights(folder / "sharded.safetensors");
     if (world.rank() == 0) {
       EXPECT_EQ(
-          read_text_file(folder / "plain.safetensors"),
-          read_text_file(folder / "sharded.safetensors"));
+          runtime::read_text_file(folder / "plain.safetensors"),
+          runtime::read_text_file(folder / "sharded.safetensors"));
       expect_error(
           [&] { save_weights(*net, folder / "x.safetensors"); },
           {"is sharded", "Engine::save_weights"});
@@ -126,12 +126,12 @@ TEST(SaveWeights, HoldsOneGroupAtATime) {
       net->push_back(torch::nn::Linear(512, 512)); // 1 MiB each
     }
     auto engine = wrap(net, group_per_layer());
-    const int64_t before = cpu_bytes_live();
+    const int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     engine.save_weights(folder.path());
     // A gathered group; rank 0 writes from it.
-    EXPECT_GE(cpu_bytes_peak() - before, 1 << 20);
-    EXPECT_LT(cpu_bytes_peak() - before, 3 << 20);
+    EXPECT_GE(runtime::cpu_bytes_peak() - before, 1 << 20);
+    EXPECT_LT(runtime::cpu_bytes_peak() - before, 3 << 20);
   });
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 // Training runs whose numbers must not depend on what is done beside backward.
 
+#include "tessera/engine/optim/update_statistics.h"
+
 #include "engine/offload/placement.h"
 
 #include <functional>

@@ -32,9 +32,10 @@ MemoryBudget budget_for_two_groups_each(
     const World& world,
     const EngineOptions& options) {
   RestingNet net = make_large_net();
-  auto census = take_parameter_census(*net, {});
+  auto census = sharding::take_parameter_census(*net, {});
   choose_dtypes(*net, options.sharding.precision, census);
-  const auto groups = make_groups(*net, census, options.sharding.groups);
+  const auto groups =
+      sharding::make_groups(*net, census, options.sharding.groups);
   const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
   std::vector<int64_t> states;
   int64_t staged = 0;

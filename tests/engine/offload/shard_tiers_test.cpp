@@ -240,9 +240,10 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
       const Outcome expected = train(world, options, "device", {}, large());
 
       RestingNet net = large();
-      auto census = take_parameter_census(*net, {});
+      auto census = sharding::take_parameter_census(*net, {});
       choose_dtypes(*net, options.sharding.precision, census);
-      const auto groups = make_groups(*net, census, options.sharding.groups);
+      const auto groups =
+          sharding::make_groups(*net, census, options.sharding.groups);
       const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
       const auto needs = [&](const ShardTiers& tiers) {
         return device_needs(

@@ -238,9 +238,10 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     EngineOptions options = resting_options(at::kBFloat16);
     const Outcome expected = train(world, options, "resident");
     RestingNet net = make_resting_net();
-    auto census = take_parameter_census(*net, {});
+    auto census = sharding::take_parameter_census(*net, {});
     choose_dtypes(*net, options.sharding.precision, census);
-    const auto groups = make_groups(*net, census, options.sharding.groups);
+    const auto groups =
+        sharding::make_groups(*net, census, options.sharding.groups);
     const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
     const int64_t floor = device_needs(groups, options.sharding, mesh);
     options.memory.device_bytes =

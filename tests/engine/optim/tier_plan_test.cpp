@@ -18,9 +18,9 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
   TierPlanOf() : net_(make_resting_net(300, 12)), mesh_(0, GetParam(), 0) {
     options_ = resting_options(at::kBFloat16);
     options_.sharding.prefetch_depth = 1;
-    auto census = take_parameter_census(*net_, {});
+    auto census = sharding::take_parameter_census(*net_, {});
     choose_dtypes(*net_, options_.sharding.precision, census);
-    groups_ = make_groups(*net_, census, options_.sharding.groups);
+    groups_ = sharding::make_groups(*net_, census, options_.sharding.groups);
   }
 
   TierPlan plan(const MemoryBudget& memory) const {

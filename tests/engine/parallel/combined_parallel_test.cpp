@@ -47,7 +47,7 @@ struct StageImpl : torch::nn::Module {
         shape(layout.shape),
         stage(stage),
         checkpointed(layout.checkpointed),
-        partition(partition_by_count(kLayers, shape.pieces())) {
+        partition(pipeline::partition_by_count(kLayers, shape.pieces())) {
     for (int chunk = 0; chunk < shape.chunks; ++chunk) {
       const int piece = shape.piece(stage, chunk);
       for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
@@ -83,7 +83,7 @@ struct StageImpl : torch::nn::Module {
       const auto run = [block = blocks.at(i).ptr()](const at::Tensor& input) {
         return block->forward(input);
       };
-      x = checkpointed ? checkpoint(true, run, x) : run(x);
+      x = checkpointed ? checkpoint({.trains = true}, run, x) : run(x);
     }
     if (piece < shape.pieces() - 1) {
       return {x};

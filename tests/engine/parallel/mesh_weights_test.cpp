@@ -148,7 +148,8 @@ TEST(MeshWeights, GoIntoPartsAndOutOfThem) {
       job.engine().save_weights(file);
       if (world.rank() == 0) {
         EXPECT_EQ(
-            read_text_file(file), read_text_file(folder / "whole.safetensors"));
+            runtime::read_text_file(file),
+            runtime::read_text_file(folder / "whole.safetensors"));
       }
       job.train(0);
     });
@@ -223,7 +224,7 @@ TEST(MeshCheckpointDamage, AManifestWithoutSomePiecesIsRefused) {
   const TemporaryFolder folder;
   save_one(folder / "a", four_parts(), false);
   const auto file = folder / "a/step-000001/manifest.json";
-  const auto text = read_text_file(file);
+  const auto text = runtime::read_text_file(file);
   const auto with = [&](const std::function<void(nlohmann::json&)>& change) {
     auto manifest = nlohmann::json::parse(text);
     for (auto& tensor : manifest["ranks"][3]["tensors"]) {
@@ -298,7 +299,7 @@ TEST(MeshCheckpointDamage, ManifestsOfTheFirstFormatAreRead) {
   const TemporaryFolder folder;
   save_one(folder / "a", kMeshLayouts[0], false);
   const auto file = folder / "a/step-000001/manifest.json";
-  auto manifest = nlohmann::json::parse(read_text_file(file));
+  auto manifest = nlohmann::json::parse(runtime::read_text_file(file));
   manifest["format"] = 1;
   manifest.erase("tensor_ranks");
   manifest.erase("stages");

@@ -44,7 +44,7 @@ T take(std::string_view& bytes) {
 
 /// The events of a file, their checksums checked.
 std::vector<std::string> events_of(const fs::path& path) {
-  const std::string file = read_text_file(path);
+  const std::string file = runtime::read_text_file(path);
   std::string_view rest(file);
   std::vector<std::string> events;
   while (!rest.empty()) {

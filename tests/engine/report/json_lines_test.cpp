@@ -20,13 +20,14 @@ TEST(JsonLines, EachLineIsInTheFileAtOnce) {
   const auto path = folder / "metrics.jsonl";
   runtime::write_file_atomically(path, "old\n");
   JsonLinesWriter writer(path);
-  EXPECT_EQ(read_text_file(path), "");
+  EXPECT_EQ(runtime::read_text_file(path), "");
   writer.write(ordered_json{{"step", 1}, {"loss", 0.5}, {"a", "x\ny"}});
   EXPECT_EQ(
-      read_text_file(path), "{\"step\":1,\"loss\":0.5,\"a\":\"x\\ny\"}\n");
+      runtime::read_text_file(path),
+      "{\"step\":1,\"loss\":0.5,\"a\":\"x\\ny\"}\n");
   writer.write(ordered_json{{"loss", std::nan("")}});
   EXPECT_EQ(
-      read_text_file(path),
+      runtime::read_text_file(path),
       "{\"step\":1,\"loss\":0.5,\"a\":\"x\\ny\"}\n{\"loss\":null}\n");
 }
 
@@ -36,7 +37,7 @@ TEST(JsonLines, AppendingCutsATornLine) {
   const auto append = [&](const std::string& before) {
     runtime::write_file_atomically(path, before);
     JsonLinesWriter(path, Mode::kAppend).write(ordered_json{{"n", 2}});
-    return read_text_file(path);
+    return runtime::read_text_file(path);
   };
   EXPECT_EQ(append(""), "{\"n\":2}\n");
   EXPECT_EQ(append("{\"n\":1}\n"), "{\"n\":1}\n{\"n\":2}\n");

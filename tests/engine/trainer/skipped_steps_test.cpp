@@ -82,7 +82,10 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
   EXPECT_EQ(count(results[0].output, "skipped"), 1) << results[0].output;
   EXPECT_EQ(count(results[1].output, "skipped"), 0) << results[1].output;
   EXPECT_EQ(
-      count(read_text_file(folder / "metrics.jsonl"), "\"grad_norm\":null"), 6);
+      count(
+          runtime::read_text_file(folder / "metrics.jsonl"),
+          "\"grad_norm\":null"),
+      6);
 }
 
 } // namespace tessera::engine::skipped_steps_test

@@ -90,7 +90,7 @@ TrainerOptions options_of(
 
 std::vector<nlohmann::json> lines_of(const std::filesystem::path& folder) {
   std::vector<nlohmann::json> lines;
-  std::istringstream all(read_text_file(folder / "metrics.jsonl"));
+  std::istringstream all(runtime::read_text_file(folder / "metrics.jsonl"));
   for (std::string line; std::getline(all, line);) {
     lines.push_back(nlohmann::json::parse(line));
   }
@@ -147,7 +147,8 @@ TEST(TrainerLog, LeavesAReportAndCurvesForTensorBoard) {
   run_ranks(1, [&](World& world) {
     auto options = options_of(folder.path() / "run", 1);
     run(world, options);
-    const std::string page = read_text_file(options.run_folder / "report.html");
+    const std::string page =
+        runtime::read_text_file(options.run_folder / "report.html");
     for (const char* expected :
          {"Where the time of a step goes",
           "exposed transfer",
@@ -169,7 +170,7 @@ TEST(TrainerLog, LeavesAReportAndCurvesForTensorBoard) {
     run(world, options);
     EXPECT_FALSE(lines_of(options.run_folder)[0].contains("forward_s"));
     EXPECT_EQ(
-        read_text_file(options.run_folder / "report.html")
+        runtime::read_text_file(options.run_folder / "report.html")
             .find("Where the time"),
         std::string::npos);
   });

@@ -92,7 +92,7 @@ TrainerOptions options_of(const std::filesystem::path& folder) {
 }
 
 int64_t lines_of(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file);
+  const std::string text = runtime::read_text_file(file);
   return std::count(text.begin(), text.end(), '\n');
 }
 

@@ -2,6 +2,7 @@
 // All-to-all over every transport: equal blocks, and blocks of any length.
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/shm_backend.h"
 
 #include <ATen/ATen.h>

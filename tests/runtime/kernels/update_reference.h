@@ -40,14 +40,14 @@ void for_each_update(const Body& body) {
   body(
       [](const runtime::UpdateTensors& t) {
         const runtime::AdamWRun run{t, {.step = 3}};
-        adamw_runs_({&run, 1});
+        runtime::adamw_runs_({&run, 1});
       },
       "AdamW");
   body(
       [](const runtime::UpdateTensors& t) {
         const runtime::AdamWRun run{
             t, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}};
-        adamw_runs_({&run, 1});
+        runtime::adamw_runs_({&run, 1});
       },
       "Adam");
   body(

@@ -48,10 +48,10 @@ Step step(Communicator* divide_over) {
   const at::Tensor input =
       torch::randn({kRows, kFeatures}).set_requires_grad(true);
   const at::Tensor mask = torch::ones({kRows, 1});
-  const int64_t before = cpu_bytes_live();
+  const int64_t before = runtime::cpu_bytes_live();
   const at::Tensor loss = layers->forward(input * 1, mask).sum();
   Step done;
-  done.kept_bytes = cpu_bytes_live() - before;
+  done.kept_bytes = runtime::cpu_bytes_live() - before;
   loss.backward();
   done.results = {loss.detach(), input.grad()};
   for (const at::Tensor& parameter : layers->parameters()) {

@@ -129,7 +129,7 @@ inline ParallelAttentionImpl::ParallelAttentionImpl(
 inline at::Tensor ParallelAttentionImpl::forward(
     const at::Tensor& x,
     const std::optional<at::Tensor>& mask) {
-  const auto projected = enter_linear(
+  const auto projected = sharding::enter_linear(
       x,
       {{q_proj->weight, q_proj->bias},
        {k_proj->weight, k_proj->bias},

@@ -86,7 +86,7 @@ TEST(RandomKey, IsThatOfTheMicroBatchWhenALayerIsComputedAgain) {
       inputs.push_back(torch::ones({4, 50}).requires_grad_());
       const auto run = [](const at::Tensor& x) { return layer(5, x).square(); };
       outputs.push_back(
-          checkpointed ? checkpoint(true, run, inputs.back())
+          checkpointed ? checkpoint({.trains = true}, run, inputs.back())
                        : run(inputs.back()));
     }
     outputs[0].sum().backward();

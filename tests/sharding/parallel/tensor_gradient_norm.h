@@ -44,7 +44,7 @@ inline double joined_power_sum(
     const std::vector<at::Tensor>& tensors,
     double p) {
   double result = 0;
-  for (const double sum : power_sums(tensors, p)) {
+  for (const double sum : runtime::power_sums(tensors, p)) {
     if (!std::isinf(p)) {
       result += sum;
     } else if (!std::isnan(result) && !(sum <= result)) {

@@ -220,7 +220,8 @@ TEST(TensorPlan, IsComputedAgainInCheckpoints) {
       apply_tensor_plan(*mlp, {{"0", kColumn}, {"2", kRow}}, {group.get()});
       const at::Tensor x = torch::randn({3, 6}).requires_grad_();
       const auto run = [&](const at::Tensor& in) { return mlp->forward(in); };
-      const at::Tensor y = checkpointed ? checkpoint(true, run, x) : run(x);
+      const at::Tensor y =
+          checkpointed ? checkpoint({.trains = true}, run, x) : run(x);
       y.square().sum().backward();
       std::vector<at::Tensor> found{y.detach(), x.grad()};
       for (const at::Tensor& parameter : mlp->parameters()) {

@@ -43,13 +43,13 @@ class Hostile {
     return folder_.path() / file;
   }
   std::string original(const std::string& file) const {
-    return read_text_file(original_ / file);
+    return runtime::read_text_file(original_ / file);
   }
 
   /// Counts what became of the folder; an error must name it and `key`.
   void load(const std::string& what, const std::string& key = "") {
     SCOPED_TRACE(what);
-    const int64_t before = cpu_bytes_live();
+    const int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     try {
       load_(folder_.path());
@@ -64,7 +64,7 @@ class Hostile {
     } catch (const std::exception& error) {
       ADD_FAILURE() << "not an error of ours: " << error.what();
     }
-    EXPECT_LT(cpu_bytes_peak() - before, kMostBytes);
+    EXPECT_LT(runtime::cpu_bytes_peak() - before, kMostBytes);
   }
 
   int loaded() const {
