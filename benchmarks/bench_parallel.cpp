@@ -101,7 +101,7 @@ void compare_losses(World& world) {
         world.size(),
         static_cast<double>(logits.nbytes()) / (1 << 20));
   }
-  report("gathered, LibTorch's", measure(*group, [&] {
+  report("gathered (LibTorch)", measure(*group, [&] {
            const at::Tensor whole = gather_parts(logits, 1, vocab, *group);
            at::cross_entropy_loss(whole, target).backward();
            logits.mutable_grad().reset();
@@ -128,7 +128,7 @@ void compare_borders(World& world) {
       (torch::randn({kFeatures, inner}) / 64).requires_grad_();
   if (world.rank() == 0) {
     std::printf(
-        "MLP of %ld features over %d ranks, %ld tokens divided\n",
+        "MLP of %ld features over %d ranks, %ld tokens, sequence-parallel\n",
         static_cast<long>(kFeatures),
         world.size(),
         static_cast<long>(kTokens));
@@ -153,7 +153,7 @@ void compare_borders(World& world) {
     }
   };
   TensorParallel how{.group = group.get(), .sequence = true, .sequence_dim = 0};
-  run("one after the other", [&] {
+  run("sequential", [&] {
     const at::Tensor inside = at::linear(enter_layer(x, how), up).relu();
     return leave_layer(at::linear(inside, down), how);
   });
@@ -250,7 +250,7 @@ void compare_schedules(World& world) {
         std::vector<PieceCost>(static_cast<size_t>(shape.pieces()), cost));
     if (world.rank() == 0) {
       std::printf(
-          "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of stage 0 %6.1f "
+          "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of rank 0 %6.1f "
           "MiB\n",
           name.c_str(),
           step.seconds * 1e3,

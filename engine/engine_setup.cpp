@@ -68,13 +68,13 @@ void check_update_in_backward(
   const auto check = [](bool holds, const char* what, const char* remedy) {
     TESSERA_CHECK(
         holds,
-        "update_in_backward does not go with {}: {}, or set update_in_backward to false.",
+        "update_in_backward cannot be combined with {}: {}, or set update_in_backward to false.",
         what,
         remedy);
   };
   check(
       !scaler.is_active(),
-      "loss scaling, which has to see all gradients before any is applied",
+      "loss scaling, which must see all gradients before any is applied",
       "train in bfloat16");
   check(
       options.sharding.zero_stage > 1 &&
@@ -83,12 +83,11 @@ void check_update_in_backward(
       "use sharding.zero_stage 2 or 3 with accumulation reduce_each_backward");
   check(
       updates_elements_alone(options.optimizer),
-      "an optimizer that looks at more than one element at a time",
+      "an optimizer that uses more than one element at a time",
       "use AdamW, Adam, SGD or Lion");
   check(
       options.optimizer.overlap != UpdateOverlap::kSpeculate,
-      "optimizer.overlap speculate, which is for gradients that may still be "
-      "clipped",
+      "optimizer.overlap speculate, which is for gradients that may still be clipped",
       "use wait");
 }
 
@@ -103,7 +102,7 @@ void check_updates_of_parts(
     TESSERA_CHECK(
         divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
             updates_elements_alone(rule),
-        "wrap: parameter '{}' is divided over tensor-parallel ranks, and its optimizer ({}) looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.",
+        "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
         item.key(),
         name_of(rule));
   }
@@ -117,12 +116,12 @@ void check(const EngineOptions& options) {
   TESSERA_CHECK(
       options.optimizer.placement != StatePlacement::kNvme ||
           !options.memory.nvme_path.empty(),
-      "optimizer.placement is nvme, and memory.nvme_path is not set; name a folder on a local disk.");
+      "optimizer.placement is nvme, but memory.nvme_path is not set; set it to a folder on a local disk.");
   const int64_t activations = options.offload.activation_host_bytes.value_or(0);
   TESSERA_CHECK(
       !options.memory.host_bytes || !offloads_activations(options) ||
           activations <= *options.memory.host_bytes,
-      "offload.activation_host_bytes is {}, and memory.host_bytes, all that may be taken of the host, is {}; raise that one or lower the other.",
+      "offload.activation_host_bytes is {}, but memory.host_bytes, the limit for all host memory, is {}; raise memory.host_bytes or lower offload.activation_host_bytes.",
       activations,
       options.memory.host_bytes.value_or(0));
 }
@@ -138,7 +137,7 @@ Engine::Engine(
   check_experts_apart(*module_, options.sharding.groups.ignored);
   TESSERA_CHECK(
       !uses_float16(options) || !has_divided_experts(*module_),
-      "wrap: experts that are divided over ranks do not go with float16, whose loss scaling their engine does not share; use bfloat16.");
+      "wrap: expert parallelism does not support float16, because the experts' engine does not share the loss scale; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
@@ -223,7 +222,7 @@ void Engine::join_model_ranks(
     const OptimizerRules& optimizer) {
   TESSERA_CHECK(
       mesh.world_size() == world.size(),
-      "wrap: the parallel mesh is for {} ranks, and the job has {}.",
+      "wrap: the parallel mesh is for {} ranks, but the job has {}.",
       mesh.world_size(),
       world.size());
   const std::string key = world.unique_name("model");

@@ -96,12 +96,12 @@ BlockPipeline::BlockPipeline(
   queue_ = make_uring_queue(kDepth, calls, why);
   if (queue_ == nullptr) {
     log_info(
-        "memory.nvme_path: io_uring cannot be used ({}); threads that call pread and pwrite take its place.",
+        "memory.nvme_path: io_uring cannot be used ({}); using threads with pread and pwrite instead.",
         why);
     queue_ = make_thread_queue(kThreads);
   }
   const at::Tensor buffer = memory.allocate(
-      "blocks on their way from and to files",
+      "staging buffers for file blocks",
       MemoryPurpose::kStaging,
       staging_bytes());
   for (int64_t i = 0; i < kDepth; ++i) {
@@ -268,7 +268,7 @@ void BlockPipeline::submit(const Place& place) {
 std::string BlockPipeline::describe(const Place& place, const std::string& what)
     const {
   return formatted(
-      "memory.nvme_path: {}{}' at offset {} of '{}': {} The state in memory is no longer complete: go on from the last checkpoint.",
+      "memory.nvme_path: {}{}' at offset {} of '{}' failed: {} The training state is no longer complete: resume from the last checkpoint.",
       place.operation.is_write ? "writing '" : "reading '",
       place.transfer->extent->name,
       place.operation.offset,
@@ -319,7 +319,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
     transfer.fail(describe(
         place,
         formatted(
-            "{} bytes came of {}; was the file truncated?",
+            "only {} of {} bytes were transferred; was the file truncated?",
             result,
             operation.bytes + kept)));
   } else if (
@@ -328,8 +328,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
           transfer.extent->checksums[static_cast<size_t>(place.block)]) {
     transfer.fail(describe(
         place,
-        "these are not the bytes that were written there (their checksum "
-        "differs); check the disk, and that nothing else writes to it."));
+        "the checksum differs from that of the data that was written there; check the disk, and that nothing else writes to it."));
   } else if (!transfer.is_write) {
     try {
       deliver(place);

@@ -96,7 +96,7 @@ SavedRank saved_rank(const ManifestField& from) {
   rank.file = file.text();
   if (rank.file.empty() || fs::path(rank.file).filename() != rank.file ||
       rank.file.find('\0') != std::string::npos) {
-    file.fail("the name of a file beside the manifest");
+    file.fail("the name of a file next to the manifest");
   }
   rank.bytes = static_cast<uint64_t>(from.at("bytes").integer());
   for (const ManifestField& tensor : from.at("tensors").elements()) {
@@ -141,7 +141,7 @@ SavedParameters saved_parameters(const ManifestField& all) {
     parameter.sizes = from.at("sizes").integers();
     parameter.strides = from.at("strides").integers();
     if (parameter.strides.size() != parameter.sizes.size()) {
-      from.at("strides").fail("as long a list as 'sizes'");
+      from.at("strides").fail("a list of the same length as 'sizes'");
     }
     parameter.steps = from.at("steps").integer();
     if (const auto aliases = from.find("aliases")) {
@@ -249,9 +249,10 @@ fs::path find_checkpoint(const fs::path& path) {
     others += (others.empty() ? "" : ", ") + beside.filename().string();
   }
   TESSERA_FAIL(
-      "load: '{}' is no checkpoint and has none in it (folders step-N with a manifest.json). {}",
+      "load: '{}' is not a checkpoint and does not contain any (folders named step-N with a manifest.json). {}",
       path.string(),
-      others.empty() ? "Check the path." : "Beside it there are: " + others);
+      others.empty() ? "Check the path."
+                     : "The folder next to it contains: " + others);
 }
 
 void prune_checkpoints(const fs::path& folder, int keep) {

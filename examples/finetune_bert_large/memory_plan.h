@@ -57,10 +57,10 @@ class MemoryPlan {
     const int64_t activations = activation_bytes(layers);
     const auto budget = config_.engine.memory.device_bytes;
     return "activations: about " + format_bytes(activations) + " for " +
-           std::to_string(shape_.rows) + " texts of " +
+           std::to_string(shape_.rows) + " sequences of " +
            std::to_string(shape_.length) + " tokens, " +
            std::to_string(layers) + " of " + std::to_string(layer_count()) +
-           " layers computed again in backward\npredicted peak: " +
+           " layers recomputed in backward\npredicted peak: " +
            format_bytes(planned + activations + reserve_) + ", of which " +
            format_bytes(reserve_) + " reserve" +
            (budget ? "; the budget is " + format_bytes(*budget) : "");
