@@ -3,13 +3,14 @@
 //
 //   tessera launch --nproc 2 -- bench_parallel
 //
-// - cross-entropy of logits divided over the ranks, beside gathering them and
-//   LibTorch's cross-entropy: time, and most memory beside the logits;
-// - a divided MLP under sequence parallelism, whose activations travel in one
-//   piece and in several, beside what it is with operators one after the other:
-//   time, and memory kept for backward;
-// - a step of each pipeline schedule, one stage a rank, beside what the
-//   simulator says of it with the times of one rank alone.
+// - cross-entropy of logits divided over the ranks, compared with gathering
+//   them and LibTorch's cross-entropy: time, and peak memory in addition to the
+//   logits;
+// - an MLP under sequence parallelism, whose activations are exchanged in one
+//   piece and in several, compared with sequential operators: time, and memory
+//   kept for backward;
+// - a step of each pipeline schedule, one pipeline stage per rank, next to
+//   the simulator's prediction from the times of one rank alone.
 //
 // Candidates take turns, and medians are printed, so that a load on the machine
 // hits all of them. With fewer cores than ranks the second part says nothing.
@@ -59,7 +60,7 @@ double median(std::vector<double> values) {
 
 struct Measured {
   double seconds = 0; ///< median
-  double peak_bytes = 0; ///< most beside what was there before
+  double peak_bytes = 0; ///< peak in addition to what was there before
 };
 
 Measured measure(Communicator& group, const std::function<void()>& work) {

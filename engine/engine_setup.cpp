@@ -33,8 +33,8 @@ bool offloads_activations(const EngineOptions& options) {
   return options.offload.activations != OffloadActivations::kOff;
 }
 
-/// What the other tiers' users may have of the host: memory.host_bytes but for
-/// what is set aside for activations.
+/// The memory budget without activations: memory.host_bytes less what is
+/// reserved for them.
 MemoryBudget without_activations(const EngineOptions& options) {
   MemoryBudget memory = options.memory;
   if (memory.host_bytes && offloads_activations(options)) {
@@ -61,7 +61,7 @@ int64_t& host_activations(TierBytes& bytes) {
               [static_cast<size_t>(MemoryPurpose::kActivations)];
 }
 
-/// @throws tessera::Error naming what does not go with it.
+/// @throws tessera::Error naming the option that it cannot be combined with.
 void check_update_in_backward(
     const EngineOptions& options,
     const LossScaler& scaler) {

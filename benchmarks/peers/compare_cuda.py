@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A 1B-class GPT-2 on one CUDA device: Tessera, LibTorch alone, PyTorch alone
-and FSDP2, in turns; or with optimizer state on the host, beside FSDP2's and
+and FSDP2, in turns; or with optimizer state on the host, next to FSDP2's and
 DeepSpeed's offload.
 
 Each round runs every contender once; the table has medians over the rounds
@@ -12,7 +12,7 @@ operations of forward and backward, attention counted in full. The peak is the
 device's dense bfloat16 rate: known for A100, H100 and H200, else --peak-tflops.
 
 A contender that needs more memory than there is, or that is not installed, is
-left out of the table; with --engine, options such as placements are passed to Tessera.
+left out of the table. --engine passes options such as placements to Tessera.
 
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2 \

@@ -60,7 +60,7 @@ int run(
       tokenizer,
       config.max_length);
 
-  // Nothing of the model is in memory before the engine takes its part.
+  // No weights are in memory until the engine allocates its shards.
   torch::manual_seed(config.seed);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));

@@ -161,7 +161,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
     expect_in(line, std::string("\"") + key + "\":");
   }
 
-  // With all layers kept, and with as many computed again as the budget asks.
+  // With all layers kept, and with as many recomputed as the budget requires.
   const int64_t kept = measured_peak();
   fs::remove_all(out());
   const int64_t budget = least_budget();
