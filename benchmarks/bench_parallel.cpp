@@ -3,13 +3,14 @@
 //
 //   tessera launch --nproc 2 -- bench_parallel
 //
-// - cross-entropy of logits divided over the ranks, beside gathering them and
-//   LibTorch's cross-entropy: time, and most memory beside the logits;
-// - a divided MLP under sequence parallelism, whose activations travel in one
-//   piece and in several, beside what it is with operators one after the other:
-//   time, and memory kept for backward;
-// - a step of each pipeline schedule, one stage a rank, beside what the
-//   simulator says of it with the times of one rank alone.
+// - cross-entropy of logits divided over the ranks, compared with gathering
+//   them and LibTorch's cross-entropy: time, and peak memory in addition to the
+//   logits;
+// - an MLP under sequence parallelism, whose activations are exchanged in one
+//   piece and in several, compared with sequential operators: time, and memory
+//   kept for backward;
+// - a step of each pipeline schedule, one pipeline stage per rank, next to
+//   the simulator's prediction from the times of one rank alone.
 //
 // Candidates take turns, and medians are printed, so that a load on the machine
 // hits all of them. With fewer cores than ranks the second part says nothing.
@@ -59,7 +60,7 @@ double median(std::vector<double> values) {
 
 struct Measured {
   double seconds = 0; ///< median
-  double peak_bytes = 0; ///< most beside what was there before
+  double peak_bytes = 0; ///< peak in addition to what was there before
 };
 
 Measured measure(Communicator& group, const std::function<void()>& work) {
@@ -101,7 +102,7 @@ void compare_losses(World& world) {
         world.size(),
         static_cast<double>(logits.nbytes()) / (1 << 20));
   }
-  report("gathered, LibTorch's", measure(*group, [&] {
+  report("gathered (LibTorch)", measure(*group, [&] {
            const at::Tensor whole = gather_parts(logits, 1, vocab, *group);
            at::cross_entropy_loss(whole, target).backward();
            logits.mutable_grad().reset();
@@ -128,7 +129,7 @@ void compare_borders(World& world) {
       (torch::randn({kFeatures, inner}) / 64).requires_grad_();
   if (world.rank() == 0) {
     std::printf(
-        "MLP of %ld features over %d ranks, %ld tokens divided\n",
+        "MLP of %ld features over %d ranks, %ld tokens, sequence-parallel\n",
         static_cast<long>(kFeatures),
         world.size(),
         static_cast<long>(kTokens));
@@ -153,7 +154,7 @@ void compare_borders(World& world) {
     }
   };
   TensorParallel how{.group = group.get(), .sequence = true, .sequence_dim = 0};
-  run("one after the other", [&] {
+  run("sequential", [&] {
     const at::Tensor inside = at::linear(enter_layer(x, how), up).relu();
     return leave_layer(at::linear(inside, down), how);
   });
@@ -251,7 +252,7 @@ void compare_schedules(World& world) {
             static_cast<size_t>(shape.pieces()), cost));
     if (world.rank() == 0) {
       std::printf(
-          "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of stage 0 %6.1f "
+          "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of rank 0 %6.1f "
           "MiB\n",
           name.c_str(),
           step.seconds * 1e3,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times a model of the zoo: forward with its loss, and forward with backward.
-// benchmarks/peers/compare_zoo.py runs it beside transformers.
+// benchmarks/peers/compare_zoo.py runs it next to transformers.
 //
 //   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
 //       [loss-only] [auto-matmul] [keep-memory]

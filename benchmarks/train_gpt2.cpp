@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains GPT-2 for some steps, plain or wrapped, and prints what a step takes
-// as one line of JSON. benchmarks/peers/compare.py runs it beside its peers.
+// as one line of JSON. benchmarks/peers/compare.py runs it next to its peers.
 //
 //   train_gpt2 mode=plain steps=10
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10

@@ -28,26 +28,27 @@ void add_remedies_of_tiers(
   const int64_t state = on_device(planned, MemoryPurpose::kOptimizerState);
   if (optimizer.placement == StatePlacement::kWithParameters && state > 0) {
     remedies.push_back(
-        "set optimizer.placement, which keeps " + exact_size_text(state) +
-        " of optimizer state on the device, to auto");
+        "set optimizer.placement to auto; its current value keeps " +
+        exact_size_text(state) + " of optimizer state on the device");
   }
   const bool weights_may_leave = memory.parameters != MemoryTier::kDevice ||
                                  memory.gradients != MemoryTier::kDevice;
   if (state == 0 && !weights_may_leave) {
     return;
   }
-  const std::string what =
-      state > 0
-          ? "optimizer state (" + exact_size_text(state) + " of it is left)"
-          : "weights and gradients";
+  const std::string what = state > 0
+                               ? "optimizer state (" + exact_size_text(state) +
+                                     " of it still on the device)"
+                               : "weights and gradients";
   remedies.push_back(
       memory.host_bytes ? "raise memory.host_bytes from " +
                               exact_size_text(*memory.host_bytes) +
                               " to make room for " + what
-                        : "set memory.host_bytes, so that " + what +
-                              " may rest in the host's memory");
+                        : "set memory.host_bytes so that " + what +
+                              " can be kept in host memory");
   if (memory.nvme_path.empty()) {
-    remedies.emplace_back("set memory.nvme_path, so that it may rest in files");
+    remedies.emplace_back(
+        "set memory.nvme_path so that it can be kept on a local disk");
   } else if (memory.nvme_bytes) {
     remedies.push_back(
         "raise memory.nvme_bytes from " + exact_size_text(*memory.nvme_bytes));
@@ -73,15 +74,14 @@ std::string device_budget_error(
   }
   if (memory.activation_bytes > 0) {
     remedies.emplace_back(
-        "lower memory.activation_bytes, with smaller micro-batches or shorter "
-        "sequences");
+        "lower memory.activation_bytes and use smaller micro-batches or shorter sequences");
   }
   remedies.emplace_back("use more ranks");
   std::string text = "the memory budget is too small: memory.device_bytes is " +
-                     exact_size_text(budget) + ", and this rank needs " +
-                     exact_size_text(needed) + " of the device, " +
+                     exact_size_text(budget) + ", but this rank needs " +
+                     exact_size_text(needed) + " of device memory, " +
                      exact_size_text(memory.activation_bytes) +
-                     " of them for activations. What helps:";
+                     " of it for activations. Possible fixes:";
   for (const std::string& remedy : remedies) {
     text += "\n  - " + remedy;
   }

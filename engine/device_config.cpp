@@ -30,7 +30,7 @@ World& init_on(const DeviceOptions& options) {
   if (options.device == DeviceChoice::kCuda && !world.device().is_cuda()) {
     const std::string& reason = runtime::load_cuda_backend().reason;
     TESSERA_FAIL(
-        "device is 'cuda', but this process has none: {}. Set device=auto or device=cpu to train on the CPU.",
+        "device is 'cuda', but this process has no CUDA device: {}. Set device=auto or device=cpu to train on the CPU.",
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason);
   }
   if (world.device().is_cpu()) {

@@ -48,7 +48,7 @@ void Engine::backward(const at::Tensor& loss) {
   check_usable("backward");
   TESSERA_CHECK(
       loss.defined() && loss.numel() == 1,
-      "Engine::backward: the loss has shape {}; it must be one number. Reduce it, e.g. with .mean().",
+      "Engine::backward: the loss has shape {}; it must be a scalar. Reduce it, e.g. with .mean().",
       loss.defined() ? loss.sizes() : c10::IntArrayRef{});
   TESSERA_CHECK(
       loss.requires_grad(),
@@ -97,7 +97,7 @@ void Engine::reporting_memory(
   const auto fail = [&](const c10::Error& error) {
     const std::string message = memory_table(
         formatted(
-            "Engine::{} ran out of memory: {}\nOf the device's memory, rank {} holds (activations not included)",
+            "Engine::{} ran out of memory: {}\nDevice memory held by rank {} (activations not included)",
             function,
             error.what_without_backtrace(),
             pager_->rank()),
@@ -123,7 +123,7 @@ void Engine::check_keeps_gradients(const char* function) const {
   check_usable(function);
   TESSERA_CHECK(
       !pager_->options().update_in_backward,
-      "Engine::{}: with update_in_backward the gradients are applied and gone when backward ends. Do without this call, or set update_in_backward to false.",
+      "Engine::{}: with update_in_backward, gradients are applied and freed during backward. Remove this call, or set update_in_backward to false.",
       function);
 }
 
@@ -334,14 +334,15 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  return engine::save_checkpoint({{saved_part()}, scaler_, states}, folder, keep_last);
+  return engine::save_checkpoint(
+      {{saved_part()}, scaler_, states}, folder, keep_last);
 }
 
 engine::CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
-      "Engine::save: backward has updated some groups already (update_in_backward). Call step() first.");
+      "Engine::save: backward has already updated some groups (update_in_backward). Call step() first.");
   return {*pager_, *optimizer_, *module_, file_groups_.get()};
 }
 
@@ -368,7 +369,7 @@ void Engine::set_learning_rate(double lr) {
   TESSERA_CHECK(
       lr == optimizer_->learning_rate() || pager_->unwrapped() ||
           !pager_->updated_in_backward(),
-      "Engine::set_learning_rate: backward has updated some groups already (update_in_backward). Set the rate before the first backward of a step.");
+      "Engine::set_learning_rate: backward has already updated some groups (update_in_backward). Set the rate before the first backward of a step.");
   optimizer_->set_learning_rate(lr);
 }
 

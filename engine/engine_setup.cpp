@@ -2,10 +2,10 @@
 // Construction of an Engine: checks options, shards, plans memory.
 #include "tessera/engine/engine.h"
 
-#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -34,8 +34,8 @@ bool offloads_activations(const EngineOptions& options) {
   return options.offload.activations != OffloadActivations::kOff;
 }
 
-/// What the other tiers' users may have of the host: memory.host_bytes but for
-/// what is set aside for activations.
+/// The memory budget without activations: memory.host_bytes less what is
+/// reserved for them.
 MemoryBudget without_activations(const EngineOptions& options) {
   MemoryBudget memory = options.memory;
   if (memory.host_bytes && offloads_activations(options)) {
@@ -62,20 +62,20 @@ int64_t& host_activations(TierBytes& bytes) {
               [static_cast<size_t>(MemoryPurpose::kActivations)];
 }
 
-/// @throws tessera::Error naming what does not go with it.
+/// @throws tessera::Error naming the option that it cannot be combined with.
 void check_update_in_backward(
     const EngineOptions& options,
     const LossScaler& scaler) {
   const auto check = [](bool holds, const char* what, const char* remedy) {
     TESSERA_CHECK(
         holds,
-        "update_in_backward does not go with {}: {}, or set update_in_backward to false.",
+        "update_in_backward cannot be combined with {}: {}, or set update_in_backward to false.",
         what,
         remedy);
   };
   check(
       !scaler.is_active(),
-      "loss scaling, which has to see all gradients before any is applied",
+      "loss scaling, which must see all gradients before any is applied",
       "train in bfloat16");
   check(
       options.sharding.zero_stage > 1 &&
@@ -84,12 +84,11 @@ void check_update_in_backward(
       "use sharding.zero_stage 2 or 3 with accumulation reduce_each_backward");
   check(
       updates_elements_alone(options.optimizer),
-      "an optimizer that looks at more than one element at a time",
+      "an optimizer that uses more than one element at a time",
       "use AdamW, Adam, SGD or Lion");
   check(
       options.optimizer.overlap != UpdateOverlap::kSpeculate,
-      "optimizer.overlap speculate, which is for gradients that may still be "
-      "clipped",
+      "optimizer.overlap speculate, which is for gradients that may still be clipped",
       "use wait");
 }
 
@@ -104,7 +103,7 @@ void check_updates_of_parts(
     TESSERA_CHECK(
         divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
             updates_elements_alone(rule),
-        "wrap: parameter '{}' is divided over tensor-parallel ranks, and its optimizer ({}) looks at all of a parameter. Use AdamW, Adam, SGD or Lion for it.",
+        "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
         item.key(),
         name_of(rule));
   }
@@ -118,12 +117,12 @@ void check(const EngineOptions& options) {
   TESSERA_CHECK(
       options.optimizer.placement != StatePlacement::kNvme ||
           !options.memory.nvme_path.empty(),
-      "optimizer.placement is nvme, and memory.nvme_path is not set; name a folder on a local disk.");
+      "optimizer.placement is nvme, but memory.nvme_path is not set; set it to a folder on a local disk.");
   const int64_t activations = options.offload.activation_host_bytes.value_or(0);
   TESSERA_CHECK(
       !options.memory.host_bytes || !offloads_activations(options) ||
           activations <= *options.memory.host_bytes,
-      "offload.activation_host_bytes is {}, and memory.host_bytes, all that may be taken of the host, is {}; raise that one or lower the other.",
+      "offload.activation_host_bytes is {}, but memory.host_bytes, the limit for all host memory, is {}; raise memory.host_bytes or lower offload.activation_host_bytes.",
       activations,
       options.memory.host_bytes.value_or(0));
 }
@@ -139,7 +138,7 @@ Engine::Engine(
   sharding::check_experts_apart(*module_, options.sharding.groups.ignored);
   TESSERA_CHECK(
       !uses_float16(options) || !sharding::has_divided_experts(*module_),
-      "wrap: experts that are divided over ranks do not go with float16, whose loss scaling their engine does not share; use bfloat16.");
+      "wrap: expert parallelism does not support float16, because the experts' engine does not share the loss scale; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
@@ -224,7 +223,7 @@ void Engine::join_model_ranks(
     const engine::OptimizerRules& optimizer) {
   TESSERA_CHECK(
       mesh.world_size() == world.size(),
-      "wrap: the parallel mesh is for {} ranks, and the job has {}.",
+      "wrap: the parallel mesh is for {} ranks, but the job has {}.",
       mesh.world_size(),
       world.size());
   const std::string key = world.unique_name("model");

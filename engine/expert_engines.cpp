@@ -17,10 +17,10 @@ namespace {
 const ParallelMesh& mesh_of(const EngineOptions& options) {
   TESSERA_CHECK(
       options.parallel != nullptr,
-      "ExpertEngines: EngineOptions::parallel is not set; it says which ranks have the same experts.");
+      "ExpertEngines: EngineOptions::parallel is not set; it determines which ranks have the same experts.");
   TESSERA_CHECK(
       !options.memory.device_bytes && !options.memory.host_bytes,
-      "ExpertEngines: a memory budget (memory.device_bytes, .host_bytes) holds for one engine, and here are two; leave it out.");
+      "ExpertEngines: a memory budget (memory.device_bytes, .host_bytes) applies to a single engine, but expert parallelism uses two; remove it.");
   return *options.parallel;
 }
 
@@ -69,7 +69,7 @@ std::vector<at::Tensor> ExpertEngines::run_pipeline(
 double ExpertEngines::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       max_norm > 0 && std::isfinite(p),
-      "ExpertEngines::clip_grad_norm: max_norm is {} and p {}; they must be above 0, and p finite.",
+      "ExpertEngines::clip_grad_norm: max_norm is {} and p {}; both must be above 0, and p must be finite.",
       max_norm,
       p);
   const double norm = std::pow(

@@ -65,7 +65,7 @@ void LossScaler::limit_for_float16_loss() {
   }
   TESSERA_CHECK(
       !options_.fixed,
-      "loss_scale.fixed is {}, and the loss is float16, whose gradient can be {} at most. Compute the loss in float32 (convert what it is computed from) or lower loss_scale.fixed.",
+      "loss_scale.fixed is {}, but the loss is float16, whose gradient can be at most {}. Compute the loss in float32 (convert its inputs) or lower loss_scale.fixed.",
       scale_,
       kLargestFloat16Scale);
   scale_ = kLargestFloat16Scale;

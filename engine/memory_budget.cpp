@@ -21,7 +21,7 @@ void check_has_path(
     const MemoryBudget& memory) {
   TESSERA_CHECK(
       tier != MemoryTier::kNvme || !memory.nvme_path.empty(),
-      "memory.{} is nvme, and memory.nvme_path is not set; name a folder on a local disk.",
+      "memory.{} is nvme, but memory.nvme_path is not set; set it to a folder on a local disk.",
       name);
 }
 
@@ -33,12 +33,12 @@ void check(const MemoryBudget& memory) {
   check_at_least_0("nvme_bytes", memory.nvme_bytes);
   TESSERA_CHECK(
       !memory.nvme_bytes || !memory.nvme_path.empty(),
-      "memory.nvme_bytes is {}, and memory.nvme_path is not set; name the folder of the disk.",
+      "memory.nvme_bytes is {}, but memory.nvme_path is not set; set it to a folder on that disk.",
       memory.nvme_bytes.value_or(0));
   TESSERA_CHECK(
       memory.nvme_path.empty() ||
           std::filesystem::is_directory(memory.nvme_path),
-      "memory.nvme_path: '{}' is not a folder; make it, or name another one.",
+      "memory.nvme_path: '{}' is not a folder; create it, or choose another one.",
       memory.nvme_path.string());
   check_has_path("parameters", memory.parameters, memory);
   check_has_path("gradients", memory.gradients, memory);

@@ -9,12 +9,12 @@ namespace tessera {
 void check(const OffloadOptions& options, int64_t activation_bytes) {
   TESSERA_CHECK(
       options.activations != OffloadActivations::kAuto || activation_bytes > 0,
-      "offload.activations is 'auto', and memory.activation_bytes, the budget it keeps, is 0. Set memory.activation_bytes, or offload.activations to 'all' or 'off'.");
+      "offload.activations is 'auto', but memory.activation_bytes, its budget, is 0. Set memory.activation_bytes, or offload.activations to 'all' or 'off'.");
   const double ratio = options.ratio.value_or(1);
   // NaN fails both comparisons.
   TESSERA_CHECK(
       ratio >= 0 && ratio <= 1,
-      "offload.ratio is {}; it is the fraction of the offloaded optimizer state that the CPU updates, from 0 to 1, or nothing (auto) to have it measured.",
+      "offload.ratio is {}; set it to the fraction (0 to 1) of the offloaded optimizer state that the CPU updates, or leave it unset (auto) to have it measured.",
       ratio);
   TESSERA_CHECK(
       options.stage_bytes >= engine::StreamedUpdate::kMinBytes,

@@ -20,7 +20,7 @@ void warn_of_idle_options(
   const ParallelOptions usual;
   const auto warn = [](const std::string& keys, const char* size) {
     log_warning(
-        "{} has no effect, as parallel.{} is 1; raise that one or leave it out.",
+        "{} has no effect because parallel.{} is 1; remove it, or raise that size.",
         keys,
         size);
   };
@@ -85,7 +85,8 @@ ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
       options.cut);
   if (!options.piece_of_layer.empty() && parallel.contains("cut")) {
     parallel.fail(
-        "cut", "piece_of_layer says where to cut: leave one of them out");
+        "cut",
+        "piece_of_layer already says where to cut; set only one of them");
   }
   return options;
 }
@@ -112,13 +113,13 @@ ParallelRun::ParallelRun(
   if (stages == 1) {
     TESSERA_CHECK(
         options.chunks == 1 && options.piece_of_layer.empty(),
-        "parallel.chunks and parallel.piece_of_layer cut a model for pipeline stages, and parallel.pipeline is 1; raise that one or leave them out.");
+        "parallel.chunks and parallel.piece_of_layer divide a model into pipeline stages, but parallel.pipeline is 1; raise it or remove them.");
     return;
   }
   TESSERA_CHECK(
       options.schedule != PipelineScheduleKind::kInterleaved ||
           options.chunks > 1,
-      "parallel.schedule is interleaved, which gives each stage several pieces of the model, and parallel.chunks is 1; raise that to 2 or more, or use the schedule 1f1b.");
+      "parallel.schedule is interleaved, which needs several chunks per pipeline stage, but parallel.chunks is 1; set it to 2 or more, or use the schedule 1f1b.");
   const PipelineShape shape{stages, micro_batches, options.chunks};
   PipelineSchedule schedule = make_schedule(options.schedule, shape);
   stages_ = std::make_unique<runtime::RingChannels>(

@@ -93,7 +93,7 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
     const auto row = static_cast<int64_t>(i);
     TESSERA_CHECK(
         forms[i].sizes.size() <= 8,
-        "a pipelined list of blocks takes tensors of 8 dimensions at most, and got {}",
+        "a pipelined list of blocks takes tensors of at most 8 dimensions, but got {}",
         pipeline::describe({forms[i]}));
     words[row][0] = static_cast<int64_t>(forms[i].dtype);
     words[row][1] = forms[i].requires_grad ? 1 : 0;
@@ -102,11 +102,11 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
       words[row][static_cast<int64_t>(3 + d)] = forms[i].sizes[d];
     }
   }
-  const Tensors all = gather(own, "forms of pipelined batches");
+  const Tensors all = gather(own, "shapes of pipelined batches");
   for (size_t stage = 0; stage < all.size(); ++stage) {
     TESSERA_CHECK(
         all[stage].equal(own),
-        "a pipelined list of blocks got {} on stage {} and another form, or other gradients, on stage {}. Give all ranks batches of one shape.",
+        "a pipelined list of blocks got {} on pipeline stage {}, but another shape, dtype or requires_grad on pipeline stage {}. Give all ranks batches of the same shape.",
         describe(forms),
         ranks_.index(),
         stage);
@@ -173,7 +173,7 @@ at::Tensor PipelinedBatches::own_result(
     TESSERA_CHECK(
         result.sizes() == like.sizes() &&
             result.scalar_type() == like.scalar_type(),
-        "pipelined blocks returned {} for {}; they have to keep the form of the hidden states.",
+        "pipelined blocks returned {} for {}; they must keep the shape and dtype of the hidden states.",
         describe(pipeline::forms_of({result})),
         describe(pipeline::forms_of({like})));
     all[static_cast<int64_t>(i)].copy_(result);

@@ -22,15 +22,17 @@ void add_row(std::ostringstream& out, size_t width, const SavedByProducer& r) {
 
 std::string first_step_text(const ActivationStatistics& statistics) {
   return "activations in the first step: " +
-         runtime::size_text(statistics.bytes_to_host) + " went to the host, " +
-         runtime::size_text(statistics.bytes_to_device) + " came back (" +
+         runtime::size_text(statistics.bytes_to_host) +
+         " copied to the host, " +
+         runtime::size_text(statistics.bytes_to_device) + " copied back (" +
          runtime::size_text(statistics.bytes_prefetched) +
          " ahead of their use); at most " +
          runtime::size_text(statistics.peak_device_bytes) +
-         " were on the device and " +
+         " on the device and " +
          runtime::size_text(statistics.peak_host_bytes) +
-         " on the host, where " + size_text(statistics.host_slab_bytes) +
-         " are kept for them";
+         " on the host, where " +
+         runtime::size_text(statistics.host_slab_bytes) +
+         " is reserved for activations";
 }
 
 std::string saved_activations_table(const std::vector<SavedByProducer>& rows) {
@@ -43,7 +45,7 @@ std::string saved_activations_table(const std::vector<SavedByProducer>& rows) {
     width = std::max(width, row.producer.size());
   }
   std::ostringstream out;
-  out << "saved for backward, by producer: storages, bytes, left the device";
+  out << "saved for backward, by producer: storages, bytes, bytes moved off the device";
   for (const SavedByProducer& row : rows) {
     add_row(out, width, row);
   }

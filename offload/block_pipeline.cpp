@@ -96,12 +96,12 @@ BlockPipeline::BlockPipeline(
   queue_ = make_uring_queue(kDepth, calls, why);
   if (queue_ == nullptr) {
     log_info(
-        "memory.nvme_path: io_uring cannot be used ({}); threads that call pread and pwrite take its place.",
+        "memory.nvme_path: io_uring cannot be used ({}); using threads with pread and pwrite instead.",
         why);
     queue_ = make_thread_queue(kThreads);
   }
   const at::Tensor buffer = memory.allocate(
-      "blocks on their way from and to files",
+      "staging buffers for file blocks",
       MemoryPurpose::kStaging,
       staging_bytes());
   for (int64_t i = 0; i < kDepth; ++i) {
@@ -243,7 +243,8 @@ void BlockPipeline::start_block(Place& place) {
     if (!is_aligned) {
       // On the stream that made the tensor.
       const c10::OptionalStreamGuard guard(transfer.stream);
-      runtime::begin_copy(place.buffer.narrow(0, 0, place.payload), part).wait();
+      runtime::begin_copy(place.buffer.narrow(0, 0, place.payload), part)
+          .wait();
       std::memset(
           place.data + place.payload,
           0,
@@ -268,7 +269,7 @@ void BlockPipeline::submit(const Place& place) {
 std::string BlockPipeline::describe(const Place& place, const std::string& what)
     const {
   return formatted(
-      "memory.nvme_path: {}{}' at offset {} of '{}': {} The state in memory is no longer complete: go on from the last checkpoint.",
+      "memory.nvme_path: {}{}' at offset {} of '{}' failed: {} The training state is no longer complete: resume from the last checkpoint.",
       place.operation.is_write ? "writing '" : "reading '",
       place.transfer->extent->name,
       place.operation.offset,
@@ -304,7 +305,8 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
     const int code = static_cast<int>(-result);
     transfer.fail(describe(
         place,
-        runtime::detail::errno_text(code) + "; " + runtime::detail::errno_remedy(code) + "."));
+        runtime::detail::errno_text(code) + "; " +
+            runtime::detail::errno_remedy(code) + "."));
   } else if (result < operation.bytes) {
     // Bytes that were moved are kept up to a boundary at which O_DIRECT can
     // continue.
@@ -319,7 +321,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
     transfer.fail(describe(
         place,
         formatted(
-            "{} bytes came of {}; was the file truncated?",
+            "only {} of {} bytes were transferred; was the file truncated?",
             result,
             operation.bytes + kept)));
   } else if (
@@ -328,8 +330,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
           transfer.extent->checksums[static_cast<size_t>(place.block)]) {
     transfer.fail(describe(
         place,
-        "these are not the bytes that were written there (their checksum "
-        "differs); check the disk, and that nothing else writes to it."));
+        "the checksum differs from that of the data that was written there; check the disk, and that nothing else writes to it."));
   } else if (!transfer.is_write) {
     try {
       deliver(place);

@@ -45,7 +45,7 @@ bool HostActivationSink::copy_out(SavedStorage& saved) {
   if (!saved.on_host.defined()) {
     if (statistics_.bytes_refused == 0) {
       log_warning(
-          "offload: the host has no room for {} bytes of activations beside {}; what does not fit stays on the device, beyond its budget. Give the host more memory or use a smaller batch.",
+          "offload: host memory has no room for {} bytes of activations in addition to {}; what does not fit stays on the device and exceeds its budget. Provide more host memory or use a smaller batch.",
           saved.bytes,
           statistics_.live_host_bytes);
     }

@@ -37,7 +37,7 @@ bool HostMemory::pin(void* data, int64_t bytes) {
                              : pinning.pin(data, static_cast<size_t>(bytes));
   if (!refusal.empty()) {
     log_warning(
-        "host memory cannot be pinned ({}); copies between it and the device will be slower. Raise the limit of locked memory (ulimit -l) or take less with memory.host_bytes.",
+        "host memory cannot be pinned ({}); copies between it and the device will be slower. Raise the limit of locked memory (ulimit -l) or lower memory.host_bytes.",
         refusal);
     pins_ = false;
   }
@@ -51,7 +51,7 @@ at::Tensor HostMemory::allocate(
   const int64_t size = rounded(bytes);
   TESSERA_CHECK(
       size <= free_bytes(),
-      "host memory for {}: {} bytes are needed, and of memory.host_bytes ({}) {} are left. Raise memory.host_bytes, give memory.nvme_path, or use more ranks.",
+      "host memory for {}: {} bytes are needed, but of memory.host_bytes ({}) only {} are left. Raise memory.host_bytes, set memory.nvme_path, or use more ranks.",
       name,
       size,
       options_.limit_bytes.value_or(0),
@@ -69,7 +69,7 @@ at::Tensor HostMemory::allocate(
       0);
   TESSERA_CHECK(
       data != MAP_FAILED,
-      "host memory for {}: the system refused {} bytes: {}. Set memory.host_bytes to what the machine has free, and memory.nvme_path for the rest.",
+      "host memory for {}: the system refused {} bytes: {}. Set memory.host_bytes to the free memory of the machine, and memory.nvme_path for the rest.",
       name,
       size,
       runtime::detail::errno_text(errno));

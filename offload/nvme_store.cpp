@@ -81,7 +81,7 @@ std::unique_ptr<runtime::StoredShard> NvmeStore::reserve(
   const int64_t needed = bytes_for(numel, dtype);
   TESSERA_CHECK(
       !options_.limit_bytes || file_.bytes() + needed <= *options_.limit_bytes,
-      "memory.nvme_bytes: '{}' needs {} bytes, and of the limit ({}) {} are left. Raise memory.nvme_bytes or use more ranks.",
+      "memory.nvme_bytes: '{}' needs {} bytes, but of the limit ({}) only {} are left. Raise memory.nvme_bytes or use more ranks.",
       name,
       needed,
       options_.limit_bytes.value_or(0),

@@ -35,7 +35,7 @@ ScratchFile::ScratchFile(const fs::path& folder, const IoCalls& calls)
   }
   TESSERA_CHECK(
       fd >= 0,
-      "memory.nvme_path: cannot make the file '{}': {}; {}, or set memory.nvme_path to another folder.",
+      "memory.nvme_path: cannot create the file '{}': {}; {}, or set memory.nvme_path to another folder.",
       path_,
       runtime::detail::errno_text(-fd),
       runtime::detail::errno_remedy(-fd));
@@ -53,7 +53,7 @@ void ScratchFile::use_buffers(int why) {
   }
   direct_ = false;
   log_info(
-      "memory.nvme_path: the file system of '{}' refuses O_DIRECT ({}); its data passes through the system's page cache.",
+      "memory.nvme_path: the file system of '{}' does not support O_DIRECT ({}); its data goes through the page cache.",
       path_,
       runtime::detail::errno_text(why));
   (void)calls_.set_direct(fd(), false);
@@ -69,7 +69,7 @@ int64_t ScratchFile::extend(const std::string& name, int64_t bytes) {
     std::error_code unknown;
     const auto space = fs::space(fs::path(path_).parent_path(), unknown);
     TESSERA_FAIL(
-        "memory.nvme_path: '{}' cannot take {} bytes for '{}' behind {} bytes: {}{}; {}.",
+        "memory.nvme_path: '{}' cannot grow by {} bytes for '{}' beyond {} bytes: {}{}; {}.",
         path_,
         end - begin,
         name,
@@ -87,9 +87,9 @@ void ScratchFile::check_size() const {
   const int64_t size = calls_.size_of(fd());
   TESSERA_CHECK(
       size >= bytes_,
-      "memory.nvme_path: '{}{}. What was in it is lost: go on from the last checkpoint, in a folder that nothing else works on.",
+      "memory.nvme_path: '{}{}. Its contents are lost: resume from the last checkpoint, with a folder that nothing else writes to.",
       path_,
-      size < 0 ? "' cannot be looked at: " +
+      size < 0 ? "' cannot be examined: " +
                      runtime::detail::errno_text(static_cast<int>(-size))
                : "' has been truncated to " + std::to_string(size) +
                      " of its " + std::to_string(bytes_) + " bytes");

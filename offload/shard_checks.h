@@ -20,7 +20,7 @@ inline void check_shard_transfer(
       tensor.defined() && tensor.is_contiguous() &&
           tensor.numel() == shard.numel() &&
           tensor.scalar_type() == shard.dtype(),
-      "'{}' rests as {} contiguous elements of {}; it cannot be copied from or to a tensor of shape {} and type {}.",
+      "'{}' is stored as {} contiguous elements of type {}; it cannot be copied from or to a tensor of shape {} and type {}.",
       name,
       shard.numel(),
       shard.dtype(),

@@ -43,7 +43,7 @@ TransferRates measure_transfers(
     c10::Device device,
     int64_t bytes) {
   constexpr int kRounds = 4; // the first one also touches the memory
-  constexpr const char* kName = "a measurement of transfers";
+  constexpr const char* kName = "the measurement of transfer rates";
   const auto on_host = [&] {
     return memory.allocate(kName, MemoryPurpose::kStaging, bytes);
   };

@@ -13,7 +13,7 @@ are medians over rounds of ratios within a round.
 Contenders: tessera, tessera-gloo (the same over TCP), plain (LibTorch alone,
 one rank), fsdp2, ddp, single (PyTorch alone, one rank). The PyTorch ones need
 a Python with torch and transformers: --python. Those of train_gpt2 take its
-arguments behind a plus sign: tessera+matmul=onednn+helpers=1.
+arguments after a plus sign: tessera+matmul=onednn+helpers=1.
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A 1B-class GPT-2 on one CUDA device: Tessera, LibTorch alone, PyTorch alone
-and FSDP2, in turns; or with optimizer state on the host, beside FSDP2's and
+and FSDP2, in turns; or with optimizer state on the host, next to FSDP2's and
 DeepSpeed's offload.
 
 Each round runs every contender once; the table has medians over the rounds
@@ -12,7 +12,7 @@ operations of forward and backward, attention counted in full. The peak is the
 device's dense bfloat16 rate: known for A100, H100 and H200, else --peak-tflops.
 
 A contender that needs more memory than there is, or that is not installed, is
-left out of the table; with --engine, Tessera is told where things rest.
+left out of the table. --engine passes options such as placements to Tessera.
 
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2 \
@@ -48,7 +48,7 @@ def parse():
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="",
-                        help="further key=value arguments of train_gpt2")
+                        help="additional key=value arguments for train_gpt2")
     return parser.parse_args()
 
 
@@ -61,8 +61,8 @@ def device_peak(options):
     for known, tflops in PEAK_TFLOPS.items():
         if known in name:
             return tflops * 1e12
-    sys.exit(f"compare_cuda: the peak of {name.strip()} is not known here; "
-             "give --peak-tflops.")
+    sys.exit(f"compare_cuda: the peak rate of {name.strip()} is unknown; "
+             "pass --peak-tflops.")
 
 
 def run(contender, options, peak):

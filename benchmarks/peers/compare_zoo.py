@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times models of the zoo beside transformers, on one CPU thread.
+"""Times models of the zoo next to transformers, on one CPU thread.
 
     compare_zoo.py build/release/bin/bench_zoo [--rounds 3] [--models bert_base]
 
-Needs torch and transformers. Models have fresh weights and no dropout; both
+Needs torch and transformers. Models have random weights and no dropout; both
 sides take scaled_dot_product_attention, the same loss, and float32, on the same
 core. Times are of the processor, so that other programs matter little; rounds
 alternate, the first of them too, and a figure is the median over all. With

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW on CPU by DeepSpeed and by PyTorch, in pairs, one JSON line a case.
+"""AdamW on CPU by DeepSpeed and by PyTorch, in pairs, one JSON line per case.
 
   OMP_NUM_THREADS=2 benchmarks/peers/cpu_adam.py --mi 64 --pairs 15
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 under PyTorch's FSDP2 or DDP, or alone: the peer of train_gpt2.
 
-Started by compare.py, one process a rank, with RANK, WORLD_SIZE, MASTER_ADDR
+Started by compare.py, one process per rank, with RANK, WORLD_SIZE, MASTER_ADDR
 and MASTER_PORT set. Each rank prints one line of JSON, with the same fields as
 train_gpt2.
 """

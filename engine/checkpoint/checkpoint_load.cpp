@@ -94,7 +94,7 @@ class Loading {
         names.insert(names.end(), own.begin(), own.end());
       }
       TESSERA_FAIL(
-          "load: the checkpoint has a parameter '{}' that the model has not; the nearest is '{}'. Build the model as it was saved.",
+          "load: the checkpoint has a parameter '{}' that the model does not have; the nearest is '{}'. Build the model as it was saved.",
           name,
           runtime::nearest_name(name, names));
     }
@@ -110,7 +110,7 @@ class Loading {
     const auto found = states.find(state.name());
     TESSERA_CHECK(
         found != states.end(),
-        "load: the checkpoint has no state '{}'; it was not given to save().",
+        "load: the checkpoint has no state '{}'; it was not passed to save().",
         state.name());
     return CheckpointState{
         found->second, reader_.tensors(*rank, "state/" + state.name() + "/")};
@@ -133,7 +133,7 @@ void check_same_step(JobRanks& job, int64_t step) {
   const auto* values = ends.const_data_ptr<int64_t>();
   TESSERA_CHECK(
       values[0] == -values[1],
-      "load: this rank finds the checkpoint of step {}, others those of {} to {}. All ranks must see the same folder.",
+      "load: this rank found the checkpoint of step {}, but the steps found by all ranks range from {} to {}. All ranks must see the same folder.",
       step,
       -values[1],
       values[0]);

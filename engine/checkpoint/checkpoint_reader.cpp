@@ -113,13 +113,13 @@ void CheckpointReader::check_pieces(
   for (const Piece& piece : pieces) {
     const SavedTensor& tensor = *piece.tensor;
     if (saved == manifest_.parameters.end()) {
-      fail(tensor, "belongs to none that the manifest lists");
+      fail(tensor, "refers to a parameter that the manifest does not list");
     }
     if (!lies_within(tensor, saved->second.sizes)) {
-      fail(tensor, "lies outside of it");
+      fail(tensor, "lies outside the parameter");
     }
     if (before != nullptr && overlap(*before, tensor)) {
-      fail(tensor, "has elements that another piece has too");
+      fail(tensor, "overlaps another piece");
     }
     before = &tensor;
   }
@@ -169,7 +169,7 @@ const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
     TESSERA_CHECK(
         !tensor.offset ||
             static_cast<int64_t>(entry.data.size()) == tensor.numel * bytes,
-        "{}: tensor '{}' has {} bytes, not the {} elements of the manifest{}",
+        "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
         opened.path().string(),
         tensor.name,
         entry.data.size(),
@@ -188,14 +188,13 @@ void CheckpointReader::for_each_overlap(
   const auto found = pieces_.find({parameter, state});
   TESSERA_CHECK(
       found != pieces_.end(),
-      "{}: has no '{}' of parameter '{}{}",
+      "{}: has no '{}' for parameter '{}{}",
       path_.string(),
       state,
       parameter,
       state == kMasterState
-          ? "'; it is a checkpoint of another model."
-          : "'; it was saved with another optimizer for it. Load with the same "
-            "one.");
+          ? "'; it is a checkpoint of a different model."
+          : "'; it was saved with a different optimizer for this parameter. Load with the same optimizer.");
   const std::vector<int64_t>& sizes = manifest_.parameters.at(parameter).sizes;
   int64_t numel = 0;
   for (const Piece& piece : found->second) {
@@ -207,7 +206,7 @@ void CheckpointReader::for_each_overlap(
   }
   TESSERA_CHECK(
       numel == stretch.numel,
-      "{}: {} of {} elements of '{}' of parameter '{}' that this rank needs are in no file{}",
+      "{}: {} of {} elements of '{}' of parameter '{}' that this rank needs are not in any file{}",
       path_.string(),
       stretch.numel - numel,
       stretch.numel,
@@ -274,7 +273,7 @@ at::Tensor CheckpointReader::tensor(int r, const std::string& name) {
   const SavedTensor* saved = find(r, name);
   TESSERA_CHECK(
       saved != nullptr,
-      "{}: has no '{}' of rank {}; it was saved with another model or optimizer.",
+      "{}: has no '{}' for rank {}; it was saved with a different model or optimizer.",
       path_.string(),
       name,
       r);

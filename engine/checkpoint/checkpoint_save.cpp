@@ -84,7 +84,7 @@ void check_names(const std::vector<Checkpointable*>& states) {
   for (const Checkpointable* state : states) {
     TESSERA_CHECK(
         names.insert(state->name()).second,
-        "save: two states are named '{}'; give each a name of its own.",
+        "save: two states are named '{}'; give each a unique name.",
         state->name());
   }
 }

@@ -87,7 +87,7 @@ std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
   return runtime::gather_texts(
       *groups_->pipeline,
       text,
-      "what the stages of the model are made of",
+      "tensors of each pipeline stage",
       pager_.watch_failures());
 }
 
@@ -96,7 +96,9 @@ void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
     // As bytes: not every backend supports every dtype.
     groups_->pipeline
         ->broadcast(
-            value.view({-1}).view(at::kByte), root, "a tensor of another stage")
+            value.view({-1}).view(at::kByte),
+            root,
+            "a tensor of another pipeline stage")
         .wait(pager_.watch_failures());
   }
 }
@@ -106,7 +108,9 @@ void JobRanks::sum(const at::Tensor& values) {
   if (groups_ != nullptr) {
     for (Communicator* group :
          {groups_->tensor.get(), groups_->pipeline.get()}) {
-      group->all_reduce_sum(values, "sum over the parts of a model")
+      group
+          ->all_reduce_sum(
+              values, "sum over tensor-parallel and pipeline ranks")
           .wait(pager_.watch_failures());
     }
   }
@@ -117,7 +121,9 @@ void JobRanks::max(const at::Tensor& values) {
   if (groups_ != nullptr) {
     for (Communicator* group :
          {groups_->tensor.get(), groups_->pipeline.get()}) {
-      group->all_reduce_max(values, "maximum over the parts of a model")
+      group
+          ->all_reduce_max(
+              values, "maximum over tensor-parallel and pipeline ranks")
           .wait(pager_.watch_failures());
     }
   }
@@ -140,7 +146,7 @@ void JobRanks::on_all_ranks(
   if (failed.item<double>() != 0) {
     runtime::blame_peer();
     TESSERA_FAIL(
-        "{} failed on {} other rank(s), whose errors say why.",
+        "{} failed on {} other rank(s); see their errors.",
         what,
         failed.item<double>());
   }

@@ -96,7 +96,7 @@ SavedRank saved_rank(const ManifestField& from) {
   rank.file = file.text();
   if (rank.file.empty() || fs::path(rank.file).filename() != rank.file ||
       rank.file.find('\0') != std::string::npos) {
-    file.fail("the name of a file beside the manifest");
+    file.fail("the name of a file next to the manifest");
   }
   rank.bytes = static_cast<uint64_t>(from.at("bytes").integer());
   for (const ManifestField& tensor : from.at("tensors").elements()) {
@@ -141,7 +141,7 @@ SavedParameters saved_parameters(const ManifestField& all) {
     parameter.sizes = from.at("sizes").integers();
     parameter.strides = from.at("strides").integers();
     if (parameter.strides.size() != parameter.sizes.size()) {
-      from.at("strides").fail("as long a list as 'sizes'");
+      from.at("strides").fail("a list of the same length as 'sizes'");
     }
     parameter.steps = from.at("steps").integer();
     if (const auto aliases = from.find("aliases")) {
@@ -161,7 +161,8 @@ std::string to_text(const RankReport& report) {
 }
 
 RankReport read_report(const fs::path& file) {
-  const json all = runtime::parse_json(runtime::read_text_file(file), file.string());
+  const json all =
+      runtime::parse_json(runtime::read_text_file(file), file.string());
   const ManifestField report(all, file.string());
   return {
       saved_rank(report.at("rank")), saved_parameters(report.at("parameters"))};
@@ -186,7 +187,8 @@ std::string to_text(const CheckpointManifest& manifest) {
 
 CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kManifest;
-  const json all = runtime::parse_json(runtime::read_text_file(file), file.string());
+  const json all =
+      runtime::parse_json(runtime::read_text_file(file), file.string());
   const ManifestField root(all, file.string());
   const int64_t format = root.at("format").integer();
   TESSERA_CHECK(
@@ -249,9 +251,10 @@ fs::path find_checkpoint(const fs::path& path) {
     others += (others.empty() ? "" : ", ") + beside.filename().string();
   }
   TESSERA_FAIL(
-      "load: '{}' is no checkpoint and has none in it (folders step-N with a manifest.json). {}",
+      "load: '{}' is not a checkpoint and does not contain any (folders named step-N with a manifest.json). {}",
       path.string(),
-      others.empty() ? "Check the path." : "Beside it there are: " + others);
+      others.empty() ? "Check the path."
+                     : "The folder next to it contains: " + others);
 }
 
 void prune_checkpoints(const fs::path& folder, int keep) {

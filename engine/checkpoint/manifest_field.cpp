@@ -8,7 +8,7 @@ namespace tessera::engine {
 
 void ManifestField::fail(const std::string& expected) const {
   TESSERA_FAIL(
-      "{} is {}, but must be {}; the checkpoint is damaged or of another version: load another one",
+      "{} is {}, but must be {}; the checkpoint is damaged or from another version: load another one",
       place_,
       runtime::show_json(value_),
       expected);
@@ -61,7 +61,7 @@ int64_t ManifestField::integer(int64_t min, int64_t max) const {
       (!value_.is_number_unsigned() || value_.get<uint64_t>() <= INT64_MAX);
   if (!fits || value_.get<int64_t>() < min || value_.get<int64_t>() > max) {
     fail(
-        "a whole number from " + std::to_string(min) + " to " +
+        "an integer from " + std::to_string(min) + " to " +
         std::to_string(max));
   }
   return value_.get<int64_t>();

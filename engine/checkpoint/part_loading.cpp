@@ -16,7 +16,7 @@ void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
       reader.world_size() == job.size() &&
           saved.tensor_ranks == job.tensor_size() &&
           saved.stages == job.stages(),
-      "load: the state of a user's optimizer was saved by {} ranks (tensor {}, pipeline {}) and cannot be divided over {} (tensor {}, pipeline {}); load with as many ranks.",
+      "load: the state of a user-defined optimizer was saved by {} ranks (tensor {}, pipeline {}) and cannot be redistributed to {} (tensor {}, pipeline {}); load with the same layout.",
       reader.world_size(),
       saved.tensor_ranks,
       saved.stages,

@@ -28,7 +28,7 @@ runtime::SafetensorsWriter open_file(
   }
   TESSERA_CHECK(
       !code,
-      "save_weights: cannot create the folder {}: {}. Give another path.",
+      "save_weights: cannot create the folder {}: {}. Choose another path.",
       file.parent_path(),
       code.message());
   // transformers rejects files without "pt".

@@ -24,7 +24,7 @@ class Naming {
     auto part = model_.job().part_of(tensor);
     TESSERA_CHECK(
         !part || tensor.is_contiguous(),
-        "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters have to be contiguous.",
+        "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous.",
         own,
         tensor.sizes(),
         tensor.strides());

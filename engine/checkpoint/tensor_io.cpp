@@ -43,7 +43,8 @@ at::ScalarType loaded_dtype_of(runtime::SafetensorsDtype dtype) {
       return torch_type;
     }
   }
-  TESSERA_FAIL("checkpoint: tensors of {} are not used here.", name_of(dtype));
+  TESSERA_FAIL(
+      "checkpoint: tensors of type {} are not supported.", name_of(dtype));
 }
 
 std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {

@@ -118,7 +118,7 @@ void WholeModel::join_stages() {
       }
       TESSERA_CHECK(
           known.sizes == tensor.sizes && known.dtype == tensor.dtype,
-          "'{}' has shape {} and type {} in pipeline stage {}, and {} and {} in stage {}. Give tensors of different stages different names, those of the whole model.",
+          "'{}' has shape {} and type {} on pipeline stage {}, but {} and {} on pipeline stage {}. Different tensors on different pipeline stages need different names: those of the whole model.",
           tensor.name(),
           c10::IntArrayRef(known.sizes),
           known.dtype,
@@ -192,7 +192,7 @@ void WholeModel::for_each(
       }
     }
     // No rank is ahead by more than a group, and none waits for long.
-    job_.on_all_ranks("what rank 0 does with the model's values", [&] {
+    job_.on_all_ranks("processing the model's values on rank 0", [&] {
       if (error) {
         std::rethrow_exception(error);
       }

@@ -160,7 +160,7 @@ at::Tensor chunked_cross_entropy(
       hidden.dim() >= 1 && weight.dim() == 2 &&
           hidden.size(-1) == weight.size(1) &&
           targets.sizes() == hidden.sizes().slice(0, hidden.dim() - 1),
-      "chunked_cross_entropy: hidden of shape {}, weight of {} and targets of {} do not fit; they are [..., width], [classes, width] and [...]",
+      "chunked_cross_entropy: hidden has shape {}, weight {} and targets {}; they must be [..., width], [classes, width] and [...]",
       hidden.sizes(),
       weight.sizes(),
       targets.sizes());
@@ -168,19 +168,19 @@ at::Tensor chunked_cross_entropy(
       hidden.is_floating_point() &&
           hidden.scalar_type() == weight.scalar_type() &&
           targets.scalar_type() == at::kLong,
-      "chunked_cross_entropy: hidden is {}, weight {} and targets {}; the first two must be one floating-point type, and targets int64",
+      "chunked_cross_entropy: hidden is {}, weight {} and targets {}; hidden and weight must have the same floating-point dtype, and targets must be int64",
       hidden.scalar_type(),
       weight.scalar_type(),
       targets.scalar_type());
   TESSERA_CHECK(
       !bias.defined() || (bias.sizes() == weight.sizes().slice(0, 1) &&
                           bias.scalar_type() == weight.scalar_type()),
-      "chunked_cross_entropy: bias is {} and weight {}; a bias has a number for each class, of weight's type",
+      "chunked_cross_entropy: bias has shape {} and weight {}; bias must have one element per class and the dtype of weight",
       bias.defined() ? bias.sizes() : at::IntArrayRef(),
       weight.sizes());
   TESSERA_CHECK(
       options.label_smoothing >= 0 && options.label_smoothing < 1,
-      "chunked_cross_entropy: label_smoothing is {}; it must be from 0 to below 1",
+      "chunked_cross_entropy: label_smoothing is {}; it must be at least 0 and below 1",
       options.label_smoothing);
   TESSERA_CHECK(
       options.chunk_rows > 0,

@@ -69,7 +69,7 @@ TiedEmbedding tied_embedding(
   TESSERA_CHECK(
       weight.dim() == 2 && weight.is_floating_point() &&
           ids.scalar_type() == at::kLong,
-      "tied_embedding: weight is {} of shape {} and ids {}; they must be a floating-point matrix and int64",
+      "tied_embedding: weight is {} of shape {} and ids {}; weight must be a floating-point matrix, and ids must be int64",
       weight.scalar_type(),
       weight.sizes(),
       ids.scalar_type());

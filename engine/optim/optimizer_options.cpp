@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/optimizer_options.h"
 
-#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/sharding/name_patterns.h"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ struct RuleChecks {
   void operator()(const UserOptimizerOptions& options) const {
     TESSERA_CHECK(
         options.make != nullptr,
-        "UserOptimizerOptions: make is empty; give a function that returns your optimizer.");
+        "UserOptimizerOptions: make is empty; set it to a function that returns your optimizer.");
   }
 };
 
@@ -96,7 +96,7 @@ void check_user_decay(
     const std::optional<double>& weight_decay) {
   TESSERA_CHECK(
       !weight_decay || !std::holds_alternative<UserOptimizerOptions>(rule),
-      "optimizer: weight_decay is {} for a user's optimizer; set it where that is made, in UserOptimizerOptions::make.",
+      "optimizer: weight_decay is {} for a user-defined optimizer; set it in UserOptimizerOptions::make, where the optimizer is constructed.",
       weight_decay.value_or(0));
 }
 
@@ -121,14 +121,14 @@ void check_moment_dtype(const OptimizerOptions& options) {
   }
   TESSERA_CHECK(
       *options.moment_dtype == at::kBFloat16,
-      "optimizer: moment_dtype is {}; it must be BFloat16, or nothing for the type of the master weights.",
+      "optimizer: moment_dtype is {}; it must be BFloat16, or unset for the dtype of the master weights.",
       *options.moment_dtype);
   const auto check_rule = [](const UpdateRule& rule) {
     TESSERA_CHECK(
         !std::holds_alternative<AdafactorOptions>(rule) &&
             !std::holds_alternative<MuonOptions>(rule) &&
             !std::holds_alternative<UserOptimizerOptions>(rule),
-        "optimizer: moment_dtype is BFloat16, which {} does not have; leave it out, or use AdamW, Adam, SGD, Lion or LAMB.",
+        "optimizer: moment_dtype is BFloat16, which {} does not support; remove it, or use AdamW, Adam, SGD, Lion or LAMB.",
         name_of(rule));
   };
   check_rule(options.rule);
@@ -190,7 +190,7 @@ const char* name_of(const UpdateRule& rule) {
       "LAMB",
       "Adafactor",
       "Muon",
-      "a user's optimizer"};
+      "a user-defined optimizer"};
   static_assert(std::size(kNames) == std::variant_size_v<UpdateRule>);
   return kNames[rule.index()];
 }

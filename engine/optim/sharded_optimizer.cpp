@@ -210,7 +210,7 @@ void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
 void ShardedOptimizer::check_whole() const {
   TESSERA_CHECK(
       damage_.empty(),
-      "the optimizer's state is no longer whole: an update failed ({}). Make a new engine and load the last checkpoint.",
+      "the optimizer state is incomplete: an update failed ({}). Create a new engine and load the last checkpoint.",
       damage_);
 }
 

@@ -103,7 +103,7 @@ void StateShadow::add_bytes(TierBytes& bytes) const {
 }
 
 std::string StateShadow::name_of(const std::string& what) const {
-  return "the second " + what + " of '" + group().name() +
+  return "the second copy of " + what + " of '" + group().name() +
          "' (optimizer.overlap speculate)";
 }
 

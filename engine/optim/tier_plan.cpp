@@ -176,7 +176,7 @@ class Planner {
         for (size_t g = 0; g < groups_.size(); ++g) {
           TESSERA_CHECK(
               needs_of(g).may_rest_in_files,
-              "optimizer.placement is nvme, and a user's optimizer keeps the state of group '{}' itself; use placement host.",
+              "optimizer.placement is nvme, but a user-defined optimizer keeps the state of group '{}' itself; use optimizer.placement host.",
               groups_[g].name);
         }
         reserve_device_stage(device_room());

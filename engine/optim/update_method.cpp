@@ -326,7 +326,7 @@ std::optional<PartUpdate> UpdateMethod::prepare(
     size_t g,
     const StepInput& /*input*/) {
   TESSERA_FAIL(
-      "group '{}' cannot be updated by itself: its optimizer looks at more than one element at a time.",
+      "group '{}' cannot be updated by itself: its optimizer uses more than one element at a time.",
       context_.pager.groups()[g]->name());
 }
 

@@ -165,9 +165,7 @@ std::string update_table(
     int64_t numel = 0;
   };
   constexpr const char* kUpdaters[] = {
-      "updated where it rests",
-      "updated by the CPU",
-      "streamed through the device"};
+      "updated in place", "updated on the CPU", "streamed through the device"};
   Row rows[kMemoryTierCount][std::size(kUpdaters)];
   bool any = false;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
@@ -186,7 +184,7 @@ std::string update_table(
     return "";
   }
   std::ostringstream out;
-  out << "optimizer state of this rank, by where it rests and who updates it";
+  out << "optimizer state of this rank, by memory tier and place of update";
   for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
     for (size_t updater = 0; updater < std::size(kUpdaters); ++updater) {
       const Row& row = rows[tier][updater];
@@ -202,11 +200,12 @@ std::string update_table(
   out << "\n  offload.ratio " << std::setprecision(2) << plan.ratio;
   if (plan.rates) {
     const UpdateRates& rates = *plan.rates;
-    out << ", measured: per second the CPU updates "
-        << short_count(1 / rates.cpu_element) << " elements, the device "
-        << short_count(1 / rates.device_element) << "; "
-        << short_count(1 / rates.byte_to_device) << " bytes go to it and "
-        << short_count(1 / rates.byte_to_host) << " come back";
+    out << ", measured: the CPU updates " << short_count(1 / rates.cpu_element)
+        << " elements/s and the device "
+        << short_count(1 / rates.device_element) << " elements/s; "
+        << short_count(1 / rates.byte_to_device)
+        << " bytes/s are copied to the device and "
+        << short_count(1 / rates.byte_to_host) << " bytes/s back";
   }
   return out.str();
 }

@@ -25,7 +25,7 @@ UpdateQueue::~UpdateQueue() {
   try {
     std::rethrow_exception(error_);
   } catch (const std::exception& error) {
-    log_error("an update that nobody waited for failed: {}", error.what());
+    log_error("an optimizer update failed in the background: {}", error.what());
   }
 }
 

@@ -50,7 +50,7 @@ struct OneUpdate {
   template <typename Options>
   void operator()(const Options&) const {
     TESSERA_FAIL(
-        "an update that is more than one element's cannot be measured");
+        "an update that uses more than one element at a time cannot be measured");
   }
 };
 

@@ -61,7 +61,7 @@ class UserMethod : public UpdateMethod {
     TESSERA_CHECK(
         optimizer_ != nullptr &&
             optimizer_->param_groups().size() == keys_.size(),
-        "UserOptimizerOptions: make returned no optimizer, or not one of the parameter groups that it was given; pass them to its constructor.");
+        "UserOptimizerOptions: make returned no optimizer, or one without the parameter groups that it was given; pass them to the optimizer's constructor.");
   }
 
   void step(const StepInput& input) override {

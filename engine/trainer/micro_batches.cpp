@@ -27,7 +27,7 @@ MicroBatches::MicroBatches(
       per_epoch_(task.batches_per_epoch()) {
   TESSERA_CHECK(
       pipeline_ == nullptr || stages_ != nullptr,
-      "training: parallel.pipeline is above 1, and this task's model has no stages (it is no PipelineTask). Set it to 1.");
+      "training: parallel.pipeline is above 1, but this task's model has no pipeline stages (it is not a PipelineTask). Set it to 1.");
 }
 
 template <typename Forward>

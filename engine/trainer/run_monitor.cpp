@@ -24,7 +24,7 @@ void check_finite(double loss, int64_t first_step, int64_t last_step) {
                                       " to " + std::to_string(last_step);
   TESSERA_CHECK(
       std::isfinite(loss),
-      "training: the loss {} is {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or look at the data of these steps.",
+      "training: the loss {} is {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or check the data of these steps.",
       steps,
       loss);
 }
@@ -49,7 +49,7 @@ RunMonitor::RunMonitor(
       written_steps_(done_steps) {
   TESSERA_CHECK(
       options.log_every > 0,
-      "training: log_every is {}; give the number of steps between lines of the log, at least 1.",
+      "training: log_every is {}; it is the number of steps between log lines and must be at least 1.",
       options.log_every);
   if (options.step_timing) {
     timing_.emplace(device_, engine_.main().transfer_waits());

@@ -57,7 +57,7 @@ std::vector<StepMetrics> timed(const std::vector<StepMetrics>& lines) {
 }
 
 LinePlot time_plot(const std::vector<StepMetrics>& lines) {
-  LinePlot plot = plot_over_steps("Time of a step", "ms");
+  LinePlot plot = plot_over_steps("Step time", "ms");
   for (const NamedPart& part : kParts) {
     plot.series.push_back(
         series_of(lines, part.label, false, [&](const StepMetrics& line) {

@@ -35,8 +35,7 @@ std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
       "step {} skipped: gradients overflowed, loss scale now {}{}",
       step,
       loss_scale,
-      untold == 0 ? ""
-                  : " (and " + std::to_string(untold) + " steps before it)");
+      untold == 0 ? "" : " (and " + std::to_string(untold) + " before it)");
 }
 
 } // namespace tessera::engine

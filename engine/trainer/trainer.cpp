@@ -42,7 +42,7 @@ void warn_of_bubbles(const World& world, const TrainerOptions& options) {
           : 1;
   if (stages > 1 && options.accumulate == 1 && world.rank() == 0) {
     log_warning(
-        "training.accumulate is 1, so that each of the {} pipeline stages waits for {} % of a step; raise it to {} or so, and lower training.batch_size for it.",
+        "training.accumulate is 1, so each of the {} pipeline stages is idle for {} % of a step; raise it to about {} and lower training.batch_size accordingly.",
         stages,
         100 * (stages - 1) / stages,
         4 * stages);
@@ -72,7 +72,7 @@ TrainingSummary train(
   int64_t total_steps = total_steps_of(options, task);
   TESSERA_CHECK(
       total_steps > 0,
-      "training: {} epochs of {} batches a rank make no optimizer step of {} micro-batches. Give more data or epochs, or smaller batches.",
+      "training: {} epoch(s) of {} batches per rank are too few for one optimizer step of {} micro-batches. Use more data or epochs, or smaller batches.",
       options.epochs,
       batches,
       options.accumulate);
@@ -86,7 +86,7 @@ TrainingSummary train(
       !engine::list_checkpoints(checkpoints_of(options)).empty();
   TESSERA_CHECK(
       options.resume || !has_checkpoints,
-      "training: {} holds checkpoints of an earlier run. Go on from them with training.resume=true, give another output.folder, or remove that one.",
+      "training: {} contains checkpoints of an earlier run. Resume from them with training.resume=true, choose another output.folder, or remove this one.",
       options.run_folder.string());
   if (options.resume && !has_checkpoints && world.rank() == 0) {
     log_warning(
@@ -99,10 +99,10 @@ TrainingSummary train(
     total_steps = total_steps_from(progress, options, batches);
     scheduler.set_total_steps(total_steps);
     if (world.rank() == 0) {
-      log_info("going on from step {} of {}", progress.steps, total_steps);
+      log_info("resuming from step {} of {}", progress.steps, total_steps);
       if (progress.repeated_samples() > 0) {
         log_info(
-            "{} samples are seen again: the checkpoint lies within a batch of the present size",
+            "{} samples are repeated: the checkpoint is in the middle of a batch of the current size",
             progress.repeated_samples());
       }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fine-tunes BERT-Large on a card of 11 GiB: float16 with loss scaling,
+// Fine-tunes BERT-Large on a GPU with 11 GiB: float16 with loss scaling,
 // sequences of 512 tokens, optimizer state on the host, and as many layers
-// computed again in backward as the budget asks for.
+// recomputed in backward as the budget requires.
 //
 //   finetune_bert_large [CONFIG] [key.path=value ...]
 //
-// CONFIG is configs/finetune_bert_large.json where none is given. On a machine
+// CONFIG defaults to configs/finetune_bert_large.json. On a machine
 // without a GPU it runs on the CPU, which suits a small model.
 
 #include "memory_plan.h"
@@ -34,7 +34,7 @@ using namespace tessera;
 void check_model_folder(const std::filesystem::path& folder) {
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),
-      "model.folder: '{}' has no config.json. Get the model once, where there is a network:\n  pip install huggingface_hub\n  hf download google-bert/bert-large-uncased config.json model.safetensors vocab.txt tokenizer_config.json --local-dir {}\nor name another Hugging Face folder of a BERT: model.folder=PATH",
+      "model.folder: '{}' has no config.json. Download the model once, on a machine with network access:\n  pip install huggingface_hub\n  hf download google-bert/bert-large-uncased config.json model.safetensors vocab.txt tokenizer_config.json --local-dir {}\nor set model.folder=PATH to another Hugging Face folder of a BERT model",
       folder.string(),
       folder.string());
 }
@@ -60,7 +60,7 @@ int run(
       tokenizer,
       config.max_length);
 
-  // Nothing of the model is in memory before the engine takes its part.
+  // No weights are in memory until the engine allocates its shards.
   torch::manual_seed(config.seed);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
@@ -70,7 +70,7 @@ int run(
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
       encoder != nullptr && encoder->stage().is_whole(),
-      "model.folder: '{}' is to hold a BERT, with parallel.pipeline 1; `tessera train` takes other models and layouts",
+      "model.folder: '{}' must contain a BERT model, and parallel.pipeline must be 1; use `tessera train` for other models and layouts",
       config.model_folder.string());
   const MemoryPlan plan(config, encoder->encoder_config(), world.device());
   config.engine.parallel = parallel.mesh_if_given();
@@ -107,7 +107,7 @@ int run(
   if (world.rank() == 0) {
     std::printf(
         "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"
-        "held-out accuracy %.1f %% of %lld texts; %s holds the log, "
+        "held-out accuracy %.1f %% of %lld samples; %s contains the log, "
         "report.html and model/\n",
         static_cast<long long>(summary.steps),
         summary.tokens_per_s,

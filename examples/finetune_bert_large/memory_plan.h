@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a budget of device memory leaves for activations, and what fits there.
+// `MemoryPlan` computes how many layers must be recomputed in backward so that
+// activations fit into the device memory that the budget leaves for them.
 
 #include "tessera/engine/report/progress_line.h"
 #include "tessera/zoo/tasks/encoder_memory.h"
@@ -8,12 +9,12 @@
 
 #include <string>
 
-/// Before the engine is made: the least that activations need. After: how many
-/// layers have to be computed again.
+/// Before the engine is created: the minimum that activations need. After: how
+/// many layers must be recomputed.
 class MemoryPlan {
  public:
-  /// What no plan sees: the CUDA context, cuBLAS's and cuDNN's workspaces,
-  /// and holes in the allocator's memory.
+  /// Memory that no plan includes: the CUDA context, workspaces of cuBLAS and
+  /// cuDNN, and fragmentation in the allocator.
   static constexpr int64_t kCudaReserve = int64_t{768} << 20;
 
   MemoryPlan(
@@ -29,16 +30,16 @@ class MemoryPlan {
             config.engine.sharding.precision),
         reserve_(device.is_cuda() ? kCudaReserve : 0) {}
 
-  /// With the layers of the configuration computed again, or with as many as
-  /// save memory.
+  /// With the configured number of recomputed layers, or with as many as save
+  /// memory.
   int64_t least_activation_bytes() const {
     const int64_t layers =
         config_.checkpoint_layers.value_or(layer_count() - 1);
     return activation_bytes(layers) + reserve_;
   }
 
-  /// The configuration's number, or the least that fits beside what the engine
-  /// has planned.
+  /// The configured number, or the smallest number that fits next to the
+  /// memory that the engine has planned.
   int64_t checkpointed_layers(const tessera::Engine& engine) const {
     if (config_.checkpoint_layers || !config_.engine.memory.device_bytes) {
       return config_.checkpoint_layers.value_or(0);
@@ -50,17 +51,17 @@ class MemoryPlan {
         .value_or(layer_count() - 1);
   }
 
-  /// What is predicted, in a few lines.
+  /// The prediction, in a few lines.
   std::string summary(const tessera::Engine& engine, int64_t layers) const {
     using tessera::engine::format_bytes;
     const int64_t planned = tessera::total_bytes(engine.planned_memory());
     const int64_t activations = activation_bytes(layers);
     const auto budget = config_.engine.memory.device_bytes;
     return "activations: about " + format_bytes(activations) + " for " +
-           std::to_string(shape_.rows) + " texts of " +
+           std::to_string(shape_.rows) + " sequences of " +
            std::to_string(shape_.length) + " tokens, " +
            std::to_string(layers) + " of " + std::to_string(layer_count()) +
-           " layers computed again in backward\npredicted peak: " +
+           " layers recomputed in backward\npredicted peak: " +
            format_bytes(planned + activations + reserve_) + ", of which " +
            format_bytes(reserve_) + " reserve" +
            (budget ? "; the budget is " + format_bytes(*budget) : "");

@@ -32,7 +32,7 @@ torch::Tensor next_batch(
     const TextModelOptions& options,
     int64_t rows,
     int64_t step) {
-  // A text with something to learn: every token follows from the one before.
+  // A sequence with something to learn: each token follows from the previous.
   torch::manual_seed(1000 + step);
   const auto start = torch::randint(options.vocabulary, {rows, 1});
   const auto walk = torch::arange(options.context + 1) * 3;
@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
             wrapped.losses[step]);
       }
       std::printf(
-          "peak memory of a rank: plain %.1f MiB, wrapped over %d rank(s) "
+          "peak memory per rank: plain %.1f MiB, wrapped over %d rank(s) "
           "%.1f MiB\n",
           plain.peak_mib,
           world.size(),

@@ -245,7 +245,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
     options.offload.activation_host_bytes = 1'000'001;
     expect_error(
         [&] { wrap(model, options); },
-        {"offload.activation_host_bytes is 1000001, and memory.host_bytes"});
+        {"offload.activation_host_bytes is 1000001, but memory.host_bytes"});
     // What activations were promised, the optimizer does not get.
     options.offload.activation_host_bytes = 999'000;
     expect_error(

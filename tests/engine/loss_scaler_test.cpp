@@ -71,7 +71,7 @@ TEST(LossScaler, IsLimitedForFloat16Losses) {
   LossScaler fixed({.fixed = 65536}, true);
   expect_error(
       [&] { fixed.limit_for_float16_loss(); },
-      {"loss_scale.fixed is 65536", "32768 at most"});
+      {"loss_scale.fixed is 65536", "at most 32768"});
 }
 
 TEST(LossScaler, GoesOnFromASavedState) {

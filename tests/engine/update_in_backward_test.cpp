@@ -265,7 +265,7 @@ TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
       change(options);
       expect_error(
           [&] { wrap(make_net<StackImpl>(), options); },
-          {"update_in_backward does not go with", what});
+          {"update_in_backward cannot be combined with", what});
     };
     refused(
         [](auto& options) { options.optimizer.rule = LambOptions{}; },

@@ -141,7 +141,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
   const auto result = run({});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   expect_in(result.output, "memory of rank 0 of 1");
-  expect_in(result.output, "0 of 3 layers computed again");
+  expect_in(result.output, "0 of 3 layers recomputed");
   expect_in(result.output, "predicted peak: ");
   expect_in(result.output, "the budget is 11.0 GiB");
   expect_in(result.output, "3 steps, ");
@@ -161,7 +161,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
     expect_in(line, std::string("\"") + key + "\":");
   }
 
-  // With all layers kept, and with as many computed again as the budget asks.
+  // With all layers kept, and with as many recomputed as the budget requires.
   const int64_t kept = measured_peak();
   fs::remove_all(out());
   const int64_t budget = least_budget();
@@ -180,7 +180,7 @@ TEST_F(
       {"memory.device_bytes=" + std::to_string(least_budget()),
        "training.max_steps=1"});
   EXPECT_EQ(least.exit_code, 0) << least.output;
-  expect_in(least.output, "2 of 3 layers computed again");
+  expect_in(least.output, "2 of 3 layers recomputed");
 }
 
 TEST_F(FinetuneBertLarge, SaysHowToGetAModel) {

@@ -270,7 +270,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(
       2,
       {fresh(), "parallel.pipeline=2", "parallel.schedule=interleaved"},
-      "parallel.chunks is 1; raise that to 2");
+      "parallel.chunks is 1; set it to 2");
   std::ofstream(folder_ / "short.bin") << "ab";
   fails(
       1,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes train.jsonl and heldout.jsonl from the package lists that apt holds.
+"""Makes train.jsonl and heldout.jsonl from apt's package lists.
 
 Every row is the description of one Debian package, labelled with the section
 that the archive files it under. Needs only the standard library, `apt-cache`
@@ -106,9 +106,9 @@ def read_descriptions(options):
                 found[key] = fields["Description-en"]
     if not found:
         sys.exit(
-            "make_sample.py: apt holds no English long descriptions. Run "
+            "make_sample.py: apt has no English long descriptions. Run "
             "'apt-get -o Acquire::Languages=en update' and pass "
-            "'-o Acquire::Languages=en', or see the head of this script."
+            "'-o Acquire::Languages=en', or see the top of this script."
         )
     return found
 

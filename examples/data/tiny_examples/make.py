@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tiny data sets for `"task": "examples"`, to try its recipes with:
+"""Writes tiny data sets for `"task": "examples"`, for trying its recipes:
 
     make.py FOLDER
 
 stripes_{train,heldout}.safetensors   images, and which way their stripes run
-reversed_{train,heldout}.safetensors  texts, and the same from end to beginning
-counting_{train,heldout}.safetensors  texts whose tokens follow from each other
+reversed_{train,heldout}.safetensors  sequences, and the same sequences reversed
+counting_{train,heldout}.safetensors  sequences in which each token follows from the one before
 
 Needs nothing but Python. With NumPy, safetensors.numpy.save_file() writes such
 files from a dict of arrays.

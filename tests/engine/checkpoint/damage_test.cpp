@@ -155,7 +155,7 @@ TEST(Damage, AnotherOptimizerOrModelIsNamed) {
   OptimizerOptions sgd;
   sgd.rule = SgdOptions{.momentum = 0.9};
   expect_refused(
-      folder.path(), 2, {"'momentum_buffer'", "another optimizer"}, sgd);
+      folder.path(), 2, {"'momentum_buffer'", "a different optimizer"}, sgd);
   run_ranks(1, [&](World&) {
     auto net = make_net<StackImpl>();
     auto engine = wrap(std::shared_ptr<torch::nn::Module>(net));
@@ -166,7 +166,8 @@ TEST(Damage, AnotherOptimizerOrModelIsNamed) {
     auto net = make_restless(2, torch::kFloat);
     auto engine = wrap(net, group_per_layer());
     expect_throws(
-        [&] { engine.load(folder / "nothing"); }, {"nothing", "no checkpoint"});
+        [&] { engine.load(folder / "nothing"); },
+        {"nothing", "is not a checkpoint"});
   });
 }
 

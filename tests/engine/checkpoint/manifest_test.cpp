@@ -85,8 +85,8 @@ TEST(Manifest, FindsTheLatestCompleteCheckpoint) {
   EXPECT_EQ(find_checkpoint(folder / "step-2"), folder / "step-000002");
   expect_error(
       [&] { find_checkpoint(folder / "step-3"); },
-      {"step-3' is no checkpoint",
-       "Beside it there are: step-000002, step-000010"});
+      {"step-3' is not a checkpoint",
+       "The folder next to it contains: step-000002, step-000010"});
   // Not complete: no manifest.
   expect_error(
       [&] { find_checkpoint(folder / "step-000011"); }, {"step-000010"});

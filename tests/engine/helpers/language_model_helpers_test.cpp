@@ -169,7 +169,7 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
             torch::zeros({8}),
             torch::zeros({4}, torch::kLong));
       },
-      {"bias is [8]", "[9, 5]"});
+      {"bias has shape [8]", "[9, 5]"});
   expect_error(
       [&] {
         chunked_cross_entropy(

@@ -275,12 +275,15 @@ TEST(OverlapFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
           message.find("checksum differs") != std::string::npos)
           << message;
       EXPECT_NE(
-          message.find("go on from the last checkpoint"), std::string::npos)
+          message.find("resume from the last checkpoint"), std::string::npos)
           << message;
       if (world.rank() == 1) {
         expect_throws(
-            [&] { engine.step(); }, {"no longer whole", "load the last"});
-        expect_throws([&] { engine.save(folder / "c"); }, {"no longer whole"});
+            [&] { engine.step(); },
+            {"optimizer state is incomplete", "load the last"});
+        expect_throws(
+            [&] { engine.save(folder / "c"); },
+            {"optimizer state is incomplete"});
       }
     });
     for (const RankResult& result : results) {
@@ -312,7 +315,9 @@ TEST(OverlapOptions, ThatDoNotFitAreRefused) {
     options.update_in_backward = true;
     expect_throws(
         [&] { bytes_on_host(UpdateOverlap::kSpeculate); },
-        {"update_in_backward does not go with", "speculate", "use wait"});
+        {"update_in_backward cannot be combined with",
+         "speculate",
+         "use wait"});
   });
 }
 

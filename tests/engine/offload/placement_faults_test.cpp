@@ -44,7 +44,7 @@ void expect_lost_state(const std::string& message) {
       message.find("was the file truncated?") != std::string::npos ||
       message.find("checksum differs") != std::string::npos)
       << message;
-  EXPECT_NE(message.find("go on from the last checkpoint"), std::string::npos)
+  EXPECT_NE(message.find("resume from the last checkpoint"), std::string::npos)
       << message;
 }
 
@@ -94,7 +94,8 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
     options.optimizer.placement = StatePlacement::kNvme;
     options.memory.nvme_path = folder.path();
     expect_parts(
-        error_of_wrap(options), {"on their way", "memory.host_bytes (8192)"});
+        error_of_wrap(options),
+        {"staging buffers", "memory.host_bytes (8192)"});
     options.memory.host_bytes.reset();
     options.memory.nvme_bytes = 8 << 10;
     expect_parts(
@@ -106,7 +107,7 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
         error_of_wrap(options),
         {"memory.device_bytes is 80.00 KiB (81920 bytes)",
          "raise memory.device_bytes to at least",
-         "set memory.host_bytes, so that optimizer state (",
+         "set memory.host_bytes so that optimizer state (",
          "set memory.nvme_path",
          "use more ranks"});
   });
@@ -139,17 +140,17 @@ TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
     options.memory.activation_bytes = 100;
     expect(
         options,
-        {"set memory.host_bytes, so that",
+        {"set memory.host_bytes so that",
          "raise memory.nvme_bytes from 4.00 KiB (4096 bytes)",
          "lower memory.activation_bytes",
-         "0.10 KiB (100 bytes) of them for activations"},
+         "0.10 KiB (100 bytes) of it for activations"},
         {"set memory.nvme_path"});
     options = resting_options(std::nullopt);
     options.memory.device_bytes = 4 << 10;
     options.optimizer.placement = StatePlacement::kWithParameters;
     expect(
         options,
-        {"set optimizer.placement, which keeps", "to auto"},
+        {"set optimizer.placement to auto", "of optimizer state"},
         {"raise memory.host_bytes"});
     options.optimizer.placement = StatePlacement::kHost;
     options.memory.parameters = MemoryTier::kDevice;
@@ -182,9 +183,13 @@ TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
     if (world.rank() == 1) {
       // And nothing of it can be used by mistake.
       expect_throws(
-          [&] { engine.step(); }, {"no longer whole", "load the last"});
-      expect_throws([&] { engine.save(folder / "c"); }, {"no longer whole"});
-      expect_throws([&] { parameters_of(engine); }, {"no longer whole"});
+          [&] { engine.step(); },
+          {"optimizer state is incomplete", "load the last"});
+      expect_throws(
+          [&] { engine.save(folder / "c"); },
+          {"optimizer state is incomplete"});
+      expect_throws(
+          [&] { parameters_of(engine); }, {"optimizer state is incomplete"});
     }
   });
   for (const RankResult& result : results) {

@@ -170,7 +170,7 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
     RestingNet net = make_resting_net();
     expect_throws(
         [&] { wrap(net, options); },
-        {"optimizer.placement is nvme", "user's optimizer", "host"});
+        {"optimizer.placement is nvme", "user-defined optimizer", "host"});
   });
 }
 

@@ -340,7 +340,8 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
     options.optimizer.rule = LambOptions{};
     const std::string message =
         tests::message_of([&] { wrap(model, options); });
-    EXPECT_NE(message.find("divided over tensor-parallel"), std::string::npos)
+    EXPECT_NE(
+        message.find("partitioned over tensor-parallel"), std::string::npos)
         << message;
     EXPECT_NE(message.find("LAMB"), std::string::npos) << message;
   });

@@ -242,12 +242,16 @@ TEST(MeshCheckpointDamage, AManifestWithoutSomePiecesIsRefused) {
       folder / "a",
       kMeshLayouts[0],
       false,
-      {"elements of 'master' of parameter 'head.weight'", "in no file"});
+      {"elements of 'master' of parameter 'head.weight'", "not in any file"});
   with([](auto& tensor) { tensor["part"]["end"] = 1000; });
   expect_refused(
-      folder / "a", kMeshLayouts[0], false, {"head.weight", "outside of it"});
+      folder / "a",
+      kMeshLayouts[0],
+      false,
+      {"head.weight", "outside the parameter"});
   with([](auto& tensor) { tensor["part"]["begin"] = 0; });
-  expect_refused(folder / "a", kMeshLayouts[0], false, {"head.weight", "too"});
+  expect_refused(
+      folder / "a", kMeshLayouts[0], false, {"head.weight", "overlaps"});
 }
 
 TEST(MeshCheckpointDamage, AnotherModelIsNamed) {
@@ -259,7 +263,7 @@ TEST(MeshCheckpointDamage, AnotherModelIsNamed) {
         folder / "untied",
         layout,
         true,
-        {"has a parameter 'head.weight' that the model has not"});
+        {"has a parameter 'head.weight' that the model does not have"});
     expect_refused(
         folder / "tied",
         layout,

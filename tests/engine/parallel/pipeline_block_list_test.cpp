@@ -172,7 +172,7 @@ TEST(PipelineBlockListErrors, NameBatchesThatDiffer) {
         [&] {
           model->loss(torch::zeros({2, 3 + world.rank()}, torch::kLong), false);
         },
-        {"batches of one shape"});
+        {"batches of the same shape"});
   });
 }
 

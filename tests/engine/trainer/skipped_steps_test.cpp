@@ -45,7 +45,7 @@ TEST(SkippedSteps, ToldNowAndThen) {
   now_s = 10;
   EXPECT_EQ(
       skipped.add(4, 4096),
-      "step 4 skipped: gradients overflowed, loss scale now 4096 (and 2 steps "
+      "step 4 skipped: gradients overflowed, loss scale now 4096 (and 2 "
       "before it)");
 }
 
