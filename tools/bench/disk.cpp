@@ -53,8 +53,8 @@ UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
     result.direct = true;
     return direct;
   }
-  result.note = "no O_DIRECT here (" + detail::errno_text(code) +
-                "): through the page cache, written back and dropped";
+  result.note = "no O_DIRECT (" + detail::errno_text(code) +
+                "): through the page cache, which is written back and dropped";
   return file;
 }
 
