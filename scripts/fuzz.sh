@@ -18,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-}
 if [[ ! $seconds =~ ^[0-9]+$ ]]; then
-  sed -n '/^# Feeds/,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  sed -n '/^# Fuzzes/,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
   exit 2
 fi
 shift

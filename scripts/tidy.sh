@@ -51,7 +51,7 @@ pathlib.Path(plain, "compile_commands.json").write_text(json.dumps(entries))
 PYTHON
 )
 if ((${#files[@]} == 0)); then
-  printf 'tidy: the build compiles none of these: %s\n' "$*" >&2
+  printf 'tidy: the build does not compile any of these: %s\n' "$*" >&2
   exit 1
 fi
 printf '%s\0' "${files[@]}" |
