@@ -33,7 +33,8 @@ int run_bench(int argc, char** argv) {
   bool as_json = false;
   bool no_disk = false;
   const auto positive = CLI::PositiveNumber;
-  app.add_option("--folder", folder, "Folder on the disk to measure; default .");
+  app.add_option(
+      "--folder", folder, "Folder on the disk to measure; default .");
   app.add_flag("--no-disk", no_disk, "Do not measure the disk");
   app.add_option(
          "--parameters",
@@ -50,12 +51,18 @@ int run_bench(int argc, char** argv) {
          findings.bytes.weight,
          "Bytes per parameter of weights copied back; default 2")
       ->check(positive);
-  app.add_option("--seconds", seconds, "Approximate duration of the measurement; default 12")
+  app.add_option(
+         "--seconds",
+         seconds,
+         "Approximate duration of the measurement; default 12")
       ->check(CLI::Range(0.1, 600.0));
   app.add_option(
-         "--array-mib", array_mib, "Size of each of the four arrays in memory; default 256")
+         "--array-mib",
+         array_mib,
+         "Size of each of the four arrays in memory; default 256")
       ->check(CLI::Range(1.0, 65536.0));
-  app.add_option("--file-mib", file_mib, "Size of the file on disk; default 1024")
+  app.add_option(
+         "--file-mib", file_mib, "Size of the file on disk; default 1024")
       ->check(CLI::Range(4.0, 1048576.0));
   app.add_flag("--json", as_json, "Print one JSON object");
   if (const auto code = parse_arguments(app, argc, argv)) {

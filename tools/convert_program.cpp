@@ -152,11 +152,12 @@ int run_convert(int argc, char** argv) {
       "into it",
       "tessera convert");
   ConvertArguments arguments;
-  app.add_option("--from", arguments.from, "Hugging Face folder to read")->required();
-  app.add_option(
-         "--to", arguments.to, "Folder or GGUF file to write")
+  app.add_option("--from", arguments.from, "Hugging Face folder to read")
       ->required();
-  add_choice(app, "--format", arguments.format, kFormats, "Output format, default hf");
+  app.add_option("--to", arguments.to, "Folder or GGUF file to write")
+      ->required();
+  add_choice(
+      app, "--format", arguments.format, kFormats, "Output format, default hf");
   app.add_option(
          "--dtype",
          arguments.dtype,
@@ -183,9 +184,7 @@ int run_convert(int argc, char** argv) {
       arguments.architecture,
       "Model class to use instead of the one in config.json");
   app.add_flag(
-      "--no-tokenizer",
-      arguments.no_tokenizer,
-      "Do not write the tokenizer");
+      "--no-tokenizer", arguments.no_tokenizer, "Do not write the tokenizer");
   app.footer(
       "GGUF supports language models of the families chatglm, glm, glm4, gpt2, llama, "
       "qwen2, qwen2_moe, qwen3, qwen3_moe");

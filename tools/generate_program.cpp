@@ -225,9 +225,14 @@ int run_generate(int argc, char** argv) {
       ->required();
   using Options = zoo::GenerateOptions;
   GivenOptions given(app);
-  given.add("--max-new-tokens", &Options::max_new_tokens, "Maximum number of new tokens per sequence");
   given.add(
-      "--min-new-tokens", &Options::min_new_tokens, "Minimum number of new tokens before a sequence may end");
+      "--max-new-tokens",
+      &Options::max_new_tokens,
+      "Maximum number of new tokens per sequence");
+  given.add(
+      "--min-new-tokens",
+      &Options::min_new_tokens,
+      "Minimum number of new tokens before a sequence may end");
   given.add(
       "--repetition-penalty",
       &Options::repetition_penalty,
@@ -240,9 +245,18 @@ int run_generate(int argc, char** argv) {
       "--sample,!--greedy",
       &Options::do_sample,
       "Sample tokens, or always take the most likely one");
-  given.add("--temperature", &Options::temperature, "Divides the logits when sampling");
-  given.add("--top-k", &Options::top_k, "Sample from this many most likely tokens; 0: from all");
-  given.add("--top-p", &Options::top_p, "Sample from the most likely tokens with this total probability");
+  given.add(
+      "--temperature",
+      &Options::temperature,
+      "Divides the logits when sampling");
+  given.add(
+      "--top-k",
+      &Options::top_k,
+      "Sample from this many most likely tokens; 0: from all");
+  given.add(
+      "--top-p",
+      &Options::top_p,
+      "Sample from the most likely tokens with this total probability");
   given.add(
       "--min-p",
       &Options::min_p,

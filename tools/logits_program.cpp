@@ -76,8 +76,7 @@ int run_logits(int argc, char** argv) {
          "JSON file of nested lists (input_ids, attention_mask, "
          "pixel_values, labels, ...), or a .safetensors file of such tensors")
       ->required();
-  app.add_option(
-         "--output", arguments.output, "Safetensors file to write")
+  app.add_option("--output", arguments.output, "Safetensors file to write")
       ->required();
   app.add_option(
       "--context",

@@ -103,7 +103,8 @@ void GenerateOptions::check_values(const std::string& place) const {
       "0 or more");
   check_range("temperature", temperature, temperature > 0, "more than 0");
   check_range("top_k", top_k, top_k >= 0, "0 or more");
-  check_range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
+  check_range(
+      "top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
   check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "between 0 and 1");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
   check_range(

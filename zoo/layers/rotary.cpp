@@ -100,7 +100,9 @@ void check(const RotaryOptions& options) {
       options.features,
       kMostRotaryFeatures);
   TESSERA_CHECK(
-      options.base > 1, "the rotary base is {}; it must be above 1", options.base);
+      options.base > 1,
+      "the rotary base is {}; it must be above 1",
+      options.base);
   const RotaryScaling& scaling = options.scaling;
   TESSERA_CHECK(
       scaling.factor > 0,

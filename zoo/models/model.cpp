@@ -144,8 +144,9 @@ LayerState Model::forward_chunk(
   TESSERA_CHECK(
       input.cache == nullptr || (takes_cache() && !is_training()),
       "ModelInput::cache: {}",
-      takes_cache() ? "the model is training; call eval()"
-                    : "this model cannot continue sequences in this parallel layout");
+      takes_cache()
+          ? "the model is training; call eval()"
+          : "this model cannot continue sequences in this parallel layout");
   check(input);
   return run_layers(
       input, std::move(before), stage_.begin(chunk), stage_.end(chunk));

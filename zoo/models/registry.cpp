@@ -119,7 +119,10 @@ std::shared_ptr<Model> made_of(
           "{} (read as a {}, see 'architectures')", message, architecture.name);
     }
     TESSERA_FAIL(
-        "{}: {}; fields of the file: {}", origin, message, fields.record().text());
+        "{}: {}; fields of the file: {}",
+        origin,
+        message,
+        fields.record().text());
   } catch (const std::exception& error) {
     TESSERA_FAIL(
         "{}: a model of these sizes cannot be made ({}); fields of the file: {}",

@@ -57,7 +57,10 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
   TESSERA_FAIL(
-      "{}: 'pooling_mode' is {}; the supported ones are {}", origin, show_json(name), known);
+      "{}: 'pooling_mode' is {}; the supported ones are {}",
+      origin,
+      show_json(name),
+      known);
 }
 
 std::vector<Pooling> poolings_of(const JsonFields& fields) {

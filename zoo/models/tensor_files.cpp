@@ -26,7 +26,9 @@ class NestedLists {
     const nlohmann::json* inner = &lists;
     while (inner->is_array()) {
       TESSERA_CHECK(
-          sizes_.size() < kMostDims, "{} has too many levels of nested lists", place_);
+          sizes_.size() < kMostDims,
+          "{} has too many levels of nested lists",
+          place_);
       sizes_.push_back(static_cast<int64_t>(inner->size()));
       if (inner->empty()) {
         break;

@@ -52,7 +52,10 @@ void ColumnChecks::types() const {
         show(column));
     for (const int64_t size : column.row_shape) {
       TESSERA_CHECK(
-          size > 0, "{} is {}, which is empty", place(column.name), show(column));
+          size > 0,
+          "{} is {}, which is empty",
+          place(column.name),
+          show(column));
     }
   }
 }

@@ -22,7 +22,8 @@ PixelOptions read_pixels(const ConfigReader& reader) {
   pixels.std = reader.get_doubles("std", {.min = 0}, std::vector<double>());
   if (std::find(pixels.std.begin(), pixels.std.end(), 0.0) !=
       pixels.std.end()) {
-    reader.fail("std", "pixels are divided by these values: they must be above 0");
+    reader.fail(
+        "std", "pixels are divided by these values: they must be above 0");
   }
   return pixels;
 }
@@ -35,8 +36,7 @@ TokenMaskOptions read_token_mask(const ConfigReader& reader) {
   mask.masked = reader.get_double("masked", {.min = 0, .max = 1}, mask.masked);
   mask.random = reader.get_double("random", {.min = 0, .max = 1}, mask.random);
   if (mask.masked + mask.random > 1) {
-    reader.fail(
-        "random", "`masked` and `random` must not add up to more than 1");
+    reader.fail("random", "`masked` and `random` must add up to at most 1");
   }
   mask.never_masked =
       reader.get_ints("never_masked", {.min = 0}, std::vector<int64_t>());
