@@ -35,7 +35,7 @@ format: ## format all C++ and CUDA files
 tidy: ## run clang-tidy over the sources (slow)
 	@scripts/tidy.sh
 
-clean: ## remove what was built
+clean: ## remove everything that was built
 	rm -rf build
 
 distclean: clean ## remove everything that was built or installed here

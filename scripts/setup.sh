@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Brings a fresh Debian 12, Ubuntu 24.04 or newer to a built Tessera. Each step
-# looks whether it has been done, so that a second run takes seconds.
+# Brings a fresh Debian 12, Ubuntu 24.04 or newer to a built Tessera. Steps
+# that are already done are skipped, so that a second run takes seconds.
 #
 #   scripts/setup.sh packages          Debian packages (root, or sudo without a
 #                                      password; else prints the line to run)
@@ -236,7 +236,7 @@ venv_is_usable() {
   [[ -e .venv/bin/python ]]
 }
 
-# .venv is a folder, or a link to the one in the cache or to one that somebody
+# .venv is a folder, or a link to the one in the cache or to one that the user
 # made. What does not run is made anew.
 make_venv() {
   local python venv renewing="its Python is gone, or the folder has moved"

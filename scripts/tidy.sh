@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # clang-tidy over the C++ sources that the dev build compiles, or over the
-# files named. Takes seconds a file without LibTorch, half a minute with it.
+# given files. Takes seconds per file without LibTorch, half a minute with it.
 #
 #   scripts/tidy.sh [FILE...]
 set -euo pipefail
