@@ -17,14 +17,14 @@ setup: ## install what is missing: Debian packages, .venv, LibTorch, the model
 build: ## set up, configure and build everything
 	@scripts/setup.sh build
 
-demo: ## build, then fine-tune a BERT over two sharded ranks (the build aside, two to five minutes)
+demo: ## build, then fine-tune a BERT over two sharded ranks (two to five minutes after the build)
 	@scripts/setup.sh build tessera
 	$(tessera) launch --nproc 2 -- $(tessera) train configs/finetune_minilm.json
 
 test: ## build everything and run the tests
 	@scripts/setup.sh test
 
-lint: ## check format, layout and the rules between the rooms
+lint: ## check formatting, file headers, and includes between the rooms
 	@scripts/setup.sh tools
 	@scripts/lint.sh
 
@@ -35,8 +35,8 @@ format: ## format all C++ and CUDA files
 tidy: ## run clang-tidy over the sources (slow)
 	@scripts/tidy.sh
 
-clean: ## remove what was built
+clean: ## remove everything that was built
 	rm -rf build
 
-distclean: clean ## remove all that was built or installed here
+distclean: clean ## remove everything that was built or installed here
 	rm -rf .venv models

@@ -74,7 +74,7 @@ def complaints(root):
                 if not name.startswith(wanted + "::"):
                     yield f"{place}: {name} is not in namespace {wanted}"
                 if name in places:
-                    yield f"{place}: {name} is defined in {places[name]} too"
+                    yield f"{place}: {name} is also defined in {places[name]}"
                 places[name] = place
 
 

@@ -30,13 +30,13 @@ def check_include(root, room, quote, path):
     parts = path.split("/")
     if parts[0] != "tessera":
         if quote == '"' or ".." in parts:
-            return f'spell it "tessera/<room>/.../{parts[-1]}"'
+            return f'write it as "tessera/<room>/.../{parts[-1]}"'
         return None
     if len(parts) < 3 or parts[1] not in MAY_INCLUDE:
         return "there is no such room; rooms: " + ", ".join(MAY_INCLUDE)
     if parts[1] not in MAY_INCLUDE[room]:
         allowed = ", ".join(sorted(MAY_INCLUDE[room]))
-        return f"{room} must not know {parts[1]} (it may include {allowed})"
+        return f"{room} must not include {parts[1]} (it may include {allowed})"
     if not root.joinpath(*parts[1:]).is_file():
         return "there is no such file"
     return None

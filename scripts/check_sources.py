@@ -35,7 +35,7 @@ def check_code(path, lines):
         yield f"{path}:1: the first lines lack '{SPDX}'"
     if path.suffix in HEADERS:
         if "#pragma once" not in lines[:3]:
-            yield f"{path}:2: a header begins with '#pragma once'"
+            yield f"{path}:2: a header must begin with '#pragma once'"
         for number, line in enumerate(lines, 1):
             if line.lstrip().startswith("using namespace"):
                 yield f"{path}:{number}: no 'using namespace' in a header"
@@ -60,7 +60,7 @@ def check_files(paths):
         total += len(data)
         if len(data) > MAX_FILE_BYTES:
             size = f"{len(data) / MIB:.1f} MiB"
-            yield f"{path}: {size}; a tracked file stays under 2 MiB"
+            yield f"{path}: {size}; a tracked file must be smaller than 2 MiB"
         # Fixtures hold the bytes that their reference wrote.
         if b"\0" in data or "fixtures" in path.parts[:-1] and (
             path.suffix not in CODE
@@ -69,10 +69,10 @@ def check_files(paths):
         try:
             yield from check_text(path, data.decode("utf-8"))
         except UnicodeDecodeError:
-            yield f"{path}: text that is not UTF-8"
+            yield f"{path}: the text is not UTF-8"
     if total >= MAX_TREE_BYTES:
         size = f"{total / MIB:.1f} MiB"
-        yield f"the tracked tree holds {size}; it stays under 20 MiB"
+        yield f"the tracked files have {size}; they must stay under 20 MiB"
 
 
 def main():

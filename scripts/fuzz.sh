@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Feeds parsers with what libFuzzer makes of their seeds; CPU only. Needs clang
+# Fuzzes parsers with libFuzzer, starting from seeds; CPU only. Needs clang
 # (apt-get install clang). The first build of targets that use LibTorch takes
 # long.
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
 # TARGET: safetensors, tokenizer, config_reader, train_config, model_config,
-# manifest; all of them by default, one after the other, SECONDS each. What was
-# found interesting is kept in build/fuzz/corpus and gone on with; an input that
-# fails is left in build/fuzz/found, and ends the script with 1.
+# manifest; all of them by default, one after the other, SECONDS each. New
+# inputs are kept in build/fuzz/corpus and used by the next run; an input that
+# fails is kept in build/fuzz/found, and the script exits with 1.
 # Environment:
 #   JOBS=N                parallel compilations
 #   TESSERA_SKIP_PACKAGES=1, TESSERA_CACHE=FOLDER: as for scripts/setup.sh
@@ -18,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-}
 if [[ ! $seconds =~ ^[0-9]+$ ]]; then
-  sed -n '/^# Feeds/,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  sed -n '/^# Fuzzes/,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
   exit 2
 fi
 shift

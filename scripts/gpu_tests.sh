@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The tests that need a GPU, for a machine that has one and no compiler.
+# Packs the tests that need a GPU for a machine that has one, but no compiler.
 #
-#   scripts/gpu_tests.sh pack [FOLDER]   here: builds the tests labelled gpu and
-#                                        the benchmark, and collects them with
-#                                        what they need in FOLDER (default
-#                                        build/gpu_tests), at most 40 MiB
-#   scripts/gpu_tests.sh run FOLDER      there: runs all of it; needs a driver
-#                                        and the wheel torch==2.11.0
+#   scripts/gpu_tests.sh pack [FOLDER]   on this machine: builds the tests
+#                                        labelled gpu and the benchmark, and
+#                                        copies them with what they need to
+#                                        FOLDER (default build/gpu_tests), at
+#                                        most 40 MiB
+#   scripts/gpu_tests.sh run FOLDER      on that machine: runs all of it; needs
+#                                        a driver and the wheel torch==2.11.0
 #
 # Environment:
 #   CUDAARCHS="90"        the CUDA architectures to compile for
 #   BUILD=FOLDER          where to build (default build/gpu)
 #   JOBS=N                parallel compilations
 #   PYTHON=python3        run: the Python that has torch
-#   GPU_TESTS=PATTERN     run: only the files of tests that match (a regular
+#   GPU_TESTS=PATTERN     run: only the test files that match (a regular
 #                         expression)
 #   GPU_BENCHMARK=0       run: no benchmark
-#   GPU_TEST_SECONDS=N    run: limit for one file of tests (default 900)
+#   GPU_TEST_SECONDS=N    run: limit for one test file (default 900)
 set -euo pipefail
 
 readonly max_mib=40
@@ -84,7 +85,7 @@ pack() {
   kib=$(du -sk "$folder" | cut -f1)
   ((kib <= max_mib * 1024)) ||
     fail "$folder has $kib KiB, more than $max_mib MiB; compile for fewer architectures (CUDAARCHS)."
-  printf 'gpu_tests: %s has %s KiB. There: %s/gpu_tests.sh run %s\n' \
+  printf 'gpu_tests: %s has %s KiB. On the machine with the GPU: %s/gpu_tests.sh run %s\n' \
     "$folder" "$kib" "$folder" "$folder"
 }
 
@@ -98,7 +99,7 @@ import torch
 
 root = os.path.dirname(torch.__file__)
 version = torch.__version__.split("+")[0]
-assert version == "2.11.0", f"torch is {version}; the tests want 2.11.0"
+assert version == "2.11.0", f"torch is {version}; the tests need 2.11.0"
 nvidia = sorted(glob.glob(os.path.join(root, "..", "nvidia", "*", "lib")))
 print(":".join([os.path.join(root, "lib"), *nvidia]))
 PYTHON
@@ -108,7 +109,7 @@ run() {
   local folder
   folder=$(realpath "$1")
   local wheel
-  wheel=$(wheel_folders) || fail "no torch 2.11.0 in ${PYTHON:-python3}."
+  wheel=$(wheel_folders) || fail "${PYTHON:-python3} has no torch 2.11.0."
   export LD_LIBRARY_PATH=$folder/lib:$wheel${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv || true
   local missing
@@ -151,6 +152,6 @@ run() {
 
 case ${1:-} in
   pack) pack "${@:2}" ;;
-  run) run "${2:?run wants the folder that pack made}" ;;
+  run) run "${2:?run needs the folder that pack created}" ;;
   *) fail "expected 'pack [FOLDER]' or 'run FOLDER', found '${1:-}'." ;;
 esac

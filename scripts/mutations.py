@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that the tests notice a broken engine.
+"""Checks that the tests notice a broken engine.
 
     mutations.py [--build build/release] [--only NAME ...] [--list]
 
-Breaks the sources of one library in one place at a time, makes that library
-anew in a folder of its own, and runs the tests that have to notice. Each must
-pass with the library as it is, and fail, or hang, with the broken one. The
-sources and the build are left as they are; the build must be complete and of
-the sources that are there.
+Breaks the sources of one library in one place at a time, rebuilds that library
+in a folder of its own, and runs the tests that have to notice. Each must pass
+with the library as it is, and fail, or hang, with the broken one. The sources
+and the build are not changed; the build must be complete and up to date.
 
 Exits with 1 when a mutation survives, no longer applies or does not compile.
 """
@@ -342,7 +341,7 @@ def check_unbroken(build, mutations):
                 f"{program} fails without a mutation, in "
                 f"{failed_test(output)}:\n{output[-4000:]}"
             )
-        print(f"{program}: passes unbroken {', '.join(sorted(filters))}")
+        print(f"{program}: passes without mutations {', '.join(sorted(filters))}")
         for tests in filters:
             _, listed = run_tests(
                 build,

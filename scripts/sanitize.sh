@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs the tests with sanitizers; CPU only. Everything takes an hour
-# or more; the options that ctest has for choosing tests choose what is built.
+# or more; ctest's options that select tests also select what is built.
 #
 #   scripts/sanitize.sh asan|tsan [-R REGEX] [OPTION OF CTEST...]
 #
-# What the sanitizers are told is in CMakePresets.json and scripts/sanitizers.
+# The sanitizers' options are in CMakePresets.json and scripts/sanitizers.
 # Environment:
 #   JOBS=N                parallel compilations
 #   TESSERA_SKIP_PACKAGES=1, TESSERA_CACHE=FOLDER: as for scripts/setup.sh

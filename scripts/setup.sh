@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Brings a fresh Debian 12, Ubuntu 24.04 or newer to a built Tessera. Each step
-# looks whether it has been done, so that a second run takes seconds.
+# Brings a fresh Debian 12, Ubuntu 24.04 or newer to a built Tessera. Steps
+# that are already done are skipped, so that a second run takes seconds.
 #
 #   scripts/setup.sh packages          Debian packages (root, or sudo without a
 #                                      password; else prints the line to run)
@@ -72,7 +72,7 @@ explain_failure() {
     -e 'NewConnectionError' "$log"; then
     fail "$1: the network cannot be reached." \
       "Connect this machine (behind a proxy: set http_proxy and https_proxy)" \
-      "and run it again; what is done already is kept."
+      "and run it again; completed steps are kept."
   fi
   if grep -qiE 'certificate' "$log"; then
     fail "$1: a certificate was not accepted." \
@@ -87,7 +87,7 @@ explain_failure() {
     fail "$1: memory ran out." "Run it again with JOBS=1."
   fi
   fail "$1 (see above; all of it is in $log)." \
-    "Mend what the message names and run it again."
+    "Fix the reported problem and run it again."
 }
 
 # need_space FOLDER GIB PURPOSE
@@ -138,8 +138,8 @@ check_distribution() {
   if [[ -n $oldest && -n $VERSION_ID ]] &&
     [[ $(printf '%s\n' "$oldest" "$VERSION_ID" | sort -V | head -n 1) != \
       "$oldest" ]]; then
-    fail "$ID $VERSION_ID is too old: its compiler or libraries are." \
-      "Use $ID $oldest or newer. To go on with packages of your own, set" \
+    fail "$ID $VERSION_ID is too old: it lacks a compiler or libraries that are new enough." \
+      "Use $ID $oldest or newer. To continue with packages of your own, set" \
       "TESSERA_SKIP_PACKAGES=1 (needed: ${debian_packages[*]})."
   fi
 }
@@ -158,8 +158,8 @@ install_packages() {
 setup_packages() {
   [[ ${TESSERA_SKIP_PACKAGES:-0} == 1 ]] && return
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    fail "this is no Debian or Ubuntu: dpkg and apt-get were not found." \
-      "Install by other means what these Debian packages hold:" \
+    fail "this is not Debian or Ubuntu: dpkg and apt-get were not found." \
+      "Install the contents of these Debian packages by other means:" \
       "  ${debian_packages[*]}" \
       "and run it again with TESSERA_SKIP_PACKAGES=1."
   fi
@@ -171,8 +171,8 @@ setup_packages() {
   if ((EUID != 0)); then
     as_root=(sudo -n -E)
     if ! sudo -n true 2>/dev/null; then
-      fail "Debian packages are missing, and installing them takes root." \
-        "Run this line, then the same command again:" \
+      fail "Debian packages are missing, and installing them requires root." \
+        "Run this line, then repeat the command:" \
         "  sudo apt-get update && sudo apt-get install -y ${missing[*]}"
     fi
   fi
@@ -236,7 +236,7 @@ venv_is_usable() {
   [[ -e .venv/bin/python ]]
 }
 
-# .venv is a folder, or a link to the one in the cache or to one that somebody
+# .venv is a folder, or a link to the one in the cache or to one that the user
 # made. What does not run is made anew.
 make_venv() {
   local python venv renewing="its Python is gone, or the folder has moved"
@@ -258,7 +258,7 @@ make_venv() {
     venv_is_usable && return
     say "renewing $venv: $renewing"
   fi
-  step "making a Python environment" "$python" -m venv --clear "$venv"
+  step "creating a Python environment" "$python" -m venv --clear "$venv"
   printf '%s\n' "$venv" >"$venv/.tessera-path"
 }
 
@@ -314,7 +314,7 @@ cuda_mode() {
       return
       ;;
     AUTO | ON) ;;
-    *) fail "TESSERA_CUDA=$TESSERA_CUDA is none of AUTO, ON, OFF." "Set one." ;;
+    *) fail "TESSERA_CUDA=$TESSERA_CUDA is not one of AUTO, ON, OFF." "Set one of them." ;;
   esac
   if ! nvcc=$(find_nvcc); then
     no_cuda "no CUDA toolkit (nvcc) was found." \
@@ -331,7 +331,7 @@ cuda_mode() {
     if [[ $version == 13 ]]; then
       printf 'ON\n'
     else
-      no_cuda "nvcc is CUDA $version, and LibTorch's wheel is built for 13." \
+      no_cuda "nvcc is CUDA $version, but LibTorch's wheel is built for 13." \
         "Install CUDA 13, or set TESSERA_TORCH to a LibTorch for CUDA $version."
     fi
   fi
@@ -469,10 +469,10 @@ build_targets() {
   say "building ${target[*]} with $jobs parallel compilations"
   if ! cmake --build --preset release --parallel "$jobs" \
     --target "${target[@]}"; then
-    fail "the build did not succeed." \
-      "The first message of the compiler above says why. If a compiler was" \
-      "killed, memory ran out: run it again with JOBS=1. If it says that no" \
-      "space is left, free some. 'make clean' starts the build afresh."
+    fail "the build failed." \
+      "See the first compiler error above. If a compiler was" \
+      "killed, memory ran out: run it again with JOBS=1. If no space is" \
+      "left on the disk, free some. 'make clean' starts from scratch."
   fi
 }
 
@@ -484,7 +484,7 @@ run_tests() {
   tests=$(($(nproc) / 4))
   if ! ctest --preset release --parallel $((tests > 1 ? tests : 1)); then
     fail "tests failed." \
-      "One test alone: ctest --preset release -R NAME (cmake is in .venv/bin)."
+      "To run a single test: ctest --preset release -R NAME (cmake is in .venv/bin)."
   fi
 }
 

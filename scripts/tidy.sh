@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # clang-tidy over the C++ sources that the dev build compiles, or over the
-# files named. Takes seconds a file without LibTorch, half a minute with it.
+# given files. Takes seconds per file without LibTorch, half a minute with it.
 #
 #   scripts/tidy.sh [FILE...]
 set -euo pipefail
@@ -51,7 +51,7 @@ pathlib.Path(plain, "compile_commands.json").write_text(json.dumps(entries))
 PYTHON
 )
 if ((${#files[@]} == 0)); then
-  printf 'tidy: the build compiles none of these: %s\n' "$*" >&2
+  printf 'tidy: the build does not compile any of these: %s\n' "$*" >&2
   exit 1
 fi
 printf '%s\0' "${files[@]}" |

@@ -21,7 +21,7 @@ constexpr double kMebi = 1 << 20;
 
 int run_bench(int argc, char** argv) {
   CLI::App app(
-      "Measures memory, disk and device bandwidths, and predicts the step time "
+      "Measures memory, disk and device bandwidths, and predicts the step times "
       "that they allow",
       "tessera bench");
   BenchFindings findings;
@@ -33,31 +33,38 @@ int run_bench(int argc, char** argv) {
   bool as_json = false;
   bool no_disk = false;
   const auto positive = CLI::PositiveNumber;
-  app.add_option("--folder", folder, "Where the disk is measured; default .");
-  app.add_flag("--no-disk", no_disk, "Leaves the disk alone");
+  app.add_option(
+      "--folder", folder, "Folder on the disk to measure; default .");
+  app.add_flag("--no-disk", no_disk, "Do not measure the disk");
   app.add_option(
          "--parameters",
          findings.parameter_counts,
-         "Sizes of models to predict for, e.g. 335e6 13e9")
+         "Model sizes to predict for, in parameters, e.g. 335e6 13e9")
       ->check(positive);
   app.add_option(
          "--gradient-bytes",
          findings.bytes.gradient,
-         "Of a parameter's gradient on its way to the host; default 4")
+         "Bytes per parameter of gradients copied to the host; default 4")
       ->check(positive);
   app.add_option(
          "--weight-bytes",
          findings.bytes.weight,
-         "Of a parameter on its way back; default 2")
+         "Bytes per parameter of weights copied back; default 2")
       ->check(positive);
-  app.add_option("--seconds", seconds, "How long to measure, about; default 12")
+  app.add_option(
+         "--seconds",
+         seconds,
+         "Approximate duration of the measurement; default 12")
       ->check(CLI::Range(0.1, 600.0));
   app.add_option(
-         "--array-mib", array_mib, "Of each of four arrays; default 256")
+         "--array-mib",
+         array_mib,
+         "Size of each of the four arrays in memory; default 256")
       ->check(CLI::Range(1.0, 65536.0));
-  app.add_option("--file-mib", file_mib, "Of the disk's file; default 1024")
+  app.add_option(
+         "--file-mib", file_mib, "Size of the file on disk; default 1024")
       ->check(CLI::Range(4.0, 1048576.0));
-  app.add_flag("--json", as_json, "Prints one JSON object");
+  app.add_flag("--json", as_json, "Print one JSON object");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

@@ -56,25 +56,25 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
       fs::is_directory(arguments.from),
-      "--from is '{}', which is no folder; give that of a Hugging Face model, with config.json and model.safetensors",
+      "--from is '{}', which is not a folder; give the folder of a Hugging Face model, with config.json and model.safetensors",
       arguments.from);
   TESSERA_CHECK(
       !is_same_place(arguments.from, arguments.to),
-      "--to is '{}', which is the folder that is read; choose another one",
+      "--to is '{}', which is the same folder as --from; choose another one",
       arguments.to);
   TESSERA_CHECK(
       !is_same_place(arguments.from, fs::path(arguments.to).parent_path()) ||
           !fs::exists(arguments.to),
-      "--to is '{}', a file of the folder that is read; choose another name",
+      "--to is '{}', which is a file in the folder --from; choose another name",
       arguments.to);
   const char* const ranks = std::getenv("WORLD_SIZE");
   TESSERA_CHECK(
       ranks == nullptr || std::string(ranks) == "1",
-      "`tessera convert` is one process, and there are {}; run it without `tessera launch`",
+      "`tessera convert` runs as one process, but there are {}; run it without `tessera launch`",
       ranks == nullptr ? "" : ranks);
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
-      "--to is '{}', a folder; a GGUF model is one file: give its name, e.g. {}",
+      "--to is '{}', a folder; a GGUF model is a single file: give a file name, e.g. {}",
       arguments.to,
       (fs::path(arguments.to) / "model.gguf").string());
 }
@@ -104,7 +104,7 @@ void convert(const ConvertArguments& arguments) {
   } else {
     if (!arguments.no_tokenizer && !fs::exists(from / "tokenizer.json")) {
       log_warning(
-          "--from '{}' has no tokenizer.json, so that the file has no tokenizer: programs that read it take and give tokens only. --no-tokenizer says that this is meant.",
+          "--from '{}' has no tokenizer.json, so the GGUF file has no tokenizer: programs that load it can only process token ids. Pass --no-tokenizer if this is intended.",
           arguments.from);
     }
     const fs::path name =
@@ -137,7 +137,7 @@ CLI::Option* add_choice(
         const auto found = choices.find(given);
         if (found == choices.end()) {
           throw CLI::ValidationError(
-              name, "'" + given + "' is none of " + known);
+              name, "'" + given + "' is not one of " + known);
         }
         value = found->second;
       },
@@ -148,56 +148,55 @@ CLI::Option* add_choice(
 
 int run_convert(int argc, char** argv) {
   CLI::App app(
-      "Writes a model's folder with other types, as GGUF, or with an adapter "
-      "merged into it",
+      "Converts a model's folder to other dtypes or to GGUF, or merges an adapter "
+      "into it",
       "tessera convert");
   ConvertArguments arguments;
-  app.add_option("--from", arguments.from, "Hugging Face folder")->required();
-  app.add_option(
-         "--to", arguments.to, "The folder, or the GGUF file, to be written")
+  app.add_option("--from", arguments.from, "Hugging Face folder to read")
       ->required();
-  add_choice(app, "--format", arguments.format, kFormats, "Default hf");
+  app.add_option("--to", arguments.to, "Folder or GGUF file to write")
+      ->required();
+  add_choice(
+      app, "--format", arguments.format, kFormats, "Output format, default hf");
   app.add_option(
          "--dtype",
          arguments.dtype,
-         "Of a folder's weights: keep (default), float32, bfloat16, float16")
+         "Dtype of the weights with --format hf: keep (default), float32, bfloat16, float16")
       ->check(CLI::IsMember({"keep", "float32", "bfloat16", "float16"})
                   .description(""));
   app.add_option(
          "--max-shard-size",
          arguments.max_shard_bytes,
-         "Of a file of a folder's weights, such as 5GB; default 50GB")
+         "Largest size of one weight file with --format hf, e.g. 5GB; default 50GB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   const CLI::Option* type = add_choice(
       app,
       "--gguf-type",
       arguments.gguf_type,
       kGgufTypes,
-      "Of matrices in GGUF, default f16");
+      "Type of matrices with --format gguf, default f16");
   app.add_option(
       "--merge-lora",
       arguments.adapter,
-      "An adapter's folder (PEFT), merged into the weights");
+      "Folder of a PEFT adapter to merge into the weights");
   app.add_option(
       "--architecture",
       arguments.architecture,
-      "In place of the one that config.json names");
+      "Model class to use instead of the one in config.json");
   app.add_flag(
-      "--no-tokenizer",
-      arguments.no_tokenizer,
-      "Leave the tokenizer's files out");
+      "--no-tokenizer", arguments.no_tokenizer, "Do not write the tokenizer");
   app.footer(
-      "GGUF: language models of the families chatglm, glm, glm4, gpt2, llama, "
+      "GGUF supports language models of the families chatglm, glm, glm4, gpt2, llama, "
       "qwen2, qwen2_moe, qwen3, qwen3_moe");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
   TESSERA_CHECK(
       arguments.format == Format::kGguf || type->empty(),
-      "--gguf-type is for --format gguf; a folder's weights have --dtype");
+      "--gguf-type is only for --format gguf; use --dtype for --format hf");
   TESSERA_CHECK(
       arguments.format != Format::kGguf || arguments.dtype == "keep",
-      "--dtype is for --format hf; the types of a GGUF file are --gguf-type");
+      "--dtype is only for --format hf; use --gguf-type for --format gguf");
   convert(arguments);
   return 0;
 }

@@ -12,22 +12,21 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
   app.add_option(
       "--architecture",
       arguments.architecture,
-      "In place of the one that config.json names, e.g. GPT2Model");
+      "Model class to use instead of the one in config.json, e.g. GPT2Model");
   app.add_option(
       "--tensor",
       arguments.parallel.sizes.tensor,
-      "Ranks that divide each layer, in a job of `tessera launch`; what is "
-      "left "
-      "of the ranks divides the parameters");
+      "Number of tensor-parallel ranks, which divide each layer; the other "
+      "ranks of the job shard the parameters");
   app.add_option(
       "--pipeline",
       arguments.parallel.sizes.pipeline,
-      "Stages that divide the layers");
+      "Number of pipeline stages");
   app.add_option(
       "--expert",
       arguments.parallel.sizes.expert,
-      "Ranks that divide the experts of a layer, of those that divide "
-      "parameters");
+      "Number of expert-parallel ranks, which divide the experts of a layer; "
+      "they are among the ranks that shard the parameters");
 }
 
 DividedModel::DividedModel(const ModelArguments& arguments)

@@ -38,7 +38,7 @@ constexpr const char* kOneRank = "parallel={}";
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
-      "{} has no result.json: it is no run of `tessera train`, or one that has not finished; go on with that by training.resume=true, if it has saved checkpoints",
+      "{} has no result.json: it is not a run of `tessera train`, or the run has not finished; if it has saved checkpoints, resume it with training.resume=true",
       run);
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
@@ -74,7 +74,7 @@ void score(const Trained& trained) {
   check(config.engine);
   TESSERA_CHECK(
       !config.model_folder.empty(),
-      "{}: model.config makes a model with fresh weights, which there is no use in scoring; give the run folder, or model.config= and model.folder",
+      "{}: model.config makes a model with newly initialized weights, which is not worth scoring; give the run folder, or model.config= and model.folder",
       trained.config.string());
   TESSERA_CHECK(
       !config.lora || !trained.adapter.empty() ||
@@ -117,7 +117,7 @@ int run_eval(int argc, char** argv) {
          "model.folder is a trained model")
       ->required();
   app.add_option(
-      "overrides", overrides, "key.path=value, in place of the file's value");
+      "overrides", overrides, "key.path=value, overrides the file's value");
   app.footer("Keys and their defaults: configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;

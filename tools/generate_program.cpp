@@ -59,7 +59,7 @@ void drop_masked(
   for (size_t row = 0; row < texts.size(); ++row) {
     TESSERA_CHECK(
         kept.size() == texts.size() && kept[row].size() == texts[row].size(),
-        "{}: 'attention_mask' is {}; it must have a 0 or 1 for each token of 'input_ids', or be left out",
+        "{}: 'attention_mask' is {}; it must have a 0 or 1 for each token of 'input_ids', or be omitted",
         file,
         runtime::show_json(mask));
     std::vector<int64_t> text;
@@ -82,7 +82,7 @@ zoo::ModelInput read_prompt(
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
-        "{}: '{}' is not taken; give 'input_ids', texts of any lengths, and nothing else",
+        "{}: unexpected key '{}'; give only 'input_ids', sequences of any lengths",
         file,
         item.key());
   }
@@ -98,7 +98,7 @@ zoo::ModelInput read_prompt(
   }
   TESSERA_CHECK(
       longest > 0 && longest != SIZE_MAX,
-      "{}: 'input_ids' is {}; it must be texts as lists of tokens, of any lengths: [[5, 7], [3]]",
+      "{}: 'input_ids' is {}; it must be a list of token sequences of any lengths: [[5, 7], [3]]",
       file,
       fields.object().contains("input_ids")
           ? runtime::show_json(fields.object().at("input_ids"))
@@ -175,7 +175,7 @@ class GivenOptions {
          {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
       TESSERA_CHECK(
           options.do_sample || app_.count(name) == 0,
-          "{} is for tokens that are drawn, and these are the likeliest ones; give --sample too, or leave it out",
+          "{} only affects sampling, which is off; add --sample, or remove it",
           name);
     }
   }
@@ -208,67 +208,81 @@ class GivenOptions {
 
 int run_generate(int argc, char** argv) {
   CLI::App app(
-      "Goes on with texts. What is not given here is as "
-      "generation_config.json of the model says, or transformers' default",
+      "Continues sequences. Options that are not given default to "
+      "generation_config.json of the model, or to transformers' defaults",
       "tessera generate");
   GenerateArguments arguments;
   add_model_options(app, arguments.model);
   app.add_option(
          "--input",
          arguments.input,
-         "JSON object: {\"input_ids\": [[5, 7], [3]]}, texts of any lengths")
+         "JSON file: {\"input_ids\": [[5, 7], [3]]}, sequences of any lengths")
       ->required();
   app.add_option(
          "--output",
          arguments.output,
-         "The JSON file to be written: {\"sequences\": [[...], [...]]}, those "
-         "of a text one after the other")
+         "JSON file to write: {\"sequences\": [[...], [...]]}; the results for "
+         "one input sequence follow each other")
       ->required();
   using Options = zoo::GenerateOptions;
   GivenOptions given(app);
-  given.add("--max-new-tokens", &Options::max_new_tokens, "For each text");
   given.add(
-      "--min-new-tokens", &Options::min_new_tokens, "Before a text may end");
+      "--max-new-tokens",
+      &Options::max_new_tokens,
+      "Maximum number of new tokens per sequence");
+  given.add(
+      "--min-new-tokens",
+      &Options::min_new_tokens,
+      "Minimum number of new tokens before a sequence may end");
   given.add(
       "--repetition-penalty",
       &Options::repetition_penalty,
-      "Above 1: tokens of the text get less likely");
+      "Above 1: tokens already in the sequence become less likely");
   given.add(
       "--no-repeat-ngram-size",
       &Options::no_repeat_ngram_size,
-      "So many tokens in a row are not written twice");
+      "Do not repeat any sequence of this many tokens; 0: off");
   given.add_flag(
       "--sample,!--greedy",
       &Options::do_sample,
-      "Draw tokens; or take the likeliest ones");
-  given.add("--temperature", &Options::temperature, "Logits are divided by it");
-  given.add("--top-k", &Options::top_k, "Draw from so many likeliest; 0: all");
-  given.add("--top-p", &Options::top_p, "Draw from those of this probability");
+      "Sample tokens, or always take the most likely one");
+  given.add(
+      "--temperature",
+      &Options::temperature,
+      "Divides the logits when sampling");
+  given.add(
+      "--top-k",
+      &Options::top_k,
+      "Sample from this many most likely tokens; 0: from all");
+  given.add(
+      "--top-p",
+      &Options::top_p,
+      "Sample from the most likely tokens with this total probability");
   given.add(
       "--min-p",
       &Options::min_p,
-      "Draw from those as likely as this part of the likeliest");
-  given.add("--seed", &Options::seed, "Of what is drawn");
+      "Sample from tokens with at least this fraction of the highest probability");
+  given.add("--seed", &Options::seed, "Seed of the random number generator");
   given.add(
       "--num-beams",
       &Options::num_beams,
-      "Above 1: so many texts are followed, the likeliest as a whole wins");
+      "Above 1: beam search with this many beams");
   given.add(
       "--length-penalty",
       &Options::length_penalty,
-      "Of beams: above 0 prefers long texts");
+      "Beam search: above 0 favors long sequences");
   given
       .add(
           "--early-stopping",
           &Options::early_stopping,
-          "Of beams: yes stops with as many ended texts as beams, never when "
-          "no "
-          "better one can come, no in between")
+          "Beam search: yes stops once as many sequences have ended as there "
+          "are beams, no stops when a better one is unlikely, never when none "
+          "is possible")
       ->transform(CLI::CheckedTransformer(kEarlyStopping));
   given.add(
       "--num-return-sequences",
       &Options::num_return_sequences,
-      "Of each text: the best beams, or so many draws");
+      "Results per input sequence: the best beams, or samples");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

@@ -52,7 +52,7 @@ class LanguageModelProgram : public TaskProgram {
 
   std::string data_text() const override {
     return formatted(
-        "{} tokens in texts of {}", train_->size(), config_.max_length);
+        "{} tokens in sequences of {}", train_->size(), config_.max_length);
   }
 
   std::optional<TaskScore> score(

@@ -23,15 +23,15 @@ Command add_launch_command(
     const std::vector<std::string>& program) {
   auto* parser = app.add_subcommand(
       "launch",
-      "Start local ranks of a program:\n"
+      "Start ranks of a program on this host:\n"
       "  tessera launch --nproc N -- PROGRAM [ARGS...]\n"
-      "They get torchrun's environment variables. Ends all when one fails.");
+      "Sets torchrun's environment variables. If one rank fails, ends all.");
   auto arguments = std::make_shared<Arguments>();
   runtime::LaunchOptions& options = arguments->options;
   constexpr int kMaxPort = 65535;
   constexpr int kMaxRanks = 65536;
   constexpr double kMaxGraceSeconds = 86400;
-  parser->add_option("--nproc", options.nproc, "Ranks to start")
+  parser->add_option("--nproc", options.nproc, "Number of ranks to start")
       ->required()
       ->check(CLI::Range(1, kMaxRanks));
   parser
@@ -49,14 +49,14 @@ Command add_launch_command(
   parser->add_flag(
       "--no-prefix",
       arguments->bare_lines,
-      "Pass lines on without '[rank N] ' before them");
+      "Do not prefix output lines with '[rank N] '");
   parser->allow_extras(); // for a better error message
 
   const auto run = [arguments, parser, &program]() {
     if (const auto extras = parser->remaining(); !extras.empty()) {
       throw CLI::ParseError(
-          "launch: '" + extras.front() +
-              "' is no option; the program to start comes behind '--'",
+          "launch: unexpected argument '" + extras.front() +
+              "'; the program to start goes after '--'",
           CLI::ExitCodes::ExtrasError);
     }
     if (program.empty()) {

@@ -51,7 +51,7 @@ void write_logits(const LogitsArguments& arguments) {
       !exists(output) ||
           (!std::filesystem::equivalent(output, arguments.input) &&
            !exists(output.parent_path() / "config.json")),
-      "--output is '{}', which is the input or lies in a model's folder; choose another one",
+      "--output is '{}', which is the input or a file in a model's folder; choose another one",
       arguments.output);
   DividedModel divided(arguments.model);
   const zoo::ModelInput input = read_input(arguments.input, divided.device());
@@ -66,27 +66,26 @@ void write_logits(const LogitsArguments& arguments) {
 
 int run_logits(int argc, char** argv) {
   CLI::App app(
-      "Writes what a model computes, all tensors under transformers' names",
+      "Writes all outputs of a model, under the names of transformers",
       "tessera logits");
   LogitsArguments arguments;
   add_model_options(app, arguments.model);
   app.add_option(
          "--input",
          arguments.input,
-         "JSON object of nested lists (input_ids, attention_mask, "
+         "JSON file of nested lists (input_ids, attention_mask, "
          "pixel_values, labels, ...), or a .safetensors file of such tensors")
       ->required();
-  app.add_option(
-         "--output", arguments.output, "The safetensors file to be written")
+  app.add_option("--output", arguments.output, "Safetensors file to write")
       ->required();
   app.add_option(
       "--context",
       arguments.model.parallel.sizes.context,
-      "Ranks that divide each sequence");
+      "Number of context-parallel ranks, which divide each sequence");
   app.add_flag(
       "--sequence",
       arguments.model.parallel.sequence,
-      "Tensor-parallel ranks divide sequences between layers, too");
+      "Sequence parallelism: tensor-parallel ranks divide sequences between layers");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

@@ -37,16 +37,16 @@ int run_program(int argc, char** argv) {
   CLI::App app("Tessera: memory-sharding training for LibTorch", "tessera");
   app.set_version_flag("--version", "tessera " TESSERA_VERSION);
   app.require_subcommand(1);
-  app.footer("`tessera help COMMAND` shows the options of a command.");
+  app.footer("Run `tessera help COMMAND` to see the options of a command.");
   const std::vector<Command> commands{
       add_launch_command(app, program),
       add_program_command(app, "train", "Train a model from a configuration"),
       add_program_command(app, "eval", "Score a trained model"),
       add_program_command(
-          app, "logits", "Write what a model computes, to check it"),
-      add_program_command(app, "generate", "Go on with texts"),
+          app, "logits", "Write the outputs of a model, for comparison"),
+      add_program_command(app, "generate", "Continue token sequences"),
       add_program_command(
-          app, "convert", "Write a model with other types, or as GGUF"),
+          app, "convert", "Convert a model to other dtypes or to GGUF"),
       add_program_command(
           app, "bench", "Measure bandwidths and predict step times"),
   };

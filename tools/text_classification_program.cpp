@@ -54,7 +54,7 @@ class TextClassificationProgram : public TaskProgram {
   }
 
   std::string data_text() const override {
-    return formatted("{} texts of {} labels", train_.size(), labels_.size());
+    return formatted("{} texts with {} labels", train_.size(), labels_.size());
   }
 
   std::optional<TaskScore> score(

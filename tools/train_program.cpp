@@ -11,14 +11,14 @@ namespace tessera::tools {
 
 int run_train(int argc, char** argv) {
   CLI::App app(
-      "Trains a classifier of texts, a language model, or any model of the zoo "
+      "Trains a text classifier, a language model, or any model of the zoo "
       "on examples",
       "tessera train");
   std::string file;
   std::vector<std::string> overrides;
   app.add_option("config", file, "Configuration file (JSON)")->required();
   app.add_option(
-      "overrides", overrides, "key.path=value, in place of the file's value");
+      "overrides", overrides, "key.path=value, overrides the file's value");
   app.footer("Keys and their defaults: configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;

@@ -32,7 +32,7 @@ void check_run_folder(const zoo::TrainingConfig& config) {
     TESSERA_CHECK(
         json.is_object() && json.contains("output") &&
             json.contains("training"),
-        "output.folder is '{}', whose config.json is not of a run of `tessera train` and would be lost; choose another folder",
+        "output.folder is '{}', whose config.json is not from a run of `tessera train` and would be overwritten; choose another folder",
         folder.string());
   }
   // Check before training rather than after it.
@@ -149,7 +149,7 @@ void tell_result(
   const std::string folder = config.trainer.run_folder.string();
   if (summary.new_steps == 0) {
     std::printf(
-        "nothing was left to do: run folder %s has all %lld steps\n",
+        "nothing left to do: run folder %s has all %lld steps\n",
         folder.c_str(),
         static_cast<long long>(summary.steps));
     return;

@@ -49,7 +49,7 @@ std::string hint(
   }
   std::string all;
   for (const std::string& one : known) {
-    all += (all.empty() ? "; there are " : ", ") + one;
+    all += (all.empty() ? "; available: " : ", ") + one;
   }
   return all;
 }

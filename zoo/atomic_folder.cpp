@@ -39,7 +39,7 @@ void make_durable(const fs::path& folder) {
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
-    fail("rename to its final name", from, errno);
+    fail("rename", from, errno);
   }
 }
 
@@ -57,7 +57,7 @@ AtomicFolder::AtomicFolder(
   }
   TESSERA_CHECK(
       !error && path_.has_filename(),
-      "the folder {} can not be written: {}; choose another one",
+      "the folder {} cannot be written: {}; choose another one",
       path,
       error ? error.message() : "it has no name");
   check_replaceable(path_, is_own_);
@@ -110,7 +110,7 @@ void check_replaceable(
 }
 
 void AtomicFolder::commit() {
-  TESSERA_CHECK(!committed_, "{} was committed before", path_);
+  TESSERA_CHECK(!committed_, "{} has already been committed", path_);
   check_replaceable(path_, is_own_); // it may have been created meanwhile
   make_durable(temporary_);
   fs::path old = temporary_;

@@ -30,7 +30,7 @@ class CheckNames(unittest.TestCase):
         for room in ("sharding", "offload"):
             found = self.complaints(sharding__a=one, **{f"{room}__b": other})
             self.assertEqual(len(found), 1)
-            self.assertIn("tessera::Rows is defined in", found[0])
+            self.assertIn("tessera::Rows is also defined in", found[0])
 
     def test_two_constants_of_one_name_are_found(self):
         text = "namespace tessera {\ninline constexpr int kRows = 1;\n}\n"

@@ -48,12 +48,12 @@ class CheckRooms(unittest.TestCase):
             for include in (f'"tessera/{target}/a.h"', f"<tessera/{target}/a.h>"):
                 (complaint,) = self.complaints(room, include)
                 self.assertIn(f"{room}/b.cpp:1: ", complaint)
-                self.assertIn(f"{room} must not know {target}", complaint)
+                self.assertIn(f"{room} must not include {target}", complaint)
 
     def test_relative_paths_are_named(self):
         for include in ('"a.h"', '"../zoo/a.h"', "<../zoo/a.h>"):
             (complaint,) = self.complaints("runtime", include)
-            self.assertIn('spell it "tessera/<room>/.../a.h"', complaint)
+            self.assertIn('write it as "tessera/<room>/.../a.h"', complaint)
 
     def test_missing_files_and_rooms_are_named(self):
         (complaint,) = self.complaints("zoo", '"tessera/engine/gone.h"')

@@ -54,7 +54,7 @@ TEST(Cli, NamesWhatDoesNotExistAndTheNearestThatDoes) {
   const std::pair<const char*, const char*> cases[] = {
       {"lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},
       {"help lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},
-      {"zzzzzz", "tessera has no command 'zzzzzz'; there are launch, train"},
+      {"zzzzzz", "tessera has no command 'zzzzzz'; available: launch, train"},
       {"--verzion",
        "tessera has no option '--verzion'; did you mean "
        "'--version'?"},
@@ -62,7 +62,7 @@ TEST(Cli, NamesWhatDoesNotExistAndTheNearestThatDoes) {
        "tessera launch has no option '--nprocs'; did you mean '--nproc'?"},
       {"launch --nproc 1 --prot=3 -- true",
        "tessera launch has no option '--prot'; did you mean '--port'?"},
-      {"launch --nproc 2 true", "the program to start comes behind '--'"},
+      {"launch --nproc 2 true", "the program to start goes after '--'"},
       {"train --hlep",
        "tessera train has no option '--hlep'; did you mean "
        "'--help'?"}};

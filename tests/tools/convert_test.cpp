@@ -142,20 +142,22 @@ TEST(Convert, SaysWhatIsWrong) {
   fails({"--from", from, "--to", to, "--dtype", "int4"}, 2, "int4");
   fails({"--from", from, "--to", to, "--format", "onnx"}, 2, "onnx");
   fails(
-      {"--from", "/nowhere", "--to", to}, 1, "'/nowhere', which is no folder");
+      {"--from", "/nowhere", "--to", to},
+      1,
+      "'/nowhere', which is not a folder");
   fails(
       {"--from", from, "--to", to, "--format", "gguf", "--gguf-type", "q9"},
       2,
-      "--gguf-type: 'q9' is none of f16, f32, q8_0");
-  fails({"--from", from, "--to", from}, 1, "folder that is read");
+      "--gguf-type: 'q9' is not one of f16, f32, q8_0");
+  fails({"--from", from, "--to", from}, 1, "the same folder as --from");
   fails(
       {"--from", from, "--to", from + "/config.json", "--format", "gguf"},
       1,
-      "a file of the folder that is read");
+      "a file in the folder --from");
   fails(
       {"--from", from, "--to", to, "--gguf-type", "f16"},
       1,
-      "is for --format gguf");
+      "is only for --format gguf");
   fails(
       {"--from", from, "--to", to, "--format", "gguf", "--dtype", "float16"},
       1,
@@ -163,7 +165,7 @@ TEST(Convert, SaysWhatIsWrong) {
   fails(
       {"--from", from, "--to", folder.path().string(), "--format", "gguf"},
       1,
-      "one file");
+      "a single file");
   fails(
       {"--from", model("bert"), "--to", to, "--format", "gguf"},
       1,

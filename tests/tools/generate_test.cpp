@@ -178,20 +178,22 @@ TEST(Generate, SaysWhatIsWrong) {
   fails("[1]", {}, "not a JSON object");
   fails("{}", {}, "'input_ids' is missing");
   fails(
-      R"({"input_ids": [[1]], "labels": [[1]]})", {}, "'labels' is not taken");
+      R"({"input_ids": [[1]], "labels": [[1]]})",
+      {},
+      "unexpected key 'labels'");
   fails(
       R"({"input_ids": [[1, 2]], "attention_mask": [[1]]})",
       {},
       "a 0 or 1 for each token");
-  fails(R"({"input_ids": [[1], []]})", {}, "lists of tokens");
-  fails(R"({"input_ids": [["a"]]})", {}, "lists of tokens");
-  fails(R"({"input_ids": [[1.5]]})", {}, "lists of tokens");
+  fails(R"({"input_ids": [[1], []]})", {}, "a list of token sequences");
+  fails(R"({"input_ids": [["a"]]})", {}, "a list of token sequences");
+  fails(R"({"input_ids": [[1.5]]})", {}, "a list of token sequences");
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
   const std::string good = R"({"input_ids": [[1]]})";
   fails(good, {"--sample", "--top-p", "2"}, "top_p is 2");
   for (const char* const option :
        {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
-    fails(good, {option, "1"}, "give --sample too");
+    fails(good, {option, "1"}, "add --sample");
   }
 }
 

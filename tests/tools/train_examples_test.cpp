@@ -392,10 +392,10 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
   fails(
       "gpt2",
       with(texts, "start_positions", classes(kRows, 0)),
-      "which a GPT2LMHeadModel does not take");
+      "but a GPT2LMHeadModel does not take it");
   auto floats = texts;
   floats["input_ids"].dtype = runtime::SafetensorsDtype::kF32;
-  fails("gpt2", floats, "its numbers must be whole");
+  fails("gpt2", floats, "its values must be integers");
   // One row of all, which one of the ranks sees.
   auto strange = texts;
   strange["input_ids"].value = [](int64_t row, int64_t place) {
@@ -425,7 +425,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
   fails(
       "vit_classifier",
       {{"pixel_values", images(kRows, 12, 20)}, {"labels", classes(kRows, 0)}},
-      "2 numbers for 3 channels",
+      "2 values for 3 channels",
       {"data.pixels.mean=[0.5, 0.5]"});
   const auto nowhere = of_rows(kRows, [](int64_t) { return 12; });
   fails(
@@ -454,12 +454,12 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
   fails({fresh("gpt2"), "data.mask={}"}, "data.mask.mask_token");
   fails(
       {fresh("gpt2"), R"(data.mask={"mask_token": 4})"},
-      "data.mask makes labels of tokens that are masked");
+      "data.mask makes labels of masked tokens");
   fails(
       {fresh("bert"), R"(data.mask={"mask_token": 4, "random": 0.3})"},
       "at most 1");
   fails({fresh("bert"), "data.pixels.std=[0]"}, "above 0");
-  fails({fresh("bert"), R"(model.classes=["a"])"}, "two or more");
+  fails({fresh("bert"), R"(model.classes=["a"])"}, "at least two names");
   fails({fresh("bert"), "data.train=absent"}, "absent");
   fails({fresh("bert"), "data.trian=x"}, "data.trian");
   const auto unscored =

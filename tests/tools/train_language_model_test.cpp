@@ -76,7 +76,8 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
            "training.epochs=20",
            "data.heldout=" + (folder_ / "tokens.bin").string()});
   ASSERT_EQ(first.exit_code, 0) << first.output;
-  EXPECT_NE(first.output.find("1024 tokens in texts of 16"), std::string::npos)
+  EXPECT_NE(
+      first.output.find("1024 tokens in sequences of 16"), std::string::npos)
       << first.output;
   const nlohmann::json result = read_json(folder_ / "first/result.json");
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
@@ -217,7 +218,7 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
   const auto again =
       run("divided", 1, {fresh(), heldout, "training.resume=true"});
   EXPECT_EQ(again.exit_code, 0) << again.output;
-  EXPECT_NE(again.output.find("nothing was left to do"), std::string::npos)
+  EXPECT_NE(again.output.find("nothing left to do"), std::string::npos)
       << again.output;
   EXPECT_EQ(read_json(folder / "result.json"), result);
 }
@@ -238,7 +239,7 @@ TEST_F(TrainLanguageModel, OverwritesNothingOfOthers) {
   const auto overwritten = run("mine", 1, {fresh()});
   EXPECT_NE(overwritten.exit_code, 0);
   EXPECT_NE(
-      overwritten.output.find("not of a run of `tessera train`"),
+      overwritten.output.find("not from a run of `tessera train`"),
       std::string::npos)
       << overwritten.output;
   EXPECT_EQ(read_json(model / "config.json"), read_json(folder_ / "gpt.json"));
@@ -256,9 +257,9 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
     EXPECT_FALSE(std::filesystem::exists(folder_ / "wrong")) << expected;
   };
   fails(1, {}, "model.folder is");
-  fails(1, {fresh(), "model.folder=x"}, "one of them");
+  fails(1, {fresh(), "model.folder=x"}, "set either this");
   fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
-  fails(1, {fresh(), "model.max_length=17"}, "positions for 16");
+  fails(1, {fresh(), "model.max_length=17"}, "the model has 16 positions");
   fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
   fails(2, {fresh(), "parallel.expert=2"}, "has no experts");
   fails(1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model does not");
@@ -279,7 +280,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(
       1,
       {fresh(), R"(model.lora={"target_modules": ["c_attn"]})"},
-      "weights to go on with");
+      "an adapter needs existing weights");
   fails(
       2,
       {fresh(), "model.max_length=15", "parallel.context=2"},

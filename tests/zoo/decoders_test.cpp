@@ -405,12 +405,12 @@ TEST(WeightNames, SayWhatATableLacks) {
       [&] {
         WeightNames(*module, {.base = {{"first", {"0"}}}});
       },
-      {"no line", "'1."});
+      {"no entry", "'1."});
   expect_error(
       [&] {
         WeightNames(*module, {.base = {{"a.*", {"*"}}, {"b", {"1"}}}});
       },
-      {"two lines", "'1.", "'b'"});
+      {"two entries", "'1.", "'b'"});
   const WeightNames names(*module, {.base = {{"both", {"0", "1"}}}});
   EXPECT_EQ(names.weights().size(), 2); // weight and bias
   size_t place = 0;

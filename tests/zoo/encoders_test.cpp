@@ -187,8 +187,7 @@ TEST(Encoder, NamesWhatIsWrong) {
   const auto model = from_pretrained(reference.folder());
   ModelInput input;
   input.input_ids = torch::full({2, 20}, 7, torch::kInt64);
-  expect_error(
-      [&] { model->forward(input); }, {"20 tokens", "positions for 19"});
+  expect_error([&] { model->forward(input); }, {"20 tokens", "19 positions"});
   input.input_ids = input.input_ids.narrow(1, 0, 5);
   input.labels = torch::zeros({2}, torch::kInt64);
   expect_error([&] { model->forward(input); }, {"'labels'", "start_positions"});
@@ -200,7 +199,7 @@ TEST(Encoder, NamesWhatIsWrong) {
   };
   expect_error(with("num_labels", 3), {"3 labels", "question answering"});
   expect_error(with("is_decoder", true), {"'is_decoder' is true"});
-  expect_error(with("pad_token_id", 22), {"pad_token_id", "below"});
+  expect_error(with("pad_token_id", 22), {"pad_token_id", "less than"});
   expect_error(
       with("position_embedding_type", "relative_key"), {"relative_key"});
   config =

@@ -83,7 +83,8 @@ TEST(ExampleFiles, CountSeveralOneBehindTheOther) {
       65000))
       << found;
   const std::vector<size_t> absent{5};
-  expect_error([&] { files.read(*ids, absent); }, "5 examples, and none");
+  expect_error(
+      [&] { files.read(*ids, absent); }, "5 examples; there is no example 5");
 }
 
 TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
@@ -97,13 +98,13 @@ TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
   write_examples(second, more);
   expect_error(
       [&] { ExampleFiles{folder.path()}; },
-      "b.safetensors': there is no 'labels' in the first file");
+      "b.safetensors': 'labels' is not in the first file");
   write_examples(second, {{"input_ids", more.at("input_ids")}});
   expect_error([&] { ExampleFiles{folder.path()}; }, "lacks 'attention_mask'");
   write_examples(second, padded_texts(2, 13));
   expect_error(
       [&] { ExampleFiles{folder.path()}; },
-      "is U8 [rows, 13], and U8 [rows, 12] in the first file");
+      "is U8 [rows, 13], but U8 [rows, 12] in the first file");
   write_examples(
       second,
       {{"input_ids",

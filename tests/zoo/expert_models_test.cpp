@@ -160,7 +160,7 @@ TEST(ExpertModels, SayWhatIsNotPossible) {
         [&] {
           LayerContext().over_experts({group.get(), nullptr});
         },
-        {"group of gradients"});
+        {"gradient group"});
   });
 }
 

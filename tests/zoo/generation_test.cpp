@@ -197,7 +197,8 @@ TEST(Generation, NamesWhatItCannotDo) {
   const GenerateOptions options;
   prompt.attention_mask = torch::tensor({{1, 1, 0}}, torch::kLong);
   expect_error(
-      [&] { generate(*model, prompt, options); }, {"pad texts on the left"});
+      [&] { generate(*model, prompt, options); },
+      {"pad sequences on the left"});
   prompt.attention_mask = torch::ones({1, 2}, torch::kLong);
   expect_error(
       [&] { generate(*model, prompt, options); }, {"[1, 2]", "[1, 3]"});
@@ -207,14 +208,14 @@ TEST(Generation, NamesWhatItCannotDo) {
   prompt.labels = at::Tensor();
   expect_error(
       [&] { generate(*load("bert"), prompt, options); },
-      {"reads from left to right"});
+      {"use a causal model"});
   model->train();
   expect_error([&] { generate(*model, prompt, options); }, {"call eval()"});
   model->eval();
   GenerateOptions bad = options;
   bad.top_p = 0;
   expect_error(
-      [&] { generate(*model, prompt, bad); }, {"top_p is 0", "up to 1"});
+      [&] { generate(*model, prompt, bad); }, {"top_p is 0", "at most 1"});
   bad = options;
   bad.num_beams = 2;
   bad.do_sample = true;
@@ -224,20 +225,20 @@ TEST(Generation, NamesWhatItCannotDo) {
   bad.num_return_sequences = 3;
   expect_error(
       [&] { generate(*model, prompt, bad); },
-      {"num_return_sequences is 3", "up to num_beams"});
+      {"num_return_sequences is 3", "not be greater than num_beams"});
   bad.num_return_sequences = 1;
   bad.num_beams = 40;
   expect_error(
       [&] { generate(*model, prompt, bad); },
-      {"num_beams is 40", "80 next tokens", "vocabulary has 61"});
+      {"num_beams is 40", "80 candidate tokens", "vocabulary has 61"});
   bad = options;
   bad.max_new_tokens = 1000;
   const auto positions = load("gpt2");
   expect_error(
-      [&] { generate(*positions, prompt, bad); }, {"positions for", "tokens"});
+      [&] { generate(*positions, prompt, bad); }, {"positions", "tokens"});
   expect_error(
       [&] { generate(*load("gpt2_base"), prompt, options); },
-      {"no language model's head"});
+      {"no language modeling head"});
 }
 
 TEST(NextToken, KeepsTheLikeliest) {

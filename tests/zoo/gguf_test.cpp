@@ -220,13 +220,16 @@ TEST(GgufModel, RefusesWhatLlamaCppDoesNotCompute) {
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   };
   const nlohmann::json none = nlohmann::json::object();
-  refuses("bert", none, "'bert' is not implemented; there are chatglm, glm");
+  refuses(
+      "bert",
+      none,
+      "'bert' is not implemented; the supported ones are chatglm, glm");
   refuses("llama_classifier", none, "LlamaForSequenceClassification");
   refuses("qwen2", none, "use_sliding_window");
   refuses("llama_dynamic", none, "dynamic");
   refuses("qwen2_moe", none, "mlp_only_layers");
   refuses("qwen3_moe", {{"norm_topk_prob", false}}, "norm_topk_prob");
-  refuses("glm_2021", none, "those behind them");
+  refuses("glm_2021", none, "attention over a prefix");
   refuses("llama", {{"hidden_act", "gelu"}}, "hidden_act");
   refuses("qwen3", {{"attention_bias", true}}, "attention_bias");
   refuses(
@@ -371,7 +374,7 @@ TEST(GgufTokenizer, KeepsBpeWithByteFallback) {
   write_json(folder / "tokenizer.json", {{"model", {{"type", "WordPiece"}}}});
   expect_error(
       [&] { gguf_tokenizer(folder.path(), nlohmann::json::object(), 7); },
-      {"WordPiece", "BPE only"});
+      {"WordPiece", "only BPE"});
 }
 
 TEST(GgufWriter, LeavesNothingUntilItIsWhole) {
@@ -383,7 +386,8 @@ TEST(GgufWriter, LeavesNothingUntilItIsWhole) {
   {
     GgufWriter writer(folder / "x.gguf", {}, tensors);
     writer.write("a", bytes);
-    expect_error([&] { writer.write("a", bytes); }, {"'a'", "before"});
+    expect_error(
+        [&] { writer.write("a", bytes); }, {"'a'", "already been written"});
     expect_error([&] { writer.write("b", bytes); }, {"12 bytes", "says 8"});
     expect_error([&] { writer.commit(); }, {"'b'", "not been written"});
     EXPECT_FALSE(std::filesystem::exists(folder / "x.gguf"));

@@ -132,11 +132,11 @@ TEST(Image, NamesWhatIsWrong) {
     }
     return [&model, input] { model->forward(input); };
   };
-  expect_error(with({1, 1, 12, 20}), {"1 channels", "images of 3"});
+  expect_error(with({1, 1, 12, 20}), {"1 channels", "images with 3"});
   expect_error(with({1, 3, 20, 12}), {"20 x 12", "takes 12 x 20"});
   expect_error(with({3, 12, 20}), {"[3, 12, 20]", "batch"});
   expect_error(with({0, 3, 12, 20}), {"not empty"});
-  expect_error(with({1, 3, 13, 20}, true), {"13 x 20", "4 x 4", "cut"});
+  expect_error(with({1, 3, 13, 20}, true), {"13 x 20", "4 x 4", "crop"});
   ModelInput input = reference.input();
   input.others["bool_masked_pos"] = torch::ones({3, 15});
   expect_error([&] { model->forward(input); }, {"'bool_masked_pos'"});
@@ -203,7 +203,7 @@ TEST(Image, NamesWhatIsWrongWithSwin) {
   };
   expect_error(changed("depths", 3), {"'depths'", "list"});
   expect_error(changed("depths", {2, 0}), {"'depths'", "from 1"});
-  expect_error(changed("num_heads", {3}), {"'num_heads'", "as many"});
+  expect_error(changed("num_heads", {3}), {"'num_heads'", "the same length"});
   expect_error(changed("num_heads", {5, 5}), {"12 features", "5 heads"});
   expect_error(changed("embed_dim", 1 << 27), {"embed_dim", "16777216"});
   expect_error(changed("window_size", 1 << 20), {"'window_size'", "1024"});

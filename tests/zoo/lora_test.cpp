@@ -256,7 +256,8 @@ TEST(LoraModel, SaysWhatIsWrong) {
   expect_error(apply(config), {"'querry'", "no linear layer", "query"});
   config.target_modules.names = {"word_embeddings"};
   expect_error(
-      apply(config), {"word_embeddings", "no linear layer", "modules_to_save"});
+      apply(config),
+      {"word_embeddings", "not a linear layer", "modules_to_save"});
   config.target_modules = {{}, "bert(.*"};
   expect_error(apply(config), {"'bert(.*'", "regular expression"});
   config = for_queries(0);
@@ -271,13 +272,13 @@ TEST(LoraModel, SaysWhatIsWrong) {
   expect_error([&] { save_lora(*model, "x"); }, {"no LoRA adapters"});
   expect_error([&] { merge_lora(*model); }, {"no LoRA adapters"});
   apply_lora(*model, for_queries());
-  expect_error(apply(for_queries()), {"has adapters already"});
+  expect_error(apply(for_queries()), {"already has adapters"});
   expect_error(
       [&] { save_pretrained(*model, "x"); },
       {"query.adapter", "save_lora()", "save_merged()"});
   const auto large = large_lazy_bert();
   apply_lora(*large, for_queries());
-  expect_error([&] { merge_lora(*large); }, {"without memory", "materialize"});
+  expect_error([&] { merge_lora(*large); }, {"not allocated", "materialize"});
 }
 
 // A language model's head multiplies by its weight itself, and may be the
@@ -352,7 +353,7 @@ TEST(LoraFolder, SaysWhatIsWrong) {
   write("r", "three");
   expect_error(load, {"'r' is \"three\"", "an integer"});
   write("target_modules", {1});
-  expect_error(load, {"'target_modules'", "list of names"});
+  expect_error(load, {"'target_modules'", "list of module names"});
   write("rank_pattern", {{"c_attn", "x"}});
   expect_error(load, {"rank_pattern", "c_attn"});
   write("r", 3);

@@ -49,21 +49,21 @@ inline const std::vector<Refusal>& refusals() {
   using Layout = ModelLayout;
   static const std::vector<Refusal> all{
       // Windows are cut out of whole maps between layers.
-      {Layout::kSequence, {"swin_*"}, "whole maps", "leave it out"},
+      {Layout::kSequence, {"swin_*"}, "whole feature maps", "turn it off"},
       // Padding an image would change it: 5, 21, 5 and 17 tokens of 2 ranks.
       {Layout::kSequence,
        {"mae_wide", "vit_base", "vit_labels", "vit_masked"},
-       "tokens cannot be divided",
-       "leave sequence parallelism out"},
+       "tokens are not divisible",
+       "turn off sequence parallelism"},
       // Windows with global tokens, spans and patches need what other ranks
       // have; images are short.
       {Layout::kUlysses,
        {"cpm1*", "longformer*", "mae*", "moco", "swin_*", "vit_*"},
-       "does not divide its sequences",
+       "does not support context parallelism",
        "context size of 1"},
       {Layout::kRing,
        {"cpm1*", "longformer*", "mae*", "moco", "swin_*", "vit_*"},
-       "does not divide its sequences",
+       "does not support context parallelism",
        "context size of 1"},
       // A ring has keys of one rank at a time: no masks, biases or windows.
       {Layout::kRing,
@@ -74,7 +74,7 @@ inline const std::vector<Refusal>& refusals() {
         "qwen2_moe_window",
         "qwen3_moe_window",
         "t5*"},
-       "ring attention has no masks",
+       "ring attention supports only the causal mask",
        "Ulysses"}};
   return all;
 }

@@ -176,13 +176,13 @@ std::string to_text(const BenchFindings& findings) {
                                    : "\nhost and device, GB/s\n";
   for (const DeviceBandwidth& device : findings.devices) {
     text += printed(
-        "  device %d: to it %.1f, from it %.1f\n",
+        "  device %d: host to device %.1f, device to host %.1f\n",
         device.index,
         giga(device.host_to_device),
         giga(device.device_to_host));
   }
   text += printed(
-      "\npredicted for a step of Adam on the host, ms (%.0f bytes a parameter "
+      "\npredicted time of an Adam step on the host, ms (%.0f bytes per parameter "
       "updated%s)\nparameters     update",
       BytesPerParameter::kUpdate,
       findings.devices.empty() ? ""

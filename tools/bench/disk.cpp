@@ -53,8 +53,8 @@ runtime::UniqueFd open_file(const DiskOptions& options, DiskBandwidth& result) {
     result.direct = true;
     return direct;
   }
-  result.note = "no O_DIRECT here (" + runtime::detail::errno_text(code) +
-                "): through the page cache, written back and dropped";
+  result.note = "no O_DIRECT (" + runtime::detail::errno_text(code) +
+                "): through the page cache, which is written back and dropped";
   return file;
 }
 

@@ -62,7 +62,7 @@ class Arrays {
           std::aligned_alloc(kPage, count * sizeof(float))));
       TESSERA_CHECK(
           array != nullptr,
-          "bench: no memory for four arrays of {} bytes; give less with --array-mib.",
+          "bench: cannot allocate four arrays of {} bytes; use a smaller --array-mib.",
           count * sizeof(float));
     }
   }
@@ -214,7 +214,7 @@ std::vector<NumaNodeBandwidth> measure_host_memory(
     }
     result.push_back(std::move(measured));
   }
-  TESSERA_CHECK(!result.empty(), "bench: hwloc names no NUMA node with cores.");
+  TESSERA_CHECK(!result.empty(), "bench: hwloc finds no NUMA node with cores.");
   return result;
 }
 

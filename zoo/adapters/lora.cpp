@@ -49,11 +49,11 @@ bool is_router(const std::string& path) {
 void check_adaptable(const Model& model) {
   TESSERA_CHECK(
       model.named_children().find(LoraRecord::kName) == nullptr,
-      "apply_lora: the model has adapters already; merge_lora() them first");
+      "apply_lora: the model already has adapters; merge them first with merge_lora()");
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),
-        "apply_lora: '{}' is sharded already; add adapters before wrap()",
+        "apply_lora: '{}' is already sharded; add adapters before wrap()",
         item.key());
   }
 }
@@ -88,7 +88,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
     }
     TESSERA_CHECK(
         is_linear || targets.is_all_linear(),
-        "apply_lora: the target '{}' is no linear layer; adapters of embeddings, norms and lists of experts are not implemented. Take it out of target_modules, or train it whole with modules_to_save",
+        "apply_lora: the target '{}' is not a linear layer; adapters for embeddings, norms and lists of experts are not implemented. Remove it from target_modules, or train all of it with modules_to_save",
         site.theirs);
     if (is_linear) {
       sites.push_back(std::move(site));
@@ -100,7 +100,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       asked.pattern.empty() ? asked.names.front() : asked.pattern;
   TESSERA_CHECK(
       !sites.empty() || model.names().is_part,
-      "apply_lora: target_modules ('{}', ...) name no linear layer of the model; names are those of the checkpoint{}",
+      "apply_lora: target_modules ('{}', ...) matches no linear layer of the model; use the names in the checkpoint{}",
       first,
       sharding::nearest_names_hint(first, candidates));
   return sites;
@@ -144,7 +144,7 @@ std::vector<std::string> apply_lora(
   const LoraTargets targets(config, architecture_of(model));
   TESSERA_CHECK(
       targets.named_output().empty(),
-      "apply_lora: target_modules has '{}', which is the head of a language model: the model uses its weight by itself, and an adapter would be left out. Take it out of target_modules, or train it whole with modules_to_save",
+      "apply_lora: target_modules contains '{}', the head of a language model: the model uses its weight directly, so an adapter would have no effect. Remove it from target_modules, or train all of it with modules_to_save",
       targets.named_output());
   const std::vector<Site> sites = sites_of(model, targets);
   const auto record = std::make_shared<LoraRecord>(targets);
@@ -185,8 +185,8 @@ void merge_lora(Model& model) {
         item.key(),
         sharding::has_page_key(item.value())
             ? "sharded; write the merged model with save_merged(), or "
-              "Engine::unwrap() it first"
-            : "without memory; call materialize(model) first");
+              "call Engine::unwrap() first"
+            : "not allocated yet; call materialize(model) first");
   }
   const torch::NoGradGuard no_grad;
   for (const auto& [path, layer] : linear_layers(model)) {

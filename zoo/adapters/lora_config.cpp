@@ -65,7 +65,7 @@ std::vector<std::string> read_names(const JsonFields& fields, const char* key) {
   std::vector<std::string> names;
   for (const nlohmann::json& name : fields.object().at(key)) {
     if (!name.is_string()) {
-      fail(fields, key, "a list of names of modules");
+      fail(fields, key, "a list of module names");
     }
     names.push_back(name.get<std::string>());
   }
@@ -80,7 +80,7 @@ ModuleNames read_modules(const JsonFields& fields, const char* key) {
   } else if (value.is_array()) {
     modules.names = read_names(fields, key);
   } else if (!value.is_null()) {
-    fail(fields, key, "a list of names of modules, or an expression");
+    fail(fields, key, "a list of module names, or a regular expression");
   }
   return modules;
 }
@@ -107,7 +107,7 @@ LoraInit read_init(const JsonFields& fields) {
     fail(
         fields,
         "init_lora_weights",
-        "true, false or \"gaussian\"; the others change the base model's "
+        "true, false or \"gaussian\"; other values change the base model's "
         "weights: merge such an adapter with PEFT");
   }
   return value == true ? LoraInit::kDefault : LoraInit::kRandom;
@@ -140,20 +140,20 @@ nlohmann::ordered_json number(double value) {
 void check(const LoraConfig& config) {
   TESSERA_CHECK(
       config.r >= 1 && config.r <= kMostRank,
-      "LoRA: r is {}; it must be 1 or more, and at most {}",
+      "LoRA: r is {}; it must be between 1 and {}",
       config.r,
       kMostRank);
   for (const auto& [name, r] : config.rank_pattern) {
     TESSERA_CHECK(
         r >= 1 && r <= kMostRank,
-        "LoRA: r of '{}' is {}; it must be 1 or more, and at most {}",
+        "LoRA: r of '{}' is {}; it must be between 1 and {}",
         name,
         r,
         kMostRank);
   }
   TESSERA_CHECK(
       config.dropout >= 0 && config.dropout < 1,
-      "LoRA: dropout is {}; it must be 0 or more and less than 1",
+      "LoRA: dropout is {}; it must be at least 0 and less than 1",
       config.dropout);
   TESSERA_CHECK(
       !config.target_modules.empty(),
@@ -221,12 +221,12 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);
   if (config.r < 1 || config.r > kMostRank) {
-    fail(fields, "r", "from 1 to 65536");
+    fail(fields, "r", "between 1 and 65536");
   }
   config.alpha = fields.get_or<double>("lora_alpha", 8);
   config.dropout = fields.get_or<double>("lora_dropout", 0);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
-    fail(fields, "lora_dropout", "0 or more and less than 1");
+    fail(fields, "lora_dropout", "at least 0 and less than 1");
   }
   config.target_modules = read_modules(fields, "target_modules");
   config.exclude_modules = read_modules(fields, "exclude_modules");
@@ -247,7 +247,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   config.rank_pattern = read_pattern<int64_t>(fields, "rank_pattern");
   for (const auto& [name, r] : config.rank_pattern) {
     if (r < 1 || r > kMostRank) {
-      fail(fields, "rank_pattern", "of ranks from 1 to 65536");
+      fail(fields, "rank_pattern", "an object with ranks between 1 and 65536");
     }
   }
   config.alpha_pattern = read_pattern<double>(fields, "alpha_pattern");

@@ -87,7 +87,7 @@ void check_complete(
   for (const std::string& missing : report.missing) {
     TESSERA_CHECK(
         !names.has(missing),
-        "{} lacks '{}', which its adapter_config.json asks for; fetch the folder again",
+        "{} lacks '{}', which adapter_config.json requires; fetch the folder again",
         file,
         names.of(missing, nullptr).name);
   }
@@ -142,7 +142,7 @@ void check_ranks(
             runtime::show_json(nlohmann::json(asked.at(key)));
   }
   TESSERA_FAIL(
-      "{}\nThe adapter is what {} asks for: {}",
+      "{}\nThe adapter is configured by {}: {}",
       error.what(),
       folder / kConfigFile,
       text);
@@ -225,7 +225,7 @@ class Merger {
 void save_lora(const Model& model, const fs::path& folder) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_lora: this rank's model is a pipeline's stage, or has some of the experts only; give the engine too, which gathers stages");
+      "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
   write_folder(model, lora_names(model), adapter_folder(model, folder));
 }
 

@@ -47,7 +47,7 @@ constexpr size_t kLongestExpression = 2000;
 runtime::NamePattern expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
-      "LoRA: {} is an expression of {} characters; it can have {} at most",
+      "LoRA: {} is a regular expression of {} characters; at most {} are allowed",
       option,
       text.size(),
       kLongestExpression);

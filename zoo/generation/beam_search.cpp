@@ -67,7 +67,7 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
   at::Tensor scores = logits.to(at::kCPU, at::kFloat).log_softmax(1);
   TESSERA_CHECK(
       candidates() <= scores.size(1),
-      "num_beams is {}, for which {} next tokens are compared; the vocabulary has {}",
+      "num_beams is {}, which needs {} candidate tokens; the vocabulary has {}",
       options_.num_beams,
       candidates(),
       scores.size(1));

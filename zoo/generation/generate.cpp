@@ -113,7 +113,7 @@ class Writer {
   void check() const {
     TESSERA_CHECK(
         model_.takes_cache(),
-        "generate: a {}, with its layers as they are divided, cannot go on with texts: it takes a model that reads from left to right, without divided sequences",
+        "generate: a {} with this parallel layout cannot continue sequences; use a causal model, and do not divide sequences over ranks",
         model_.config().value("architectures", nlohmann::json()).dump());
     TESSERA_CHECK(
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
@@ -122,7 +122,7 @@ class Writer {
     for (const auto& [name, tensor] : prompt_.named()) {
       TESSERA_CHECK(
           name == "input_ids" || name == "attention_mask",
-          "generate: '{}' is given; it takes input_ids and attention_mask",
+          "generate: unexpected input '{}'; only input_ids and attention_mask are accepted",
           name);
     }
     const at::Tensor& mask = prompt_.attention_mask;
@@ -134,7 +134,7 @@ class Writer {
     TESSERA_CHECK(
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
-        "generate: a text ends with padding; pad texts on the left");
+        "generate: a sequence ends with padding; pad sequences on the left");
   }
 
   /// Learned positions are limited: fail now rather than after most tokens are
@@ -150,7 +150,7 @@ class Writer {
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
         given + max_new_tokens - 1 <= most,
-        "generate: the longest text has {} tokens and max_new_tokens is {}; the model has positions for {}: use max_new_tokens of {} or less, or shorter texts",
+        "generate: the longest sequence has {} tokens and max_new_tokens is {}; the model has {} positions: use max_new_tokens of {} or less, or shorter sequences",
         given,
         max_new_tokens,
         most,
@@ -244,7 +244,7 @@ class Writer {
     }
     TESSERA_CHECK(
         logits.front().defined(),
-        "generate: the model has no language model's head");
+        "generate: the model has no language modeling head");
     return at::cat(logits).select(1, -1);
   }
 

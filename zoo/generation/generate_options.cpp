@@ -70,11 +70,11 @@ void GenerateOptions::check() const {
       max_new_tokens);
   TESSERA_CHECK(
       num_beams == 1 || !do_sample,
-      "num_beams is {} and do_sample true: beams are not drawn here; choose one of both",
+      "num_beams is {} and do_sample is true: sampling with beams is not supported; set only one of them",
       num_beams);
   TESSERA_CHECK(
       do_sample || num_return_sequences <= num_beams,
-      "num_return_sequences is {}; it must be 1, up to num_beams, or of draws (do_sample) any number",
+      "num_return_sequences is {}; without do_sample it must not be greater than num_beams",
       num_return_sequences);
 }
 
@@ -88,7 +88,7 @@ void GenerateOptions::check_values(const std::string& place) const {
       "max_new_tokens",
       max_new_tokens,
       max_new_tokens >= 1 && max_new_tokens <= kMostTokens,
-      "1 to 2^31 - 1");
+      "between 1 and 2^31 - 1");
   check_range(
       "min_new_tokens", min_new_tokens, min_new_tokens >= 0, "0 or more");
   check_range(
@@ -103,8 +103,9 @@ void GenerateOptions::check_values(const std::string& place) const {
       "0 or more");
   check_range("temperature", temperature, temperature > 0, "more than 0");
   check_range("top_k", top_k, top_k >= 0, "0 or more");
-  check_range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0, up to 1");
-  check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
+  check_range(
+      "top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
+  check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "between 0 and 1");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
   check_range(
       "num_return_sequences",

@@ -57,7 +57,7 @@ std::vector<std::byte> gguf_bytes(const at::Tensor& value, GgufType type) {
   }
   TESSERA_CHECK(
       rows.dim() > 0 && rows.size(-1) % kQ8BlockNumel == 0,
-      "Q8_0 of a tensor {}: rows must be multiples of {}",
+      "cannot encode a tensor {} as Q8_0: its row length must be a multiple of {}",
       rows.sizes(),
       kQ8BlockNumel);
   const int64_t blocks = rows.numel() / kQ8BlockNumel;

@@ -142,12 +142,12 @@ void export_gguf(
     const SavedValue& change) {
   TESSERA_CHECK(
       parts_in(model).empty() && !model.names().is_part,
-      "GGUF export of '{}': this rank has a part of the model only; export a folder of save_pretrained() instead",
+      "GGUF export of '{}': this rank holds only part of the model; export a folder written by save_pretrained() instead",
       file.string());
   for (const auto& item : model.named_parameters()) {
     TESSERA_CHECK(
         change || !is_adapter_parameter(item.key()),
-        "GGUF export: the model has adapters, such as '{}'; merge_lora() them, or give merged_values()",
+        "GGUF export: the model has adapters, such as '{}'; merge them with merge_lora(), or pass merged_values()",
         item.key());
   }
   const WeightNames names(model, model.names());

@@ -36,7 +36,7 @@ std::string architecture_of(const std::string& model_type) {
     known += (known.empty() ? "" : ", ") + std::string(theirs);
   }
   TESSERA_FAIL(
-      "GGUF export of model_type '{}' is not implemented; there are {}",
+      "GGUF export of model_type '{}' is not implemented; the supported ones are {}",
       model_type,
       known);
 }
@@ -50,8 +50,8 @@ class Description {
   }
 
   GgufModel made() && {
-    require(!decoder_.prefix, "tokens that see those behind them");
-    require(decoder_.final_norm.has_value(), "missing last norm");
+    require(!decoder_.prefix, "bidirectional attention over a prefix");
+    require(decoder_.final_norm.has_value(), "missing final norm");
     require(decoder_.window == 0, "sliding windows (use_sliding_window)");
     add_sizes();
     if (model_.architecture == "gpt2") {
@@ -83,7 +83,7 @@ class Description {
   void require(bool holds, const std::string& part) const {
     TESSERA_CHECK(
         holds,
-        "llama.cpp's '{}' does not compute this model's {}; it can not be exported as GGUF",
+        "llama.cpp's '{}' does not support this model's {}; it cannot be exported as GGUF",
         model_.architecture,
         part);
   }
@@ -141,7 +141,7 @@ class Description {
     const AttentionOptions& attention = layer_.attention;
     require(
         !attention.query_key_norm || !attention.query_bias,
-        "norms behind biases (attention_bias)");
+        "norms after biases (attention_bias)");
     require(
         model_.architecture == "llama" ||
             (!attention.output_bias && !layer_.feed_forward.bias),
@@ -226,7 +226,7 @@ GgufModel describe_gguf(const Model& model) {
   const auto* decoder = dynamic_cast<const Decoder*>(&model);
   TESSERA_CHECK(
       decoder != nullptr && decoder->head() == DecoderHead::kCausalLm,
-      "GGUF export of '{}' is not implemented: it is for language models; give one with its head",
+      "GGUF export of '{}' is not implemented; only language models with their head can be exported",
       config.at("architectures").at(0).get<std::string>());
   return Description(std::move(architecture), decoder->decoder_config()).made();
 }

@@ -79,7 +79,7 @@ std::string splitting_of(
     }
   }
   TESSERA_FAIL(
-      "{}: text is split by '{}', for which llama.cpp's name is not known here; export without the tokenizer",
+      "{}: text is split by '{}', for which no name in llama.cpp is known; export without the tokenizer",
       origin,
       expression);
 }
@@ -96,7 +96,7 @@ class Tokens {
     const auto type = model_.get_or<std::string>("type", "BPE");
     TESSERA_CHECK(
         type == "BPE",
-        "{}: 'model' is a {} tokenizer; GGUF export knows BPE only. Export without the tokenizer",
+        "{}: 'model' is a {} tokenizer; GGUF export supports only BPE. Export without the tokenizer",
         file.origin(),
         type);
     texts_.resize(static_cast<size_t>(vocab_size));
@@ -178,7 +178,7 @@ class Tokens {
                            merge[0].is_string() && merge[1].is_string();
       TESSERA_CHECK(
           is_pair || merge.is_string(),
-          "{}: 'merges' holds {}, which is no pair of tokens",
+          "{}: 'merges' holds {}, which is not a pair of tokens",
           file_.origin(),
           runtime::show_json(merge));
       merges_.push_back(
@@ -313,7 +313,7 @@ GgufMetadata gguf_tokenizer(
     return metadata;
   } catch (const nlohmann::json::exception& error) {
     TESSERA_FAIL(
-        "{} is not a tokenizer as tokenizers saves it: {}; fetch the folder again, or export without the tokenizer",
+        "{} is not a tokenizer saved by the tokenizers library: {}; fetch the folder again, or export without the tokenizer",
         path,
         error.what());
   }

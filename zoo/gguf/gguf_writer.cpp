@@ -118,7 +118,7 @@ int64_t GgufTensor::bytes() const {
     case GgufType::kQ8_0:
       TESSERA_CHECK(
           !shape.empty() && shape.back() % kQ8BlockNumel == 0,
-          "the tensor '{}' can not be Q8_0: its rows are no multiple of {} elements",
+          "the tensor '{}' cannot be Q8_0: its row length is not a multiple of {} elements",
           name,
           kQ8BlockNumel);
       return numel / kQ8BlockNumel * kQ8BlockBytes;
@@ -171,7 +171,7 @@ void GgufWriter::write(
   const auto slot = slots_.find(name);
   TESSERA_CHECK(
       slot != slots_.end() && slot->second.written < slot->second.bytes,
-      "{}: the tensor '{}' is not in the header, or has been written before",
+      "{}: the tensor '{}' is not in the header, or has already been written",
       file_.path(),
       name);
   const uint64_t bytes = slot->second.bytes / static_cast<uint64_t>(slices);

@@ -45,7 +45,7 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
   TESSERA_CHECK(
       options.heads >= 1 &&
           (options.head_features > 0 || options.features % options.heads == 0),
-      "attention over {} features has {} heads, which do not divide them",
+      "attention: {} features are not divisible by {} heads",
       options.features,
       options.heads);
   if (options.head_features == 0) {
@@ -54,7 +54,7 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
   TESSERA_CHECK(
       options.heads <= kMostAttentionFeatures &&
           options.head_features <= kMostAttentionFeatures / options.heads,
-      "attention has {} heads of {} features; together they can be 2^30 at most",
+      "attention has {} heads of {} features; their product must be at most 2^30",
       options.heads,
       options.head_features);
   if (options.kv_heads == 0) {
@@ -62,12 +62,12 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
   }
   TESSERA_CHECK(
       options.kv_heads >= 1 && options.heads % options.kv_heads == 0,
-      "attention has {} heads of keys and values, which do not divide its {} heads",
+      "attention has {} key/value heads, which do not divide its {} heads",
       options.kv_heads,
       options.heads);
   TESSERA_CHECK(
       options.kv_heads >= ranks,
-      "attention has {} heads of keys and values for {} tensor-parallel ranks; use a tensor-parallel size of {} or less",
+      "attention has {} key/value heads for {} tensor-parallel ranks; use a tensor-parallel size of {} or less",
       options.kv_heads,
       ranks,
       options.kv_heads);
@@ -223,18 +223,18 @@ at::Tensor AttentionImpl::forward(
     const AttentionInput& input) {
   TESSERA_CHECK(
       !options_.causal || !input.bias.defined() || input.mask.defined(),
-      "Attention: causal attention with a bias needs a mask that is causal");
+      "Attention: causal attention with a bias needs a causal mask");
   TESSERA_CHECK(
       context_.context() == nullptr || !input.memory.defined() ||
           context_.context()->kind == ContextKind::kUlysses,
-      "Attention: ring attention has no cross-attention; use Ulysses");
+      "Attention: ring attention does not support cross-attention; use Ulysses");
   const auto [query, key, value] = project(hidden, input);
   AttentionCall call{query, key, value, mask_of(input, query)};
   // A single new token attends to all keys, so it needs no causal mask.
   call.causal = options_.causal && !call.mask.defined() && query.size(2) > 1;
   TESSERA_CHECK(
       !call.causal || query.size(2) == key.size(2),
-      "Attention: {} tokens that go on with others need a mask",
+      "Attention: {} tokens that follow cached ones need a mask",
       query.size(2));
   call.scale = options_.scale.value_or(
       1 / std::sqrt(static_cast<double>(options_.head_features)));

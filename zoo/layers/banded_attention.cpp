@@ -130,7 +130,7 @@ at::Tensor banded_attention(
     const AttentionFunction& function) {
   TESSERA_CHECK(
       !call.mask.defined() && !call.causal,
-      "banded_attention: the call has a mask; windows and padding come with BandedTokens");
+      "banded_attention: unexpected mask; pass windows and padding in BandedTokens");
   const Blocks blocks(call.query.size(2), reach);
   const auto keys = [&](const at::Tensor& x) {
     return blocks.of_keys(
@@ -154,11 +154,11 @@ BandedAttentionImpl::BandedAttentionImpl(
       reach_(reach) {
   TESSERA_CHECK(
       reach >= 1,
-      "attention within windows reaches {} tokens; it must be 1 or more",
+      "the reach of windowed attention is {} tokens; it must be 1 or more",
       reach);
   TESSERA_CHECK(
       options_.kv_heads == options_.heads && !options_.causal,
-      "BandedAttention: shared heads and causal windows are not implemented; give Attention a window_mask()");
+      "BandedAttention: shared key/value heads and causal windows are not implemented; use Attention with a window_mask()");
   const int64_t inner = options_.heads * options_.head_features;
   const auto column = [&](const char* name, bool bias, double deviation) {
     return Linear::column(

@@ -12,10 +12,10 @@ namespace {
 at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
   TESSERA_CHECK(
       !call.mask.defined(),
-      "ring attention has no masks but the causal one: a mask of [queries, keys] for whole sequences is what it is to do without. Leave attention_mask, windows and biases out (pack texts in place of padding them), or use Ulysses");
+      "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses");
   TESSERA_CHECK(
       call.dropout == 0,
-      "ring attention has no dropout of attention weights, and it is {}; set it to 0, or use Ulysses",
+      "ring attention does not support dropout of attention weights, which is {}; set it to 0, or use Ulysses",
       call.dropout);
   return sharding::ring_attention(
       call.query,

@@ -44,7 +44,7 @@ ContrastiveHeadImpl::ContrastiveHeadImpl(const ContrastiveHeadOptions& options)
   const std::vector<int64_t>& sizes = options.sizes;
   TESSERA_CHECK(
       sizes.size() >= 2,
-      "ContrastiveHead: there are {} sizes; it needs those of input and output at least",
+      "ContrastiveHead: got {} sizes; it needs at least the input and output sizes",
       sizes.size());
   const auto list = [&](const char* name) {
     return register_module(name, std::make_shared<torch::nn::Module>(name));

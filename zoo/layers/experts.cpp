@@ -118,7 +118,7 @@ RoutedTokens ExpertsImpl::take_routing() {
   TESSERA_CHECK(
       last.logits.requires_grad() || !at::GradMode::is_enabled() ||
           !router_.weight().requires_grad(),
-      "losses of routers need what their layers computed, and layers that are recomputed in backward keep nothing; recompute no layers that have experts, or leave output_router_logits off");
+      "router losses need the router logits of their layers, which layers that are recomputed in backward do not keep; do not recompute layers with experts, or turn off output_router_logits");
   return last;
 }
 

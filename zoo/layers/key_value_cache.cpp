@@ -20,7 +20,7 @@ at::Tensor room_for(const at::Tensor& like, int64_t capacity) {
 KeyValueCache::KeyValueCache(int64_t capacity) : capacity_(capacity) {
   TESSERA_CHECK(
       capacity >= 1,
-      "KeyValueCache: room for {} tokens; it must be 1 or more",
+      "KeyValueCache: the capacity is {} tokens; it must be 1 or more",
       capacity);
 }
 
@@ -31,7 +31,7 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
   const int64_t end = length_ + key.size(2);
   TESSERA_CHECK(
       end <= capacity_,
-      "KeyValueCache: texts of {} tokens, and there is room for {}",
+      "KeyValueCache: sequences of {} tokens exceed the capacity of {}",
       end,
       capacity_);
   auto& [keys, values] = growing_[layer];
@@ -41,7 +41,7 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
   }
   TESSERA_CHECK(
       keys.size(0) == key.size(0),
-      "KeyValueCache: a batch of {} rows goes on where one of {} was",
+      "KeyValueCache: a batch of {} rows follows one of {}",
       key.size(0),
       keys.size(0));
   keys.narrow(2, length_, key.size(2)).copy_(key);

@@ -12,7 +12,7 @@ namespace tessera::zoo {
 LayerContext::LayerContext(const TensorParallel& how) : parallel_(how) {
   TESSERA_CHECK(
       how.group != nullptr,
-      "LayerContext: TensorParallel has no group; leave it out for plain layers.");
+      "LayerContext: TensorParallel has no group; omit it for plain layers.");
 }
 
 LayerContext LayerContext::on_stage(
@@ -32,7 +32,7 @@ LayerContext LayerContext::over_context(const ContextParallel& how) const {
 LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
   TESSERA_CHECK(
       how.group != nullptr && how.gradients != nullptr,
-      "LayerContext: ExpertParallel needs both the expert group and the group of gradients");
+      "LayerContext: ExpertParallel needs both the expert group and the gradient group");
   LayerContext context = *this;
   context.experts_ = how;
   return context;

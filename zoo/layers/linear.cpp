@@ -182,7 +182,7 @@ at::Tensor Linear::forward_entered(const at::Tensor& entered) {
 const at::Tensor& Linear::weight() const {
   TESSERA_CHECK(
       !layer_->adapter,
-      "a linear layer [{}, {}] has an adapter, but the model uses its weight by itself, as that of a language model's head; leave it out of the adapter's target modules, or name it in modules_to_save",
+      "a linear layer [{}, {}] has an adapter, but the model uses its weight directly, as in the head of a language model; remove it from the adapter's target_modules, or name it in modules_to_save",
       layer_->options.out,
       layer_->options.in);
   return layer_->weight();

@@ -21,7 +21,7 @@ at::Tensor cross_entropy(
     const CrossEntropyOptions& options) {
   TESSERA_CHECK(
       targets.sizes() == logits.sizes().slice(0, logits.dim() - 1),
-      "cross_entropy: logits are {} and targets {}; targets must be as the logits without their last dimension",
+      "cross_entropy: logits are {} and targets {}; targets must have the shape of the logits without their last dimension",
       logits.sizes(),
       targets.sizes());
   return at::cross_entropy_loss(
@@ -48,7 +48,7 @@ at::Tensor distillation_loss(
           (!counts.defined() ||
            counts.sizes() ==
                student_logits.sizes().slice(0, student_logits.dim() - 1)),
-      "distillation_loss: the student's logits are {}, the teacher's {}, and what counts {}; they must agree",
+      "distillation_loss: the student's logits are {}, the teacher's {}, and `counts` is {}; their shapes must agree",
       student_logits.sizes(),
       teacher_logits.sizes(),
       counts.defined() ? counts.sizes() : at::IntArrayRef());

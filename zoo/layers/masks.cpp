@@ -45,7 +45,7 @@ at::Tensor window_mask(
 at::Tensor prefix_mask(const at::Tensor& lengths, int64_t length) {
   TESSERA_CHECK(
       lengths.dim() == 1,
-      "the lengths of prefixes are {}; they must be [batch]",
+      "the prefix lengths are {}; they must be [batch]",
       lengths.sizes());
   return torch::arange(length, lengths.options())
       .lt(lengths.unsqueeze(1))

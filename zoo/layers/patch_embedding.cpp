@@ -45,11 +45,11 @@ int64_t PatchEmbeddingOptions::tokens() const {
 at::Tensor grid_positions(const ImageSize& grid, int64_t features) {
   TESSERA_CHECK(
       features % 4 == 0,
-      "grid_positions: {} features are no multiple of 4, which sines and cosines of two directions need",
+      "grid_positions: {} features are not a multiple of 4, as sines and cosines in two directions require",
       features);
   TESSERA_CHECK(
       features <= kMostFixedFeatures && grid.area() <= kMostFixed / features,
-      "grid_positions: a table for {} patches of {} features; there can be {} features, and 2^28 numbers at most",
+      "grid_positions: a table for {} patches of {} features; at most {} features and 2^28 elements are allowed",
       grid.area(),
       features,
       kMostFixedFeatures);
@@ -81,7 +81,7 @@ PatchEmbeddingImpl::PatchEmbeddingImpl(const PatchEmbeddingOptions& options)
   const ImageSize grid = options.grid(options.image);
   TESSERA_CHECK(
       grid.area() <= kMostPatches,
-      "PatchEmbedding: images of {} x {} pixels have {} patches; there can be {} at most",
+      "PatchEmbedding: images of {} x {} pixels have {} patches; at most {} are allowed",
       height,
       width,
       grid.area(),
@@ -137,14 +137,14 @@ void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
       pixels.sizes());
   TESSERA_CHECK(
       pixels.size(1) == options_.channels,
-      "pixel_values have {} channels; the model takes images of {}",
+      "pixel_values have {} channels; the model takes images with {}",
       pixels.size(1),
       options_.channels);
   const ImageSize size = image_size_of(pixels);
   if (!interpolate && !options_.pads) {
     TESSERA_CHECK(
         size == options_.image,
-        "images are of {} x {} pixels; the model takes {} x {}: resize them, or give interpolate_pos_encoding",
+        "images have {} x {} pixels; the model takes {} x {}: resize them, or pass interpolate_pos_encoding",
         size.height,
         size.width,
         options_.image.height,
@@ -152,7 +152,7 @@ void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
   }
   TESSERA_CHECK(
       options_.pads || divides(options_.patch, size),
-      "images of {} x {} pixels are not divided by patches of {} x {}; resize them or cut them",
+      "images of {} x {} pixels are not divisible into patches of {} x {}; resize or crop them",
       size.height,
       size.width,
       options_.patch.height,
@@ -161,7 +161,7 @@ void PatchEmbeddingImpl::check(const at::Tensor& pixels, bool interpolate)
   TESSERA_CHECK(
       interpolate || !positions_.defined() ||
           options_.grid(size) == options_.grid(options_.image),
-      "images of {} x {} pixels have other positions than those of {} x {}: resize them, or give interpolate_pos_encoding",
+      "images of {} x {} pixels need different positions from those of {} x {}: resize them, or pass interpolate_pos_encoding",
       size.height,
       size.width,
       options_.image.height,
@@ -216,7 +216,7 @@ at::Tensor PatchEmbeddingImpl::forward(
     TESSERA_CHECK(
         mask_token_.defined() && mask.dim() == 2 && mask.size(0) == x.size(0) &&
             mask.size(1) == x.size(1),
-        "bool_masked_pos is {}; for these images it must be [{}, {}], of a model with a mask token",
+        "bool_masked_pos is {}; for these images it must be [{}, {}], and the model must have a mask token",
         mask.sizes(),
         x.size(0),
         x.size(1));

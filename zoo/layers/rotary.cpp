@@ -96,11 +96,13 @@ void check(const RotaryOptions& options) {
   TESSERA_CHECK(
       options.features >= 2 && options.features % 2 == 0 &&
           options.features <= kMostRotaryFeatures,
-      "rotary positions rotate {} features of a head; they must be an even number up to {}",
+      "rotary positions rotate {} features of a head; it must be an even number up to {}",
       options.features,
       kMostRotaryFeatures);
   TESSERA_CHECK(
-      options.base > 1, "the rotary base is {}, not above 1", options.base);
+      options.base > 1,
+      "the rotary base is {}; it must be above 1",
+      options.base);
   const RotaryScaling& scaling = options.scaling;
   TESSERA_CHECK(
       scaling.factor > 0,
@@ -117,7 +119,7 @@ void check(const RotaryOptions& options) {
     case RotaryScalingKind::kYarn:
       TESSERA_CHECK(
           scaling.original_positions >= 1,
-          "rotary scaling needs the length that the model was first trained for; it is {}",
+          "rotary scaling needs the sequence length that the model was originally trained for, which is {}",
           scaling.original_positions);
       TESSERA_CHECK(
           scaling.high_frequency_factor > scaling.low_frequency_factor,

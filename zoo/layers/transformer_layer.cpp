@@ -25,7 +25,7 @@ TransformerLayerImpl::TransformerLayerImpl(
   TESSERA_CHECK(
       !options.parallel_halves || (options.placement == NormPlacement::kPre &&
                                    !options.cross_attention),
-      "TransformerLayer: halves side by side are pre-norm and have no cross-attention");
+      "TransformerLayer: attention and feed-forward in parallel need pre-norm and no cross-attention");
   attention_half_ = make_half("attention");
   if (options.reach > 0) {
     banded_ = register_module(
@@ -58,7 +58,7 @@ at::Tensor TransformerLayerImpl::attend_to_self(
   if (options_.reach > 0) {
     TESSERA_CHECK(
         input.cache == nullptr,
-        "TransformerLayer: windows with global tokens keep no keys and values");
+        "TransformerLayer: windows with global tokens do not support a key/value cache");
     return banded_->forward(x, input.banded);
   }
   return attention_->forward(

@@ -51,7 +51,7 @@ WindowLayerImpl::WindowLayerImpl(
     : context_(context), options_(options) {
   TESSERA_CHECK(
       context.parallel() == nullptr || !context.parallel()->sequence,
-      "WindowLayer: windows need whole maps between layers, which sequence parallelism divides; leave it out");
+      "WindowLayer: windows need whole feature maps, which sequence parallelism divides; turn it off");
   attention_norm_ =
       register_module("attention_norm", Norm(context_, options.norm));
   attention_ =
@@ -126,7 +126,7 @@ at::Tensor WindowLayerImpl::forward(const at::Tensor& map) {
   const ImageSize size = size_of(map);
   TESSERA_CHECK(
       std::min(size.height, size.width) >= options_.window,
-      "WindowLayer: a map of {} x {} patches is smaller than a window of {} x {}; use larger images, or fewer stages",
+      "WindowLayer: a feature map of {} x {} patches is smaller than a window of {} x {}; use larger images, or fewer Swin stages",
       size.height,
       size.width,
       options_.window,

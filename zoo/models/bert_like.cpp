@@ -86,7 +86,7 @@ EncoderConfig roberta_like_config(const ConfigFields& fields) {
   EncoderConfig encoder = bert_like_config(fields, /*padding_id=*/1);
   TESSERA_CHECK(
       encoder.padding_id && *encoder.padding_id < encoder.positions - 1,
-      "{}: positions count from pad_token_id on, which must be given and be below max_position_embeddings {} - 1",
+      "{}: positions start after pad_token_id, which must be set and less than max_position_embeddings {} - 1",
       fields.origin(),
       encoder.positions);
   encoder.positions_skip_padding = true;
@@ -172,7 +172,7 @@ MakeModel make_encoder(
     TESSERA_CHECK(
         head != EncoderHead::kQuestionAnswering ||
             encoder.classifier.labels == 2,
-        "{}: there are {} labels; question answering has 2, the beginning and the end",
+        "{}: there are {} labels; question answering has 2, start and end",
         fields.origin(),
         encoder.classifier.labels);
     return std::make_shared<Encoder>(

@@ -29,7 +29,7 @@ ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
       !options.problem_type || *options.problem_type == kRegression ||
           *options.problem_type == kSingleLabel ||
           *options.problem_type == kMultiLabel,
-      "{}: problem_type is '{}'; it can be {}, {} or {}",
+      "{}: problem_type is '{}'; it must be {}, {} or {}",
       fields.origin(),
       options.problem_type.value_or(""),
       kRegression,

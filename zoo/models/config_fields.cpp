@@ -83,7 +83,7 @@ int64_t ConfigFields::size(FieldNames names, std::optional<int64_t> otherwise)
   }
   TESSERA_CHECK(
       value.has_value(),
-      "{} lacks {}; is it the file of this kind of model?",
+      "{} lacks {}; does it belong to this kind of model?",
       origin(),
       shown(names));
   TESSERA_CHECK(
@@ -168,7 +168,7 @@ std::string ConfigFields::activation(
         origin(),
         shown(names),
         name,
-        nearest.empty() ? "there are " + runtime::join_names(known)
+        nearest.empty() ? "the supported ones are " + runtime::join_names(known)
                         : "the nearest is '" + nearest + "'");
   }
   return name;
@@ -181,7 +181,7 @@ int64_t ConfigFields::heads(
   const int64_t heads = size(names);
   TESSERA_CHECK(
       features % heads == 0,
-      "{}: {} is {}, which does not divide '{}', {}; each head has the same number of features",
+      "{}: {} is {}, which does not divide '{}', {}; each head must have the same number of features",
       origin(),
       shown(names),
       heads,
@@ -197,7 +197,7 @@ int64_t ConfigFields::kv_heads(
   const int64_t value = size(names, otherwise);
   TESSERA_CHECK(
       heads % value == 0,
-      "{}: {} is {}, and {} heads of keys and values do not divide 'num_attention_heads', {}; each of them serves as many of those",
+      "{}: {} is {}, and {} key/value heads do not divide 'num_attention_heads', {}; each must serve the same number of query heads",
       origin(),
       shown(names),
       value,

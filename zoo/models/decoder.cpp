@@ -72,7 +72,7 @@ void warn_of_length(const RotaryOptions& rotary, int64_t length) {
       rotary.scaling.kind != RotaryScalingKind::kDynamic &&
       !is_told.exchange(true) && is_log_rank_zero()) {
     log_warning(
-        "a text of {} tokens goes beyond the {} positions that the model was made for (max_position_embeddings in config.json); expect worse results, or cut it",
+        "a sequence of {} tokens exceeds the {} positions that the model was trained for (max_position_embeddings in config.json); expect worse results, or truncate it",
         length,
         rotary.max_positions);
   }
@@ -227,13 +227,13 @@ void Decoder::check(const ModelInput& input) const {
   TESSERA_CHECK(
       decoder_.block_positions == 0 || !input.position_ids.defined() ||
           (input.position_ids.dim() == 3 && input.position_ids.size(1) == 2),
-      "position_ids are {}; they must be [batch, 2, sequence]: positions, and those within blanks",
+      "position_ids are {}; they must be [batch, 2, sequence]: positions, and positions within blanks",
       input.position_ids.defined() ? input.position_ids.sizes()
                                    : at::IntArrayRef());
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
   TESSERA_CHECK(
       decoder_.learned_positions == 0 || length <= most,
-      "sequences of {} tokens; the model has positions for {}; cut the texts",
+      "sequences of {} tokens; the model has {} positions; truncate the sequences",
       length,
       most);
 }
@@ -326,7 +326,7 @@ LayerState Decoder::run_layers(
     int end) {
   TESSERA_CHECK(
       decoder_.layer_drop == 0 || !is_training(),
-      "'layerdrop' of config.json is {}, which leaves out layers while training and is not implemented; set it to 0",
+      "'layerdrop' in config.json is {}, which skips layers in training and is not implemented; set it to 0",
       decoder_.layer_drop);
   const at::Tensor positions = position_ids(input);
   if (begin == 0) {

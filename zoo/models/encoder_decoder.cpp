@@ -177,7 +177,7 @@ void EncoderDecoder::check(const ModelInput& input) const {
       past_tokens(input) + ids.size(1));
   TESSERA_CHECK(
       ids.size(0) == input.input_ids.size(0),
-      "decoder_input_ids are {} and input_ids {}; they must have as many rows",
+      "decoder_input_ids are {} and input_ids {}; they must have the same number of rows",
       ids.sizes(),
       input.input_ids.sizes());
 }

@@ -21,7 +21,7 @@ namespace {
 at::Tensor last_places(const at::Tensor& found, int64_t token) {
   TESSERA_CHECK(
       found.any(1).all().item<bool>(),
-      "a row of input_ids lacks the token {}, which ends a text: it is classified there",
+      "a row of input_ids lacks the end token {}, at which it is classified",
       token);
   return (found *
           torch::arange(found.size(1), found.options().dtype(at::kLong)))

@@ -20,7 +20,7 @@ at::Tensor ends_of_questions(const at::Tensor& ids, int64_t separator) {
   const at::Tensor found = ids.eq(separator);
   TESSERA_CHECK(
       found.sum(1).eq(3).all().item<bool>(),
-      "rows without three separators (token {}), so it is not known which tokens are global; give global_attention_mask",
+      "a row has fewer than three separators (token {}), so that its global tokens are unknown; pass global_attention_mask",
       separator);
   return found.to(at::kByte).argmax(1, /*keepdim=*/true);
 }
@@ -92,7 +92,7 @@ void Encoder::check(const ModelInput& given) const {
        position_ids(input).max().item<int64_t>() < encoder_.positions);
   TESSERA_CHECK(
       fits,
-      "sequences of {} tokens; the model has positions for {}; cut the texts",
+      "sequences of {} tokens; the model has {} positions; truncate the sequences",
       length,
       most);
   if (input.position_ids.defined()) {

@@ -56,7 +56,7 @@ DecoderConfig gptj_config(const ConfigFields& fields) {
   decoder.head_bias = true;
   TESSERA_CHECK(
       !decoder.tied_head,
-      "{}: 'tie_word_embeddings' is true; GPT-J's head, which has a bias, is implemented with a weight of its own only",
+      "{}: 'tie_word_embeddings' is true; GPT-J's head, which has a bias, is implemented only with a weight of its own",
       fields.origin());
   decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab);
   decoder.classifier = ClassifierOptions::from_config(fields);

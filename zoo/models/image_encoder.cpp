@@ -17,7 +17,7 @@ void check_divides_tokens(const LayerContext& context, int64_t tokens) {
   const TensorParallel* how = context.parallel();
   TESSERA_CHECK(
       how == nullptr || !how->sequence || tokens % context.ranks() == 0,
-      "images of {} tokens cannot be divided between layers by {} tensor-parallel ranks; leave sequence parallelism out",
+      "images of {} tokens are not divisible by {} tensor-parallel ranks; turn off sequence parallelism",
       tokens,
       context.ranks());
 }

@@ -23,7 +23,7 @@ void check_number(
     int64_t most) {
   TESSERA_CHECK(
       value.is_number_integer() && value >= 1 && value <= most,
-      "{}: '{}' has {}; it must be whole numbers from 1 to {}",
+      "{}: '{}' contains {}; it must contain integers from 1 to {}",
       fields.origin(),
       name,
       runtime::show_json(value),
@@ -61,7 +61,7 @@ PatchEmbeddingOptions patch_fields(
   options.channels = fields.size({"num_channels"}, 3);
   TESSERA_CHECK(
       options.channels <= kMostChannels,
-      "{}: 'num_channels' is {}; it can be {} at most",
+      "{}: 'num_channels' is {}; it must be at most {}",
       fields.origin(),
       options.channels,
       kMostChannels);

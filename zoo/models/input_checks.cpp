@@ -39,7 +39,7 @@ void check_same_shape(
     const at::Tensor& ids) {
   TESSERA_CHECK(
       !tensor.defined() || tensor.sizes() == ids.sizes(),
-      "{} is {}, but the tokens are {}; they must have one shape",
+      "{} is {}, but the tokens are {}; they must have the same shape",
       name,
       tensor.sizes(),
       ids.sizes());
@@ -57,7 +57,7 @@ void check_mask(
   const std::array<int64_t, 2> expected{rows, tokens};
   TESSERA_CHECK(
       !mask.defined() || mask.sizes() == at::IntArrayRef(expected),
-      "{} is {}, but the tokens are {}; they must have one shape",
+      "{} is {}, but the tokens are {}; they must have the same shape",
       name,
       mask.sizes(),
       at::IntArrayRef(expected));

@@ -107,14 +107,14 @@ void read_windows(
   const auto window = fields.find<int64_t>({"sliding_window"});
   TESSERA_CHECK(
       !window || *window >= 1,
-      "{}: 'use_sliding_window' is true, and 'sliding_window' {}; it must be 1 or more",
+      "{}: 'use_sliding_window' is true, but 'sliding_window' is {}; it must be 1 or more",
       fields.origin(),
       window.value_or(0));
   decoder.window = fields.size({"sliding_window"}, 4096);
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     TESSERA_CHECK(
         !types || (*types)[i] == kLocal || (*types)[i] == "full_attention",
-        "{}: 'layer_types' has {}; only full_attention and {} are implemented",
+        "{}: 'layer_types' contains {}; only full_attention and {} are implemented",
         fields.origin(),
         runtime::show_json(types ? (*types)[i] : nullptr),
         kLocal);

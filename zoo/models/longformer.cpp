@@ -15,7 +15,7 @@ int64_t reach_of(const nlohmann::json& window, const ConfigFields& fields) {
   TESSERA_CHECK(
       window.is_number_integer() && window.get<double>() <= kMost &&
           window.get<double>() >= 2 && window.get<int64_t>() % 2 == 0,
-      "{}: attention_window holds {}; windows are even numbers from 2 on",
+      "{}: attention_window contains {}; windows must be even and at least 2",
       fields.origin(),
       runtime::show_json(window));
   return window.get<int64_t>() / 2;
@@ -31,7 +31,7 @@ EncoderConfig longformer_config(const ConfigFields& fields) {
       fields.json("attention_window").value_or(nlohmann::json(512));
   TESSERA_CHECK(
       !window.is_array() || window.size() == encoder.layers.size(),
-      "{}: attention_window has {} windows, and 'num_hidden_layers' is {}",
+      "{}: attention_window has {} windows, but 'num_hidden_layers' is {}",
       fields.origin(),
       window.size(),
       encoder.layers.size());

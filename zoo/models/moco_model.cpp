@@ -112,7 +112,7 @@ MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
 double MocoModel::momentum_at(int64_t step, int64_t steps) const {
   TESSERA_CHECK(
       step >= 0 && step <= steps && steps >= 1,
-      "MocoModel::momentum_at: step {} of {}; it must be between 0 and their number",
+      "MocoModel::momentum_at: step {} of {}; it must be between 0 and the number of steps",
       step,
       steps);
   const double done = static_cast<double>(step) / static_cast<double>(steps);
@@ -162,7 +162,7 @@ void MocoModel::check(const ModelInput& input) const {
   TESSERA_CHECK(
       second != input.others.end() && input.pixel_values.defined() &&
           second->second.sizes() == input.pixel_values.sizes(),
-      "pixel_values and {} are two views of the same images: both are needed, of one shape",
+      "pixel_values and {} are two views of the same images: both are needed, with the same shape",
       kSecond);
   if (stage().has_first()) {
     encoder_.embeddings->check(input.pixel_values, /*interpolate=*/false);

@@ -114,7 +114,7 @@ Model::Model(
 ModelOutput Model::forward(const ModelInput& input) {
   TESSERA_CHECK(
       stage_.is_whole(),
-      "Model::forward: this is one of a pipeline's stages, with {} of {} layers; run it with pipeline_forward().",
+      "Model::forward: this is a pipeline stage with {} of {} layers; run it with pipeline_forward().",
       stage_.own().size(),
       stage_.count());
   LayerState state;
@@ -144,8 +144,9 @@ LayerState Model::forward_chunk(
   TESSERA_CHECK(
       input.cache == nullptr || (takes_cache() && !is_training()),
       "ModelInput::cache: {}",
-      takes_cache() ? "the model is training; call eval()"
-                    : "this model, with these layers, cannot go on with texts");
+      takes_cache()
+          ? "the model is training; call eval()"
+          : "this model cannot continue sequences in this parallel layout");
   check(input);
   return run_layers(
       input, std::move(before), stage_.begin(chunk), stage_.end(chunk));
@@ -154,7 +155,7 @@ LayerState Model::forward_chunk(
 ModelOutput Model::finish(const ModelInput& input, const LayerState& state) {
   TESSERA_CHECK(
       stage_.has_last(),
-      "Model::finish: the model's last layer is on another stage.");
+      "Model::finish: the model's last layer is on another pipeline stage.");
   // Random numbers do not depend on the pipeline stage: the end of the model is
   // numbered after its layers.
   const at::Tensor& last = state.hidden.defined() ? state.hidden : state.memory;

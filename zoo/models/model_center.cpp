@@ -208,7 +208,7 @@ nlohmann::json from_model_center(
   }
   TESSERA_CHECK(
       names.head != nullptr || head * heads == features,
-      "{}: dim_head {} times num_heads {} is not dim_model {}, as it is in every {}",
+      "{}: dim_head {} times num_heads {} is not dim_model {}, as it must be in a {}",
       origin,
       head,
       heads,

@@ -34,7 +34,7 @@ Line line_of(const NameTable& table, const std::string& name) {
         }
         TESSERA_CHECK(
             line.rule == nullptr,
-            "the name table has two lines for '{}': '{}' and '{}'",
+            "the name table has two entries for '{}': '{}' and '{}'",
             name,
             line.rule->theirs,
             rule.theirs);
@@ -46,7 +46,7 @@ Line line_of(const NameTable& table, const std::string& name) {
   look(table.head, true);
   TESSERA_CHECK(
       line.rule != nullptr || table.is_adapter,
-      "the name table has no line for the parameter '{}'",
+      "the name table has no entry for the parameter '{}'",
       name);
   return line;
 }
@@ -145,7 +145,7 @@ const NamedWeight& WeightNames::of(const std::string& our_name, size_t* place)
   const auto found = places_.find(our_name);
   TESSERA_CHECK(
       found != places_.end(),
-      "'{}' is no parameter of the model that the names were made for",
+      "'{}' is not a parameter of the model that the names were made for",
       our_name);
   if (place != nullptr) {
     *place = found->second.second;

@@ -15,7 +15,7 @@ int64_t side_of(int64_t tokens) {
   const auto side = std::llround(std::sqrt(static_cast<double>(tokens)));
   TESSERA_CHECK(
       side * side == tokens,
-      "masked image modeling is for square images: this one has {} patches",
+      "masked image modeling needs square images; this one has {} patches",
       tokens);
   return side;
 }
@@ -46,7 +46,7 @@ at::Tensor masked_pixel_loss(
     const ImageSize& patch) {
   TESSERA_CHECK(
       pixels.sizes() == reconstruction.sizes(),
-      "images are {} and their reconstructions {}; encoder_stride must be how many pixels of a side a token stands for",
+      "images are {} and their reconstructions {}; encoder_stride must be the side length of a token in pixels",
       pixels.sizes(),
       reconstruction.sizes());
   const int64_t side = side_of(mask.size(1));

@@ -70,7 +70,7 @@ nlohmann::json config_to_save(
 void check_has_all(const Model& model) {
   TESSERA_CHECK(
       !model.names().is_part,
-      "save_pretrained: this rank's model is a pipeline's stage, or has some of the experts only. Give the engine too, which gathers them.");
+      "save_pretrained: this rank holds only a pipeline stage or some of the experts. Pass the engine too, which gathers them.");
 }
 
 /// The names of all adapters' parameters.
@@ -94,7 +94,7 @@ WrittenFolder hf_folder(
   const auto adapters = adapter_parameters(model);
   TESSERA_CHECK(
       adapters.empty() || change,
-      "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model does not hold. Write them with save_lora(), or what they make of the model with save_merged().",
+      "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model cannot contain. Write them with save_lora(), or the merged model with save_merged().",
       adapters.front());
   const auto writer = std::make_shared<std::optional<HfFolderWriter>>();
   WrittenFolder folder;
@@ -248,7 +248,7 @@ LoadWeightsReport load_fitting(
     return load_weights(model, folder, options);
   } catch (const Error& error) {
     TESSERA_FAIL(
-        "{}\nThe model is what {} asks for: {}",
+        "{}\nThe model is configured by {}: {}",
         error.what(),
         folder / "config.json",
         record.text());
@@ -311,9 +311,9 @@ std::shared_ptr<Model> from_pretrained(
   const LoadWeightsReport report =
       load_fitting(*model, folder, files, *record, options.fresh_heads);
   if (!model->names().is_part) { // else they belong to other ranks
-    log_list(folder, "not needed, left out", report.left_out);
+    log_list(folder, "ignored", report.left_out);
   }
-  log_list(folder, "not in the checkpoint, fresh", report.missing);
+  log_list(folder, "not in the checkpoint, newly initialized", report.missing);
   if (!options.lazy) {
     materialize(*model);
   }

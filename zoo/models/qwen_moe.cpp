@@ -23,7 +23,7 @@ std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   const auto check = [&](bool is_good) {
     TESSERA_CHECK(
         is_good,
-        "{}: 'mlp_only_layers' is {}; it must be a list of layers' numbers, from 0 on",
+        "{}: 'mlp_only_layers' is {}; it must be a list of layer numbers, starting at 0",
         fields.origin(),
         runtime::show_json(list));
   };
@@ -61,7 +61,7 @@ void add_experts(
     experts.experts = fields.count({"num_experts", "num_local_experts"});
     TESSERA_CHECK(
         static_cast<int64_t>(decoder.layers.size()) * experts.experts <= kMost,
-        "{}: {} layers with {} experts each; all together they can be {} at most",
+        "{}: {} layers with {} experts each; at most {} in total are allowed",
         fields.origin(),
         decoder.layers.size(),
         experts.experts,

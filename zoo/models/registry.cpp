@@ -38,13 +38,13 @@ const ModelFamily& family_of(const ConfigFields& fields) {
   const auto type = fields.get<std::string>({"model_type"}, "");
   TESSERA_CHECK(
       !type.empty(),
-      "{} lacks 'model_type', which says what model it is; known are {}",
+      "{} lacks 'model_type', which determines the kind of model; the supported ones are {}",
       fields.origin(),
       runtime::join_names(registered_models()));
   const auto found = families().find(type);
   TESSERA_CHECK(
       found != families().end(),
-      "{}: model_type '{}' is not implemented; known are {}. Others can be added with zoo::register_model().",
+      "{}: model_type '{}' is not implemented; the supported ones are {}. Others can be added with zoo::register_model().",
       fields.origin(),
       type,
       runtime::join_names(registered_models()));
@@ -78,7 +78,7 @@ const Architecture& architecture_of(
     names.push_back(one.name);
   }
   TESSERA_FAIL(
-      "{}: the architecture '{}' (the first of 'architectures', where none was chosen) is not implemented; of {} there are {}: choose one with --architecture, model.architecture or, in a program, FromConfigOptions::architecture",
+      "{}: the architecture '{}' (the first of 'architectures' unless one was chosen) is not implemented; the family {} has {}: choose one with --architecture, model.architecture or, in a program, FromConfigOptions::architecture",
       origin,
       name,
       family.model_type,
@@ -119,10 +119,13 @@ std::shared_ptr<Model> made_of(
           "{} (read as a {}, see 'architectures')", message, architecture.name);
     }
     TESSERA_FAIL(
-        "{}: {}; of the file: {}", origin, message, fields.record().text());
+        "{}: {}; fields of the file: {}",
+        origin,
+        message,
+        fields.record().text());
   } catch (const std::exception& error) {
     TESSERA_FAIL(
-        "{}: a model of these sizes cannot be made ({}); of the file: {}",
+        "{}: a model of these sizes cannot be made ({}); fields of the file: {}",
         origin,
         first_line(error.what()),
         fields.record().text());
@@ -139,7 +142,7 @@ void register_model(ModelFamily family) {
   std::string type = family.model_type;
   TESSERA_CHECK(
       families().emplace(type, std::move(family)).second,
-      "register_model: there is a family '{}' already",
+      "register_model: the family '{}' already exists",
       type);
 }
 
@@ -168,7 +171,7 @@ std::string architecture_with_head(
     names.push_back(one.name);
   }
   TESSERA_FAIL(
-      "{}: of {} there is no ...{}, only {}; use another model",
+      "{}: {} has no ...{}, only {}; use another model",
       origin,
       family.model_type,
       head,
@@ -226,14 +229,14 @@ std::shared_ptr<Model> from_config(
       made_of(architecture, fields, options.context, std::move(kept), origin);
   TESSERA_CHECK(
       options.context.context() == nullptr || divides_sequences(*model),
-      "{}: a {} does not divide its sequences over context-parallel ranks; use a context size of 1",
+      "{}: a {} does not support context parallelism; use a context size of 1",
       origin,
       architecture.name);
   TESSERA_CHECK(
       options.context.experts() == nullptr ||
           options.context.experts()->group->size() == 1 ||
           !model->stage().is_whole() || sharding::has_divided_experts(*model),
-      "{}: the {} has no experts that ranks could divide; use an expert size of 1",
+      "{}: a {} has no experts to divide over ranks; use an expert size of 1",
       origin,
       architecture.name);
   return model;

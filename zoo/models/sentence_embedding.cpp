@@ -57,7 +57,7 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
   TESSERA_FAIL(
-      "{}: 'pooling_mode' is {}; there are {}",
+      "{}: 'pooling_mode' is {}; the supported ones are {}",
       origin,
       runtime::show_json(name),
       known);
@@ -193,7 +193,7 @@ SentenceEmbedding SentenceEmbedding::from_folder(
       const fs::path path = folder / modules[i].path / "config.json";
       TESSERA_CHECK(
           fs::exists(path),
-          "{} does not exist, and a 'path' in {} names it",
+          "{} does not exist, but a 'path' in {} refers to it",
           path,
           file);
       const auto fields = JsonFields::from_file(path);
@@ -234,7 +234,7 @@ SentenceEncoder::SentenceEncoder(
     SentenceEmbedding embedding)
     : model_(std::move(model)), embedding_(std::move(embedding)) {
   TESSERA_CHECK(
-      !embedding_.poolings.empty(), "SentenceEncoder: there is no pooling");
+      !embedding_.poolings.empty(), "SentenceEncoder: no pooling is given");
 }
 
 SentenceEncoder SentenceEncoder::from_folder(
@@ -258,7 +258,7 @@ at::Tensor SentenceEncoder::forward(const ModelInput& input) {
   const ModelOutput output = model_->forward(input);
   TESSERA_CHECK(
       output.last_hidden_state.defined(),
-      "SentenceEncoder: the model gives no last_hidden_state; make its base, as BertModel");
+      "SentenceEncoder: the model returns no last_hidden_state; use its base model, such as BertModel");
   return embedding_(output.last_hidden_state, input.attention_mask);
 }
 

@@ -22,7 +22,7 @@ int64_t bounded(const ConfigFields& fields, const char* name, int64_t usual) {
   const int64_t value = fields.size({name}, usual);
   TESSERA_CHECK(
       value <= kMostWindowPixels,
-      "{}: '{}' is {}; it can be {} at most",
+      "{}: '{}' is {}; it must be at most {}",
       fields.origin(),
       name,
       value,
@@ -59,7 +59,7 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
       std::accumulate(depths.begin(), depths.end(), int64_t{0});
   TESSERA_CHECK(
       heads.size() == depths.size() && count <= kMostLayers,
-      "{}: 'depths' are {} and 'num_heads' {}; there must be as many of both, and {} layers at most",
+      "{}: 'depths' is {} and 'num_heads' {}; they must have the same length, with at most {} layers in total",
       fields.origin(),
       depths,
       heads,
@@ -74,7 +74,7 @@ std::vector<WindowLayerOptions> layers_of(const ConfigFields& fields) {
     TESSERA_CHECK(
         features <= kMostSwinFeatures && inner >= 1 &&
             inner <= static_cast<double>(kMostSwinFeatures),
-        "{}: stage {} has {} features, and {} inside of its feed-forward; there can be {} at most: see embed_dim, depths and mlp_ratio",
+        "{}: Swin stage {} has {} features, and {} inside its feed-forward; at most {} are allowed: see embed_dim, depths and mlp_ratio",
         fields.origin(),
         s,
         features,

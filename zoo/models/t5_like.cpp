@@ -113,7 +113,7 @@ EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
   TESSERA_CHECK(
       encoder.buckets.buckets >= 4 &&
           encoder.buckets.max_distance > encoder.buckets.buckets / 2,
-      "{}: relative_attention_num_buckets is {} and relative_attention_max_distance {}; the first must be 4 or more, the second above half of it",
+      "{}: relative_attention_num_buckets is {} and relative_attention_max_distance {}; the first must be at least 4, the second greater than half of the first",
       fields.origin(),
       encoder.buckets.buckets,
       encoder.buckets.max_distance);

@@ -26,7 +26,9 @@ class NestedLists {
     const nlohmann::json* inner = &lists;
     while (inner->is_array()) {
       TESSERA_CHECK(
-          sizes_.size() < kMostDims, "{} has too many lists in lists", place_);
+          sizes_.size() < kMostDims,
+          "{} has too many levels of nested lists",
+          place_);
       sizes_.push_back(static_cast<int64_t>(inner->size()));
       if (inner->empty()) {
         break;
@@ -51,7 +53,7 @@ class NestedLists {
       TESSERA_CHECK(
           value.is_array() &&
               static_cast<int64_t>(value.size()) == sizes_[depth],
-          "{} is {}; by the first one it must be a list of {}",
+          "{} is {}; the first row is a list of {}, and all rows must have the same length",
           at,
           runtime::show_json(value),
           sizes_[depth]);

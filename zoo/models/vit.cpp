@@ -28,7 +28,7 @@ MakeModel make_vit(ImageHead head) {
     config.encoder_stride = fields.size({"encoder_stride"}, 16);
     TESSERA_CHECK(
         config.encoder_stride <= kMostStride,
-        "{}: 'encoder_stride' is {}; it can be {} at most",
+        "{}: 'encoder_stride' is {}; it must be at most {}",
         fields.origin(),
         config.encoder_stride,
         kMostStride);

@@ -98,7 +98,7 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
 void WeightWriter::commit() {
   TESSERA_CHECK(
       waiting_.incomplete().empty(),
-      "saving '{}': not all of its parts have been added",
+      "saving '{}': some of its parts have not been added",
       waiting_.incomplete());
   for (runtime::SafetensorsWriter& shard : shards_) {
     shard.commit();

@@ -78,7 +78,7 @@ void visit_parts(
   for (const auto& item : parameters) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),
-        "saving: '{}' is sharded; give the engine too, on every rank.",
+        "saving: '{}' is sharded; pass the engine too, on every rank.",
         item.key());
   }
   for (const auto& item : parameters) {
@@ -164,7 +164,7 @@ void finish(
   }
   TESSERA_CHECK(
       failed == 0,
-      "the rank that writes could not write {}; its own message says why",
+      "the writing rank could not write {}; its own error message says why",
       folder.path);
 }
 

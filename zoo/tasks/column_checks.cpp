@@ -27,10 +27,10 @@ void ColumnChecks::names() const {
     if (std::find(known.begin(), known.end(), column.name) == known.end()) {
       const std::string nearest = runtime::nearest_name(column.name, known);
       TESSERA_FAIL(
-          "{} is no input of a model{}",
+          "{} is not an input of the model{}",
           place(column.name),
-          nearest.empty() ? "; leave it out, or give it the name that "
-                            "transformers has for it"
+          nearest.empty() ? "; remove it, or give it the name that "
+                            "transformers uses for it"
                           : "; did you mean '" + nearest + "'?");
     }
   }
@@ -44,7 +44,7 @@ void ColumnChecks::types() const {
         (kind == InputKind::kLabels && head_.kind == HeadKind::kClasses);
     TESSERA_CHECK(
         may_float || !is_floating(column.dtype),
-        "{} is {}; its numbers must be whole: save them as an integer type",
+        "{} is {}; its values must be integers: save them with an integer type",
         place(column.name),
         show(column));
     TESSERA_CHECK(
@@ -54,7 +54,10 @@ void ColumnChecks::types() const {
         show(column));
     for (const int64_t size : column.row_shape) {
       TESSERA_CHECK(
-          size > 0, "{} is {}, empty", place(column.name), show(column));
+          size > 0,
+          "{} is {}, which is empty",
+          place(column.name),
+          show(column));
     }
   }
 }
@@ -65,7 +68,7 @@ const ColumnChecks::Column& ColumnChecks::need(
   const Column* column = files_.find(name);
   TESSERA_CHECK(
       column != nullptr,
-      "'{}' lacks '{}', which {} is trained with{}; it has {}",
+      "'{}' lacks '{}', which {} needs for training{}; it has {}",
       files_.path().string(),
       name,
       head_.architecture,
@@ -76,7 +79,7 @@ const ColumnChecks::Column& ColumnChecks::need(
 
 void ColumnChecks::refuse(const std::string& name, const char* reason) const {
   TESSERA_CHECK(
-      files_.find(name) == nullptr, "{} is there, and {}", place(name), reason);
+      files_.find(name) == nullptr, "{} is given, but {}", place(name), reason);
 }
 
 void ColumnChecks::shape(
@@ -105,7 +108,7 @@ void ColumnChecks::dims(const Column& column, size_t wanted, const char* what)
 void ColumnChecks::divides(const Column& ids) const {
   TESSERA_CHECK(
       ids.row_shape.back() % sequence_multiple_ == 0,
-      "{} is {}; ranks that divide sequences need a length that is a multiple of {}: pad it",
+      "{} is {}; to divide sequences over ranks, the length must be a multiple of {}: pad it",
       place(ids.name),
       show(ids),
       sequence_multiple_);
@@ -135,7 +138,7 @@ void check_range(
       bound - 1,
       kind_of_input(name) == InputKind::kTokens
           ? "; were the texts encoded with this model's tokenizer?"
-          : "; the model has as many classes (config.json's id2label, or "
+          : "; these are the model's classes (id2label in config.json, or "
             "model.classes)");
 }
 

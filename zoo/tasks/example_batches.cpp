@@ -118,14 +118,14 @@ zoo::ModelInput ExampleBatches::make(
   add_masks(batch, examples, epoch);
   TESSERA_CHECK(
       epoch == kScoredEpoch || has_labels(batch),
-      "'{}': of a batch of {} examples, one of them number {}{}leave such examples out, or make training.batch_size larger",
+      "'{}': in a batch of {} examples, one of them number {}{}remove such examples, or increase training.batch_size",
       files_.path().string(),
       examples.size(),
       examples.front(),
       options_.token_mask
           ? ", no token can be masked: all are padding or in "
             "data.mask.never_masked; "
-          : ", none has a label that counts, and so there is no loss; ");
+          : ", none has a label that counts, so there is no loss; ");
   for (auto& [name, tensor] : batch) {
     tensor = runtime::to_device(tensor, device_);
     if (kind_of_input(name) == InputKind::kPixels) {

@@ -32,7 +32,7 @@ class Checks : public ColumnChecks {
     for (const Column& column : files_.columns()) {
       TESSERA_CHECK(
           is_taken(column.name),
-          "{} is there, which a {} does not take; leave it out, or name the class that it is for in model.architecture",
+          "{} is given, but a {} does not take it; remove it, or name the class that takes it in model.architecture",
           place(column.name),
           head_.architecture);
     }
@@ -86,7 +86,7 @@ class Checks : public ColumnChecks {
       TESSERA_CHECK(
           numbers.size() <= 1 ||
               static_cast<int64_t>(numbers.size()) == images.channels,
-          "data.pixels: {} numbers for {} channels; give one for each in mean and std, or one for all",
+          "data.pixels: {} values for {} channels; give one per channel in mean and std, or one for all",
           numbers.size(),
           images.channels);
     }
@@ -97,7 +97,7 @@ class Checks : public ColumnChecks {
       case HeadKind::kMaskedTokens:
       case HeadKind::kPreTraining:
         if (options_.token_mask) {
-          refuse("labels", "data.mask makes labels; leave one of them out");
+          refuse("labels", "data.mask makes labels; remove one of them");
         } else {
           need("labels", ", or data.mask, which makes them");
         }
@@ -176,7 +176,7 @@ class Checks : public ColumnChecks {
       TESSERA_CHECK(
           head_.classes == 0 ||
               column.row_shape == std::vector<int64_t>{head_.classes},
-          "{} is {}; classes are whole numbers, [rows]; several labels a row are {}",
+          "{} is {}; classes must be integers, [rows]; several labels per row must be {}",
           place("labels"),
           show(column),
           shape_text({head_.classes}));
@@ -217,7 +217,7 @@ void check_examples(
   TESSERA_CHECK(
       !options.token_mask || head.kind == HeadKind::kMaskedTokens ||
           head.kind == HeadKind::kPreTraining,
-      "data.mask makes labels of tokens that are masked, and a {} does not predict these; leave it out",
+      "data.mask makes labels of masked tokens, which a {} does not predict; remove it",
       head.architecture);
   if (head.images) {
     checks.images();

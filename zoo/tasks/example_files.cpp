@@ -81,7 +81,7 @@ void ExampleFiles::add(runtime::SafetensorsFile file) {
   for (const runtime::SafetensorsEntry& entry : file.entries()) {
     TESSERA_CHECK(
         !entry.shape.empty(),
-        "{}: '{}' is a single number; row i of each tensor is what it has of example i",
+        "{}: '{}' is a single number; row i of each tensor must belong to example i",
         place,
         entry.name);
     if (columns.empty()) {
@@ -89,7 +89,7 @@ void ExampleFiles::add(runtime::SafetensorsFile file) {
     }
     TESSERA_CHECK(
         entry.shape.front() == rows,
-        "{}: '{}' has {} rows and '{}' has {}; row i of each tensor is what it has of example i",
+        "{}: '{}' has {} rows and '{}' has {}; row i of each tensor must belong to example i",
         place,
         entry.name,
         entry.shape.front(),
@@ -112,13 +112,13 @@ void ExampleFiles::add(runtime::SafetensorsFile file) {
       const Column* first = find(column.name);
       TESSERA_CHECK(
           first != nullptr,
-          "{}: there is no '{}' in the first file of its folder, which has {}; all must have the same",
+          "{}: '{}' is not in the first file of its folder, which has {}; all files must have the same tensors",
           place,
           column.name,
           names());
       TESSERA_CHECK(
           first->dtype == column.dtype && first->row_shape == column.row_shape,
-          "{}: '{}' is {}, and {} in the first file of its folder; all must be alike",
+          "{}: '{}' is {}, but {} in the first file of its folder; all files must agree",
           place,
           column.name,
           show(column),
@@ -165,7 +165,7 @@ at::Tensor ExampleFiles::read(
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), row);
     TESSERA_CHECK(
         next != starts_.end(),
-        "'{}' has {} examples, and none of number {}",
+        "'{}' has {} examples; there is no example {}",
         path_.string(),
         size(),
         row);

@@ -22,7 +22,8 @@ PixelOptions read_pixels(const runtime::ConfigReader& reader) {
   pixels.std = reader.get_doubles("std", {.min = 0}, std::vector<double>());
   if (std::find(pixels.std.begin(), pixels.std.end(), 0.0) !=
       pixels.std.end()) {
-    reader.fail("std", "pixels are divided by them: give numbers above 0");
+    reader.fail(
+        "std", "pixels are divided by these values: they must be above 0");
   }
   return pixels;
 }
@@ -35,8 +36,7 @@ TokenMaskOptions read_token_mask(const runtime::ConfigReader& reader) {
   mask.masked = reader.get_double("masked", {.min = 0, .max = 1}, mask.masked);
   mask.random = reader.get_double("random", {.min = 0, .max = 1}, mask.random);
   if (mask.masked + mask.random > 1) {
-    reader.fail(
-        "random", "`masked` and `random` are shares of one whole: at most 1");
+    reader.fail("random", "`masked` and `random` must add up to at most 1");
   }
   mask.never_masked =
       reader.get_ints("never_masked", {.min = 0}, std::vector<int64_t>());
@@ -58,10 +58,10 @@ ExamplesConfig read_examples_config(
   config.classes = model.get_strings("classes", config.classes);
   if (std::set<std::string>(config.classes.begin(), config.classes.end())
           .size() != config.classes.size()) {
-    model.fail("classes", "give each class a name of its own");
+    model.fail("classes", "give each class a different name");
   }
   if (config.classes.size() == 1) {
-    model.fail("classes", "give the names of two or more, or none");
+    model.fail("classes", "give at least two names, or none");
   }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");

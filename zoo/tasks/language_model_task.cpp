@@ -32,7 +32,7 @@ MakeBatch make_batch_of(
       const auto largest = texts.back().max().item<int64_t>();
       TESSERA_CHECK(
           largest < vocab && texts.back().min().item<int64_t>() >= 0,
-          "'{}': among tokens {} to {} is {}, and the vocabulary has {}; was the text encoded with this model's tokenizer, and is data.token_type right?",
+          "'{}': tokens {} to {} contain {}, but the vocabulary has {}; was the text encoded with this model's tokenizer, and is data.token_type right?",
           tokens.path().string(),
           first,
           first + length,
@@ -61,13 +61,13 @@ void check_language_model(const zoo::Model& model, int64_t length) {
   const auto* decoder = dynamic_cast<const zoo::Decoder*>(&model);
   TESSERA_CHECK(
       decoder != nullptr && decoder->head() == zoo::DecoderHead::kCausalLm,
-      "language_model: a {} does not predict each next token; give a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
+      "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
       architecture_of(model));
   const zoo::DecoderConfig& config = decoder->decoder_config();
   const int64_t most = config.learned_positions - config.position_offset;
   TESSERA_CHECK(
       config.learned_positions == 0 || length <= most,
-      "model.max_length is {}, and the model has positions for {} tokens; lower it",
+      "model.max_length is {}, but the model has {} positions; lower it",
       length,
       most);
 }
@@ -75,7 +75,7 @@ void check_language_model(const zoo::Model& model, int64_t length) {
 void check_has_text(const TokenFile& tokens, int64_t length) {
   TESSERA_CHECK(
       tokens.size() >= length,
-      "'{}' has {} tokens, fewer than a text of model.max_length, {}; only whole texts count",
+      "'{}' has {} tokens, fewer than one sequence of model.max_length, {}; only complete sequences count",
       tokens.path().string(),
       tokens.size(),
       length);
@@ -93,7 +93,7 @@ LanguageModelTask::LanguageModelTask(
           options) {
   TESSERA_CHECK(
       length % options.share.sequence_multiple == 0,
-      "model.max_length is {}; ranks that divide sequences need a multiple of {}",
+      "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
       length,
       options.share.sequence_multiple);
 }

@@ -70,7 +70,7 @@ ModelTask::ModelTask(
           })) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
-      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or give more data.",
+      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
       examples,
       options.batch_size,
       options.share.count);
@@ -117,7 +117,7 @@ MicroBatch ModelTask::forward(int64_t /*index*/) {
   const at::Tensor loss = model_->forward(batch).loss;
   TESSERA_CHECK(
       loss.defined(),
-      "training: the model gave no loss; its head has none, or its data has no labels");
+      "training: the model returned no loss; its head has none, or the data has no labels");
   return {loss, tokens_of(batch)};
 }
 

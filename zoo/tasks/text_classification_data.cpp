@@ -52,7 +52,7 @@ std::vector<LabelledText> read_labelled_texts(
   }
   TESSERA_CHECK(
       !texts.empty(),
-      "{}: there is no example in it. Expected one JSON object a line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
+      "{}: the file contains no examples. Expected one JSON object per line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
       path.string());
   return texts;
 }

@@ -32,7 +32,7 @@ std::vector<std::string> classes_of(const zoo::Model& model) {
   const auto names = model.config().find("id2label");
   TESSERA_CHECK(
       names != model.config().end() && names->is_object() && !names->empty(),
-      "the model's config.json has no 'id2label', the names of its classes; give a folder of a trained classifier");
+      "the model's config.json has no 'id2label', the names of its classes; give the folder of a trained classifier");
   for (size_t i = 0; i < names->size(); ++i) {
     const auto name = names->find(std::to_string(i));
     TESSERA_CHECK(

@@ -22,7 +22,7 @@ at::Tensor mapped(const std::filesystem::path& path, TokenType type) {
   const auto width = type == TokenType::kUint16 ? 2U : 4U;
   TESSERA_CHECK(
       bytes > 0 && bytes % width == 0,
-      "'{}' has {} bytes, which are no whole number of tokens of {} bytes; is data.token_type right?",
+      "'{}' has {} bytes, which is not a multiple of the token size, {} bytes; is data.token_type right?",
       path.string(),
       bytes,
       width);
@@ -41,7 +41,7 @@ TokenFile::TokenFile(const std::filesystem::path& path, TokenType type)
 at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
   TESSERA_CHECK(
       begin >= 0 && begin <= size() && count >= 0 && count <= size() - begin,
-      "{} tokens from {} on are not in '{}', which has {}",
+      "{} tokens starting at {} are not in '{}', which has {}",
       count,
       begin,
       path_.string(),

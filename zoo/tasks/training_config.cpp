@@ -105,16 +105,16 @@ void read_model_source(
   if (config.model_folder.empty() == config.model_config.empty()) {
     model.fail(
         "folder",
-        "give it, for weights to go on with, or model.config, a config.json "
-        "whose model starts with fresh ones; one of them");
+        "set either this, to start from existing weights, or model.config, "
+        "a config.json whose model starts from newly initialized weights");
   }
   if (config.lora && config.model_folder.empty()) {
-    model.fail("lora", "an adapter is for weights to go on with: model.folder");
+    model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
   if (config.lora && config.parallel.sizes.expert > 1) {
     model.fail(
         "lora",
-        "adapters of divided experts are not implemented: leave out "
+        "adapters of divided experts are not implemented: remove "
         "parallel.expert");
   }
   config.architecture = model.get_string("architecture", "");
@@ -140,8 +140,8 @@ void read_training_config(
     reader.get_object("sharding")
         .fail(
             "shard_ranks",
-            "leave it out beside `parallel`, whose sizes say the same: give "
-            "parallel.shard and parallel.data");
+            "it cannot be combined with `parallel`, whose sizes replace it: set "
+            "parallel.shard and parallel.data instead");
   }
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
@@ -151,8 +151,7 @@ void read_training_config(
         .fail(
             "clip_grad_norm",
             "update_in_backward applies gradients before their norm is known: "
-            "set "
-            "one of them to false or 0");
+            "set one of them to false or 0");
   }
 }
 

@@ -134,12 +134,12 @@ icu::UnicodeString without_accents(const icu::UnicodeString& text) {
   const icu::Normalizer2* nfd = icu::Normalizer2::getNFDInstance(status);
   TESSERA_CHECK(
       U_SUCCESS(status),
-      "ICU cannot load its normalisation data: {}; reinstall the ICU library (Debian: libicu-dev)",
+      "ICU cannot load its normalization data: {}; reinstall the ICU library (Debian: libicu-dev)",
       u_errorName(status));
   const icu::UnicodeString decomposed = nfd->normalize(text, status);
   TESSERA_CHECK(
       U_SUCCESS(status),
-      "ICU cannot normalise a text of {} UTF-16 units: {}",
+      "ICU cannot normalize a text of {} UTF-16 units: {}",
       text.length(),
       u_errorName(status));
   icu::UnicodeString result;

@@ -71,7 +71,7 @@ BertTokenizer::BertTokenizer(
        options_.sep_token,
        options_.pad_token});
   for (const std::string& token : whole) {
-    TESSERA_CHECK(!token.empty(), "a token to be kept whole is empty");
+    TESSERA_CHECK(!token.empty(), "a token that is never split is empty");
     const std::int64_t id = this->vocabulary().find(token);
     if (id >= 0) { // if the vocabulary lacks [MASK], it is plain text
       whole_tokens_.emplace_back(token, id);

@@ -56,7 +56,7 @@ BertTextOptions text_options(
   const auto warn_when_overruled = [&](const char* key, bool used) {
     if (normalizer.get_or(key, used) != used) {
       log_warning(
-          "{} says {}{}{} or BERT's default says otherwise and wins, as in transformers; set it in tokenizer_config.json",
+          "{} sets {}{}{} or BERT's default differs and takes precedence, as in transformers; set it in tokenizer_config.json",
           normalizer.origin(),
           key,
           (used ? "=false, but " : "=true, but "),
@@ -99,7 +99,7 @@ void check_known(
   }
   TESSERA_CHECK(
       !token_name(config, "mask_token", "[MASK]").empty(),
-      "{}: 'mask_token' is {}, without characters",
+      "{}: 'mask_token' is {}, which is empty",
       config.origin(),
       runtime::show_json(
           config.object().value("mask_token", nlohmann::json())));
@@ -109,10 +109,10 @@ void check_known(
 // to be matched after lower-casing, which is not implemented.
 std::string added_token(const JsonFields& token) {
   auto content = token.require<std::string>("content");
-  TESSERA_CHECK(!content.empty(), "{} has an empty content", token.origin());
+  TESSERA_CHECK(!content.empty(), "{} has empty content", token.origin());
   TESSERA_CHECK(
       !token.get_or("single_word", false) && !token.get_or("normalized", false),
-      "{}: the added token '{}' is to be found as a single word or in normalised text, which is not supported; add it with single_word=False, normalized=False",
+      "{}: the added token '{}' is matched as a single word or in normalized text, which is not supported; add it with single_word=False, normalized=False",
       token.origin(),
       content);
   return content;

@@ -37,7 +37,7 @@ Vocabulary::Vocabulary(
     const auto [seat, is_new] = ids_.emplace(token, id);
     TESSERA_CHECK(
         is_new,
-        "{}: token '{}' stands twice, with ids {} and {} (lines {} and {} of a vocab.txt); remove one of them only together with its row of the word embeddings, or fetch the model's folder again",
+        "{}: token '{}' appears twice, with ids {} and {} (lines {} and {} of a vocab.txt); remove one of them only together with its row of the word embeddings, or fetch the model's folder again",
         origin,
         token,
         seat->second,
