@@ -218,8 +218,8 @@ ParamGroup::~ParamGroup() {
       abandon(
           *storage,
           "parameter '" + storage->parameter_name() +
-              "' was sharded by a tessera::Engine that is gone without "
-              "unwrap(); its values went with it.");
+              "' was sharded by a tessera::Engine that was destroyed without "
+              "unwrap(); its values were lost with it.");
     }
   }
   for (const auto& parameter : parameters_) {
@@ -423,7 +423,7 @@ Slot ParamGroup::restore(const at::Tensor& whole, const WaitCheck& check) {
       replacement.emplace(storage->impl(), own.storage());
       abandon(
           *storage,
-          "this is what autograd saved of parameter '" +
+          "this tensor is what autograd saved of parameter '" +
               storage->parameter_name() + "' before it was unwrapped.");
       continue;
     }

@@ -31,7 +31,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
                               : nlohmann::json();
   TESSERA_CHECK(
       weight_map.is_object() && !weight_map.empty(),
-      "{} names no tensors: its 'weight_map' is {}; fetch the model's folder again",
+      "{} names no tensors: its 'weight_map' is {}; download the model folder again",
       path,
       show_json(weight_map));
   std::map<std::string, std::string> files;
@@ -165,7 +165,7 @@ WeightFiles WeightFiles::open(const fs::path& path) {
   } else {
     TESSERA_CHECK(
         fs::exists(index),
-        "{} holds neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not read: save the model with transformers once more, which writes safetensors",
+        "{} contains neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not supported: save the model again with transformers, which writes safetensors",
         path);
     weights.add_index(index);
   }
@@ -216,7 +216,7 @@ at::ScalarType scalar_type_of(const SafetensorsEntry& entry) {
       return at::kDouble;
     default:
       TESSERA_FAIL(
-          "tensor '{}' is {}, which cannot be computed with; convert the checkpoint",
+          "tensor '{}' is {}, which is not supported for computation; convert the checkpoint",
           entry.name,
           name_of(entry.dtype));
   }

@@ -10,12 +10,12 @@ namespace tessera {
 void check(const ContextParallel& how) {
   TESSERA_CHECK(
       how.group != nullptr,
-      "ContextParallel has no group; leave it out for whole sequences.");
+      "ContextParallel has no group; omit it if sequences are not divided.");
   TESSERA_CHECK(
       how.kind != ContextKind::kRing ||
           (how.ring != nullptr && how.ring->size() == how.group->size() &&
            how.ring->index() == how.group->rank()),
-      "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; make RingChannels of the mesh's ranks of ParallelGroup::kContext.",
+      "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; create RingChannels from the mesh's ranks of ParallelGroup::kContext.",
       how.group->size());
 }
 

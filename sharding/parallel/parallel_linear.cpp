@@ -19,16 +19,16 @@ DimSplit split_for(
     const ParallelLinearOptions& options) {
   TESSERA_CHECK(
       options.in >= 1 && options.out >= 1,
-      "a parallel linear layer has {} input and {} output features; it needs 1 or more of both.",
+      "a parallel linear layer has {} input and {} output features; both must be at least 1.",
       options.in,
       options.out);
   TESSERA_CHECK(
       !options.gather_output || division == LinearDivision::kColumn,
-      "gather_output is for a column-parallel layer only: what others put out is not divided by features.");
+      "gather_output is for column-parallel layers only: the output of other layers is not divided by features.");
   TESSERA_CHECK(
       options.input_is_parallel || division != LinearDivision::kRow ||
           !how.sequence,
-      "a row-parallel layer under sequence parallelism takes its input as features of whole sequences: set input_is_parallel, behind a column-parallel layer.");
+      "a row-parallel layer under sequence parallelism takes its input as features of whole sequences: set input_is_parallel, after a column-parallel layer.");
   if (division == LinearDivision::kData) {
     return {options.out, 1};
   }
@@ -92,7 +92,7 @@ at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
       return bias.defined() ? y + whole_parameter(bias, how()) : y;
     }
   }
-  TESSERA_FAIL("a parallel linear layer is divided in no known way.");
+  TESSERA_FAIL("unknown LinearDivision.");
 }
 
 at::Tensor ParallelLinearImpl::forward_entered(
