@@ -47,7 +47,8 @@ DistributedParameter::DistributedParameter(
 
 at::Tensor DistributedParameter::gather() const {
   TESSERA_CHECK(
-      tensor_.defined(), "DistributedParameter::gather: the parameter was never created.");
+      tensor_.defined(),
+      "DistributedParameter::gather: the parameter was never created.");
   return tensor_.clone();
 }
 

@@ -218,7 +218,7 @@ ParamGroup::~ParamGroup() {
       abandon(
           *storage,
           "parameter '" + storage->parameter_name() +
-              "' was sharded by a tessera::Engine that was destroyed without "
+              "' was sharded by a tessera::Engine that is gone without "
               "unwrap(); its values were lost with it.");
     }
   }

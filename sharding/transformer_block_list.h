@@ -60,7 +60,8 @@ class TransformerBlockListImpl : public torch::nn::Module,
       std::vector<int> numbers = {})
       : blocks_per_checkpoint_(blocks_per_checkpoint),
         numbers_(std::move(numbers)) {
-    TESSERA_CHECK(!blocks.empty(), "TransformerBlockList: there are no blocks.");
+    TESSERA_CHECK(
+        !blocks.empty(), "TransformerBlockList: there are no blocks.");
     TESSERA_CHECK(
         blocks_per_checkpoint > 0,
         "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least 1.");

@@ -413,7 +413,9 @@ void Communicator::abort() noexcept {
     backend_->abort();
   } catch (const std::exception& failure) {
     log_warning(
-        "the communicator '{}' could not be aborted: {}", name_, failure.what());
+        "the communicator '{}' could not be aborted: {}",
+        name_,
+        failure.what());
   }
 }
 

@@ -126,7 +126,9 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
 DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size)
     : axes_(std::move(axes)), strides_(axes_.size()), world_size_(world_size) {
   TESSERA_CHECK(
-      world_size >= 1, "the world has {} ranks; it must have at least 1", world_size);
+      world_size >= 1,
+      "the world has {} ranks; it must have at least 1",
+      world_size);
   check_axes(axes_);
   check_product(axes_, world_size);
   int stride = 1;

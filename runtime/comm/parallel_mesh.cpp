@@ -124,7 +124,7 @@ DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
   const int batches = sizes.data * sizes.shard * sizes.context;
   TESSERA_CHECK(
       sizes.expert >= 1 && batches % sizes.expert == 0,
-      "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; use {}.",
+      "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; possible sizes: {}.",
       sizes.expert,
       batches,
       sizes.data,
@@ -199,7 +199,7 @@ ParallelMesh::ParallelMesh(
       world_size);
   TESSERA_CHECK(
       local_world_size % sizes_.tensor == 0,
-      "parallel.tensor is {}, so some tensor groups would span several nodes, which have {} ranks each. Every layer waits for its tensor group several times; within a node, the group can have {} ranks.",
+      "parallel.tensor is {}, so some tensor groups would span several nodes, which have {} ranks each. Every layer waits for its tensor group several times; possible sizes within a node: {}.",
       sizes_.tensor,
       local_world_size,
       divisors_of(std::gcd(local_world_size, world_size)));

@@ -198,8 +198,8 @@ SafetensorsHeader parse_safetensors_header(
         where,
         entry.name,
         begin,
-        begin < expected ? "the tensor before it ends at byte "
-                         : "nothing fills the data from byte ",
+        begin < expected ? "the tensor before it ends at "
+                         : "nothing fills the bytes from ",
         expected,
         kSafetensorsRemedy);
     expected = begin + entry.data.size();

@@ -115,7 +115,7 @@ at::Tensor apply_elsewhere(
 ExpertRange own_experts(int64_t experts, int rank, int ranks) {
   TESSERA_CHECK(
       experts % ranks == 0,
-      "{} experts are not divisible by {} expert-parallel ranks; use an expert size of {}.",
+      "{} experts are not divisible by {} expert-parallel ranks; possible expert sizes: {}.",
       experts,
       ranks,
       divisors_of(experts));
