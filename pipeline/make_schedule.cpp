@@ -126,13 +126,13 @@ const std::string& name_of(PipelineScheduleKind kind) {
 
 void check_size(const char* what, int value) {
   TESSERA_CHECK(
-      value >= 1, "a pipeline needs 1 or more {}, and got {}.", what, value);
+      value >= 1, "a pipeline needs 1 or more {}, but got {}.", what, value);
 }
 
 void check_sizes(const PipelineShape& shape) {
   check_size("stages", shape.stages);
   check_size("micro-batches", shape.micro_batches);
-  check_size("chunks in each stage", shape.chunks);
+  check_size("chunks per stage", shape.chunks);
 }
 
 void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
@@ -140,13 +140,13 @@ void check_shape(PipelineScheduleKind kind, const PipelineShape& shape) {
   const bool interleaved = kind == PipelineScheduleKind::kInterleaved;
   TESSERA_CHECK(
       interleaved || shape.chunks == 1,
-      "the schedule {} has one chunk in each stage, and got {}; only interleaved divides a stage.",
+      "the schedule {} has one chunk per pipeline stage, but got {}; only interleaved supports more.",
       name_of(kind),
       shape.chunks);
   const int below = shape.micro_batches / shape.stages * shape.stages;
   TESSERA_CHECK(
       shape.chunks == 1 || shape.micro_batches % shape.stages == 0,
-      "interleaved passes micro-batches through its chunks in runs of {}, the number of stages, which does not divide the {} micro-batches; take {}{}, or the schedule 1f1b.",
+      "interleaved passes micro-batches through its chunks in runs of {}, the number of pipeline stages, which does not divide the {} micro-batches; use {}{}, or the schedule 1f1b.",
       shape.stages,
       shape.micro_batches,
       below > 0 ? std::to_string(below) + " or " : "",

@@ -16,10 +16,10 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 void check_numbers(std::size_t layers, int pieces) {
   TESSERA_CHECK(
-      pieces >= 1, "a pipeline has 1 or more pieces, and got {}.", pieces);
+      pieces >= 1, "a pipeline has 1 or more pieces, but got {}.", pieces);
   TESSERA_CHECK(
       layers >= static_cast<std::size_t>(pieces),
-      "{} layers cannot be cut into {} pieces of one layer or more; use fewer stages or fewer chunks.",
+      "{} layers cannot be cut into {} pieces of at least one layer; use fewer pipeline stages or fewer chunks.",
       layers,
       pieces);
 }
@@ -76,7 +76,7 @@ class CostSums {
       TESSERA_CHECK(
           cost.time >= 0 && std::isfinite(cost.time) && cost.state_bytes >= 0 &&
               cost.activation_bytes >= 0,
-          "layer {} has a cost below 0 or one that is not a number.",
+          "layer {} has a cost that is negative or not finite.",
           sums_.size() - 1);
       const LayerCost& sum = sums_.back();
       sums_.push_back(
@@ -116,7 +116,7 @@ void check_limits(const std::vector<PieceLimit>& limits, int pieces) {
   for (const PieceLimit& limit : limits) {
     TESSERA_CHECK(
         limit.bytes > 0 && limit.stored_micro_batches >= 0,
-        "the memory limit of piece {} is {} bytes with {} micro-batches stored; it takes more than 0 bytes, and 0 or more micro-batches.",
+        "the memory limit of piece {} is {} bytes with {} micro-batches stored; it must have more than 0 bytes and at least 0 micro-batches.",
         &limit - limits.data(),
         limit.bytes,
         limit.stored_micro_batches);
@@ -166,7 +166,7 @@ LayerPartition partition_by_cost(
   if (cut.heaviest == kNever) {
     const double needed = lightest_cut(layers, pieces, use).heaviest;
     TESSERA_FAIL(
-        "the {} layers do not fit into {} pieces within their memory limits: the best cut for memory needs {} times the limit of its fullest piece. Use more stages, smaller micro-batches, a schedule that stores fewer of them, or checkpointing of activations.",
+        "the {} layers do not fit into {} pieces within their memory limits: the best cut for memory needs {} times the limit of its fullest piece. Use more pipeline stages, smaller micro-batches, a schedule that stores fewer of them, or activation checkpointing.",
         layers,
         pieces,
         needed);
@@ -183,14 +183,14 @@ LayerPartition partition_by_map(
     const int piece = piece_of_layer[layer];
     TESSERA_CHECK(
         piece >= 0 && piece < pieces,
-        "piece_of_layer puts layer {} on piece {}; the pipeline's are 0 to {}.",
+        "piece_of_layer puts layer {} on piece {}; the pieces of the pipeline are 0 to {}.",
         layer,
         piece,
         pieces - 1);
     const int last = partition.pieces();
     TESSERA_CHECK(
         piece >= last,
-        "piece_of_layer puts layer {} on piece {}, behind a layer on piece {}; pieces are consecutive layers, so the numbers never go down.",
+        "piece_of_layer puts layer {} on piece {}, after a layer on piece {}; pieces are consecutive layers, so the numbers must never decrease.",
         layer,
         piece,
         last);

@@ -196,7 +196,7 @@ void PieceGraph::backward_input(const Tensors& gradients) {
 void PieceGraph::backward_weight() {
   TESSERA_CHECK(
       halves_ != nullptr,
-      "PieceGraph: the second half of a backward was asked for before the first.");
+      "PieceGraph: the second half of a backward was requested before the first.");
   edge_list roots = std::move(halves_->other_roots);
   variable_list gradients = std::move(halves_->other_gradients);
   for (Halves::Crossing& crossing : halves_->crossings) {

@@ -39,7 +39,7 @@ Instructions::const_iterator first_of_backward(const Instructions& list) {
   const auto first = std::find_if_not(list.begin(), list.end(), is_forward);
   TESSERA_CHECK(
       std::none_of(first, list.end(), is_forward),
-      "PipelineExecutor: forward() and backward() apart need a schedule that has all forwards first; use gpipe.");
+      "PipelineExecutor: separate calls of forward() and backward() need a schedule that runs all forwards first; use gpipe.");
   return first;
 }
 
@@ -65,7 +65,7 @@ PipelineExecutor::PipelineExecutor(
   pipeline::validate_schedule(schedule_);
   TESSERA_CHECK(
       schedule_.trains,
-      "PipelineExecutor: the schedule has forwards only; evaluate() makes its own.");
+      "PipelineExecutor: the schedule has forwards only; pass one for training, evaluate() makes its own.");
   const int stages = channels != nullptr ? channels->size() : 1;
   TESSERA_CHECK(
       shape_.stages == stages,
@@ -185,7 +185,7 @@ void PipelineExecutor::follow(
 void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
   const TransferEnd end = other_end(shape_, stage_, instruction);
   const std::string what = formatted(
-      "stage {}, {}{}{}",
+      "pipeline stage {}, {}{}{}",
       stage_,
       describe(instruction),
       is_send(instruction.op) ? " to stage " : " from stage ",
@@ -270,7 +270,7 @@ void PipelineExecutor::check_loss(const Work& work) const {
   TESSERA_CHECK(
       forms.size() == 1 && forms[0].requires_grad &&
           results_.at(micro_batch)[0].numel() == 1,
-      "the last piece of the pipeline has to return a loss that requires a gradient, one number, and returned {} for micro-batch {}.",
+      "the last piece of the pipeline must return a loss that requires a gradient, a single number, but returned {} for micro-batch {}.",
       describe(forms),
       micro_batch);
 }

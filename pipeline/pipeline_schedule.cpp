@@ -100,7 +100,7 @@ TransferEnd other_end(
   const int piece = shape.piece(stage, transfer.chunk) + step;
   TESSERA_CHECK(
       shape.has_transfers() && piece >= 0 && piece < shape.pieces(),
-      "stage {} has a {}, and nobody at the other end of it: the model's {} pieces lie on {} stages. Remove the transfer.",
+      "pipeline stage {} has a {} with no other end: the model's {} pieces lie on {} stages. Remove the transfer.",
       stage,
       describe(transfer),
       shape.pieces(),

@@ -25,7 +25,7 @@ constexpr size_t kHeaderWords = 1 + kMaxTensors * kFormWords;
 at::Tensor header_of(const TensorForms& forms, const std::string& what) {
   TESSERA_CHECK(
       forms.size() <= kMaxTensors,
-      "{}: a piece of the pipeline passes {} tensors on; it may be {} at most.",
+      "{}: a piece of the pipeline passes on {} tensors; it can pass on {} at most.",
       what,
       forms.size(),
       kMaxTensors);
@@ -36,7 +36,7 @@ at::Tensor header_of(const TensorForms& forms, const std::string& what) {
   for (const TensorForm& form : forms) {
     TESSERA_CHECK(
         form.sizes.size() <= kMaxDims,
-        "{}: a piece of the pipeline passes a tensor of {} dimensions on; it may have {} at most.",
+        "{}: a piece of the pipeline passes on a tensor of {} dimensions; it can have {} at most.",
         what,
         form.sizes.size(),
         kMaxDims);
@@ -152,7 +152,7 @@ void PipelineTransfers::send_activations(
   } else {
     TESSERA_CHECK(
         known->second == forms,
-        "{}: a piece of the pipeline passed on {} before, and now {} (or gradients for others of them). Give all micro-batches one shape, or set PipelineOptions::shapes_vary.",
+        "{}: a piece of the pipeline passed on {} before, but now {} (or gradients for others of them). Give all micro-batches one shape, or set PipelineOptions::shapes_vary.",
         what,
         describe(known->second),
         describe(forms));

@@ -47,7 +47,7 @@ class TransferPlacement {
     for (std::size_t stage = 0; stage < given_.stages.size(); ++stage) {
       TESSERA_CHECK(
           cursors_[stage] == given_.stages[stage].size(),
-          "the {} of stage {} never starts: what it needs comes later in the schedule, or not at all.",
+          "the {} of pipeline stage {} never starts: what it needs comes later in the schedule, or not at all.",
           describe(given_.stages[stage][cursors_[stage]]),
           stage);
     }

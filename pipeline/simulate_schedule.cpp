@@ -168,7 +168,7 @@ SimulatedPipeline simulate_schedule(
     TESSERA_CHECK(
         cost.forward >= 0 && cost.backward_input >= 0 &&
             cost.backward_weight >= 0 && cost.transfer >= 0,
-        "simulate_schedule: piece {} has a time below 0 or one that is not a number.",
+        "simulate_schedule: piece {} has a time that is negative or not a number.",
         &cost - costs.data());
   }
   SimulatedPipeline result = Simulation(schedule, costs).run();

@@ -20,7 +20,7 @@ LayerPartition partition_of(
   }
   TESSERA_CHECK(
       static_cast<int>(place.piece_of_layer.size()) == layers,
-      "the pipeline's map has a piece for {} layers; the model has {}.",
+      "piece_of_layer has entries for {} layers; the model has {}.",
       place.piece_of_layer.size(),
       layers);
   return partition_by_map(place.piece_of_layer, pieces);

@@ -67,7 +67,7 @@ class StageCheck {
         i >= 0 && i < shape_.micro_batches && chunk >= 0 &&
             chunk < shape_.chunks,
         "there is no such micro-batch or chunk");
-    require(!did(op, i, chunk), "it has been done before");
+    require(!did(op, i, chunk), "it was already done");
     require(
         trains_ || op == Op::kForward || op == Op::kSendActivation ||
             op == Op::kReceiveActivation,
@@ -86,7 +86,7 @@ class StageCheck {
         require(did(Op::kForward, i, chunk), "its forward has not run yet");
         require(
             !has_input_gradient(i, chunk),
-            "the gradient of the input has been computed before");
+            "the gradient of the input was already computed");
         require(gradient_is_there(i, chunk), "its gradient is not there yet");
         break;
       case Op::kBackwardWeight:
@@ -226,7 +226,7 @@ std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
           other_end(schedule.shape, ends.first, at(schedule, sent[k]));
       TESSERA_CHECK(
           at(schedule, received[k]) == expected.instruction,
-          "the pipeline schedule is wrong: transfer {} from stage {} to stage {} is a {}, and the other side has a {}. What is sent first has to be received first.",
+          "the pipeline schedule is wrong: transfer {} from stage {} to stage {} is a {}, but the other side has a {}. What is sent first must be received first.",
           k,
           ends.first,
           ends.second,

@@ -79,7 +79,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     }
     TESSERA_CHECK(
         versions_of(inputs) == versions,
-        "checkpoint: the forward changed one of its inputs in place, so that it cannot be computed again. Use the operator that returns a new tensor, or use_checkpoint = false.");
+        "checkpoint: the forward changed one of its inputs in place, so it cannot be recomputed. Use the operator that returns a new tensor, or set use_checkpoint = false.");
     context->saved_data[kCall] = c10::IValue::make_capsule(call);
     variable_list kept = inputs;
     if (call->group != nullptr) {
@@ -126,10 +126,10 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static void check_backward() {
     TESSERA_CHECK(
         !at::GradMode::is_enabled(),
-        "checkpoint: a backward with create_graph reached a checkpointed block, whose recomputation is not part of a graph. Use use_checkpoint = false for it.");
+        "checkpoint: backward with create_graph reached a checkpointed block, whose recomputation is not part of a graph. Set use_checkpoint = false for it.");
     TESSERA_CHECK(
         torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
-        "checkpoint: torch::autograd::grad(), or backward with inputs, reached a checkpointed block, which accumulates into its parameters. Use loss.backward(), or use_checkpoint = false.");
+        "checkpoint: torch::autograd::grad(), or backward with inputs, reached a checkpointed block, which accumulates into its parameters. Use loss.backward(), or set use_checkpoint = false.");
   }
 
   static variable_list recompute(
@@ -146,7 +146,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const variable_list& output_gradients) {
     TESSERA_CHECK(
         outputs.size() == output_gradients.size(),
-        "checkpoint: the forward returned {} tensors, and {} when it was computed again. It must not depend on anything but its arguments and parameters.",
+        "checkpoint: the forward returned {} tensors, but {} when it was recomputed. It must not depend on anything but its arguments and parameters.",
         output_gradients.size(),
         outputs.size());
     variable_list roots;

@@ -24,8 +24,8 @@ void set_deferred_init(c10::StorageImpl& storage, DeferredInit init) {
   auto context = std::make_unique<DeferredInit>(std::move(init));
   const std::string message =
       context->name +
-      " has no memory yet. Give its module to tessera::wrap, which makes each "
-      "rank's part, or call tessera::materialize(module) to have it whole.";
+      " has no memory yet. Pass its module to tessera::wrap, which creates "
+      "each rank's part, or call tessera::materialize(module) for all of it.";
   storage.set_data_ptr_noswap(c10::DataPtr(
       nullptr, context.release(), &deferred_init_deleter, storage.device()));
   forbid_access(storage, message);

@@ -36,7 +36,7 @@ DistributedParameter::DistributedParameter(
     const DistributedParameterOptions& options) {
   TESSERA_CHECK(
       init != nullptr,
-      "DistributedParameter: there is no init method; zeros_init() is one.");
+      "DistributedParameter: no init method was given; pass one, such as zeros_init().");
   tensor_ = sharding::make_deferred(
       sizes,
       at::TensorOptions().dtype(options.dtype).device(options.device),
@@ -47,7 +47,8 @@ DistributedParameter::DistributedParameter(
 
 at::Tensor DistributedParameter::gather() const {
   TESSERA_CHECK(
-      tensor_.defined(), "DistributedParameter::gather: it was never made.");
+      tensor_.defined(),
+      "DistributedParameter::gather: the parameter was never created.");
   return tensor_.clone();
 }
 
@@ -64,7 +65,7 @@ void init_parameters(const torch::nn::Module& module, uint64_t seed) {
     const at::Tensor& tensor = item.value();
     TESSERA_CHECK(
         !sharding::has_page_key(tensor),
-        "init_parameters: parameter '{}' is wrapped already, so that its slices have their values. Call it before tessera::wrap.",
+        "init_parameters: parameter '{}' is already wrapped, so its slices already have their values. Call it before tessera::wrap.",
         item.key());
     if (!sharding::is_deferred(tensor)) {
       continue;

@@ -61,7 +61,7 @@ LazyScope::LazyScope(const LazyOptions& options) {
   sharding::ensure_recording_mode_registered();
   TESSERA_CHECK(
       sharding::lazy_recording() == nullptr,
-      "tessera::lazy inside of tessera::lazy: the inner one is not needed.");
+      "tessera::lazy was called inside tessera::lazy; remove the inner call.");
   TESSERA_CHECK(
       options.min_numel >= 0 && options.max_read_numel >= 0,
       "LazyOptions: min_numel is {} and max_read_numel is {}; they must be at least 0.",

@@ -77,7 +77,7 @@ class Recorder {
 
   [[noreturn]] void fail(const std::string& why) const {
     TESSERA_FAIL(
-        "tessera::lazy: {} {}. Initialise this tensor after tessera::wrap, in a writable gather scope, or raise LazyOptions::min_numel above its size so that it is made at once.",
+        "tessera::lazy: {} {}. Initialize this tensor after tessera::wrap, in a writable gather scope, or raise LazyOptions::min_numel above its size so that it is created immediately.",
         op_.schema().name(),
         why);
   }
@@ -203,7 +203,7 @@ class Recorder {
             }
             if (tensor.scalar_type() != fill->value->dtype ||
                 tensor.is_conj() || tensor.is_neg()) {
-              fail("takes a lazy tensor under another dtype");
+              fail("reads a lazy tensor as another dtype");
             }
             at::Tensor stub = stand_in(tensor);
             if (written == i) {
@@ -251,7 +251,7 @@ class Recorder {
     const auto values = arguments();
     const bool by_scalar = values.size() > 1 && values[1].isScalar();
     if (target.scalar_type() != value->dtype) {
-      fail("writes to a lazy tensor under another dtype");
+      fail("writes to a lazy tensor as another dtype");
     }
     if (name_ == "aten::zero_" || (name_ == "aten::fill_" && by_scalar)) {
       value->kind = LazyValue::Kind::kFill;
@@ -324,7 +324,7 @@ class Recorder {
     if (lazy_numel_ > recording_.options.max_read_numel) {
       fail(
           "needs the values of " + std::to_string(lazy_numel_) +
-          " elements that are not there yet, more than "
+          " elements that do not exist yet, more than "
           "LazyOptions::max_read_numel");
     }
     const NotRecorded not_recorded;

@@ -102,7 +102,7 @@ std::vector<c10::IValue> run(
     call.op.callBoxed(stack);
   } catch (const c10::Error& error) {
     TESSERA_FAIL(
-        "a tensor made under tessera::lazy: {} failed when its values were made: {}",
+        "a tensor made under tessera::lazy: {} failed while its values were computed: {}",
         call.op.schema().name(),
         error.what_without_backtrace());
   }

@@ -134,7 +134,7 @@ void NamePatterns::check_all_used() const {
   for (const Pattern& pattern : patterns_) {
     TESSERA_CHECK(
         pattern.used,
-        "{}: nothing in the module is matched by '{}'{}.",
+        "{}: '{}' matches nothing in the module{}.",
         option_,
         pattern.text,
         nearest_names_hint(pattern.plain, seen_));

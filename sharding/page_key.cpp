@@ -120,7 +120,7 @@ bool serve_token(
     return true; // its only argument is its result
   }
   TESSERA_FAIL(
-      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use Engine::step() in place of a torch::optim optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.",
+      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use Engine::step() instead of a torch::optim optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.",
       info.parameter_name,
       op.schema().name());
 }

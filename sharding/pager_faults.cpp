@@ -29,7 +29,7 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
     TESSERA_CHECK(
         !access.is_write ||
             writable_pins_[static_cast<size_t>(group.number)] > 0,
-        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; in place of a torch::optim optimizer use Engine::step().",
+        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; instead of a torch::optim optimizer, use Engine::step().",
         access.page->parameter_name(),
         op_name);
     // Values held by a gather scope may be read on one rank alone, so this is
@@ -292,7 +292,7 @@ runtime::Slot Pager::take_gather_slot(
     if (victim == nullptr) {
       if (!std::exchange(warned_outside_, true)) {
         log_warning(
-            "group '{}' did not fit beside the groups in use; it gets {} bytes outside the planned gather slots",
+            "group '{}' did not fit next to the groups in use; allocating {} bytes outside the planned gather slots",
             wanted.name(),
             wanted.padded_bytes());
       }

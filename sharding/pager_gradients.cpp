@@ -89,7 +89,7 @@ runtime::Slot Pager::take_reduce_slot(
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {
       log_warning(
-          "the gradients of group '{}' did not fit beside those being collected; they get {} bytes outside the planned reduce slots",
+          "the gradients of group '{}' did not fit next to those being collected; allocating {} bytes outside the planned reduce slots",
           group.name(),
           bucket.slot_bytes());
     }
@@ -247,7 +247,7 @@ bool Pager::updated_in_backward() const {
 void Pager::check_not_updated(size_t g, const char* what) const {
   TESSERA_CHECK(
       !options_.update_in_backward || !buckets_[g] || !buckets_[g]->applied(),
-      "group '{}' {} after it was updated in backward. Call Engine::step() before the next forward or backward; where a step has a changing number of them, or their gradients are to be dropped, do without update_in_backward.",
+      "group '{}' {} after it was updated in backward. Call Engine::step() before the next forward or backward; if the number of them in a step varies, or their gradients may be dropped, turn off update_in_backward.",
       groups_[g]->name(),
       what);
 }
@@ -309,7 +309,7 @@ void Pager::settle_gradients(const RankIntent& intent) {
       for (const auto& frozen : groups_[g]->parameters()) {
         TESSERA_CHECK(
             !frozen.record.tensor.grad().defined(),
-            "parameter '{}' was frozen when the module was wrapped and has a gradient now. Set requires_grad before tessera::wrap.",
+            "parameter '{}' was frozen when the module was wrapped, but has a gradient now. Set requires_grad before tessera::wrap.",
             frozen.record.name());
       }
       continue;
@@ -330,7 +330,7 @@ void Pager::settle_gradients(const RankIntent& intent) {
     flags[p] = bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
   }
   control()
-      .all_reduce_max(has, "agreement on who has a gradient")
+      .all_reduce_max(has, "agreement on which parameters have a gradient")
       .wait(watch_failures());
   for (size_t p = 0; p < places_.size(); ++p) {
     if (const auto& bucket = buckets_[places_[p].group]) {

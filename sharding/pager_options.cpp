@@ -9,7 +9,7 @@ void check(const PagerOptions& options) {
   check(options.precision);
   TESSERA_CHECK(
       options.zero_stage >= 1 && options.zero_stage <= 3,
-      "zero_stage is {}; it may be 1 (optimizer state divided over the ranks), 2 (gradients too) or 3 (parameters too).",
+      "zero_stage is {}; it must be 1 (optimizer state divided over the ranks), 2 (gradients too) or 3 (parameters too).",
       options.zero_stage);
   TESSERA_CHECK(
       options.prefetch_depth >= 0,

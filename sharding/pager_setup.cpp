@@ -73,11 +73,13 @@ void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
       static_cast<int64_t>(std::hash<std::string>{}(signature_of(specs)));
   const at::Tensor mine = at::tensor({hash}, at::kLong);
   const at::Tensor all = at::empty({world_size()}, at::kLong);
-  control().all_gather(all, mine, "comparing the module over the ranks").wait();
+  control()
+      .all_gather(all, mine, "comparison of the module across the ranks")
+      .wait();
   for (int r = 1; r < world_size(); ++r) {
     TESSERA_CHECK(
         all[r].item<int64_t>() == all[0].item<int64_t>(),
-        "wrap: the module on rank {} differs from rank 0's in the names, shapes, dtypes or requires_grad of its parameters, or in that they are lazy. Build the same module on every rank.",
+        "wrap: the module on rank {} differs from rank 0's in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
         r);
   }
 }

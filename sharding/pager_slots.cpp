@@ -82,7 +82,7 @@ void Pager::make_slots(std::optional<int64_t> slot_bytes) {
   const int64_t wanted = capacity_without_exposed_unshards(events, limits);
   TESSERA_CHECK(
       !gather_bytes || *gather_bytes >= wanted,
-      "the memory budget is {} bytes too small: besides shards, gradients and optimizer state it must hold {} bytes of unsharded parameters (the largest neighbouring groups at once). Raise memory.device_bytes, use more ranks, or divide the largest module.",
+      "the memory budget is {} bytes too small: besides shards, gradients and optimizer state it must hold {} bytes of unsharded parameters (the largest adjacent groups at the same time). Raise memory.device_bytes, use more ranks, or split the largest module.",
       wanted - gather_bytes.value_or(0),
       wanted);
   int64_t everything = 0;
@@ -126,7 +126,7 @@ std::optional<ResidencyPlan> Pager::make_plan(
     if (needed > limits.capacity_bytes) {
       if (rank() == 0) {
         log_info(
-            "gather slots grow from {} to {} bytes: the model uses its parameters in another order than it registers them",
+            "gather slots grow from {} to {} bytes: the model uses its parameters in a different order than it registers them",
             limits.capacity_bytes,
             needed);
       }

@@ -222,7 +222,7 @@ ParamGroup::~ParamGroup() {
           *storage,
           "parameter '" + storage->parameter_name() +
               "' was sharded by a tessera::Engine that is gone without "
-              "unwrap(); its values went with it.");
+              "unwrap(); its values were lost with it.");
     }
   }
   for (const auto& parameter : parameters_) {
@@ -428,7 +428,7 @@ runtime::Slot ParamGroup::restore(
       replacement.emplace(storage->impl(), own.storage());
       abandon(
           *storage,
-          "this is what autograd saved of parameter '" +
+          "this tensor is what autograd saved of parameter '" +
               storage->parameter_name() + "' before it was unwrapped.");
       continue;
     }

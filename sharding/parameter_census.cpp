@@ -130,7 +130,7 @@ void check_not_ignored_elsewhere(
         left.find(record.tensor.storage().unsafeGetStorageImpl());
     TESSERA_CHECK(
         found == left.end(),
-        "wrap: parameter '{}' is ignored, but '{}' uses the same memory (tied weights?). Ignore both or none.",
+        "wrap: parameter '{}' is ignored, but '{}' uses the same memory (tied weights?). Ignore both or neither.",
         found == left.end() ? "" : found->second->name(),
         record.name());
   }

@@ -59,12 +59,12 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
 void check(const PrecisionPolicy& policy) {
   TESSERA_CHECK(
       !policy.parameters || is_low_precision(*policy.parameters),
-      "precision.parameters is {}; it may be bfloat16 or float16. For other types convert the module before wrap.",
+      "precision.parameters is {}; it must be bfloat16 or float16. For other types, convert the module before wrap.",
       policy.parameters.value_or(at::kFloat));
   TESSERA_CHECK(
       !policy.gradients || is_low_precision(*policy.gradients) ||
           *policy.gradients == at::kFloat,
-      "precision.gradients is {}; it may be float32, bfloat16 or float16.",
+      "precision.gradients is {}; it must be float32, bfloat16 or float16.",
       policy.gradients.value_or(at::kFloat));
   TESSERA_CHECK(
       !policy.accumulate || *policy.accumulate == at::kFloat ||
@@ -73,7 +73,7 @@ void check(const PrecisionPolicy& policy) {
       policy.accumulate.value_or(at::kFloat));
   TESSERA_CHECK(
       !policy.buffers || at::isFloatingType(*policy.buffers),
-      "precision.buffers is {}; it may be a floating-point type.",
+      "precision.buffers is {}; it must be a floating-point type.",
       policy.buffers.value_or(at::kFloat));
   for (const std::string& text : policy.float32_modules) {
     static_cast<void>(runtime::NamePattern(kFloat32Modules, text)); // throws

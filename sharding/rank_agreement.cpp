@@ -57,7 +57,7 @@ std::string RankAgreement::name_of_rank(int rank) const {
 std::string RankAgreement::disagreement(
     const std::vector<Account>& accounts) const {
   std::string message =
-      "the ranks have taken different paths and cannot go on together:";
+      "the ranks have taken different paths and cannot continue together:";
   for (const auto& [rank, account] : accounts) {
     message += "\n  " + name_of_rank(rank) + ": " + account;
   }

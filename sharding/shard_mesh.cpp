@@ -26,7 +26,7 @@ ShardMesh::ShardMesh(int rank, int world_size, int shard_ranks) {
   const int size = shard_ranks == 0 ? world_size : shard_ranks;
   TESSERA_CHECK(
       size >= 1 && world_size % size == 0,
-      "shard_ranks is {}, which does not divide the {} ranks of the job; it may be {}, or 0 for all.",
+      "shard_ranks is {}, which does not divide the {} ranks of the job; possible values: {}, or 0 for all.",
       shard_ranks,
       world_size,
       divisors_of(world_size));

@@ -98,7 +98,7 @@ void check_unexpected(
   }
   TESSERA_CHECK(
       unexpected.empty(),
-      "the weights in {} do not fit the model, in none of its pipeline stages:{}",
+      "the weights in {} do not match the model in any of its pipeline stages:{}",
       files.path(),
       text.str());
 }
@@ -129,7 +129,7 @@ LoadWeightsReport match_weights_of_stage(
   for (const std::string& text : runtime::gather_texts(
            group,
            to_text(mine),
-           "what the stages take of a checkpoint",
+           "what the pipeline stages take from a checkpoint",
            check)) {
     stages.push_back(finding_of(text));
   }

@@ -21,7 +21,7 @@ TensorRecorder::TensorRecorder() {
   TensorRecorder* none = nullptr;
   TESSERA_CHECK(
       active.compare_exchange_strong(none, this),
-      "TensorRecorder: there is one already; a process has one at a time.");
+      "TensorRecorder: there already is one; a process can have only one at a time.");
 }
 
 TensorRecorder::~TensorRecorder() {

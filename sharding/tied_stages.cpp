@@ -67,7 +67,7 @@ TiedStages::TiedStages(
       const auto [known, is_new] = forms.emplace(name, form);
       TESSERA_CHECK(
           known->second == form,
-          "wrap: the pipeline's stages have different parameters of the name '{}': {} and, on rank {}, {}. Parameters of one name are one parameter; name them differently where they are not.",
+          "wrap: the pipeline stages have different parameters named '{}': {} and, on rank {}, {}. Parameters with the same name are one parameter; give different parameters different names.",
           name,
           known->second,
           rank,

@@ -60,7 +60,8 @@ class TransformerBlockListImpl : public torch::nn::Module,
       std::vector<int> numbers = {})
       : blocks_per_checkpoint_(blocks_per_checkpoint),
         numbers_(std::move(numbers)) {
-    TESSERA_CHECK(!blocks.empty(), "TransformerBlockList: there is no block.");
+    TESSERA_CHECK(
+        !blocks.empty(), "TransformerBlockList: there are no blocks.");
     TESSERA_CHECK(
         blocks_per_checkpoint > 0,
         "TransformerBlockList: blocks_per_checkpoint is 0; it must be at least 1.");
@@ -72,7 +73,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     TESSERA_CHECK(
         numbers_.size() == blocks.size() &&
             std::is_sorted(numbers_.begin(), numbers_.end()),
-        "TransformerBlockList: {} blocks have {} numbers; each needs one, ascending.",
+        "TransformerBlockList: {} blocks have {} numbers; each needs one, in ascending order.",
         blocks.size(),
         numbers_.size());
     for (size_t i = 0; i < blocks.size(); ++i) {
@@ -152,7 +153,7 @@ class TransformerBlockListImpl : public torch::nn::Module,
     const auto last = std::lower_bound(first, numbers_.end(), end);
     TESSERA_CHECK(
         begin < end && last - first == end - begin,
-        "TransformerBlockList: blocks {} to {} are not all here; there are {}, from {} to {}.",
+        "TransformerBlockList: blocks {} to {} are not all present; there are {}, from {} to {}.",
         begin,
         end - 1,
         numbers_.size(),

@@ -25,13 +25,14 @@ constexpr int64_t kChunkNumel = int64_t{1} << 19;
 
 /// Returns the tensors in an index, with the files that contain them.
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const auto json = runtime::parse_json(runtime::read_text_file(path), path.string());
+  const auto json =
+      runtime::parse_json(runtime::read_text_file(path), path.string());
   const auto weight_map = json.is_object()
                               ? json.value("weight_map", nlohmann::json())
                               : nlohmann::json();
   TESSERA_CHECK(
       weight_map.is_object() && !weight_map.empty(),
-      "{} names no tensors: its 'weight_map' is {}; fetch the model's folder again",
+      "{} names no tensors: its 'weight_map' is {}; download the model folder again",
       path,
       runtime::show_json(weight_map));
   std::map<std::string, std::string> files;
@@ -165,7 +166,7 @@ WeightFiles WeightFiles::open(const fs::path& path) {
   } else {
     TESSERA_CHECK(
         fs::exists(index),
-        "{} holds neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not read: save the model with transformers once more, which writes safetensors",
+        "{} contains neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not supported: save the model again with transformers, which writes safetensors",
         path);
     weights.add_index(index);
   }
@@ -217,7 +218,7 @@ at::ScalarType scalar_type_of(const runtime::SafetensorsEntry& entry) {
       return at::kDouble;
     default:
       TESSERA_FAIL(
-          "tensor '{}' is {}, which cannot be computed with; convert the checkpoint",
+          "tensor '{}' is {}, which is not supported for computation; convert the checkpoint",
           entry.name,
           name_of(entry.dtype));
   }

@@ -104,7 +104,7 @@ class Matching {
     }
     TESSERA_CHECK(
         wrong_.empty(),
-        "the weights in {} do not fit the model; do config.json and the weights belong together?{}",
+        "the weights in {} do not match the model; do config.json and the weights belong together?{}",
         files_.path(),
         wrong_.text());
     return std::move(report_);
@@ -153,7 +153,7 @@ class Matching {
       const auto found = index_.find(piece.name);
       TESSERA_CHECK(
           found != index_.end(),
-          "LoadWeightsOptions::pieces: '{}', for '{}', is no parameter of the model{}",
+          "LoadWeightsOptions::pieces: '{}', for '{}', is not a parameter of the model{}",
           piece.name,
           name,
           hint({piece.name}, all_names_));
@@ -194,7 +194,7 @@ class Matching {
         source.numel() != target.tensor.numel() ||
         !source.lies_within_entry()) {
       TESSERA_FAIL(
-          "LoadWeightsOptions::pieces: the piece of '{}' for '{}' has sizes {}, which are not those of {} or lie outside of it",
+          "LoadWeightsOptions::pieces: the piece of '{}' for '{}' has sizes {}, which are not those of {} or lie outside it",
           name,
           wanted,
           at::IntArrayRef(source.sizes),

@@ -60,7 +60,7 @@ void check_parts(
     const std::string& what) {
   TESSERA_CHECK(
       whole.numel() == part.numel() * ranks,
-      "{}: {} between the whole, {} elements, and a part for each of {} ranks, {}",
+      "{}: {}: the whole tensor has {} elements; it must be {} times (the number of ranks) the part, which has {}",
       what,
       collective,
       whole.numel(),
@@ -79,7 +79,7 @@ void check_blocks(
   TESSERA_CHECK(
       static_cast<int>(lengths.size()) == ranks && total == tensor.numel() &&
           *std::min_element(lengths.begin(), lengths.end()) >= 0,
-      "{}: all_to_all of a tensor of {} elements in {} blocks of together {}; there must be one for each of {} ranks, of 0 elements or more, that make up the tensor",
+      "{}: all_to_all of a tensor of {} elements in {} blocks of {} elements in total; there must be one block for each of {} ranks, none of negative length, and they must cover the tensor",
       what,
       tensor.numel(),
       lengths.size(),
@@ -155,7 +155,7 @@ void PendingCollective::wait(const WaitCheck& check) {
         look_around(check);
         runtime::blame_peer();
         TESSERA_FAIL(
-            "{} failed: {}. A peer has left the job or the network broke; the first error of the job tells why.",
+            "{} failed: {}. A peer has left the job or the connection was lost; see the first error of the job for the cause.",
             what_,
             first_line(failure.what()));
       }
@@ -299,7 +299,7 @@ PendingCollective Communicator::all_to_all(
     std::string what) {
   TESSERA_CHECK(
       output.numel() == input.numel() && input.numel() % size_ == 0,
-      "{}: all_to_all from {} elements to {}; both must be as many, in an equal block for each of {} ranks",
+      "{}: all_to_all from {} elements to {}; both sides must have the same number of elements, divisible by the {} ranks",
       what,
       input.numel(),
       output.numel(),
@@ -413,7 +413,9 @@ void Communicator::abort() noexcept {
     backend_->abort();
   } catch (const std::exception& failure) {
     log_warning(
-        "the communicator '{}' did not abort: {}", name_, failure.what());
+        "the communicator '{}' could not be aborted: {}",
+        name_,
+        failure.what());
   }
 }
 

@@ -27,7 +27,7 @@ std::string wanted_transport() {
   const std::string wanted = value ? value : "auto";
   TESSERA_CHECK(
       wanted == "auto" || wanted == "shm" || wanted == "gloo",
-      "the environment variable {} is '{}'; it may be 'auto', 'shm' or 'gloo'",
+      "the environment variable {} is '{}'; it must be 'auto', 'shm' or 'gloo'",
       kVariable,
       wanted);
   return wanted;
@@ -79,7 +79,7 @@ std::string judge(const std::vector<Statement>& all) {
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r].transport != wanted) {
       return formatted(
-          "error {} is '{}' on rank 0 and '{}' on rank {}; set the same on all ranks",
+          "error {} is '{}' on rank 0 and '{}' on rank {}; set the same value on all ranks",
           kVariable,
           wanted,
           all[r].transport,
@@ -87,7 +87,7 @@ std::string judge(const std::vector<Statement>& all) {
     }
     if (wanted == "shm" && all[r].host != all[0].host) {
       return formatted(
-          "error {} is 'shm', but rank 0 runs on {} and rank {} on {}; unset it, or run all ranks on one host as one user",
+          "error {} is 'shm', but rank 0 runs on {} and rank {} on {}; unset it, or run all ranks on one host as the same user",
           kVariable,
           all[0].host,
           r,
@@ -131,7 +131,7 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
           reason.what());
       if (rank == 0) {
         log_warning(
-            "ranks of this host talk over TCP, which is slower: {}",
+            "ranks on this host communicate over TCP, which is slower than shared memory: {}",
             reason.what());
       }
     }

@@ -59,7 +59,7 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
   }
   if (rank == 0) {
     log_warning(
-        "{} use one CUDA device, which NCCL cannot serve: tensors travel through the host, which is slow. Start as many local ranks as there are devices.",
+        "{} share one CUDA device, which NCCL does not support: tensors go through host memory, which is slow. Start at most as many local ranks as there are devices.",
         shared);
   }
   return make_cpu_backend(store, rank, size, timeout);

@@ -87,7 +87,7 @@ void check_axes(const std::vector<MeshAxis>& axes) {
         axis.name);
     TESSERA_CHECK(
         axis.size >= 1,
-        "mesh axis '{}' has size {}; a size is 1 or more",
+        "mesh axis '{}' has size {}; it must be at least 1",
         axis.name,
         axis.size);
   }
@@ -117,8 +117,8 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
           ? formatted(
                 ". This process is the only rank: start more with `tessera launch --nproc {} -- ...`, or leave the sizes out",
                 product)
-          : "; what would fit: " + fits +
-                " (if the model has as many heads and layers)");
+          : "; sizes that would fit: " + fits +
+                " (if the model has enough heads and layers)");
 }
 
 } // namespace
@@ -126,7 +126,9 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
 DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size)
     : axes_(std::move(axes)), strides_(axes_.size()), world_size_(world_size) {
   TESSERA_CHECK(
-      world_size >= 1, "the world has {} ranks; 1 or more", world_size);
+      world_size >= 1,
+      "the world has {} ranks; it must have at least 1",
+      world_size);
   check_axes(axes_);
   check_product(axes_, world_size);
   int stride = 1;
@@ -204,7 +206,7 @@ int DeviceMesh::index_of(std::string_view axis) const {
       });
   TESSERA_CHECK(
       found != axes_.end(),
-      "the mesh has no axis '{}'; it is {}",
+      "the mesh has no axis '{}'; its axes are {}",
       axis,
       describe());
   return static_cast<int>(found - axes_.begin());

@@ -35,7 +35,7 @@ int env_int(const char* name, int low, int high) {
   const char* text = std::getenv(name);
   TESSERA_CHECK(
       text != nullptr,
-      "the environment variable {} is not set although RANK or WORLD_SIZE is. Start the program with `tessera launch` or torchrun, or unset both to run as one process.",
+      "the environment variable {} is not set; a distributed job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Start the program with `tessera launch` or torchrun, or unset RANK and WORLD_SIZE to run as one process.",
       name);
   int value = 0;
   const char* end = text + std::strlen(text);
@@ -174,9 +174,10 @@ std::unique_ptr<Communicator> World::join_group(
   try {
     return std::make_unique<Communicator>(
         name,
-        device.is_cuda() ? runtime::make_cuda_backend(
-                               store, rank, size, device.index(), timeout)
-                         : runtime::make_cpu_backend(store, rank, size, timeout),
+        device.is_cuda()
+            ? runtime::make_cuda_backend(
+                  store, rank, size, device.index(), timeout)
+            : runtime::make_cpu_backend(store, rank, size, timeout),
         timeout);
   } catch (const c10::DistError&) {
     // The store is gone, and with it the rank that hosts it.
@@ -242,7 +243,7 @@ World& init_with_store(
     const InitOptions& options) {
   TESSERA_CHECK(
       !world_slot(),
-      "init_with_store: this process has already joined a job; call it first and once.");
+      "init_with_store: this process has already joined a job; call it only once, before init().");
   return set_world(std::make_unique<World>(rank, size, rank, store, options));
 }
 

@@ -26,7 +26,7 @@ std::int64_t number_in(std::string_view text, const std::string& where) {
       std::from_chars(text.data(), text.data() + text.size(), value);
   TESSERA_CHECK(
       code == std::errc{} && stop == text.data() + text.size() && value >= 0,
-      "{} holds '{}' where a number is expected.",
+      "{} contains '{}' where a number is expected.",
       where,
       text);
   return value;
@@ -76,7 +76,7 @@ class Translation {
     const auto value = lookup_(name);
     TESSERA_CHECK(
         value.has_value(),
-        "the environment variable {} is not set although {} has started this process. Start it with `tessera launch` or torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR.",
+        "the environment variable {} is not set although {} started this process. Start it with `tessera launch` or torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR.",
         name,
         launcher);
     number_in(*value, std::string("the environment variable ") + name);
@@ -99,7 +99,7 @@ class Translation {
     if (!lookup_("MASTER_ADDR")) {
       TESSERA_CHECK(
           result_["WORLD_SIZE"] == result_["LOCAL_WORLD_SIZE"],
-          "{} has started {} ranks, {} of them on this node, and does not say where rank 0 is: set MASTER_ADDR to its host name on all ranks.",
+          "{} started {} ranks, {} of them on this node, but does not say where rank 0 runs: set MASTER_ADDR to its host name on all ranks.",
           launcher,
           result_["WORLD_SIZE"],
           result_["LOCAL_WORLD_SIZE"]);
@@ -118,7 +118,7 @@ class Translation {
     const auto nodes = lookup_("SLURM_STEP_NODELIST");
     TESSERA_CHECK(
         tasks && nodes,
-        "srun has started this process without SLURM_STEP_TASKS_PER_NODE or SLURM_STEP_NODELIST; set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR.");
+        "srun started this process without SLURM_STEP_TASKS_PER_NODE or SLURM_STEP_NODELIST; set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR.");
     result_["LOCAL_WORLD_SIZE"] = std::to_string(slurm_tasks_on_node(
         *tasks, static_cast<int>(number_in(node, "SLURM_NODEID"))));
     if (!lookup_("MASTER_ADDR")) {
@@ -167,7 +167,7 @@ std::string first_slurm_host(const std::string& node_list) {
     const std::size_t close = node_list.find(']', end);
     TESSERA_CHECK(
         close != std::string::npos,
-        "SLURM_STEP_NODELIST is '{}', a list whose bracket does not close; set MASTER_ADDR.",
+        "SLURM_STEP_NODELIST is '{}', a list with an unclosed bracket; set MASTER_ADDR.",
         node_list);
     host += node_list.substr(end + 1, first_end - end - 1);
     host += node_list.substr(
@@ -196,7 +196,7 @@ int slurm_tasks_on_node(const std::string& tasks_per_node, int node) {
     begin = end + 1;
   }
   TESSERA_FAIL(
-      "{} is '{}', which does not say anything about node {} (SLURM_NODEID).",
+      "{} is '{}', which has no entry for node {} (SLURM_NODEID).",
       where,
       tasks_per_node,
       node);

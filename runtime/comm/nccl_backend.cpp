@@ -46,7 +46,7 @@ std::string device_identity(int device_index) {
   const cudaError_t error = cudaGetDeviceProperties(&properties, device_index);
   TESSERA_CHECK(
       error == cudaSuccess,
-      "CUDA device {} cannot be asked for its properties: {}",
+      "cannot query the properties of CUDA device {}: {}",
       device_index,
       cudaGetErrorString(error));
   std::ostringstream text;

@@ -15,11 +15,11 @@ const NcclFunctions& functions_for_device(int device_index) {
   const CudaBackend& cuda = load_cuda_backend();
   TESSERA_CHECK(
       cuda.loaded && nccl_functions.make_backend != nullptr,
-      "a communicator for CUDA tensors needs a CUDA device: {}. Keep the model on the CPU, or mend what is named here.",
+      "a communicator for CUDA tensors needs a CUDA device: {}. Fix this, or keep the model on the CPU.",
       cuda.reason);
   TESSERA_CHECK(
       device_index >= 0 && device_index < cuda.device_count,
-      "a communicator is wanted for CUDA device {}, and there are {} on this machine; move the module to one of them, e.g. with module.to(tessera::world().device())",
+      "a communicator was requested for CUDA device {}, but this machine has {} of them; move the module to an existing one, e.g. with module.to(tessera::world().device())",
       device_index,
       cuda.device_count);
   return nccl_functions;

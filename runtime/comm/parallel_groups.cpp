@@ -17,7 +17,7 @@ ParallelGroups::ParallelGroups(
       name_(world.unique_name("mesh")) {
   TESSERA_CHECK(
       mesh_.world_size() == world.size(),
-      "the parallel mesh is for {} ranks, and the job has {}.",
+      "the parallel mesh is for {} ranks, but the job has {}.",
       mesh_.world_size(),
       world.size());
 }

@@ -90,7 +90,7 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     const int size = sizes.*axis.size;
     TESSERA_CHECK(
         size >= 0,
-        "parallel.{} is {}; a size is 1 or more, or 0 for all ranks that are left.",
+        "parallel.{} is {}; it must be at least 1, or 0 for all remaining ranks.",
         axis.name,
         size);
     if (size > 0) {
@@ -100,7 +100,7 @@ ParallelSizes filled(ParallelSizes sizes, int world_size) {
     }
     TESSERA_CHECK(
         open == nullptr,
-        "parallel.{} is 0, all ranks that are left, and parallel.{} is so already (its default, where it is not given); only one can be. State one of them.",
+        "parallel.{} is 0, all remaining ranks, and so is parallel.{} (its default unless it is set); only one of them can be 0. Set one of them to a size.",
         axis.name,
         name_of_size(open));
     open = axis.size;
@@ -124,7 +124,7 @@ DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
   const int batches = sizes.data * sizes.shard * sizes.context;
   TESSERA_CHECK(
       sizes.expert >= 1 && batches % sizes.expert == 0,
-      "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; it may be {}.",
+      "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; possible sizes: {}.",
       sizes.expert,
       batches,
       sizes.data,
@@ -160,7 +160,7 @@ std::string first_ones(
     text += item(i);
   }
   if (count > kGroupsInTable) {
-    text += formatted("{}... {} in all", separator, count);
+    text += formatted("{}... {} in total", separator, count);
   }
   return text;
 }
@@ -195,12 +195,12 @@ ParallelMesh::ParallelMesh(
       expert_mesh_(expert_mesh_for(sizes_, world_size)) {
   TESSERA_CHECK(
       local_world_size >= 1 && local_world_size <= world_size,
-      "a node has {} of the job's {} ranks; it can have 1 to all of them.",
+      "a node has {} of the job's {} ranks; it must have at least 1 and at most all of them.",
       local_world_size,
       world_size);
   TESSERA_CHECK(
       local_world_size % sizes_.tensor == 0,
-      "parallel.tensor is {}, so that some tensor groups would reach across nodes, of {} ranks each. Every layer waits for its tensor group several times; inside a node it may have {} ranks.",
+      "parallel.tensor is {}, so some tensor groups would span several nodes, which have {} ranks each. Every layer waits for its tensor group several times; possible sizes within a node: {}.",
       sizes_.tensor,
       local_world_size,
       divisors_of(std::gcd(local_world_size, world_size)));
@@ -284,7 +284,7 @@ std::string ParallelMesh::table() const {
           static_cast<std::size_t>(ranks_in_group), ", ", [&](std::size_t s) {
             const int first = static_cast<int>(s) * stage_ranks;
             return formatted(
-                "stage {} is ranks {}-{}", s, first, first + stage_ranks - 1);
+                "stage {}: ranks {}-{}", s, first, first + stage_ranks - 1);
           });
     } else {
       const auto all = groups(group);

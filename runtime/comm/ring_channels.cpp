@@ -87,7 +87,7 @@ LaneCollective RingChannels::transfer(
   const auto channel = channels.find({from, to});
   TESSERA_CHECK(
       channel != channels.end() || (!on_device && !tensor.is_cpu()),
-      "{}: there is no channel from {} to {} in a ring of {} at place {}; only neighbours have one.",
+      "{}: there is no channel from {} to {} in the ring of {} ranks, at index {}; only neighbors are connected.",
       what,
       from,
       to,
@@ -96,7 +96,7 @@ LaneCollective RingChannels::transfer(
   TESSERA_CHECK(
       (on_device || (tensor.is_cpu() && !device_.is_cpu())) &&
           tensor.is_contiguous(),
-      "{}: a channel takes contiguous tensors of {} or the CPU, and got one of sizes {} and strides {} on {}.",
+      "{}: a channel takes contiguous tensors on {} or the CPU, but got one of sizes {} and strides {} on {}.",
       what,
       device_,
       tensor.sizes(),

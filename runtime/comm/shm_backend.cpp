@@ -117,7 +117,7 @@ ShmRegion meet(c10d::Store& store, int rank, int size) {
 void check_tensor(const at::Tensor& tensor, const char* function) {
   TESSERA_CHECK(
       tensor.device().is_cpu() && tensor.is_contiguous(),
-      "{} over shared memory takes contiguous CPU tensors, and got one of shape {} and strides {} on {}",
+      "{} over shared memory takes contiguous CPU tensors, but got one of shape {} and strides {} on {}",
       function,
       tensor.sizes(),
       tensor.strides(),
@@ -129,7 +129,7 @@ const at::Tensor& only(
     const char* function) {
   TESSERA_CHECK(
       tensors.size() == 1,
-      "{} over shared memory takes one tensor, and got {}",
+      "{} over shared memory takes one tensor, but got {}",
       function,
       tensors.size());
   check_tensor(tensors[0], function);
@@ -142,7 +142,7 @@ ReduceKind kind_of(const c10d::ReduceOp& op) {
   }
   TESSERA_CHECK(
       op == c10d::ReduceOp::MAX,
-      "shared memory reduces by sum and maximum only; set TESSERA_TRANSPORT=gloo for others");
+      "the shared-memory transport supports only sum and maximum reductions; set TESSERA_TRANSPORT=gloo for others");
   return ReduceKind::kMax;
 }
 
@@ -157,7 +157,7 @@ void check_parts(
   TESSERA_CHECK(
       whole.numel() == part.numel() * ranks &&
           whole.scalar_type() == part.scalar_type(),
-      "{} between the whole, {} elements of {}, and a part for each of {} ranks, {} of {}",
+      "{}: the whole tensor has {} elements of {}; it must be {} times (the number of ranks) the part, which has {} of {}",
       collective,
       whole.numel(),
       whole.scalar_type(),
@@ -186,7 +186,7 @@ std::vector<ByteSpan> row_spans(
   if (rows.empty()) {
     TESSERA_CHECK(
         tensor.numel() % ranks == 0,
-        "all_to_all: a tensor of sizes {} is not divided by {} ranks",
+        "all_to_all: the number of elements of a tensor of sizes {} is not divisible by {} ranks",
         tensor.sizes(),
         ranks);
     return equal_spans(bytes_in(tensor) / ranks, ranks);
@@ -199,7 +199,7 @@ std::vector<ByteSpan> row_spans(
   TESSERA_CHECK(
       static_cast<int>(rows.size()) == ranks && tensor.dim() > 0 &&
           total == tensor.size(0),
-      "all_to_all: {} blocks of together {} rows, for {} ranks and a tensor of sizes {}",
+      "all_to_all: {} blocks with {} rows in total, for {} ranks and a tensor of sizes {}",
       rows.size(),
       total,
       ranks,
@@ -326,7 +326,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
   TESSERA_CHECK(
       output.scalar_type() == input.scalar_type() &&
           output_splits.empty() == input_splits.empty(),
-      "all_to_all from {} to {}, with {} and {} split sizes; both sides take the same type, and split sizes or none",
+      "all_to_all from {} to {}, with {} and {} split sizes; both sides must have the same dtype, and either both or neither must have split sizes",
       input.scalar_type(),
       output.scalar_type(),
       input_splits.size(),

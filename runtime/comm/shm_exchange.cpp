@@ -36,7 +36,7 @@ ShmExchange::ShmExchange(
   static_assert(sizeof(Header) <= kShmLine);
   TESSERA_CHECK(
       row_bytes_ > kShmLine,
-      "all-to-all over shared memory has no room for {} ranks; set TESSERA_TRANSPORT=gloo",
+      "an all-to-all over shared memory has too little space for {} ranks; set TESSERA_TRANSPORT=gloo",
       port.ranks);
 }
 
@@ -90,7 +90,7 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     std::memcpy(&header, from, sizeof(header));
     TESSERA_CHECK(
         header.bytes == block.bytes(),
-        "the ranks disagree about an all-to-all: rank {} sends {} bytes to rank {}, which takes {}",
+        "the ranks disagree about an all-to-all: rank {} sends {} bytes to rank {}, which expects {}",
         r,
         header.bytes,
         port.rank,

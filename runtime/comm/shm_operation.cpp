@@ -29,12 +29,12 @@ int64_t longest(const std::vector<ByteSpan>& spans) {
 std::string describe(const ShmMessage& message) {
   constexpr const char* kNames[] = {
       "nothing",
-      "all-gather",
-      "sum",
-      "maximum",
-      "small sum",
-      "small maximum",
-      "all-to-all"};
+      "an all-gather",
+      "a sum",
+      "a maximum",
+      "a small sum",
+      "a small maximum",
+      "an all-to-all"};
   std::ostringstream text;
   text << kNames[message.operation] << " of " << message.bytes << " bytes of "
        << static_cast<c10::ScalarType>(message.dtype);
@@ -103,7 +103,7 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
     TESSERA_CHECK(
         theirs.operation == mine.operation && theirs.dtype == mine.dtype &&
             theirs.bytes == mine.bytes,
-        "the ranks are in different collectives: rank {} in a {}, rank {} in a {}",
+        "the ranks are in different collectives: rank {} in {}, rank {} in {}",
         port.rank,
         describe(mine),
         r,

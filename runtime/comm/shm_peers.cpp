@@ -48,7 +48,7 @@ class Meeting {
       while (region_.rank(r).state < state) {
         TESSERA_CHECK(
             std::chrono::steady_clock::now() < deadline_,
-            "rank {} did not come to the shared memory within {} s; it may have ended",
+            "rank {} did not attach to the shared memory within {} s; it may have exited",
             r,
             std::chrono::duration_cast<std::chrono::seconds>(timeout_).count());
         std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -105,7 +105,7 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
     const uint32_t theirs = region.rank(r).state;
     TESSERA_CHECK(
         theirs != kCannotWatch,
-        "rank {} cannot watch the other ranks' processes (pidfd_open; Linux has it since 5.3)",
+        "rank {} cannot watch the other ranks' processes (pidfd_open, which needs Linux 5.3 or later)",
         r);
     can_read_ = can_read_ && theirs == kCanRead;
   }

@@ -82,7 +82,7 @@ ShmRegion::ShmRegion(UniqueFd file, int ranks)
       0);
   TESSERA_CHECK(
       base != MAP_FAILED,
-      "shared memory of {} bytes cannot be mapped: {}",
+      "cannot map {} bytes of shared memory: {}",
       bytes,
       std::strerror(errno));
   base_ = static_cast<std::byte*>(base);
@@ -129,18 +129,18 @@ ShmRegion ShmRegion::attach(const std::string& address, int ranks) {
       "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   TESSERA_CHECK(
       is_region(path, ranks),
-      "{} is not the shared memory of rank 0; the ranks see different processes, or may not look at each other",
+      "{} is not the shared memory of rank 0; the ranks are in different PID namespaces, or are not permitted to access each other",
       path);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   TESSERA_CHECK(
       file.is_open(),
-      "the shared memory of another rank, {}, cannot be opened: {}",
+      "cannot open the shared memory of another rank, {}: {}",
       path,
       std::strerror(errno));
   ShmRegion region(std::move(file), ranks);
   TESSERA_CHECK(
       region.nonce() == nonce,
-      "{} is not the shared memory that rank 0 has made; the ranks see different processes",
+      "{} is not the shared memory that rank 0 created; the ranks are in different PID namespaces",
       path);
   return region;
 }

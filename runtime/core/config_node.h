@@ -111,7 +111,7 @@ struct ConfigReader::Node {
         "{} is missing; expected {}{}",
         where(key),
         expected,
-        nearest.empty() ? "" : "; is it what '" + nearest + "' should be?");
+        nearest.empty() ? "" : "; did you misspell it as '" + nearest + "'?");
   }
 
   // Path of a known key of that name, here or in nested objects, or empty.
@@ -137,7 +137,7 @@ struct ConfigReader::Node {
       std::span<const ForeignKey> foreign) const {
     for (const ForeignKey& other : foreign) {
       if (key == other.name) {
-        return "here it is '" + std::string(other.here) + "'";
+        return "use '" + std::string(other.here) + "'";
       }
     }
     if (const auto nearest = nearest_name(key, known); !nearest.empty()) {
@@ -146,7 +146,7 @@ struct ConfigReader::Node {
     if (const auto elsewhere = whole.path_of_known(key); !elsewhere.empty()) {
       return "did you mean '" + elsewhere + "'?";
     }
-    std::string all = "known here: ";
+    std::string all = "known keys: ";
     for (const std::string& name : known) {
       all += (&name == known.data() ? "" : ", ") + name;
     }

@@ -32,7 +32,7 @@ std::vector<std::string> split_path(
   for (const std::string& key : keys) {
     TESSERA_CHECK(
         !key.empty() && std::all_of(key.begin(), key.end(), is_key_character),
-        "override '{}': '{}' is not a key; write key.path=value, each key of letters, digits, '_' and '-'",
+        "override '{}': '{}' is not a valid key; write key.path=value, where each key consists of letters, digits, '_' and '-'",
         override_text,
         key);
   }
@@ -75,7 +75,7 @@ json& descend(
   }
   TESSERA_CHECK(
       value.is_object() || value.is_null(),
-      "override '{}': {} is {}, in which there is no '{}'; shorten the path",
+      "override '{}': {} is {}, which has no element '{}'; shorten the path",
       override_text,
       so_far,
       show_json(value),

@@ -84,7 +84,7 @@ class Watcher {
   bool operator()(int depth, json::parse_event_t event, const json& parsed) {
     TESSERA_CHECK(
         depth <= kMaxDepth,
-        "{}values are nested more than {} deep; make the structure flatter",
+        "{}values are nested more than {} levels deep; flatten the structure",
         place(),
         kMaxDepth);
     if (event == json::parse_event_t::object_start) {
@@ -94,7 +94,7 @@ class Watcher {
     } else if (event == json::parse_event_t::key) {
       TESSERA_CHECK(
           keys_.back().insert(parsed.get<std::string>()).second,
-          "{}the key {} stands twice in the same object; remove one of the two",
+          "{}the key {} appears twice in the same object; remove one of the two",
           place(),
           show_json(parsed));
       last_key_ = show_json(parsed);
@@ -102,9 +102,9 @@ class Watcher {
     return true;
   }
 
-  /// " (behind the key "x")", or nothing before the first key.
+  /// " (after the key "x")", or nothing before the first key.
   std::string behind() const {
-    return last_key_.empty() ? "" : " (behind the key " + last_key_ + ")";
+    return last_key_.empty() ? "" : " (after the key " + last_key_ + ")";
   }
 
   // Position of the last byte read, which ends the token in question.
@@ -129,7 +129,7 @@ json parse_json(std::string_view text, std::string_view source) {
   const size_t nul = text.find('\0');
   TESSERA_CHECK(
       nul == std::string_view::npos,
-      "{}:{}: this is not valid JSON: it holds a zero byte",
+      "{}:{}: this is not valid JSON: it contains a zero byte",
       source,
       line_and_column(text, nul));
   Watcher watcher(text, source);

@@ -18,7 +18,7 @@ NamePattern::NamePattern(
     compiled_ = std::make_shared<Compiled>(Compiled{std::regex(expression)});
   } catch (const std::regex_error& error) {
     TESSERA_FAIL(
-        "{}: '{}' is not a regular expression (ECMAScript): {}. Write a dot as \\. and any number as \\d+.",
+        "{}: '{}' is not a valid regular expression (ECMAScript): {}. Write a dot as \\. and any number as \\d+.",
         option,
         expression,
         error.what());

@@ -8,8 +8,8 @@
 extern "C" const char* tessera_cuda_start() {
   // True for any LibTorch with CUDA, with or without devices.
   if (!at::detail::getCUDAHooks().hasCUDART()) {
-    return "LibTorch was asked about CUDA before its CUDA libraries were "
-           "loaded, and remembers that there is none; call "
+    return "LibTorch was queried for CUDA before its CUDA libraries were "
+           "loaded, and has cached that there is none; call "
            "tessera::load_cuda_backend() first in main()";
   }
   return nullptr;

@@ -33,7 +33,7 @@ inline const char* errno_remedy(int code) {
       return "choose a folder on a writable file system";
     case EMFILE:
     case ENFILE:
-      return "raise the limit of open files (ulimit -n)";
+      return "raise the limit on open files (ulimit -n)";
     default:
       return "check the disk and the file system it is on";
   }

@@ -73,7 +73,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   }
   const std::string nearest = nearest_name(name, names);
   TESSERA_FAIL(
-      "{}: has no tensor '{}' among its {}{}",
+      "{}: there is no tensor '{}' among its {}{}",
       path_.string(),
       name,
       entries_.size(),
@@ -115,7 +115,7 @@ void SafetensorsFile::read_header() {
   const std::string where = path_.string() + ": ";
   TESSERA_CHECK(
       mapping_.size() >= kPrefix,
-      "{}is not a safetensors file: it has {} bytes, and the header's length alone takes {}{}",
+      "{}is not a safetensors file: it has {} bytes, but the header's length alone takes {}{}",
       where,
       mapping_.size(),
       kPrefix,

@@ -40,7 +40,7 @@ class EntryReader {
     const auto bytes = safetensors_bytes(entry.dtype, entry.shape);
     TESSERA_CHECK(
         bytes.has_value(),
-        "{}shape {} has more bytes than 64 bits can count{}",
+        "{}shape {} needs more bytes than 64 bits can count{}",
         where_,
         show_json(fields_.at("shape")),
         kSafetensorsRemedy);
@@ -100,7 +100,7 @@ class EntryReader {
     for (const json& size : value) {
       TESSERA_CHECK(
           size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX,
-          "{}shape {} holds {}, which is not a size{}",
+          "{}shape {} contains {}, which is not a size{}",
           where_,
           show_json(value),
           show_json(size),
@@ -129,7 +129,7 @@ class EntryReader {
         kSafetensorsRemedy);
     TESSERA_CHECK(
         end <= data_.size(),
-        "{}data_offsets {} end behind the file's {} bytes of data{}",
+        "{}data_offsets {} end beyond the file's {} bytes of data{}",
         where_,
         show_json(value),
         data_.size(),
@@ -151,7 +151,7 @@ SafetensorsHeader parse_safetensors_header(
   const std::string where = path.string() + ": ";
   TESSERA_CHECK(
       text.starts_with('{'),
-      "{}the header starts with {} and not with '{{', so this is not a safetensors file{}",
+      "{}the header starts with {} instead of '{{', so this is not a safetensors file{}",
       where,
       show_json(std::string(text.substr(0, 1))),
       kSafetensorsRemedy);
@@ -194,7 +194,7 @@ SafetensorsHeader parse_safetensors_header(
     const auto begin = static_cast<size_t>(entry.data.data() - data.data());
     TESSERA_CHECK(
         begin == expected,
-        "{}tensor '{}': starts at byte {} of the data, where {}{}{}",
+        "{}tensor '{}': starts at byte {} of the data, but {}{}{}",
         where,
         entry.name,
         begin,

@@ -29,8 +29,8 @@ inline constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 
 /// The end of every error about a malformed file.
 inline constexpr std::string_view kSafetensorsRemedy =
-    "; the file is damaged or was not written completely: fetch or write it "
-    "again";
+    "; the file is damaged or was not written completely: download or "
+    "write it again";
 
 /// Bytes of a tensor, or no value if they do not fit in an int64, so that
 /// element counts, strides and byte offsets are safe as signed numbers

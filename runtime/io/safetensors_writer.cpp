@@ -50,11 +50,11 @@ SafetensorsWriter::SafetensorsWriter(
         formatted("{}: tensor '{}': ", path.string(), spec.name);
     TESSERA_CHECK(
         spec.name != detail::kSafetensorsMetadataKey,
-        "{}the format keeps this name for itself; rename the tensor",
+        "{}the format reserves this name; rename the tensor",
         where);
     for (const int64_t size : spec.shape) {
       TESSERA_CHECK(
-          size >= 0, "{}a size is {}; sizes are not negative", where, size);
+          size >= 0, "{}a size is {}; sizes must not be negative", where, size);
     }
     const auto bytes = detail::safetensors_bytes(spec.dtype, spec.shape);
     TESSERA_CHECK(
@@ -84,7 +84,7 @@ SafetensorsWriter::SafetensorsWriter(
   text.resize((text.size() + 7) / 8 * 8, ' ');
   TESSERA_CHECK(
       text.size() <= detail::kSafetensorsMaxHeaderBytes,
-      "{}: the header would be {} bytes long, more than the {} that the format allows; divide the tensors over several files",
+      "{}: the header would be {} bytes long, more than the {} that the format allows; split the tensors across several files",
       path.string(),
       text.size(),
       detail::kSafetensorsMaxHeaderBytes);
@@ -104,7 +104,7 @@ void SafetensorsWriter::write(
   const auto found = slots_.find(name);
   TESSERA_CHECK(
       found != slots_.end(),
-      "{}: tensor '{}' was not announced; name it when creating the writer",
+      "{}: tensor '{}' was not declared; list it when creating the writer",
       file_.path().string(),
       name);
   Slot& slot = found->second;

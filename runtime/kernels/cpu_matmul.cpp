@@ -167,7 +167,7 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice) {
   const bool has_onednn = find_linear().has_value();
   TESSERA_CHECK(
       choice != CpuMatmul::kOneDnn || has_onednn,
-      "this LibTorch was built without oneDNN, so that it cannot multiply matrices. Use \"libtorch\" or \"auto\".");
+      "this LibTorch was built without oneDNN, so oneDNN cannot be used for matrix products. Use \"libtorch\" or \"auto\".");
   const bool use = choice == CpuMatmul::kOneDnn ||
                    (choice == CpuMatmul::kAuto && has_onednn &&
                     onednn_has_more_instructions());

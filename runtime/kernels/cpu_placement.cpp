@@ -63,7 +63,7 @@ int number_in_environment(const char* name, int otherwise, int least) {
   const auto [rest, error] = std::from_chars(text, end, value);
   TESSERA_CHECK(
       error == std::errc() && rest == end && value >= least,
-      "update threads: the environment variable {} is '{}'; it must be a whole number of at least {}.",
+      "update threads: the environment variable {} is '{}'; it must be an integer of at least {}.",
       name,
       text,
       least);
@@ -154,13 +154,13 @@ int allowed_by_control_group() {
 CpuPlacement::CpuPlacement(int threads) : threads_(threads) {
   TESSERA_CHECK(
       threads >= 1,
-      "update threads: their number is {}; it must be at least 1.",
+      "update threads: the number of threads is {}; it must be at least 1.",
       threads);
 }
 
 CpuPlacement::CpuPlacement(std::vector<int> cpus)
     : threads_(static_cast<int>(cpus.size())), cpus_(std::move(cpus)) {
-  TESSERA_CHECK(!cpus_.empty(), "update threads: no core to run on");
+  TESSERA_CHECK(!cpus_.empty(), "update threads: there is no core to run on");
 }
 
 void CpuPlacement::bind_calling_thread(int index) const {
@@ -176,7 +176,7 @@ void CpuPlacement::bind_calling_thread(int index) const {
     const int error = errno;
     std::call_once(once, [&] {
       log_warning(
-          "update threads: binding to core {} was refused ({}); they run unbound, which may be slower.",
+          "update threads: binding to core {} failed ({}); they run unbound, which may be slower.",
           cpu,
           std::strerror(error));
     });

@@ -68,14 +68,14 @@ void check(const PackRun& run, const PackRun& first) {
   TESSERA_CHECK(
       run.target.scalar_type() == first.target.scalar_type() &&
           run.target.device() == first.target.device(),
-      "pack_runs_: one target is {} on {}, another {} on {}; they must be alike.",
+      "pack_runs_: one target is {} on {}, another {} on {}; all must have the same dtype and device.",
       first.target.toString(),
       first.target.device(),
       run.target.toString(),
       run.target.device());
   TESSERA_CHECK(
       !run.source.defined() || run.source.sizes() == run.target.sizes(),
-      "pack_runs_: a source of shape {} does not fit its target of shape {}.",
+      "pack_runs_: a source of shape {} does not match its target of shape {}.",
       run.source.defined() ? run.source.sizes() : c10::IntArrayRef{},
       run.target.sizes());
 }

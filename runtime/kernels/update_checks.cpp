@@ -38,7 +38,7 @@ void UpdateChecks::master(const at::Tensor& master) const {
       master.device());
   TESSERA_CHECK(
       master.scalar_type() == at::kFloat || master.scalar_type() == at::kDouble,
-      "{}: master is {}, but must be Float or Double: low precision is for low_precision",
+      "{}: master is {}, but must be Float or Double; pass low-precision weights as low_precision",
       op_,
       master.scalar_type());
 }
@@ -50,7 +50,7 @@ void UpdateChecks::like_master(
   TESSERA_CHECK(tensor.defined(), "{}: {} is undefined", op_, name);
   TESSERA_CHECK(
       tensor.dim() == 1 && tensor.numel() == master.numel(),
-      "{}: {} has shape {}, but all tensors must be flat, of master's numel ({})",
+      "{}: {} has shape {}, but all tensors must be flat, with master's numel ({})",
       op_,
       name,
       tensor.sizes(),
@@ -140,7 +140,7 @@ void UpdateChecks::like_moment(
     const at::Tensor& moment) const {
   TESSERA_CHECK(
       moment_sq.scalar_type() == moment.scalar_type(),
-      "{}: {} is {}, but exp_avg is {}; moments have one dtype",
+      "{}: {} is {}, but exp_avg is {}; both moments must have the same dtype",
       op_,
       name,
       moment_sq.scalar_type(),
@@ -175,7 +175,7 @@ void UpdateChecks::can_round(
   TESSERA_CHECK(
       !rounding.enabled ||
           format_of("low_precision", low_precision) != LowPrecision::kFloat16,
-      "{}: low_precision is Half, which stochastic rounding does not write; use BFloat16 or round to nearest",
+      "{}: low_precision is Half, which stochastic rounding does not support; use BFloat16 or round to nearest",
       op_);
 }
 

@@ -18,7 +18,7 @@ void check(
     const char* op = "optimizer update") {
   TESSERA_CHECK(
       error == cudaSuccess,
-      "{}: the CUDA kernel for {} runs did not start: {}",
+      "{}: the CUDA kernel for {} runs failed to launch: {}",
       op,
       runs,
       cudaGetErrorString(error));

@@ -84,7 +84,7 @@ std::vector<Shard> shards_of(
     check.same_dtype("a run", run.tensors.master, first);
     TESSERA_CHECK(
         run.tensors.master.device() == first.device(),
-        "optimizer update: runs on {} and on {} in one call",
+        "optimizer update: one call has runs on {} and on {}; all must be on one device",
         run.tensors.master.device(),
         first.device());
     shards.push_back(detail::make_shard<Shard>(
@@ -151,7 +151,7 @@ void check_before(const UpdateTensors& tensors, const UpdateTensors& before) {
             (into.is_cpu() && from.is_cpu() && from.is_contiguous() &&
              into.sizes() == from.sizes() &&
              into.scalar_type() == from.scalar_type()),
-        "optimizer update: a run of {} of shape {} cannot begin from {} of shape {}; both must be alike, on the CPU.",
+        "optimizer update: a run of {} of shape {} cannot start from {} of shape {}; both must be on the CPU, with the same dtype and shape.",
         into.toString(),
         into.sizes(),
         from.toString(),
@@ -192,7 +192,7 @@ bool run_all(
     std::span<const UpdateTensors> before) {
   TESSERA_CHECK(
       before.empty() || before.size() == runs.size(),
-      "{}: {} places to begin from for {} runs",
+      "{}: {} starting values for {} runs; give one for each run, or none",
       op,
       before.size(),
       runs.size());

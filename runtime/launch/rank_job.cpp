@@ -146,7 +146,7 @@ void RankJob::take_signals() {
     if (signal == SIGCHLD) {
       continue;
     }
-    say("signal " + describe_signal(signal) + " goes to all ranks");
+    say("forwarding signal " + describe_signal(signal) + " to all ranks");
     for (const Rank& rank : ranks_) {
       rank.process->signal_group(signal);
     }
@@ -212,7 +212,7 @@ void RankJob::take_failure(Rank& rank) {
       std::to_string(rank.process->pid()) + ") " + first_failure_->describe() +
       (is_effect ? " because of another rank" : "") +
       (running_ == 0 ? ""
-       : waits       ? "; waiting for that one"
+       : waits       ? "; waiting for that rank"
                      : "; ending the other ranks"));
   if (waits) {
     culprit_time_ = Clock::now() + kCulpritPatience;
@@ -225,12 +225,12 @@ void RankJob::take_failure(Rank& rank) {
 void RankJob::keep_deadlines() {
   if (console_.is_reader_gone() && !first_failure_) {
     first_failure_ = ProcessEnd{true, SIGPIPE};
-    say("error: nobody reads the output any more; ending the ranks");
+    say("error: the output was closed; ending the ranks");
     end_ranks();
   }
   if (culprit_time_ && running_ > 0 && Clock::now() >= *culprit_time_) {
     culprit_time_.reset();
-    say("error: no other rank has failed; ending them");
+    say("error: no other rank has failed; ending the remaining ranks");
     end_ranks();
   }
   if (!kill_time_ || killed_ || running_ == 0 || Clock::now() < *kill_time_) {

@@ -46,7 +46,7 @@ PendingTransfer::~PendingTransfer() {
   try {
     wait();
   } catch (const std::exception& error) {
-    log_error("a transfer that nobody waited for failed: {}", error.what());
+    log_error("a transfer that was never waited for failed: {}", error.what());
   }
 }
 

@@ -30,7 +30,7 @@ void check_divides(
   const int64_t length = tensor.size(dim);
   TESSERA_CHECK(
       length > 0 && length % group.size() == 0,
-      "{}: dimension {} of a tensor of sizes {} is not divided by the {} ranks of the group '{}'. Under sequence parallelism, pad sequences to a multiple of them.",
+      "{}: dimension {} of a tensor of sizes {} is not divisible by the {} ranks of the group '{}'. Under sequence parallelism, pad sequences to a multiple of their number.",
       function,
       dim,
       tensor.sizes(),

@@ -18,11 +18,11 @@ std::vector<ContextSegment> context_segments(
   const int64_t parts = zigzag ? 2 * ranks : ranks;
   TESSERA_CHECK(
       length > 0 && length % parts == 0,
-      "a sequence of {} tokens cannot be divided into the {}{}{} ranks takes; pad it to a multiple of them.",
+      "a sequence of {} tokens cannot be divided into the {}{}{} ranks; pad it to a multiple of the number of parts.",
       length,
       parts,
-      zigzag ? " parts that zigzag context parallelism over "
-             : " parts of context parallelism over ",
+      zigzag ? " equal parts of zigzag context parallelism over "
+             : " equal parts of context parallelism over ",
       ranks);
   const int64_t part = length / parts;
   if (!zigzag) {

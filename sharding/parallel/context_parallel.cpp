@@ -10,12 +10,12 @@ namespace tessera {
 void check(const ContextParallel& how) {
   TESSERA_CHECK(
       how.group != nullptr,
-      "ContextParallel has no group; leave it out for whole sequences.");
+      "ContextParallel has no group; omit it if sequences are not divided.");
   TESSERA_CHECK(
       how.kind != ContextKind::kRing ||
           (how.ring != nullptr && how.ring->size() == how.group->size() &&
            how.ring->index() == how.group->rank()),
-      "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; make RingChannels of the mesh's ranks of ParallelGroup::kContext.",
+      "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; create RingChannels from the mesh's ranks of ParallelGroup::kContext.",
       how.group->size());
 }
 
@@ -56,7 +56,8 @@ at::Tensor context_mean(
     const at::Tensor& own_sum,
     const at::Tensor& count,
     const ContextParallel& how) {
-  return sharding::mean_over_group(own_sum * how.group->size() / count, *how.group);
+  return sharding::mean_over_group(
+      own_sum * how.group->size() / count, *how.group);
 }
 
 } // namespace tessera

@@ -11,12 +11,12 @@ DimSplit::DimSplit(int64_t size, int parts, int64_t unit)
     : size_(size), parts_(parts), unit_(unit) {
   TESSERA_CHECK(
       unit >= 1 && size >= 0 && size % unit == 0,
-      "a dimension of {} elements is not made of units of {}.",
+      "a dimension of {} elements is not a multiple of the unit, {}.",
       size,
       unit);
   TESSERA_CHECK(
       parts >= 1 && size / unit >= parts,
-      "a dimension of {}{} cannot be divided over {} ranks: each gets one or more. Use a smaller tensor-parallel size.",
+      "a dimension of {}{} cannot be divided over {} ranks: each needs at least one. Use a smaller tensor-parallel size.",
       size / unit,
       unit == 1 ? " elements" : " units",
       parts);

@@ -83,7 +83,7 @@ void check_experts_apart(
       std::find_if_not(parameters.begin(), parameters.end(), is_expert);
   TESSERA_CHECK(
       of_expert == parameters.end() || other == parameters.end(),
-      "wrap: '{}' is of an expert that other ranks do not have, and '{}' is not; an engine divides all its parameters over the same ranks. Use ExpertEngines in place of wrap().",
+      "wrap: '{}' belongs to an expert that other ranks do not have, and '{}' does not; an engine shards all its parameters over the same ranks. Use ExpertEngines instead of wrap().",
       of_expert->name(),
       other->name());
 }

@@ -55,7 +55,7 @@ const DividedParameter* weight_of_product(
   const DividedParameter* left = divided_parameter(x);
   TESSERA_CHECK(
       fits && !is_left,
-      "{}: {} that is divided by a tensor plan is used in another way than x W^T, which it is divided for. Leave its layer out of the plan.",
+      "{}: {} is divided by a tensor plan, which supports it only as W in x W^T. Leave its layer out of the plan.",
       operation,
       tag != nullptr    ? "'" + tag->what->name + "'"
       : left != nullptr ? "'" + left->name + "'"
@@ -170,7 +170,7 @@ at::Tensor embedding(
   const DividedParameter* what = divided_parameter(weight);
   TESSERA_CHECK(
       what != nullptr && what->part.dim == 0 && !scale_grad_by_freq && !sparse,
-      "embedding: rows are looked up in {} that is divided by a tensor plan, which is possible for a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
+      "embedding: {} is divided by a tensor plan; rows can be looked up only in a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
       what == nullptr ? "a view of a weight" : "'" + what->name + "'");
   return vocab_lookup(
       weight,
@@ -224,7 +224,7 @@ bool has_compatible_shallow_copy_type(
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   TESSERA_CHECK(
       in_backward(),
-      "{}: a weight that is divided by a tensor plan cannot be used in it, only in linear, matmul, mm, addmm and embedding. Leave its layer out of the plan.",
+      "{}: this operator does not support a weight that is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan.",
       op.schema().name());
   const Below below(kOurs);
   op.callBoxed(stack);

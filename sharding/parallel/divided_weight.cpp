@@ -20,7 +20,7 @@ const char* to_string(TensorDivision division) {
     case TensorDivision::kVocab:
       return "kVocab";
   }
-  TESSERA_FAIL("an unknown TensorDivision.");
+  TESSERA_FAIL("unknown TensorDivision.");
 }
 
 const DividedTag* divided_tag(const at::Tensor& tensor) {

@@ -118,7 +118,7 @@ at::Tensor all_to_all_rows(
   const int64_t sent = sum_of(exchange.sent);
   TESSERA_CHECK(
       rows.dim() >= 1 && rows.size(0) == sent,
-      "all_to_all_rows: a tensor of sizes {}, of which {} rows are to be sent",
+      "all_to_all_rows: a tensor of sizes {}, but {} rows to send",
       rows.sizes(),
       sent);
   if (group.size() == 1) {

@@ -115,7 +115,7 @@ at::Tensor apply_elsewhere(
 ExpertRange own_experts(int64_t experts, int rank, int ranks) {
   TESSERA_CHECK(
       experts % ranks == 0,
-      "{} experts cannot be divided over {} expert-parallel ranks; use an expert size of {}.",
+      "{} experts are not divisible by {} expert-parallel ranks; possible expert sizes: {}.",
       experts,
       ranks,
       divisors_of(experts));
@@ -132,7 +132,7 @@ at::Tensor apply_experts(
       tokens.dim() == 2 && routing.experts.dim() == 2 &&
           routing.experts.size(0) == tokens.size(0) &&
           routing.weights.sizes() == routing.experts.sizes(),
-      "apply_experts: tokens of sizes {}, and a routing of {} experts and {} weights; they are [tokens, features] and [tokens, experts per token]",
+      "apply_experts: tokens of sizes {}, and a routing with experts of sizes {} and weights of sizes {}; expected [tokens, features] and [tokens, experts per token]",
       tokens.sizes(),
       routing.experts.sizes(),
       routing.weights.sizes());

@@ -40,13 +40,13 @@ at::Tensor kept_within(
 void check(const RouterOptions& options, int64_t experts) {
   TESSERA_CHECK(
       options.experts_per_token >= 1 && options.experts_per_token <= experts,
-      "a token uses {} of {} experts; it must be at least one and not more than there are",
+      "a token uses {} of {} experts; it must use at least one and at most all of them",
       options.experts_per_token,
       experts);
   TESSERA_CHECK(
       !options.capacity_factor || (std::isfinite(*options.capacity_factor) &&
                                    *options.capacity_factor > 0),
-      "the capacity factor of experts is {}; it must be a number above 0, or left out to drop nothing",
+      "the expert capacity factor is {}; it must be a number above 0, or not given, to drop nothing",
       options.capacity_factor.value_or(0));
 }
 
@@ -66,7 +66,7 @@ ExpertRouting route_tokens(
     const RouterOptions& options) {
   TESSERA_CHECK(
       logits.dim() == 2,
-      "route_tokens takes logits [tokens, experts], and got {}",
+      "route_tokens takes logits [tokens, experts], but got sizes {}",
       logits.sizes());
   const int64_t experts = logits.size(1);
   check(options, experts);

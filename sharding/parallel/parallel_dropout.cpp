@@ -52,7 +52,7 @@ at::Tensor dropout_part(
   const int rank = how.group->rank();
   TESSERA_CHECK(
       part.size(dim) == split.length(rank),
-      "dropout_part: dimension {} of a tensor of sizes {} should have the {} elements that rank {} of '{}' has of {}. Pass the split that the layer before was divided by.",
+      "dropout_part: dimension {} of a tensor of sizes {} should have the {} elements that rank {} of '{}' has of {}. Pass the split by which the preceding layer was divided.",
       dim,
       part.sizes(),
       split.length(rank),

@@ -19,16 +19,16 @@ sharding::DimSplit split_for(
     const ParallelLinearOptions& options) {
   TESSERA_CHECK(
       options.in >= 1 && options.out >= 1,
-      "a parallel linear layer has {} input and {} output features; it needs 1 or more of both.",
+      "a parallel linear layer has {} input and {} output features; both must be at least 1.",
       options.in,
       options.out);
   TESSERA_CHECK(
       !options.gather_output || division == LinearDivision::kColumn,
-      "gather_output is for a column-parallel layer only: what others put out is not divided by features.");
+      "gather_output is for column-parallel layers only: the output of other layers is not divided by features.");
   TESSERA_CHECK(
       options.input_is_parallel || division != LinearDivision::kRow ||
           !how.sequence,
-      "a row-parallel layer under sequence parallelism takes its input as features of whole sequences: set input_is_parallel, behind a column-parallel layer.");
+      "a row-parallel layer under sequence parallelism takes its input as features of whole sequences: set input_is_parallel, after a column-parallel layer.");
   if (division == LinearDivision::kData) {
     return {options.out, 1};
   }
@@ -82,7 +82,8 @@ at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
       return at::linear(
           x, whole_parameter(weight, how()), whole_parameter(bias, how()));
     case LinearDivision::kColumn: {
-      const at::Tensor y = sharding::enter_linear(x, {{weight, bias}}, how()).front();
+      const at::Tensor y =
+          sharding::enter_linear(x, {{weight, bias}}, how()).front();
       return options_.gather_output ? gather_parts(y, -1, split_, group) : y;
     }
     case LinearDivision::kRow: {
@@ -92,7 +93,7 @@ at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
       return bias.defined() ? y + whole_parameter(bias, how()) : y;
     }
   }
-  TESSERA_FAIL("a parallel linear layer is divided in no known way.");
+  TESSERA_FAIL("unknown LinearDivision.");
 }
 
 at::Tensor ParallelLinearImpl::forward_entered(

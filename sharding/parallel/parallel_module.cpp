@@ -12,7 +12,7 @@ namespace tessera {
 ParallelModule::ParallelModule(const TensorParallel& how) : how_(how) {
   TESSERA_CHECK(
       how_.group != nullptr,
-      "a parallel layer was given no group: set TensorParallel::group, for one rank to a Communicator of one.");
+      "a parallel layer was given no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
 }
 
 at::Tensor ParallelModule::register_part(

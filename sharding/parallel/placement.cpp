@@ -21,7 +21,7 @@ size_t dim_of(const Shard& shard, size_t dims, size_t axis) {
   const auto count = static_cast<int64_t>(dims);
   TESSERA_CHECK(
       shard.dim >= -count && shard.dim < count,
-      "axis {} is placed as {}, and the tensor has {} dimensions; name one of them.",
+      "axis {} is placed as {}, but the tensor has {} dimensions; use one of them.",
       axis,
       to_string(shard),
       dims);
@@ -36,7 +36,7 @@ sharding::DimSplit split_of(
   TESSERA_CHECK(
       shard.unit >= 1 && length % shard.unit == 0 &&
           length / shard.unit >= group.size(),
-      "axis {} ('{}') is placed as {}, and its {} ranks cannot divide the {} elements of that dimension{}. Each needs one or more: use Replicate, or a smaller group.",
+      "axis {} ('{}') is placed as {}, and its {} ranks cannot divide the {} elements of that dimension{}. Each needs at least one: use Replicate, or a smaller group.",
       axis,
       group.name(),
       to_string(shard),

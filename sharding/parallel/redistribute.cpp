@@ -93,7 +93,8 @@ class AxisChange {
       return sharding::reduce_over_group(x, group_);
     }
     return std::holds_alternative<Shared>(from)
-               ? sharding::reduce_over_group(of_whole(x, Shared{}, Partial{}), group_)
+               ? sharding::reduce_over_group(
+                     of_whole(x, Shared{}, Partial{}), group_)
                : x;
   }
 
@@ -103,7 +104,8 @@ class AxisChange {
       return sharding::copy_to_group(x, group_);
     }
     return std::holds_alternative<Partial>(to)
-               ? of_whole(sharding::copy_to_group(x, group_), Shared{}, Partial{})
+               ? of_whole(
+                     sharding::copy_to_group(x, group_), Shared{}, Partial{})
                : x;
   }
 
@@ -122,7 +124,7 @@ class Redistribution {
     const std::vector<int64_t> expected = placed_sizes(sizes, from, groups);
     TESSERA_CHECK(
         tensor_.sizes() == at::IntArrayRef(expected),
-        "redistribute: the tensor has sizes {}, and a whole of sizes {} that is placed as {{{}}} leaves {} to this rank. Pass the sizes of the whole, and what the ranks have of it now.",
+        "redistribute: the tensor has sizes {}, but a whole of sizes {} that is placed as {{{}}} has a part of {} on this rank. Pass the sizes of the whole and its current placements.",
         tensor_.sizes(),
         sizes,
         text_of(from),
@@ -237,7 +239,7 @@ at::Tensor redistribute(
     const int64_t length = sizes[sharding::dim_of(*shard, sizes.size(), 0)];
     TESSERA_CHECK(
         length > 0 && length % (shard->unit * group.size()) == 0,
-        "redistribute: dimension {} of a tensor of sizes {} is not divided by the {} ranks of the group '{}'. Pad it to a multiple of them, as sequences under sequence parallelism, or state the sizes of the whole.",
+        "redistribute: dimension {} of a tensor of sizes {} is not divisible by the {} ranks of the group '{}'. Pad it to a multiple of their number, like sequences under sequence parallelism, or pass the sizes of the whole.",
         shard->dim,
         at::IntArrayRef(sizes),
         group.size(),

@@ -291,7 +291,7 @@ at::Tensor ring_attention(
           query.size(1) % key.size(1) == 0 &&
           key.scalar_type() == query.scalar_type() &&
           value.scalar_type() == query.scalar_type(),
-      "ring_attention: a query of sizes {} {}, a key of {} {} and a value of {} {}; they are [batch, heads, tokens, features] of one type, key and value of the same sizes, with a number of heads that divides the query's.",
+      "ring_attention: a query of sizes {} {}, a key of {} {} and a value of {} {}; expected [batch, heads, tokens, features] of one dtype, key and value of the same sizes, with a number of heads that divides the query's.",
       query.sizes(),
       query.scalar_type(),
       key.sizes(),

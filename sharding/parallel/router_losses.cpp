@@ -23,7 +23,7 @@ RouterSums router_sums(
                        : at::full({logits.size(0)}, 1.0, precise.options());
   TESSERA_CHECK(
       weights.size(0) == logits.size(0),
-      "router_sums: logits of {} tokens, and {} numbers that say which of them count",
+      "router_sums: logits of {} tokens, but {} numbers that say which of them count",
       logits.size(0),
       weights.size(0));
   RouterSums sums;

@@ -48,7 +48,7 @@ void check_same_batch(
   }
   TESSERA_CHECK(
       others.empty(),
-      "the ranks of the group '{}' divide one model between them and were given different batches: not that of its rank 0 have {}. Read data by the place among ranks of different batches, not by the rank in the job, or use broadcast_batch().",
+      "the ranks of the group '{}' share one model but were given different batches: those that differ from its rank 0 are {}. Select data by the index among ranks with different batches, not by the rank in the job, or use broadcast_batch().",
       group.name(),
       others);
 }
@@ -60,7 +60,7 @@ void broadcast_batch(
   for (const at::Tensor& tensor : batch) {
     TESSERA_CHECK(
         tensor.is_contiguous(),
-        "broadcast_batch takes contiguous tensors, and got one of sizes {} and strides {}.",
+        "broadcast_batch takes contiguous tensors, but got one of sizes {} and strides {}.",
         tensor.sizes(),
         tensor.strides());
     // Not every backend supports every dtype.

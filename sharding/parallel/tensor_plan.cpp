@@ -77,7 +77,7 @@ class Planner {
     auto* table = module.as<torch::nn::EmbeddingImpl>();
     TESSERA_CHECK(
         table != nullptr && entry->division == TensorDivision::kVocab,
-        "apply_tensor_plan: '{}' matches '{}', a {}, and {} divides a torch::nn::{}. Name the layers inside of it, or leave it out.",
+        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}. Name the layers inside it, or leave it out.",
         entry->pattern,
         name,
         module.name(),
@@ -86,7 +86,7 @@ class Planner {
     TESSERA_CHECK(
         !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
             !table->options.sparse(),
-        "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Leave them off, or it out of the plan.",
+        "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
         name);
     add(name + ".weight",
         *entry,
@@ -100,7 +100,7 @@ class Planner {
     for (const TensorPlanEntry& entry : plan_) {
       TESSERA_CHECK(
           used_.count(&entry) > 0,
-          "apply_tensor_plan: '{}' matches no module{}. A `*` stands for text without dots.",
+          "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
           entry.pattern,
           nearest_names_hint(entry.pattern, names_));
     }
@@ -132,7 +132,7 @@ class Planner {
         name,
         divided_parameter(parameter) == nullptr
             ? "' is sharded by an engine. Apply the plan before tessera::wrap."
-            : "' is divided already. Apply one plan, once.");
+            : "' is already divided. Apply only one plan, and only once.");
     if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
         found != planned_.end()) {
       const TensorPlanEntry& before = *found->second.entry;
@@ -140,7 +140,7 @@ class Planner {
       TESSERA_CHECK(
           gathers(before.division) && gathers(entry.division) &&
               before.unit == entry.unit,
-          "apply_tensor_plan: '{}' is the same tensor as '{}', and {} does not go with {}. A head that is tied to a kVocab embedding is kColumnGathered.",
+          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} cannot be combined with {}. A head that is tied to a kVocab embedding must be kColumnGathered.",
           name,
           what.name,
           to_string(entry.division),
@@ -152,7 +152,7 @@ class Planner {
     const int ranks = how_.group->size();
     TESSERA_CHECK(
         entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
-        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' says. Each rank needs one or more: use a unit that divides it, or a smaller group.",
+        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
         dim,
         name,
         parameter.sizes(),
@@ -193,7 +193,7 @@ void apply_tensor_plan(
     const TensorParallel& how) {
   TESSERA_CHECK(
       how.group != nullptr,
-      "apply_tensor_plan: there is no group: set TensorParallel::group, for one rank to a Communicator of one.");
+      "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
   TESSERA_CHECK(
       !how.sequence,
       "apply_tensor_plan: the code of an existing model sees whole sequences; set TensorParallel::sequence to false, or write the model with parallel layers.");

@@ -54,7 +54,7 @@ at::Tensor own_tokens(
 HeadRange ulysses_heads(int64_t heads, int rank, int ranks) {
   TESSERA_CHECK(
       heads % ranks == 0,
-      "Ulysses attention divides {} heads over {} context-parallel ranks, which does not go; use a context size of {}, or ring attention.",
+      "Ulysses attention: {} heads are not divisible by {} context-parallel ranks; use a context size of {}, or ring attention.",
       heads,
       ranks,
       divisors_of(heads));
@@ -73,7 +73,7 @@ at::Tensor ulysses_attention(
           key.size(0) == query.size(0) && key.size(1) > 0 &&
           value.sizes().slice(0, 3) == key.sizes().slice(0, 3) &&
           query.size(1) % key.size(1) == 0,
-      "ulysses_attention: a query of sizes {}, a key of {} and a value of {}; they are [batch, heads, tokens, features], key and value over the same tokens, with a number of heads that divides the query's.",
+      "ulysses_attention: a query of sizes {}, a key of {} and a value of {}; expected [batch, heads, tokens, features], key and value over the same tokens, with a number of heads that divides the query's.",
       query.sizes(),
       key.sizes(),
       value.sizes());

@@ -39,7 +39,7 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
       options.parameters);
   TESSERA_CHECK(
       !options.padding_id || (padding_id_ >= 0 && padding_id_ < options.vocab),
-      "padding_id is {}, and the vocabulary has tokens 0 to {}.",
+      "padding_id is {}, but the vocabulary has tokens 0 to {}.",
       padding_id_,
       options.vocab - 1);
 }

@@ -196,13 +196,13 @@ void check_arguments(
   TESSERA_CHECK(
       logits.dim() >= 1 &&
           logits.sizes().slice(0, logits.dim() - 1) == target.sizes(),
-      "vocab_parallel_cross_entropy: logits of sizes {} for targets of sizes {}; logits have one dimension more, the last.",
+      "vocab_parallel_cross_entropy: logits of sizes {} for targets of sizes {}; logits must have one more dimension, the last.",
       logits.sizes(),
       target.sizes());
   TESSERA_CHECK(
       setup.vocab.parts() == setup.group.size() &&
           logits.size(-1) == setup.vocab.length(setup.group.rank()),
-      "vocab_parallel_cross_entropy: {} logits for each token, and of a vocabulary of {} in {} parts rank {} of {} should have {}.",
+      "vocab_parallel_cross_entropy: {} logits for each token, but with a vocabulary of {} in {} parts, rank {} of {} should have {}.",
       logits.size(-1),
       setup.vocab.size(),
       setup.vocab.parts(),
@@ -212,7 +212,7 @@ void check_arguments(
           std::min(setup.group.rank(), setup.vocab.parts() - 1)));
   TESSERA_CHECK(
       setup.options.label_smoothing >= 0 && setup.options.label_smoothing <= 1,
-      "vocab_parallel_cross_entropy: label_smoothing is {}; it may be 0 to 1.",
+      "vocab_parallel_cross_entropy: label_smoothing is {}; it must be from 0 to 1.",
       setup.options.label_smoothing);
 }
 

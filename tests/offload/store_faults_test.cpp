@@ -203,7 +203,8 @@ TEST(StoreFaults, AFailedWriteThatNobodyWaitsForIsLoggedAndRemembered) {
   ::testing::internal::CaptureStderr();
   { const runtime::PendingTransfer forgotten = shard->write(values()); }
   expect_parts(
-      ::testing::internal::GetCapturedStderr(), {"nobody waited", "errno 5"});
+      ::testing::internal::GetCapturedStderr(),
+      {"never waited for", "errno 5"});
   EXPECT_THROW(shard->read(at::empty({kNumel})).wait(), Error);
 }
 

@@ -150,12 +150,12 @@ TEST(MakeSchedule, OddShapesAreRefused) {
       [] {
         make_schedule(Kind::kInterleaved, {4, 6, 2});
       },
-      {"6 micro-batches", "take 4 or 8"});
+      {"6 micro-batches", "use 4 or 8"});
   expect_error(
       [] {
         make_schedule(Kind::kInterleaved, {4, 3, 2});
       },
-      {"take 4, or the schedule 1f1b"});
+      {"use 4, or the schedule 1f1b"});
 }
 
 TEST(WithTransfers, NamesWhatNeverStarts) {
@@ -165,7 +165,8 @@ TEST(WithTransfers, NamesWhatNeverStarts) {
       {{PipelineOp::kForward}, {PipelineOp::kBackward}}};
   expect_error(
       [&] { with_transfers(circle); },
-      {"backward of micro-batch 0 on chunk 0 of stage 0", "never starts"});
+      {"backward of micro-batch 0 on chunk 0 of pipeline stage 0",
+       "never starts"});
 }
 
 } // namespace tessera::pipeline::make_schedule_test

@@ -154,7 +154,7 @@ TEST(Partition, WrongCostsAndLimitsAreRefused) {
       [] {
         partition_by_cost(times({1, -1}), 1);
       },
-      {"layer 1", "below 0"});
+      {"layer 1", "negative"});
   expect_error(
       [] {
         partition_by_cost(times({1, 1}), 2, {{1, 1}});
@@ -175,7 +175,7 @@ TEST(Partition, ByMapTakesWhatTheUserSays) {
       [] {
         partition_by_map({0, 1, 0}, 2);
       },
-      {"layer 2 on piece 0", "piece 1", "never go down"});
+      {"layer 2 on piece 0", "piece 1", "never decrease"});
   expect_error(
       [] {
         partition_by_map({0, 2, 2}, 3);

@@ -83,11 +83,10 @@ TEST(ValidateSchedule, FindsWorkDoneTwice) {
   schedule.stages[0].push_back({Op::kForward, 1, 0});
   expect_error(
       [&] { validate_schedule(schedule); },
-      {"stage 0", "forward of micro-batch 1", "before"});
+      {"stage 0", "forward of micro-batch 1", "already done"});
   schedule = small();
   schedule.stages[0].push_back({Op::kBackwardInput, 1, 0});
-  expect_error(
-      [&] { validate_schedule(schedule); }, {"has been computed before"});
+  expect_error([&] { validate_schedule(schedule); }, {"was already computed"});
 }
 
 TEST(ValidateSchedule, FindsAReductionBeforeTheLastGradient) {
@@ -108,8 +107,7 @@ TEST(ValidateSchedule, FindsInstructionsThatMeanNothing) {
   schedule.stages[0].insert(
       schedule.stages[0].begin(), {Op::kReceiveActivation, 0, 0});
   expect_error(
-      [&] { validate_schedule(schedule); },
-      {"stage 0", "nobody at the other end"});
+      [&] { validate_schedule(schedule); }, {"stage 0", "no other end"});
   schedule = small();
   schedule.stages.pop_back();
   expect_error(

@@ -314,7 +314,8 @@ TEST(GroupPolicy, BadValuesAreRefused) {
   refused(policy, {"max_group_numel is 5", "100000"});
   policy = {};
   policy.block_paths = {"layer.(\\d"};
-  refused(policy, {"block_paths", "layer.(\\d", "not a regular expression"});
+  refused(
+      policy, {"block_paths", "layer.(\\d", "not a valid regular expression"});
   policy = {};
   policy.block_types = {""};
   refused(policy, {"block_types", "empty"});

@@ -147,7 +147,7 @@ TEST(Lazy, OnAllRanksOrOnNone) {
     MemoryLedger ledger;
     expect_error(
         [&] { Pager(world, *net.ptr(), {}, ledger); },
-        {"rank 1 differs", "in that they are lazy"});
+        {"rank 1 differs", "in whether they are lazy"});
   });
 }
 
@@ -481,7 +481,7 @@ TEST(Lazy, UseBeforeWrapSaysWhatToDo) {
 TEST(Lazy, NotInsideOfItself) {
   expect_error(
       [] { lazy([] { return lazy([] { return torch::nn::Linear(3, 3); }); }); },
-      {"inside of tessera::lazy"});
+      {"inside tessera::lazy"});
 }
 
 } // namespace tessera::sharding::lazy_test

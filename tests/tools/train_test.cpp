@@ -159,10 +159,10 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
   const std::pair<const char*, const char*> cases[] = {
       {"optimizer.learning_rate=1",
        "override 'optimizer.learning_rate=1': optimizer.learning_rate is not a "
-       "known key; here it is 'optimizer.lr'"},
+       "known key; use 'optimizer.lr'"},
       {"batch_size=8", "did you mean 'training.batch_size'?"},
-      {"fp16=true", "here it is 'precision.parameters=float16'"},
-      {"zero_optimization.stage=2", "here it is 'sharding.zero_stage'"},
+      {"fp16=true", "use 'precision.parameters=float16'"},
+      {"zero_optimization.stage=2", "use 'sharding.zero_stage'"},
       {"training.epoch=1", "did you mean 'epochs'?"},
       {"optimizer.lr=abc",
        "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "

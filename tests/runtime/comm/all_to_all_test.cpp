@@ -195,13 +195,13 @@ TEST_P(AllToAllTest, BlocksThatDoNotFitTheTensorAreNamed) {
         [&] {
           comm.all_to_all(five, five, {fours, fours}, "exchange");
         },
-        {"exchange", "5 elements", "together 4"});
+        {"exchange", "5 elements", "of 4 elements in total"});
     const std::vector<int64_t> many(static_cast<size_t>(world.size() + 1), 0);
     expect_error(
         [&] {
           comm.all_to_all(five, five, {many, many}, "exchange");
         },
-        {"one for each of", "0 elements or more"});
+        {"one block for each of", "negative length"});
     expect_error(
         [&] { comm.all_to_all(at::zeros({7}), five, "exchange"); },
         {"from 5", "to 7"});

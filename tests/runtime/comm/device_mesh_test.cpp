@@ -110,16 +110,18 @@ TEST(DeviceMesh, NamesSizesThatWouldFit) {
   expect_message(
       {{"pipeline", 2}, {"data", 3}, {"tensor", 2}},
       8,
-      "what would fit: pipeline 2 x data 2 x tensor 2");
+      "sizes that would fit: pipeline 2 x data 2 x tensor 2");
   expect_message(
       {{"data", 4}, {"tensor", 4}},
       8,
-      "what would fit: data 4 x tensor 2, or data 2 x tensor 4");
+      "sizes that would fit: data 4 x tensor 2, or data 2 x tensor 4");
   // Neither size divides 8: both have to change.
   expect_message({{"data", 3}, {"tensor", 3}}, 8, "data 1 x tensor 8");
   // Does not overflow on the way.
   expect_message(
-      {{"a", 1 << 30}, {"b", 1 << 30}, {"c", 1 << 30}}, 2, "what would fit");
+      {{"a", 1 << 30}, {"b", 1 << 30}, {"c", 1 << 30}},
+      2,
+      "sizes that would fit");
 }
 
 TEST(DeviceMesh, RefusesWhatIsNoMesh) {
@@ -140,7 +142,7 @@ TEST(DeviceMesh, NamesARankOrAnAxisItDoesNotHave) {
       "rank -1 is not in the mesh; its ranks are 0 to 7");
   EXPECT_EQ(
       message_of([&] { mesh.groups("model"); }),
-      "the mesh has no axis 'model'; it is pipeline 2 x data 2 x tensor 2");
+      "the mesh has no axis 'model'; its axes are pipeline 2 x data 2 x tensor 2");
 }
 
 } // namespace tessera::runtime::device_mesh_test

@@ -18,7 +18,7 @@ TEST(NcclRegistry, SaysWhyThereIsNoCommunicatorForCuda) {
   expect_error(
       [&] { make_nccl_backend(store, {}); },
       {"a communicator for CUDA tensors needs a CUDA device: no CUDA d",
-       "Keep the model on the CPU"});
+       "keep the model on the CPU"});
   World world(0, 2, 0, store, {});
   expect_error(
       [&] { world.new_communicator("test", at::Device(at::kCUDA, 0)); },

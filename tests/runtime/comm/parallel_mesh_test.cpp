@@ -69,7 +69,7 @@ TEST(ParallelMesh, LaysEightRanksOutWithTensorInnermost) {
       "8 ranks as pipeline 2 x data 2 x shard 1 x context 1 x tensor 2\n"
       "tensor    2  [0,1] [2,3] [4,5] [6,7]\n"
       "data      2  [0,2] [1,3] [4,6] [5,7]\n"
-      "pipeline  2  stage 0 is ranks 0-3, stage 1 is ranks 4-7\n");
+      "pipeline  2  stage 0: ranks 0-3, stage 1: ranks 4-7\n");
 }
 
 TEST(ParallelMesh, ShardsTakeAllThatIsLeft) {
@@ -156,7 +156,7 @@ TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {
        "pipeline 2 x data 2 x shard 1 x context 1 x tensor 2"});
   expect_error(
       [] { ParallelMesh(sizes(3, 1, 0, 1, 1), 8, 8); },
-      {"exactly 8 ranks", "what would fit"});
+      {"exactly 8 ranks", "sizes that would fit"});
   expect_error(
       [] { ParallelMesh(sizes(1 << 30, 1 << 30, 0, 1, 8), 8, 8); },
       {"exactly 8 ranks"});
@@ -166,7 +166,7 @@ TEST(ParallelMesh, TensorGroupsStayInsideANode) {
   ParallelMesh(sizes(1, 1, 4, 1, 2), 8, 4);
   expect_error(
       [] { ParallelMesh(sizes(1, 1, 1, 1, 8), 8, 4); },
-      {"parallel.tensor is 8", "across nodes, of 4", "1, 2, 4"});
+      {"parallel.tensor is 8", "several nodes, which have 4", "1, 2, 4"});
   expect_error(
       [] { ParallelMesh(sizes(1, 1, 4, 1, 3), 12, 4); },
       {"parallel.tensor is 3", "1, 2, 4"});
@@ -185,7 +185,8 @@ TEST(ParallelMesh, OnlyOneSizeCanBeWhatIsLeft) {
 TEST(ParallelMesh, ManyGroupsAreCutShort) {
   const std::string table = ParallelMesh(sizes(1, 1, 0, 1, 8), 128, 8).table();
   EXPECT_NE(
-      table.find("[56,57,58,59,60,61,62,63] ... 16 in all"), std::string::npos)
+      table.find("[56,57,58,59,60,61,62,63] ... 16 in total"),
+      std::string::npos)
       << table;
 }
 

@@ -81,7 +81,7 @@ TEST(RingChannels, OnlyNeighboursHaveOne) {
     const int opposite = (world.rank() + 2) % 4;
     expect_error(
         [&] { channels.send(number(1), opposite, "my send"); },
-        {"my send", "no channel", "only neighbours"});
+        {"my send", "no channel", "only neighbors"});
     const int next = (world.rank() + 1) % 4;
     expect_error(
         [&] { channels.send(number(1).t(), next, "my send"); },

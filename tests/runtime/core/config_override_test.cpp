@@ -51,10 +51,10 @@ TEST(ConfigOverride, ValueIsJsonOrElseAString) {
 
 TEST(ConfigOverride, RefusesWhatItCannotApply) {
   refuse("{}", "lr", {"no '='", "key.path=value"});
-  refuse("{}", "=1", {"'' is not a key"});
-  refuse("{}", "a..b=1", {"'' is not a key"});
-  refuse("{}", ".a=1", {"'' is not a key"});
-  refuse("{}", "--lr x=1", {"'--lr x' is not a key"});
+  refuse("{}", "=1", {"'' is not a valid key"});
+  refuse("{}", "a..b=1", {"'' is not a valid key"});
+  refuse("{}", ".a=1", {"'' is not a valid key"});
+  refuse("{}", "--lr x=1", {"'--lr x' is not a valid key"});
   refuse(R"({"a":{"b":3}})", "a.b.c=1", {"a.b is 3", "'c'", "shorten"});
   refuse(R"({"a":[1]})", "a.1=5", {"'1'", "a, which has 1 elements"});
   refuse(R"({"a":[1]})", "a.-1=5", {"'-1'"});

@@ -146,7 +146,7 @@ TEST(Config, UnknownKeysAreErrorsAtAnyDepth) {
   optimizer.get_double("learning_rate", {}, 0.1);
   expect_error(
       [&] { config.finish(); },
-      {"c.json: stages is not a known key; known here: optimizer"});
+      {"c.json: stages is not a known key; known keys: optimizer"});
   const auto stages = config.get_objects("stages");
   for (const auto& stage : stages) {
     stage.get_int("layers", {}, 1);
@@ -179,7 +179,7 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
   };
   expect_error(
       [&] { finish(R"({"o": {"learning_rate": 1}})"); },
-      {"c.json: o.learning_rate is not a known key; here it is 'o.lr'"});
+      {"c.json: o.learning_rate is not a known key; use 'o.lr'"});
   // Also without a table where another object has a key of that name.
   expect_error(
       [&] { finish(R"({"lr": 1})"); },

@@ -24,7 +24,7 @@ TEST(NamePattern, MatchesWholeNamesAndIsFoundInThem) {
 TEST(NamePattern, NamesTheOptionAndTheExpressionThatIsMalformed) {
   expect_error(
       [] { NamePattern("an.option", "layer.(\\d"); },
-      {"an.option", "'layer.(\\d'", "not a regular expression", "\\."});
+      {"an.option", "'layer.(\\d'", "not a valid regular expression", "\\."});
 }
 
 } // namespace tessera::runtime::name_pattern_test

@@ -73,7 +73,7 @@ TEST_F(SafetensorsMalformed, PathThatIsNoFile) {
 TEST_F(SafetensorsMalformed, PrefixAndLength) {
   accept(file_bytes(kGood, 8));
   accept(file_bytes(std::string(kGood) + "   ", 8));
-  refuse("", {"0 bytes", "fetch or write it again"});
+  refuse("", {"0 bytes", "download or write it again"});
   refuse("1234567", {"7 bytes"});
   refuse(file_bytes(0, ""), {"'{'"});
   refuse(file_bytes(9, "{}"), {"9 bytes long", "only 2"});
@@ -84,7 +84,7 @@ TEST_F(SafetensorsMalformed, PrefixAndLength) {
 TEST_F(SafetensorsMalformed, HeaderThatIsNoObject) {
   refuse_header("[1,2]", {"starts with \"[\""});
   refuse_header(" {}", {"starts with \" \""});
-  refuse_header("\xff{}", {"not with '{'"});
+  refuse_header("\xff{}", {"instead of '{'"});
   refuse_header("{\"a\":", {"header:1:", "not valid JSON"});
   refuse_header("{\"a\": 1} x", {"header:1:10", "not valid JSON"});
   refuse_header(std::string("{}\0", 3), {"not valid JSON"});
@@ -131,9 +131,9 @@ TEST_F(SafetensorsMalformed, Shapes) {
         parts);
   };
   refuse_shape("2", {"'t'", "shape is 2"});
-  refuse_shape("[2.0]", {"'t'", "holds 2.0"});
-  refuse_shape("[-2]", {"'t'", "holds -2"});
-  refuse_shape("[\"2\"]", {"'t'", "holds \"2\""});
+  refuse_shape("[2.0]", {"'t'", "contains 2.0"});
+  refuse_shape("[-2]", {"'t'", "contains -2"});
+  refuse_shape("[\"2\"]", {"'t'", "contains \"2\""});
   refuse_shape("[9223372036854775808]", {"'t'", "9223372036854775808"});
   refuse_shape("[99999999999999999999]", {"'t'", "not a size"});
   refuse_shape("[4294967296,4294967296]", {"'t'", "64 bits"});
@@ -159,9 +159,9 @@ TEST_F(SafetensorsMalformed, Offsets) {
   refuse_offsets("[-8,0]", {"'t'", "[-8,0]", "pair"});
   refuse_offsets("[0,\"8\"]", {"'t'", "pair"});
   refuse_offsets("[8,0]", {"'t'", "backwards"});
-  refuse_offsets("[4,12]", {"'t'", "end behind the file's 8"});
+  refuse_offsets("[4,12]", {"'t'", "end beyond the file's 8"});
   refuse_offsets(
-      "[18446744073709551608,18446744073709551615]", {"'t'", "end behind"});
+      "[18446744073709551608,18446744073709551615]", {"'t'", "end beyond"});
 }
 
 TEST_F(SafetensorsMalformed, TensorsThatDoNotTileTheData) {
@@ -184,7 +184,7 @@ TEST_F(SafetensorsMalformed, TensorsThatDoNotTileTheData) {
   refuse_header(two(1, 4, 4, 8), {"'a'", "nothing fills", "0"});
   refuse_header(two(0, 4, 4, 7), {"end at byte 7", "has 8"});
   refuse_header("{}", {"end at byte 0", "has 8"});
-  refuse(file_bytes(kGood, 7), {"'t'", "end behind the file's 7"});
+  refuse(file_bytes(kGood, 7), {"'t'", "end beyond the file's 7"});
   refuse(file_bytes(kGood, 9), {"end at byte 8", "has 9"});
 }
 

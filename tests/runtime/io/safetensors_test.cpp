@@ -206,7 +206,7 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   const std::vector<uint8_t> two{1, 2};
   SafetensorsWriter writer(folder / "a", {{"x", SafetensorsDtype::kU8, {2}}});
   expect_error(
-      [&] { writer.write("y", bytes_of(two)); }, {"'y'", "not announced"});
+      [&] { writer.write("y", bytes_of(two)); }, {"'y'", "not declared"});
   expect_error(
       [&] { writer.write("x", bytes_of(two).first(1)); },
       {"'x'", "got 1 bytes", "need 2"});

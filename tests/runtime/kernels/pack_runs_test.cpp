@@ -26,7 +26,7 @@ TEST(PackRuns, RefusesWhatDoesNotFit) {
   expect_error([&] { pack_runs_({&shapes, 1}); }, {"[4]", "[3]"});
   const PackRun types[] = {
       {at::zeros({3}), {}}, {at::zeros({3}, at::kDouble), {}}};
-  expect_error([&] { pack_runs_(types); }, {"they must be alike"});
+  expect_error([&] { pack_runs_(types); }, {"same dtype and device"});
 }
 
 TEST(PowerSums, AreThoseOfEachRun) {

@@ -75,7 +75,7 @@ TEST(LaunchSignal, EndsStubbornRanksAtTheSecond) {
   });
   ASSERT_TRUE(job.wait_for("ready", 2));
   job.signal(SIGINT);
-  ASSERT_TRUE(job.wait_for("signal 2 (SIGINT) goes to all ranks"));
+  ASSERT_TRUE(job.wait_for("forwarding signal 2 (SIGINT) to all ranks"));
   job.signal(SIGINT);
   const auto result = job.wait();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);

@@ -103,7 +103,7 @@ TEST(Launch, ReturnsTheCodeOfTheRankThatFailedByItself) {
   EXPECT_EQ(result.exit_code, 7);
   expect_contains(
       result.output,
-      ") exited with code 1 because of another rank; waiting for that one\n");
+      ") exited with code 1 because of another rank; waiting for that rank\n");
   expect_contains(result.output, ") exited with code 7\n");
 }
 
@@ -114,7 +114,8 @@ TEST(Launch, ReturnsTheFirstCodeWhenNoRankFailedByItself) {
           "; exit 3; }; exec sleep 1000"));
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_LT(result.seconds, 8); // three seconds of waiting for the other one
-  expect_contains(result.output, "no other rank has failed; ending them\n");
+  expect_contains(
+      result.output, "no other rank has failed; ending the remaining ranks\n");
 }
 
 TEST(Launch, PrefixesLinesOfBothStreamsAndPartialOnes) {

@@ -206,7 +206,7 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
             all_to_all_rows(
                 torch::zeros({rows + 1, 2}, at::kDouble), exchange, *group);
           },
-          {"all_to_all_rows", "rows are to be sent"});
+          {"all_to_all_rows", "rows to send"});
     });
   }
 }
@@ -263,7 +263,7 @@ TEST(DimSplit, GivesTheFirstPartsMore) {
   EXPECT_EQ(split.longest(), 8);
   EXPECT_FALSE(split.is_even());
   EXPECT_TRUE(DimSplit(12, 3, 2).is_even());
-  expect_error([] { DimSplit(7, 2, 2); }, {"7 elements", "units of 2"});
+  expect_error([] { DimSplit(7, 2, 2); }, {"7 elements", "the unit, 2"});
   expect_error([] { DimSplit(6, 4, 2); }, {"3 units", "4 ranks"});
   expect_error([] { DimSplit(3, 4); }, {"3 elements", "4 ranks"});
 }

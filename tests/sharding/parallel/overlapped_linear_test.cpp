@@ -239,7 +239,7 @@ TEST(OverlappedLinear, SequencesThatAreNotDividedAreAnError) {
               torch::ones({4, 2}),
               {.group = group.get(), .sequence = true});
         },
-        {"leave_linear", "[1, 3, 2]", "not divided by the 2 ranks", "pad"});
+        {"leave_linear", "[1, 3, 2]", "not divisible by the 2 ranks", "pad"});
   });
 }
 

@@ -132,7 +132,7 @@ TEST(RingAttention, WrongShapesAreNamed) {
       {"[1, 4, 2, 2]", "[1, 3, 2, 2]", "divides"});
   expect_error(
       [&] { ring_attention(four, four, four.to(at::kDouble), ring); },
-      {"Double", "one type"});
+      {"Double", "one dtype"});
 }
 
 TEST(ContextLayout, EveryTokenIsOnOneRank) {

@@ -25,7 +25,7 @@ TEST(SameBatch, NamesTheRanksThatDiffer) {
     check_same_batch(batch_of(5), *group);
     expect_error(
         [&] { check_same_batch(batch_of(world.rank() % 2), *group); },
-        {"'one batch'", "different batches", "rank 0 have 1, 3."});
+        {"'one batch'", "different batches", "rank 0 are 1, 3."});
     // The same bytes in another shape or type are another batch.
     const at::Tensor zeros = torch::zeros({6}, at::kInt);
     expect_error(
@@ -33,13 +33,13 @@ TEST(SameBatch, NamesTheRanksThatDiffer) {
           check_same_batch(
               {world.rank() == 2 ? zeros.view({2, 3}) : zeros}, *group);
         },
-        {"rank 0 have 2."});
+        {"rank 0 are 2."});
     expect_error(
         [&] {
           check_same_batch(
               {world.rank() == 3 ? zeros.view(at::kFloat) : zeros}, *group);
         },
-        {"rank 0 have 3."});
+        {"rank 0 are 3."});
   });
 }
 
