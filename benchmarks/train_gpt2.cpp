@@ -262,7 +262,7 @@ void run(const Arguments& arguments) {
   config.heads = std::stoi(settings["heads"]);
   const auto build = [&config] { return Gpt2(config); };
   Gpt2 model = settings["lazy"] == "1" ? lazy(build) : build();
-  sharding::move_module(*model, device);
+  move_module(*model, device);
   std::unique_ptr<Stepper> stepper;
   if (plain) {
     stepper = std::make_unique<PlainStepper>(*model);

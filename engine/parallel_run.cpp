@@ -63,10 +63,10 @@ ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
       "context_attention",
       {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
       options.context_attention);
-  options.context_layout = parallel.get_enum<sharding::ContextLayout>(
+  options.context_layout = parallel.get_enum<ContextLayout>(
       "context_layout",
-      {{"contiguous", sharding::ContextLayout::kContiguous},
-       {"zigzag", sharding::ContextLayout::kZigzag}},
+      {{"contiguous", ContextLayout::kContiguous},
+       {"zigzag", ContextLayout::kZigzag}},
       options.context_layout);
   options.schedule = parallel.get_enum(
       "schedule", pipeline_schedule_names(), std::optional(options.schedule));
@@ -142,8 +142,8 @@ BatchShare ParallelRun::batches() const {
 
 int ParallelRun::sequence_multiple() const {
   const int context = mesh().size(ParallelGroup::kContext);
-  const bool halves = context > 1 && options_.context_layout ==
-                                         sharding::ContextLayout::kZigzag;
+  const bool halves =
+      context > 1 && options_.context_layout == ContextLayout::kZigzag;
   return (options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1) *
          context * (halves ? 2 : 1);
 }

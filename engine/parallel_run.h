@@ -36,7 +36,7 @@ struct ParallelOptions {
   /// How the ranks of ParallelSizes::context compute attention, and which
   /// tokens each of them has.
   ContextKind context_attention = ContextKind::kUlysses;
-  sharding::ContextLayout context_layout = sharding::ContextLayout::kContiguous;
+  ContextLayout context_layout = ContextLayout::kContiguous;
   PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
   /// Chunks of the model on each pipeline stage; more than one for kInterleaved
   /// only.
@@ -84,7 +84,7 @@ class ParallelRun {
   const ParallelMesh* mesh_if_given() const {
     return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
-  runtime::ParallelGroups& groups() {
+  ParallelGroups& groups() {
     return groups_;
   }
 
@@ -122,7 +122,7 @@ class ParallelRun {
 
   ParallelOptions options_;
   int rank_;
-  runtime::ParallelGroups groups_;
+  ParallelGroups groups_;
   std::unique_ptr<runtime::RingChannels>
       context_ring_; ///< for ContextKind::kRing
   std::unique_ptr<runtime::RingChannels> stages_;

@@ -5,8 +5,10 @@ two classes of one name, and run its destructor on the other.
 
     check_names.py [ROOT]
 
-A room's names are in its namespace: zoo/ in tessera::zoo, tools/ in
-tessera::tools. Names in unnamed namespaces are a file's own.
+A room's names are in its namespace: sharding/ in tessera::sharding. What users
+call is in tessera itself; the headers of it are listed in
+include/tessera/public_headers.txt. Names in unnamed namespaces are a file's
+own.
 """
 
 import pathlib
@@ -14,7 +16,7 @@ import re
 import sys
 
 ROOMS = ["runtime", "sharding", "offload", "pipeline", "engine", "zoo", "tools"]
-NAMESPACES = {"zoo": "tessera::zoo", "tools": "tessera::tools"}
+PUBLIC_HEADERS = "include/tessera/public_headers.txt"
 
 # Comments, strings and preprocessor lines hold no names.
 NOISE = re.compile(
@@ -62,20 +64,38 @@ def definitions(source):
         position += 1
 
 
+def public_headers(root):
+    listed = root / PUBLIC_HEADERS
+    return set(listed.read_text().split()) if listed.exists() else set()
+
+
 def complaints(root):
+    public = public_headers(root)
+    for header in sorted(public):
+        if not (root / header).exists():
+            yield f"{PUBLIC_HEADERS}: there is no {header}"
     places = {}
     for room in ROOMS:
-        wanted = NAMESPACES.get(room, "tessera")
         for path in sorted((root / room).rglob("*")):
             if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or "gloo_shim" in path.parts:
                 continue
+            file = str(path.relative_to(root))
+            wanted = "tessera" if file in public else f"tessera::{room}"
             for name, line in definitions(path.read_text()):
-                place = f"{path.relative_to(root)}:{line}"
-                if not name.startswith(wanted + "::"):
+                place = f"{file}:{line}"
+                # A source file also completes the types of public headers.
+                if path.suffix in {".h", ".cuh"} and not is_in(wanted, name, public=file in public):
                     yield f"{place}: {name} is not in namespace {wanted}"
                 if name in places:
                     yield f"{place}: {name} is also defined in {places[name]}"
                 places[name] = place
+
+
+def is_in(namespace, name, public):
+    """Whether a name is in a namespace or in one inside; names of a public
+    header are in no room's namespace."""
+    inner = name.removeprefix(namespace + "::").split("::")[0]
+    return name.startswith(namespace + "::") and not (public and inner in ROOMS)
 
 
 def main():

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::sharding {
+namespace tessera {
 
 namespace {
 
@@ -29,7 +29,8 @@ class StorageMover {
     const auto [place, is_new] =
         moved_.try_emplace(storage.unsafeGetStorageImpl());
     if (is_new) {
-      place->second = is_deferred(tensor) ? deferred(tensor) : copied(tensor);
+      place->second =
+          sharding::is_deferred(tensor) ? deferred(tensor) : copied(tensor);
     }
     return place->second;
   }
@@ -43,7 +44,8 @@ class StorageMover {
         c10::DataPtr(nullptr, device_),
         /*allocator=*/nullptr,
         /*resizable=*/false);
-    set_deferred_init(*moved.unsafeGetStorageImpl(), *deferred_init(storage));
+    sharding::set_deferred_init(
+        *moved.unsafeGetStorageImpl(), *sharding::deferred_init(storage));
     return moved;
   }
 
@@ -75,7 +77,7 @@ void move_module(torch::nn::Module& module, c10::Device device) {
   const c10::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
-        !has_page_key(item.value()),
+        !sharding::has_page_key(item.value()),
         "move_module: parameter '{}' is sharded by an engine. Move the module before tessera::wrap.",
         item.key());
   }
@@ -96,7 +98,7 @@ void move_module(torch::nn::Module& module, c10::Device device) {
   }
   for (auto& [tensor, storage] : moves) {
     tensor.mutable_grad().reset();
-    replace_storage(tensor, storage, tensor.scalar_type());
+    sharding::replace_storage(tensor, storage, tensor.scalar_type());
   }
 }
 
@@ -112,12 +114,13 @@ void convert_deferred(
     const at::Tensor& parameter = item.value();
     const at::ScalarType dtype = dtype_of(item.key());
     const at::ScalarType from = parameter.scalar_type();
-    if (!is_deferred(parameter) || from == dtype || !at::isFloatingType(from)) {
+    if (!sharding::is_deferred(parameter) || from == dtype ||
+        !at::isFloatingType(from)) {
       continue;
     }
     const c10::StorageImpl& storage =
         *parameter.storage().unsafeGetStorageImpl();
-    DeferredInit init = *deferred_init(storage);
+    sharding::DeferredInit init = *sharding::deferred_init(storage);
     init.fill = [fill = std::move(init.fill), from](
                     const at::Tensor& slice, int64_t first_element) {
       const at::Tensor values =
@@ -131,9 +134,10 @@ void convert_deferred(
         c10::DataPtr(nullptr, parameter.device()),
         /*allocator=*/nullptr,
         /*resizable=*/false);
-    set_deferred_init(*converted.unsafeGetStorageImpl(), std::move(init));
-    replace_storage(parameter, converted, dtype);
+    sharding::set_deferred_init(
+        *converted.unsafeGetStorageImpl(), std::move(init));
+    sharding::replace_storage(parameter, converted, dtype);
   }
 }
 
-} // namespace tessera::sharding
+} // namespace tessera

@@ -7,7 +7,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
-namespace tessera::sharding {
+namespace tessera {
 
 /// Moves all parameters and buffers of `module` to `device`, in place. Lazy
 /// ones stay lazy and get their memory there: wrap() or materialize() then fill
@@ -34,4 +34,4 @@ void convert_deferred(
     torch::nn::Module& module,
     const std::function<at::ScalarType(const std::string& name)>& dtype_of);
 
-} // namespace tessera::sharding
+} // namespace tessera

@@ -37,7 +37,7 @@ DividedModel::DividedModel(const ModelArguments& arguments)
   options.lazy = true;
   options.context = zoo::layer_context(parallel_);
   model_ = zoo::from_pretrained(arguments.model, options);
-  sharding::move_module(*model_, world_.device());
+  move_module(*model_, world_.device());
   if (world_.size() > 1) {
     EngineOptions engine_options;
     engine_options.log_memory = false;

@@ -185,7 +185,7 @@ OwnedEngine wrap_model(
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
-  sharding::move_module(*model, world.device());
+  move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();
   return {world, model, config.engine};

@@ -66,7 +66,7 @@ int run(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   const auto model = zoo::lazy_text_classifier(
       config.model_folder, labels, zoo::layer_context(parallel));
-  sharding::move_module(*model, world.device());
+  move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
       encoder != nullptr && encoder->stage().is_whole(),

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace tessera::runtime {
+namespace tessera {
 
 namespace {
 
@@ -39,4 +39,4 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
       store, rank, size, options);
 }
 
-} // namespace tessera::runtime
+} // namespace tessera

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace tessera::runtime {
+namespace tessera {
 
 ParallelGroups::ParallelGroups(
     World& world,
@@ -34,4 +34,4 @@ Communicator& ParallelGroups::operator[](ParallelGroup group) {
   return *made;
 }
 
-} // namespace tessera::runtime
+} // namespace tessera

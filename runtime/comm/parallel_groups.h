@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-namespace tessera::runtime {
+namespace tessera {
 
 /// Communicators of this rank's groups, each made on first use. Not
 /// thread-safe.
@@ -42,4 +42,4 @@ class ParallelGroups {
   std::map<ParallelGroup, std::unique_ptr<Communicator>> made_;
 };
 
-} // namespace tessera::runtime
+} // namespace tessera

@@ -7,7 +7,7 @@
 
 #include <map>
 
-namespace tessera::sharding {
+namespace tessera {
 
 std::vector<ContextSegment> context_segments(
     ContextLayout layout,
@@ -84,4 +84,4 @@ at::Tensor in_rank_order(
   return at::cat(parts, dim);
 }
 
-} // namespace tessera::sharding
+} // namespace tessera

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera::sharding {
+namespace tessera {
 
 enum class ContextLayout {
   /// Rank r has slice r of n.
@@ -61,4 +61,4 @@ at::Tensor in_rank_order(
     ContextLayout layout,
     int ranks);
 
-} // namespace tessera::sharding
+} // namespace tessera

@@ -29,7 +29,7 @@ struct ContextParallel {
   /// ParallelGroup::kContext; must outlive the layers and their graphs.
   Communicator* group = nullptr;
   ContextKind kind = ContextKind::kUlysses;
-  sharding::ContextLayout layout = sharding::ContextLayout::kContiguous;
+  ContextLayout layout = ContextLayout::kContiguous;
   /// Connects the same ranks, for kRing; must outlive the layers and their
   /// graphs.
   runtime::RingChannels* ring = nullptr;

@@ -9,20 +9,6 @@
 
 namespace tessera::sharding {
 
-const char* to_string(TensorDivision division) {
-  switch (division) {
-    case TensorDivision::kColumn:
-      return "kColumn";
-    case TensorDivision::kColumnGathered:
-      return "kColumnGathered";
-    case TensorDivision::kRow:
-      return "kRow";
-    case TensorDivision::kVocab:
-      return "kVocab";
-  }
-  TESSERA_FAIL("unknown TensorDivision.");
-}
-
 const DividedTag* divided_tag(const at::Tensor& tensor) {
   return tensor.defined() && tensor.key_set().has(kDividedKey)
              ? dynamic_cast<const DividedTag*>(

@@ -17,6 +17,7 @@
 // tensors.
 
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_plan.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -24,24 +25,6 @@
 #include <string>
 
 namespace tessera::sharding {
-
-/// How a layer is partitioned.
-enum class TensorDivision {
-  /// A torch::nn::Linear: each rank computes some of the output features, from
-  /// whole activations.
-  kColumn,
-  /// As kColumn, but all ranks get all output features.
-  kColumnGathered,
-  /// A torch::nn::Linear: each rank uses some of the input features, either the
-  /// output of a kColumn layer or a slice of whole activations; all ranks get
-  /// the sum.
-  kRow,
-  /// A torch::nn::Embedding: each rank has some of the rows. An output head
-  /// tied to it must be kColumnGathered.
-  kVocab,
-};
-
-const char* to_string(TensorDivision division);
 
 /// Describes a partition of a parameter.
 struct DividedParameter {

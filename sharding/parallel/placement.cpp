@@ -17,7 +17,7 @@ std::string to_string(const Placement& placement) {
                                                       : "Shared";
 }
 
-size_t dim_of(const Shard& shard, size_t dims, size_t axis) {
+size_t sharding::dim_of(const Shard& shard, size_t dims, size_t axis) {
   const auto count = static_cast<int64_t>(dims);
   TESSERA_CHECK(
       shard.dim >= -count && shard.dim < count,
@@ -28,7 +28,7 @@ size_t dim_of(const Shard& shard, size_t dims, size_t axis) {
   return static_cast<size_t>(shard.dim < 0 ? shard.dim + count : shard.dim);
 }
 
-sharding::DimSplit split_of(
+sharding::DimSplit sharding::split_of(
     const Shard& shard,
     int64_t length,
     size_t axis,

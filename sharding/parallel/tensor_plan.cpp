@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/own_slice.h"
 
 #include <c10/core/GradMode.h>
@@ -16,14 +17,14 @@
 #include <unordered_map>
 #include <utility>
 
-namespace tessera::sharding {
+namespace tessera {
 
 namespace {
 
 /// One parameter to be partitioned.
 struct Step {
   at::Tensor parameter;
-  std::shared_ptr<const DividedParameter> what;
+  std::shared_ptr<const sharding::DividedParameter> what;
 };
 
 /// Returns whether `pattern`, in which `*` matches any text without dots,
@@ -43,7 +44,7 @@ bool matches(std::string_view pattern, std::string_view name) {
 /// How a parameter is to be partitioned, and the entry that says so.
 struct Planned {
   const TensorPlanEntry* entry = nullptr;
-  std::shared_ptr<DividedParameter> what;
+  std::shared_ptr<sharding::DividedParameter> what;
 };
 
 class Planner {
@@ -102,16 +103,16 @@ class Planner {
           used_.count(&entry) > 0,
           "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
           entry.pattern,
-          nearest_names_hint(entry.pattern, names_));
+          sharding::nearest_names_hint(entry.pattern, names_));
     }
   }
 
   void apply() const {
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
-      step.parameter.set_data(
-          own_slice(step.parameter, step.what->part, how_.group->rank()));
-      mark_divided(step.parameter, step.what);
+      step.parameter.set_data(sharding::own_slice(
+          step.parameter, step.what->part, how_.group->rank()));
+      sharding::mark_divided(step.parameter, step.what);
     }
     for (torch::nn::EmbeddingImpl* table : tables_) {
       // LibTorch would check it against the number of this rank's rows.
@@ -127,16 +128,17 @@ class Planner {
       const at::Tensor& parameter,
       int64_t padding_id = -1) {
     TESSERA_CHECK(
-        !has_page_key(parameter) && divided_parameter(parameter) == nullptr,
+        !sharding::has_page_key(parameter) &&
+            sharding::divided_parameter(parameter) == nullptr,
         "apply_tensor_plan: '{}{}",
         name,
-        divided_parameter(parameter) == nullptr
+        sharding::divided_parameter(parameter) == nullptr
             ? "' is sharded by an engine. Apply the plan before tessera::wrap."
             : "' is already divided. Apply only one plan, and only once.");
     if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
         found != planned_.end()) {
       const TensorPlanEntry& before = *found->second.entry;
-      DividedParameter& what = *found->second.what;
+      sharding::DividedParameter& what = *found->second.what;
       TESSERA_CHECK(
           gathers(before.division) && gathers(entry.division) &&
               before.unit == entry.unit,
@@ -159,12 +161,13 @@ class Planner {
         ranks,
         entry.unit,
         entry.pattern);
-    auto what = std::make_shared<DividedParameter>(DividedParameter{
-        name,
-        entry.division,
-        {dim, DimSplit(size, ranks, entry.unit)},
-        how_,
-        padding_id});
+    auto what =
+        std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
+            name,
+            entry.division,
+            {dim, sharding::DimSplit(size, ranks, entry.unit)},
+            how_,
+            padding_id});
     planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
     steps_.push_back({parameter, std::move(what)});
   }
@@ -187,6 +190,20 @@ class Planner {
 
 } // namespace
 
+const char* to_string(TensorDivision division) {
+  switch (division) {
+    case TensorDivision::kColumn:
+      return "kColumn";
+    case TensorDivision::kColumnGathered:
+      return "kColumnGathered";
+    case TensorDivision::kRow:
+      return "kRow";
+    case TensorDivision::kVocab:
+      return "kVocab";
+  }
+  TESSERA_FAIL("unknown TensorDivision.");
+}
+
 void apply_tensor_plan(
     torch::nn::Module& module,
     const TensorPlan& plan,
@@ -206,4 +223,4 @@ void apply_tensor_plan(
   planner.apply();
 }
 
-} // namespace tessera::sharding
+} // namespace tessera

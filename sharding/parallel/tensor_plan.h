@@ -3,7 +3,7 @@
 // `apply_tensor_plan()` applies tensor parallelism to models that were written
 // without it.
 
-#include "tessera/sharding/parallel/divided_weight.h"
+#include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <torch/nn/module.h>
 
@@ -11,7 +11,25 @@
 #include <string>
 #include <vector>
 
-namespace tessera::sharding {
+namespace tessera {
+
+/// How a layer is partitioned.
+enum class TensorDivision {
+  /// A torch::nn::Linear: each rank computes some of the output features, from
+  /// whole activations.
+  kColumn,
+  /// As kColumn, but all ranks get all output features.
+  kColumnGathered,
+  /// A torch::nn::Linear: each rank uses some of the input features, either the
+  /// output of a kColumn layer or a slice of whole activations; all ranks get
+  /// the sum.
+  kRow,
+  /// A torch::nn::Embedding: each rank has some of the rows. An output head
+  /// tied to it must be kColumnGathered.
+  kVocab,
+};
+
+const char* to_string(TensorDivision division);
 
 /// Modules, by name, and how they are partitioned.
 struct TensorPlanEntry {
@@ -66,4 +84,4 @@ void apply_tensor_plan(
     const TensorPlan& plan,
     const TensorParallel& how);
 
-} // namespace tessera::sharding
+} // namespace tessera

@@ -14,10 +14,13 @@ import check_names  # noqa: E402
 
 
 class CheckNames(unittest.TestCase):
-    def complaints(self, **files):
+    def complaints(self, public=(), **files):
         """What is said about files of these texts: room__name='...'."""
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
+            listed = root / check_names.PUBLIC_HEADERS
+            listed.parent.mkdir(parents=True)
+            listed.write_text("\n".join(public))
             for name, text in files.items():
                 room, file = name.split("__")
                 (root / room).mkdir(exist_ok=True)
@@ -25,35 +28,54 @@ class CheckNames(unittest.TestCase):
             return list(check_names.complaints(root))
 
     def test_two_types_of_one_name_are_found(self):
-        one = "namespace tessera {\nclass Rows final : public Base {};\n}\n"
-        other = "namespace tessera {\nstruct Rows {\n  int n;\n};\n}\n"
-        for room in ("sharding", "offload"):
-            found = self.complaints(sharding__a=one, **{f"{room}__b": other})
-            self.assertEqual(len(found), 1)
-            self.assertIn("tessera::Rows is also defined in", found[0])
+        one = "namespace tessera::sharding {\nclass Rows final : public Base {};\n}\n"
+        other = "namespace tessera::sharding {\nstruct Rows {\n  int n;\n};\n}\n"
+        found = self.complaints(sharding__a=one, sharding__b=other)
+        self.assertEqual(len(found), 1)
+        self.assertIn("tessera::sharding::Rows is also defined in", found[0])
+
+    def test_two_public_types_of_one_name_are_found(self):
+        text = "namespace tessera {\nclass Rows {};\n}\n"
+        found = self.complaints(
+            public=("sharding/a.h", "offload/b.h"), sharding__a=text, offload__b=text
+        )
+        self.assertEqual(len(found), 1)
+        self.assertIn("tessera::Rows is also defined in", found[0])
 
     def test_two_constants_of_one_name_are_found(self):
-        text = "namespace tessera {\ninline constexpr int kRows = 1;\n}\n"
-        self.assertEqual(len(self.complaints(engine__a=text, runtime__b=text)), 1)
+        text = "namespace tessera::engine {\ninline constexpr int kRows = 1;\n}\n"
+        self.assertEqual(len(self.complaints(engine__a=text, engine__b=text)), 1)
 
     def test_what_is_not_one_name_passes(self):
         texts = (
-            "namespace tessera {\nclass Rows;\n}\n",
-            "namespace tessera::rows {\nstruct Rows {};\n}\n",
-            "namespace tessera {\nnamespace {\nstruct Rows {};\n}\n}\n",
-            "namespace tessera {\nstruct Other {\n  struct Rows {};\n};\n}\n",
-            "namespace tessera {\nstruct Other::Rows {};\n}\n",
-            "namespace tessera {\n// struct Rows {};\n}\n",
-            "namespace tessera {\nstruct Rows {};\n}\n",
+            "namespace tessera::engine {\nclass Rows;\n}\n",
+            "namespace tessera::engine::rows {\nstruct Rows {};\n}\n",
+            "namespace tessera::engine {\nnamespace {\nstruct Rows {};\n}\n}\n",
+            "namespace tessera::engine {\nstruct Other {\n  struct Rows {};\n};\n}\n",
+            "namespace tessera::engine {\nstruct Other::Rows {};\n}\n",
+            "namespace tessera::engine {\n// struct Rows {};\n}\n",
+            "namespace tessera::engine {\nstruct Rows {};\n}\n",
         )
         files = {f"engine__f{i}": text for i, text in enumerate(texts)}
-        self.assertEqual(self.complaints(**files), [])
+        same = "namespace tessera::zoo {\nstruct Rows {};\n}\n"
+        self.assertEqual(self.complaints(zoo__a=same, **files), [])
 
     def test_a_name_outside_its_room_is_found(self):
         text = "namespace tessera {\nstruct Gpt {};\n}\n"
         found = self.complaints(zoo__a=text)
         self.assertEqual(len(found), 1)
         self.assertIn("is not in namespace tessera::zoo", found[0])
+
+    def test_a_room_name_in_a_public_header_is_found(self):
+        text = "namespace tessera::engine {\nstruct Plan {};\n}\n"
+        found = self.complaints(public=("engine/a.h",), engine__a=text)
+        self.assertEqual(len(found), 1)
+        self.assertIn("is not in namespace tessera", found[0])
+
+    def test_a_listed_header_that_is_not_there_is_found(self):
+        found = self.complaints(public=("engine/gone.h",))
+        self.assertEqual(len(found), 1)
+        self.assertIn("there is no engine/gone.h", found[0])
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ namespace {
 
 using tests::run_ranks;
 
-constexpr std::array<sharding::ContextLayout, 2> kLayouts = {
-    sharding::ContextLayout::kContiguous,
-    sharding::ContextLayout::kZigzag};
+constexpr std::array<ContextLayout, 2> kLayouts = {
+    ContextLayout::kContiguous,
+    ContextLayout::kZigzag};
 
 /// Ulysses divides heads: what a fixture with three of them has to change.
 nlohmann::json four_heads(const ModelFixture& reference) {
@@ -87,7 +87,7 @@ TEST(ContextHeads, EqualTransformersWithUlysses) {
     for_every_model(ModelLayout::kUlysses, [&](const std::string& name) {
       const ModelFixture reference(name);
       const nlohmann::json changes = four_heads(reference);
-      for (const sharding::ContextLayout layout : kLayouts) {
+      for (const ContextLayout layout : kLayouts) {
         const LayerContext layers =
             ranks.layers({ContextKind::kUlysses, layout});
         if (changes.empty()) {
@@ -110,7 +110,7 @@ TEST(ContextHeads, EqualOneRankWithARing) {
       ModelInput input = reference.input();
       input.attention_mask = torch::Tensor();
       input.decoder_attention_mask = torch::Tensor();
-      for (const sharding::ContextLayout layout : kLayouts) {
+      for (const ContextLayout layout : kLayouts) {
         expect_as_plain(
             ranks,
             reference.folder(),

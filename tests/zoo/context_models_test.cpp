@@ -128,8 +128,7 @@ TEST(ContextModels, EncodersEqualOneRankWithUlysses) {
         input.labels = input.labels.clone();
         input.labels[1].narrow(0, 11, 5).fill_(-100);
         for (const auto layout :
-             {sharding::ContextLayout::kContiguous,
-              sharding::ContextLayout::kZigzag}) {
+             {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
           expect_plain(
               ranks,
               ranks.layers({ContextKind::kUlysses, layout}, tensor > 1),

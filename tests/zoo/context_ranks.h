@@ -12,14 +12,14 @@ namespace tessera::zoo {
 /// How sequences are divided.
 struct Way {
   ContextKind kind = ContextKind::kUlysses;
-  sharding::ContextLayout layout = sharding::ContextLayout::kContiguous;
+  ContextLayout layout = ContextLayout::kContiguous;
 };
 
 inline constexpr Way kWays[] = {
-    {ContextKind::kUlysses, sharding::ContextLayout::kContiguous},
-    {ContextKind::kUlysses, sharding::ContextLayout::kZigzag},
-    {ContextKind::kRing, sharding::ContextLayout::kContiguous},
-    {ContextKind::kRing, sharding::ContextLayout::kZigzag}};
+    {ContextKind::kUlysses, ContextLayout::kContiguous},
+    {ContextKind::kUlysses, ContextLayout::kZigzag},
+    {ContextKind::kRing, ContextLayout::kContiguous},
+    {ContextKind::kRing, ContextLayout::kZigzag}};
 
 /// The ranks of a test: world / tensor context-parallel ones.
 class ContextRanks {
@@ -58,7 +58,7 @@ class ContextRanks {
   }
 
  private:
-  runtime::ParallelGroups groups_;
+  ParallelGroups groups_;
   runtime::RingChannels ring_;
   Communicator* tensor_ = nullptr;
 };

@@ -44,7 +44,7 @@ void check(
     const std::string& name,
     bool sequence = false) {
   SCOPED_TRACE(name);
-  runtime::ParallelGroups groups(
+  ParallelGroups groups(
       world,
       ParallelMesh(sizes, world.size(), world.size()),
       torch::Device(torch::kCPU));

@@ -165,7 +165,7 @@ class TrainedExperts {
 
  private:
   int rank_;
-  runtime::ParallelGroups groups_;
+  ParallelGroups groups_;
   std::shared_ptr<Model> model_;
   std::optional<OwnedEngine> engine_;
 };
@@ -181,7 +181,7 @@ constexpr ParallelSizes kLayouts[] = {
 
 TEST(ExpertTraining, IsThatOfOneRank) {
   run_ranks(2, [](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));
@@ -273,7 +273,7 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
 
 TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
   run_ranks(2, [](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));
@@ -311,7 +311,7 @@ TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
 
 TEST(ExpertTraining, SaysWhatEnginesRefuse) {
   run_ranks(2, [](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world,
         ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
         torch::Device(torch::kCPU));

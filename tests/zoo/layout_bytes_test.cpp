@@ -77,7 +77,7 @@ TEST(LayoutBytes, OfWeightsAreTheFormulas) {
     for (const auto& [tensor, pipeline] :
          {std::pair(1, 1), std::pair(4, 1), std::pair(1, 4), std::pair(2, 2)}) {
       const int shard = 4 / (tensor * pipeline);
-      runtime::ParallelGroups groups(
+      ParallelGroups groups(
           world,
           ParallelMesh(
               {.shard = shard, .tensor = tensor, .pipeline = pipeline}, 4, 4),
@@ -113,7 +113,7 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         if (tensor == 1 && sequence) {
           continue;
         }
-        runtime::ParallelGroups groups(
+        ParallelGroups groups(
             world,
             ParallelMesh({.shard = 4 / tensor, .tensor = tensor}, 4, 4),
             at::kCPU);

@@ -20,7 +20,7 @@ void check_tensor_parallel(
     bool sequence,
     const TemporaryFolder& saved) {
   SCOPED_TRACE(name);
-  runtime::ParallelGroups groups(
+  ParallelGroups groups(
       world,
       ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
       torch::Device(torch::kCPU));
@@ -123,7 +123,7 @@ TEST(LoraParallel, EqualsPeftUnderZero) {
 // Fresh adapters do not depend on the layout.
 TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
   run_ranks(2, [](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world,
         ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
         torch::Device(torch::kCPU));

@@ -25,7 +25,7 @@ EngineOptions engine_options(const ParallelMesh& mesh) {
 
 std::shared_ptr<Model> stage_of(
     const ModelFixture& reference,
-    runtime::ParallelGroups& groups,
+    ParallelGroups& groups,
     int rank) {
   const ParallelMesh& mesh = groups.mesh();
   LayerContext context;
@@ -43,7 +43,7 @@ std::shared_ptr<Model> stage_of(
 
 void check_folders(World& world, const ParallelSizes& sizes) {
   const ParallelMesh mesh(sizes, world.size(), world.size());
-  runtime::ParallelGroups groups(world, mesh, torch::Device(torch::kCPU));
+  ParallelGroups groups(world, mesh, torch::Device(torch::kCPU));
   for (const char* name : kModels) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
@@ -95,7 +95,7 @@ TEST(MeshModels, ReadAndWriteFoldersInStagesOfDividedLayers) {
 TEST(MeshModels, NameWhatNoStageHas) {
   run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .pipeline = 2}, 2, 2);
-    runtime::ParallelGroups groups(world, mesh, torch::Device(torch::kCPU));
+    ParallelGroups groups(world, mesh, torch::Device(torch::kCPU));
     const ModelFixture reference("gpt2");
     const auto model = stage_of(reference, groups, world.rank());
     Engine engine(world, model, engine_options(mesh));

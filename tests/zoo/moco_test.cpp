@@ -34,7 +34,7 @@ ModelInput rows(const ModelInput& input, int64_t first, int64_t count) {
 // those of the whole batch on one.
 TEST(Moco, FindsKeysAmongThoseOfAllRanks) {
   run_ranks(2, [](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world, ParallelMesh({.shard = 2}, 2, 2), torch::Device(torch::kCPU));
     const ModelFixture reference("moco");
     const auto model = load(reference, false);

@@ -46,7 +46,7 @@ void check_tensor_parallel(
 void check_divided_layers(ModelLayout layout) {
   const TemporaryFolder saved;
   run_ranks(2, [&](World& world) {
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world,
         ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
         torch::Device(torch::kCPU));

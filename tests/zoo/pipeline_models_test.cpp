@@ -85,7 +85,7 @@ class Stages {
 
  private:
   World& world_;
-  runtime::ParallelGroups groups_;
+  ParallelGroups groups_;
   runtime::RingChannels channels_;
 };
 

@@ -37,7 +37,7 @@ at::Tensor context_attention(
   if (how.kind == ContextKind::kRing) {
     return over_ring(call, how);
   }
-  return ulysses_attention(
+  return sharding::ulysses_attention(
       call.query,
       call.key,
       call.value,

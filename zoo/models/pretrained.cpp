@@ -200,7 +200,7 @@ class FolderTensors : public CheckpointTensors {
                  ? type->second
                  : at::kFloat;
     };
-    sharding::convert_deferred(model, type_of);
+    convert_deferred(model, type_of);
     for (auto& item : model.named_parameters()) {
       item.value().set_data(item.value().to(type_of(item.key())));
     }
@@ -225,7 +225,7 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
     layers = layers.over_context(*context);
   }
   if (parallel.mesh().size(ParallelGroup::kExpert) > 1) {
-    runtime::ParallelGroups& groups = parallel.groups();
+    ParallelGroups& groups = parallel.groups();
     layers = layers.over_experts(
         {&groups[ParallelGroup::kExpert], &groups[ParallelGroup::kGradients]});
   }
@@ -299,7 +299,7 @@ std::shared_ptr<Model> from_pretrained(
         {architecture, options.context, &tensors, record},
         fields.origin());
     if (options.dtype) {
-      sharding::convert_deferred(*made, *options.dtype);
+      convert_deferred(*made, *options.dtype);
       made->to(*options.dtype);
     } else {
       tensors.give_types(*made);

@@ -158,7 +158,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
     sizes.shard = 1;
     sizes.tensor = layout.tensor;
     sizes.pipeline = layout.shape.stages;
-    runtime::ParallelGroups groups(
+    ParallelGroups groups(
         world, ParallelMesh(sizes, world.size(), world.local_size()), at::kCPU);
     const ParallelMesh& mesh = groups.mesh();
     runtime::RingChannels stages(

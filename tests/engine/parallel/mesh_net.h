@@ -177,7 +177,7 @@ class MeshJob {
   MeshNet& net() {
     return net_;
   }
-  runtime::ParallelGroups& groups() {
+  ParallelGroups& groups() {
     return groups_;
   }
 
@@ -206,7 +206,7 @@ class MeshJob {
 
   World& world_;
   ParallelMesh mesh_;
-  runtime::ParallelGroups groups_;
+  ParallelGroups groups_;
   int stage_;
   MeshNet net_;
   Engine engine_;

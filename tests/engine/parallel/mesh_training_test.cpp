@@ -203,7 +203,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     options.optimizer.overlap = setting.overlap;
 
     const ParallelMesh mesh(setting.sizes, world.size(), world.size());
-    runtime::ParallelGroups groups(world, mesh, at::kCPU);
+    ParallelGroups groups(world, mesh, at::kCPU);
     const int stages = mesh.size(ParallelGroup::kPipeline);
     const int stage = mesh.index(ParallelGroup::kPipeline, world.rank());
     const TensorParallel how{&groups[ParallelGroup::kTensor], setting.sequence};
@@ -332,7 +332,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
   tests::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.shard = 1, .tensor = 2}, 2, 2);
-    runtime::ParallelGroups groups(world, mesh, at::kCPU);
+    ParallelGroups groups(world, mesh, at::kCPU);
     Stage model =
         make_stage(TensorParallel{&groups[ParallelGroup::kTensor]}, 0, kBlocks);
     EngineOptions options = small_groups(3);

@@ -17,7 +17,7 @@ namespace tessera::engine::planned_training_test {
 
 namespace {
 
-using enum sharding::TensorDivision;
+using enum TensorDivision;
 
 constexpr int kSteps = 3;
 constexpr int kBatches = 2;
@@ -87,9 +87,9 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       const auto wholes = values_of(alone);
 
       const ParallelMesh mesh({.shard = 2, .tensor = 2}, 4, 4);
-      runtime::ParallelGroups groups(world, mesh, at::kCPU);
+      ParallelGroups groups(world, mesh, at::kCPU);
       PlainModel model = model_of();
-      sharding::apply_tensor_plan(
+      apply_tensor_plan(
           *model,
           {{"embed", kVocab},
            {"layers.*.attention.output", kRow, 4},

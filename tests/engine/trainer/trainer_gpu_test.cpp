@@ -75,7 +75,7 @@ std::vector<nlohmann::json> train_on(
   std::filesystem::create_directories(folder);
   const auto model =
       lazy([] { return small_bert(without_dropout()); }, {.seed = 3});
-  sharding::move_module(*model, device);
+  move_module(*model, device);
   EngineOptions options;
   options.log_memory = false;
   options.sharding.precision.parameters = dtype;

@@ -151,7 +151,7 @@ TEST(Redistribute, IsTheSameTensorOnTwoAxes) {
     tests::run_ranks(
         2 * tensor,
         [tensor](World& world) {
-          runtime::ParallelGroups all(
+          ParallelGroups all(
               world,
               ParallelMesh(
                   {.data = 2, .tensor = tensor}, 2 * tensor, 2 * tensor),
