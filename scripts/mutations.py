@@ -46,9 +46,9 @@ MUTATIONS = [
     Mutation(
         "gradients are not reduced",
         "sharding/gradient_bucket_slot.cpp",
-        "pending_ = communicator.reduce_scatter_sum( reduced_, slot_.tensor,"
+        "pending_ = communicator.reduce_scatter_sum( reduced_, collected_,"
         ' "reduction of \'" + group_.name() + "\'");',
-        "reduced_.copy_(slot_.tensor.narrow(0, mine.begin, mine.numel));"
+        "reduced_.copy_(collected_.narrow(0, mine.begin, mine.numel));"
         " reduced_.mul_(ranks_);",
         PARITY,
     ),
@@ -147,8 +147,8 @@ MUTATIONS = [
     Mutation(
         "what no batch used keeps a gradient of another group",
         "sharding/gradient_bucket_slot.cpp",
-        "for (const FlatSpan& span : missing_spans()) {",
-        "for (const FlatSpan& span : std::vector<FlatSpan>{}) {",
+        "for (const runtime::FlatSpan& span : missing_spans()) {",
+        "for (const FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
         "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
     ),
 ]
