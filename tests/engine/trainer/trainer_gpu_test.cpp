@@ -91,7 +91,7 @@ std::vector<nlohmann::json> train_on(
   trainer.run_folder = folder;
   train(world, engine, task, trainer);
   std::vector<nlohmann::json> lines;
-  std::istringstream all(read_text_file(folder / "metrics.jsonl"));
+  std::istringstream all(runtime::read_text_file(folder / "metrics.jsonl"));
   for (std::string line; std::getline(all, line);) {
     lines.push_back(nlohmann::json::parse(line));
   }
