@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `Pager`: construction, lookup, and small collectives.
-#include "tessera/sharding/lazy.h"
 #include "tessera/sharding/pager.h"
+#include "tessera/sharding/lazy.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"

@@ -62,7 +62,10 @@ void append_rows(std::string& table, const std::vector<MemoryBytes>& columns) {
     table += text;
     for (const MemoryBytes& column : columns) {
       std::snprintf(
-          text, sizeof(text), " %16s", runtime::size_text(bytes_of(column)).c_str());
+          text,
+          sizeof(text),
+          " %16s",
+          runtime::size_text(bytes_of(column)).c_str());
       table += text;
     }
   };

@@ -23,7 +23,8 @@ bool is_marked(uint64_t seed) {
 /// Unlike mixed(x + y), not symmetric in x and y.
 uint64_t mixed_pair(uint64_t x, int64_t y) {
   constexpr uint64_t kStep = 0x9E3779B97F4A7C15; // splitmix64's
-  return sharding::mixed(sharding::mixed(x) + kStep * (static_cast<uint64_t>(y) + 1));
+  return sharding::mixed(
+      sharding::mixed(x) + kStep * (static_cast<uint64_t>(y) + 1));
 }
 
 void begin_key(
@@ -50,8 +51,8 @@ void begin_layer(
 } // namespace
 
 RandomKeyScope::RandomKeyScope(const RandomKey& key, at::Device device) {
-  const uint64_t seed = marked(
-      mixed_pair(mixed_pair(sharding::mixed(key.seed), key.step), key.micro_batch));
+  const uint64_t seed = marked(mixed_pair(
+      mixed_pair(sharding::mixed(key.seed), key.step), key.micro_batch));
   begin_key(cpu_, at::kCPU, seed);
   if (!device.is_cpu()) {
     begin_key(device_, device, seed);
