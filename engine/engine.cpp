@@ -12,6 +12,7 @@
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
@@ -94,28 +95,22 @@ void Engine::settle_gradients(const sharding::RankIntent& intent) {
 void Engine::reporting_memory(
     const char* function,
     const std::function<void()>& work) {
-  const auto fail = [&](const c10::Error& error) {
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    if (!runtime::is_out_of_memory(error)) {
+      throw;
+    }
     const std::string message = memory_table(
         formatted(
-            "Engine::{} ran out of memory: {}\nDevice memory held by rank {} (activations not included)",
+            "Engine::{} ran out of memory: {}\n{}\nDevice memory held by rank {} (activations not included)",
             function,
             error.what_without_backtrace(),
+            runtime::kMemoryRemedy,
             pager_->rank()),
         measured_memory());
     pager_->abandon(message);
     throw Error(message);
-  };
-  try {
-    work();
-  } catch (const c10::OutOfMemoryError& error) {
-    fail(error);
-  } catch (const c10::Error& error) {
-    // LibTorch's allocator for the CPU throws no OutOfMemoryError, which those
-    // of devices do, but an Error of TORCH_CHECK with this text.
-    if (error.msg().find("can't allocate memory") == std::string::npos) {
-      throw;
-    }
-    fail(error);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/rank_agreement.h"
 
+#include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/peer_failure.h"
 
@@ -17,14 +18,6 @@ namespace tessera::sharding {
 namespace {
 
 constexpr int64_t kIntentFields = 3;
-
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-std::string to_text(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
 
 } // namespace
 
@@ -116,7 +109,7 @@ WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
     if (!std::exchange(noted, true)) {
       store_->set(
           key_of_rank(rank()),
-          to_bytes(
+          runtime::to_bytes(
               std::to_string(agreements_) + " " + std::to_string(issued_) +
               " " + describe_(mine)));
     }
@@ -128,7 +121,7 @@ void RankAgreement::throw_if_failed() {
   const auto& store = world_.job_store();
   if (store != nullptr && store->check({failed})) {
     runtime::blame_peer();
-    throw Error(to_text(store->get(failed)));
+    throw Error(runtime::to_text(store->get(failed)));
   }
 }
 
@@ -152,7 +145,7 @@ WaitCheck RankAgreement::watch(
       if (r == rank() || !store_->check({key_of_rank(r)})) {
         continue;
       }
-      std::istringstream note(to_text(store_->get(key_of_rank(r))));
+      std::istringstream note(runtime::to_text(store_->get(key_of_rank(r))));
       uint64_t agreement = 0;
       uint64_t issued = 0;
       note >> agreement >> issued;
@@ -180,7 +173,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
   try {
     world_.job_store()->set(
         key_of_failure(),
-        to_bytes(name_of_rank(rank()) + " has failed: " + reason));
+        runtime::to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
     // The store no longer exists, because the rank that hosts it has ended.
   }
@@ -188,7 +181,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
 
 void RankAgreement::fail(const std::string& message) {
   if (size() > 1) {
-    world_.job_store()->set(key_of_failure(), to_bytes(message));
+    world_.job_store()->set(key_of_failure(), runtime::to_bytes(message));
   }
   throw Error(message);
 }

@@ -5,9 +5,12 @@
 #include "usage_error.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/peer_failure.h"
+#include "tessera/runtime/memory/out_of_memory.h"
 
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <string_view>
 
 namespace tessera::tools {
@@ -52,13 +55,32 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
 
 } // namespace tessera::tools
 
+namespace {
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+} // namespace
+
 // An exception becomes one line on standard error and exit code 1. LibTorch's
 // own errors are shown without their stack trace.
 int main(int argc, char** argv) {
   try {
     return tessera::tools::run_command(argc, argv);
+  } catch (const c10::DistError& error) {
+    // The store or a collective lost its peer, which says why it left.
+    tessera::runtime::blame_peer();
+    tessera::log_error(
+        "this rank ended because it lost another one or the connection to it ({}); see the first error of the job for the cause.",
+        first_line(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
-    tessera::log_error("{}", error.what_without_backtrace());
+    tessera::log_error(
+        "{}{}",
+        error.what_without_backtrace(),
+        tessera::runtime::is_out_of_memory(error)
+            ? std::string("\nOut of memory. ") + tessera::runtime::kMemoryRemedy
+            : "");
   } catch (const std::exception& error) {
     tessera::log_error("{}", error.what());
   }

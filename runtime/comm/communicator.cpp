@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/communicator.h"
 
+#include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
@@ -19,6 +20,8 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{500};
+/// Between log lines that name the ranks that a rank waits for.
+constexpr std::chrono::seconds kNoticeInterval{10};
 constexpr std::chrono::milliseconds kFarewell{1000};
 
 // Only the first line: c10d appends a C++ stack trace to its messages.
@@ -111,12 +114,8 @@ void look_around(const WaitCheck& check) {
 PendingCollective::PendingCollective(
     c10::intrusive_ptr<c10d::Work> work,
     std::string what,
-    std::chrono::milliseconds timeout,
-    bool on_stream)
-    : work_(std::move(work)),
-      what_(std::move(what)),
-      timeout_(timeout),
-      on_stream_(on_stream) {}
+    Wait wait)
+    : work_(std::move(work)), what_(std::move(what)), wait_(std::move(wait)) {}
 
 void PendingCollective::then(std::function<void()> step) {
   if (!last_step_) {
@@ -129,6 +128,28 @@ void PendingCollective::then(std::function<void()> step) {
   };
 }
 
+std::vector<int> PendingCollective::missing_ranks(
+    bool log,
+    std::chrono::seconds waited) const {
+  if (!wait_.roll_call) {
+    return {};
+  }
+  try {
+    wait_.roll_call->answer(wait_.number);
+    const auto answers = wait_.roll_call->answers(wait_.number);
+    if (log && answers.is_first && !answers.missing.empty()) {
+      log_warning(
+          "{}: waiting for {} since {} s",
+          what_,
+          runtime::ranks_text(answers.missing),
+          waited.count());
+    }
+    return answers.missing;
+  } catch (const c10::Error&) {
+    return {}; // the store is gone; the collective itself will report that
+  }
+}
+
 void PendingCollective::wait(const WaitCheck& check) {
   if (!work_.defined()) {
     return;
@@ -137,20 +158,21 @@ void PendingCollective::wait(const WaitCheck& check) {
   auto work = std::move(work_);
   work_.reset();
   const auto start = std::chrono::steady_clock::now();
+  auto next_notice = kNoticeInterval;
   while (true) {
     try {
       // With a timeout, NCCL's work would block the host and, after the
       // timeout, abort the communicator.
-      work->wait(on_stream_ ? kNoTimeout : kCheckInterval);
+      work->wait(wait_.on_stream ? kNoTimeout : kCheckInterval);
       if (const auto last_step = std::exchange(last_step_, nullptr)) {
         last_step();
       }
       return;
     } catch (const std::exception& failure) {
-      if (!on_stream_ && work->isCompleted() && work->isSuccess()) {
+      if (!wait_.on_stream && work->isCompleted() && work->isSuccess()) {
         continue; // it ended just after the interval
       }
-      if (on_stream_ || work->isCompleted()) {
+      if (wait_.on_stream || work->isCompleted()) {
         // A peer that left because of an error may have reported it.
         look_around(check);
         runtime::blame_peer();
@@ -161,12 +183,23 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
     }
     look_around(check);
-    const auto waited = std::chrono::steady_clock::now() - start;
+    const auto elapsed = std::chrono::steady_clock::now() - start;
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::seconds>(elapsed);
+    const bool is_over = elapsed >= wait_.timeout;
+    if (waited < next_notice && !is_over) {
+      continue;
+    }
+    next_notice = waited + kNoticeInterval;
+    const std::vector<int> missing = missing_ranks(!is_over, waited);
     TESSERA_CHECK(
-        waited < timeout_,
-        "{} is still incomplete after {} s: at least one rank has not joined it. Either a rank is stuck or slower than InitOptions::timeout allows, or the ranks have taken different paths through the model.",
+        !is_over,
+        "{} is still incomplete after {} s: {} not joined it. Either a rank is stuck or slower than InitOptions::timeout allows, or the ranks have taken different paths through the model.",
         what_,
-        std::chrono::duration_cast<std::chrono::seconds>(waited).count());
+        waited.count(),
+        missing.empty() ? "at least one rank has"
+                        : runtime::ranks_text(missing) +
+                              (missing.size() == 1 ? " has" : " have"));
   }
 }
 
@@ -175,10 +208,12 @@ Communicator::Communicator(std::string name) : name_(std::move(name)) {}
 Communicator::Communicator(
     std::string name,
     c10::intrusive_ptr<c10d::Backend> backend,
-    std::chrono::milliseconds timeout)
+    std::chrono::milliseconds timeout,
+    std::shared_ptr<runtime::RollCall> roll_call)
     : name_(std::move(name)),
       backend_(std::move(backend)),
       timeout_(timeout),
+      roll_call_(std::move(roll_call)),
       on_stream_(backend_->getBackendName() == "nccl"),
       is_gloo_(backend_->getBackendName() == "gloo"),
       rank_(backend_->getRank()),
@@ -224,7 +259,9 @@ PendingCollective Communicator::pending(
     under_way_.emplace_back(work);
   }
   PendingCollective result(
-      std::move(work), std::move(what), timeout_, on_stream_);
+      std::move(work),
+      std::move(what),
+      {timeout_, on_stream_, roll_call_, issued_++});
   if (on_stream_) {
     // It runs on the current stream, which has nothing else to wait for.
     result.wait();

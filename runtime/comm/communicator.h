@@ -12,9 +12,16 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace tessera::runtime {
+
+class RollCall;
+
+} // namespace tessera::runtime
 
 namespace tessera {
 
@@ -27,12 +34,20 @@ using WaitCheck = std::function<void()>;
 /// handle keeps them alive until then.
 class PendingCollective {
  public:
+  struct Wait {
+    std::chrono::milliseconds timeout{};
+    /// Whether the work runs on a stream, which waits in place of the host.
+    bool on_stream = false;
+    /// Finds the ranks that a rank waits for; null: they are not known.
+    std::shared_ptr<runtime::RollCall> roll_call;
+    uint64_t number = 0; ///< of the collective, in its communicator
+  };
+
   PendingCollective() = default;
   PendingCollective(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what,
-      std::chrono::milliseconds timeout,
-      bool on_stream = false);
+      Wait wait);
 
   /// Adds a step that wait() runs after the collective and after steps added
   /// earlier; the result is complete after the last step.
@@ -44,17 +59,20 @@ class PendingCollective {
   }
 
   /// Blocks until the collective is done (CPU), or makes the current stream
-  /// wait for it (CUDA). Does nothing if no collective is pending.
+  /// wait for it (CUDA). Does nothing if no collective is pending. Logs every
+  /// 10 s which ranks have not joined the collective.
   /// @throws tessera::Error when a peer is gone, the timeout has passed, or
   ///   `check` throws. On CUDA the host does not wait, and c10d's watchdog ends
   ///   the process when a peer is gone or the timeout has passed.
   void wait(const WaitCheck& check = {});
 
  private:
+  /// The ranks that have not joined, for messages; empty if that is not known.
+  std::vector<int> missing_ranks(bool log, std::chrono::seconds waited) const;
+
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
-  std::chrono::milliseconds timeout_{};
-  bool on_stream_ = false;
+  Wait wait_;
   std::function<void()> last_step_;
 };
 
@@ -86,7 +104,8 @@ class Communicator {
   Communicator(
       std::string name,
       c10::intrusive_ptr<c10d::Backend> backend,
-      std::chrono::milliseconds timeout);
+      std::chrono::milliseconds timeout,
+      std::shared_ptr<runtime::RollCall> roll_call = nullptr);
 
   /// Aborts collectives in progress if the backend can (NCCL, shared memory).
   /// The communicator cannot be used afterwards, on this or any other rank.
@@ -166,6 +185,8 @@ class Communicator {
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::chrono::milliseconds timeout_{};
+  std::shared_ptr<runtime::RollCall> roll_call_;
+  uint64_t issued_ = 0; ///< collectives so far
   // NCCL: collectives and waits for them run on a stream.
   bool on_stream_ = false;
   bool is_gloo_ = false;

@@ -4,6 +4,8 @@
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
 #include "tessera/runtime/comm/job_environment.h"
+#include "tessera/runtime/comm/rendezvous.h"
+#include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -12,10 +14,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -29,50 +29,6 @@ namespace {
 std::unique_ptr<World>& world_slot() {
   static std::unique_ptr<World> instance;
   return instance;
-}
-
-int env_int(const char* name, int low, int high) {
-  const char* text = std::getenv(name);
-  TESSERA_CHECK(
-      text != nullptr,
-      "the environment variable {} is not set; a distributed job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Start the program with `tessera launch` or torchrun, or unset RANK and WORLD_SIZE to run as one process.",
-      name);
-  int value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, code] = std::from_chars(text, end, value);
-  TESSERA_CHECK(
-      code == std::errc{} && stop == end && value >= low && value <= high,
-      "the environment variable {} is '{}'; expected an integer from {} to {}.",
-      name,
-      text,
-      low,
-      high);
-  return value;
-}
-
-c10::intrusive_ptr<c10d::Store> join_store(
-    int rank,
-    int size,
-    const InitOptions& options) {
-  const char* address = std::getenv("MASTER_ADDR");
-  TESSERA_CHECK(
-      address != nullptr,
-      "the environment variable MASTER_ADDR is not set although RANK is. Set it to the host name of rank 0, or start with `tessera launch`.");
-  // Under torchrun's elastic agent, the agent hosts the store and rank 0 joins
-  // like any other rank.
-  const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  const bool agent_holds_store = agent && std::strcmp(agent, "True") == 0;
-
-  c10d::TCPStoreOptions store_options;
-  store_options.port = static_cast<uint16_t>(env_int("MASTER_PORT", 1, 65535));
-  store_options.isServer = rank == 0 && !agent_holds_store;
-  store_options.numWorkers = size;
-  store_options.waitWorkers = false;
-  store_options.timeout = options.timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(address, store_options);
-  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return c10::make_intrusive<c10d::PrefixStore>(
-      std::string("tessera/") + (restarts ? restarts : "0"), store);
 }
 
 bool keeps_freed_memory(const InitOptions& options) {
@@ -126,7 +82,7 @@ int World::local_size() const {
   }
   // A part of the job may be smaller than a host.
   const int most = job_ranks_.empty() ? size_ : 1 << 20;
-  return std::min(env_int("LOCAL_WORLD_SIZE", 1, most), size_);
+  return std::min(runtime::environment_int("LOCAL_WORLD_SIZE", 1, most), size_);
 }
 
 at::Device World::device() const {
@@ -171,6 +127,10 @@ std::unique_ptr<Communicator> World::join_group(
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
+  std::vector<int> in_job;
+  for (const int member : ranks) {
+    in_job.push_back(job_rank(member));
+  }
   try {
     return std::make_unique<Communicator>(
         name,
@@ -178,7 +138,8 @@ std::unique_ptr<Communicator> World::join_group(
             ? runtime::make_cuda_backend(
                   store, rank, size, device.index(), timeout)
             : runtime::make_cpu_backend(store, rank, size, timeout),
-        timeout);
+        timeout,
+        std::make_shared<runtime::RollCall>(store, rank, std::move(in_job)));
   } catch (const c10::DistError&) {
     // The store is gone, and with it the rank that hosts it.
     runtime::blame_peer();
@@ -224,13 +185,15 @@ World& init(const InitOptions& options) {
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {
     return set_world(std::make_unique<World>(0, 1, 0, nullptr, options));
   }
-  const int size = env_int("WORLD_SIZE", 1, 1 << 20);
-  const int rank = env_int("RANK", 0, size - 1);
+  const int size = runtime::environment_int("WORLD_SIZE", 1, 1 << 20);
+  const int rank = runtime::environment_int("RANK", 0, size - 1);
   const int local_rank =
-      std::getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, size - 1) : rank;
+      std::getenv("LOCAL_RANK")
+          ? runtime::environment_int("LOCAL_RANK", 0, size - 1)
+          : rank;
   c10::intrusive_ptr<c10d::Store> store;
   if (size > 1) {
-    store = join_store(rank, size, options);
+    store = runtime::join_store(rank, size, options.timeout);
   }
   return set_world(
       std::make_unique<World>(rank, size, local_rank, store, options));

@@ -4,6 +4,7 @@
 #include "tessera/runtime/comm/shm_exchange.h"
 #include "tessera/runtime/comm/shm_operation.h"
 #include "tessera/runtime/comm/shm_queue.h"
+#include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/empty.h>
@@ -58,14 +59,6 @@ class ShmWork : public c10d::Work {
   ShmQueue::Ticket ticket_;
 };
 
-std::string text_of(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
 constexpr const char* kGood = "good";
 
 /// Every rank states `mine`, kGood or a reason.
@@ -77,17 +70,17 @@ std::string verdict(
     int size) {
   const auto key = [](int r) { return "attached/" + std::to_string(r); };
   if (rank != 0) {
-    store.set(key(rank), bytes_of(mine));
-    return text_of(store.get("verdict"));
+    store.set(key(rank), to_bytes(mine));
+    return to_text(store.get("verdict"));
   }
   std::string all = mine;
   for (int r = 1; r < size; ++r) {
-    const std::string theirs = text_of(store.get(key(r)));
+    const std::string theirs = to_text(store.get(key(r)));
     if (all == kGood && theirs != kGood) {
       all = "rank " + std::to_string(r) + ": " + theirs;
     }
   }
-  store.set("verdict", bytes_of(all));
+  store.set("verdict", to_bytes(all));
   return all;
 }
 
@@ -97,16 +90,16 @@ ShmRegion meet(c10d::Store& store, int rank, int size) {
   try {
     if (rank == 0) {
       region.emplace(ShmRegion::create(size));
-      store.set("region", bytes_of(region->address()));
+      store.set("region", to_bytes(region->address()));
     } else {
-      const std::string address = text_of(store.get("region"));
+      const std::string address = to_text(store.get("region"));
       TESSERA_CHECK(!address.empty(), "rank 0 has no shared memory");
       region.emplace(ShmRegion::attach(address, size));
     }
   } catch (const Error& error) {
     mine = error.what();
     if (rank == 0) {
-      store.set("region", bytes_of(""));
+      store.set("region", to_bytes(""));
     }
   }
   const std::string all = verdict(store, mine, rank, size);

@@ -49,6 +49,11 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
     changes["OMP_NUM_THREADS"] =
         std::to_string(std::max(1, usable_cores() / place.world_size));
   }
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    // c10d's warnings about lost peers are stack traces; the rank that left
+    // has said why.
+    changes["TORCH_CPP_LOG_LEVEL"] = "ERROR";
+  }
   if (place.terminal_columns > 0) {
     changes["TESSERA_TERMINAL_COLUMNS"] =
         std::to_string(place.terminal_columns);

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/rendezvous.h"
+
+#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/store_text.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera::runtime {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kNoticeInterval{10};
+constexpr std::chrono::milliseconds kPollInterval{20};
+
+std::chrono::seconds whole_seconds(Clock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration);
+}
+
+/// Where the store is.
+struct StoreAddress {
+  std::string host;
+  int port = 0;
+  /// Whether this process hosts it.
+  bool is_here = false;
+
+  std::string text() const {
+    return host + ":" + std::to_string(port);
+  }
+};
+
+StoreAddress store_address(int rank) {
+  const char* host = std::getenv("MASTER_ADDR");
+  TESSERA_CHECK(
+      host != nullptr,
+      "the environment variable MASTER_ADDR is not set although RANK is. Set it to the host name of rank 0, or start with `tessera launch`.");
+  // Under torchrun's elastic agent, the agent hosts the store and rank 0 joins
+  // like any other rank.
+  const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const bool agent_holds_store = agent && std::strcmp(agent, "True") == 0;
+  return {
+      host,
+      environment_int("MASTER_PORT", 1, 65535),
+      rank == 0 && !agent_holds_store};
+}
+
+/// Opens the store, in attempts short enough to log what this rank waits for.
+c10::intrusive_ptr<c10d::Store> open_store(
+    const StoreAddress& address,
+    int size,
+    std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(address.port);
+  options.isServer = address.is_here;
+  options.numWorkers = size;
+  options.waitWorkers = false;
+  const auto start = Clock::now();
+  while (true) {
+    const auto attempt = Clock::now();
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        start + timeout - attempt);
+    options.timeout = std::clamp<std::chrono::milliseconds>(
+        left, kPollInterval, kNoticeInterval);
+    try {
+      auto store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
+      store->setTimeout(timeout);
+      return store;
+    } catch (const c10::Error& error) {
+      TESSERA_CHECK(
+          !address.is_here,
+          "rank 0 cannot open port {} (MASTER_PORT): {}. Choose another port.",
+          address.port,
+          error.what_without_backtrace());
+      TESSERA_CHECK(
+          Clock::now() < start + timeout,
+          "rank 0 could not be reached at {} (MASTER_ADDR, MASTER_PORT) within {} s. Start rank 0, check that this host can resolve and reach the address, and that no firewall closes the port.",
+          address.text(),
+          whole_seconds(timeout).count());
+    }
+    // An unknown host fails at once; names may appear late on clusters.
+    std::this_thread::sleep_until(
+        std::min(attempt + kNoticeInterval, start + timeout));
+    log_warning(
+        "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) since {} s",
+        address.text(),
+        whole_seconds(Clock::now() - start).count());
+  }
+}
+
+/// Waits until every rank has called it.
+void wait_for_ranks(
+    c10d::Store& store,
+    int rank,
+    int size,
+    std::chrono::milliseconds timeout) {
+  const auto key_of = [](int r) { return "joined/" + std::to_string(r); };
+  const std::string all = "joined/all";
+  store.set(key_of(rank), to_bytes("1"));
+  const auto start = Clock::now();
+  auto next_notice = Clock::duration(kNoticeInterval);
+  std::vector<int> missing;
+  while (true) {
+    if (rank == 0) {
+      missing.clear();
+      for (int r = 0; r < size; ++r) {
+        if (!store.check({key_of(r)})) {
+          missing.push_back(r);
+        }
+      }
+      if (missing.empty()) {
+        store.set(all, to_bytes("1"));
+        return;
+      }
+    } else if (store.check({all})) {
+      return;
+    }
+    const auto waited = Clock::now() - start;
+    if (rank == 0) {
+      TESSERA_CHECK(
+          waited < timeout,
+          "{} of {} did not join the job within {} s. Start one process per rank, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+          ranks_text(missing),
+          size,
+          whole_seconds(waited).count());
+      if (waited >= next_notice) {
+        next_notice += kNoticeInterval;
+        log_warning(
+            "waiting for {} of {} to join the job since {} s",
+            ranks_text(missing),
+            size,
+            whole_seconds(waited).count());
+      }
+    } else {
+      // Rank 0 says who is missing.
+      TESSERA_CHECK(
+          waited < timeout + kNoticeInterval,
+          "not all {} ranks joined the job within {} s; see rank 0.",
+          size,
+          whole_seconds(waited).count());
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+} // namespace
+
+int environment_int(const char* name, int low, int high) {
+  const char* text = std::getenv(name);
+  TESSERA_CHECK(
+      text != nullptr,
+      "the environment variable {} is not set; a distributed job needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Start the program with `tessera launch` or torchrun, or unset RANK and WORLD_SIZE to run as one process.",
+      name);
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, code] = std::from_chars(text, end, value);
+  TESSERA_CHECK(
+      code == std::errc{} && stop == end && value >= low && value <= high,
+      "the environment variable {} is '{}'; expected an integer from {} to {}.",
+      name,
+      text,
+      low,
+      high);
+  return value;
+}
+
+c10::intrusive_ptr<c10d::Store> join_store(
+    int rank,
+    int size,
+    std::chrono::milliseconds timeout) {
+  const StoreAddress address = store_address(rank);
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  auto store = c10::make_intrusive<c10d::PrefixStore>(
+      std::string("tessera/") + (restarts ? restarts : "0"),
+      open_store(address, size, timeout));
+  wait_for_ranks(*store, rank, size, timeout);
+  return store;
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/rendezvous.h"
+
+#include "support/expect_error.h"
+#include "tessera/runtime/launch/port_reservation.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera::runtime::rendezvous_test {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Sets MASTER_ADDR and MASTER_PORT to a free port of this host.
+class Rendezvous : public ::testing::Test {
+ protected:
+  Rendezvous() {
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", port().c_str(), 1);
+  }
+  ~Rendezvous() override {
+    ::unsetenv("MASTER_ADDR");
+    ::unsetenv("MASTER_PORT");
+  }
+
+  std::string port() const {
+    return std::to_string(reservation_.port());
+  }
+
+ private:
+  PortReservation reservation_{0};
+};
+
+} // namespace
+
+TEST_F(Rendezvous, EndsWhenAllRanksHaveJoined) {
+  std::vector<std::thread> ranks;
+  for (int rank = 2; rank >= 0; --rank) {
+    ranks.emplace_back([rank] {
+      const auto store = join_store(rank, 3, milliseconds(20000));
+      store->set("note", {1});
+      EXPECT_TRUE(store->check({"joined/all"}));
+    });
+  }
+  for (std::thread& rank : ranks) {
+    rank.join();
+  }
+}
+
+TEST_F(Rendezvous, NamesTheRanksThatDoNotCome) {
+  std::thread other([] {
+    tests::expect_error(
+        [] { join_store(2, 4, milliseconds(500)); },
+        {"not all 4 ranks joined", "see rank 0"});
+  });
+  tests::expect_error(
+      [] { join_store(0, 4, milliseconds(1500)); },
+      {"ranks 1 and 3 of 4 did not join the job", "WORLD_SIZE"});
+  other.join();
+}
+
+TEST_F(Rendezvous, SaysWhereRankZeroWasExpected) {
+  tests::expect_error(
+      [] { join_store(1, 2, milliseconds(300)); },
+      {"rank 0 could not be reached at 127.0.0.1:" + port(), "firewall"});
+}
+
+TEST_F(Rendezvous, NamesTheVariableThatIsMissing) {
+  ::unsetenv("MASTER_PORT");
+  tests::expect_error(
+      [] { join_store(1, 2, milliseconds(300)); }, {"MASTER_PORT"});
+  ::unsetenv("MASTER_ADDR");
+  tests::expect_error(
+      [] { join_store(1, 2, milliseconds(300)); }, {"MASTER_ADDR"});
+}
+
+} // namespace tessera::runtime::rendezvous_test
