@@ -5,6 +5,7 @@
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/peer_failure.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -101,58 +102,68 @@ c10::intrusive_ptr<c10d::Store> open_store(
   }
 }
 
-/// Waits until every rank has called it.
-void wait_for_ranks(
+constexpr const char* kAllJoined = "joined/all";
+
+std::string joined_key(int rank) {
+  return "joined/" + std::to_string(rank);
+}
+
+/// Rank 0: waits for the notes of all ranks.
+void wait_for_others(
     c10d::Store& store,
-    int rank,
     int size,
     std::chrono::milliseconds timeout) {
-  const auto key_of = [](int r) { return "joined/" + std::to_string(r); };
-  const std::string all = "joined/all";
-  store.set(key_of(rank), to_bytes("1"));
   const auto start = Clock::now();
   auto next_notice = Clock::duration(kNoticeInterval);
-  std::vector<int> missing;
   while (true) {
-    if (rank == 0) {
-      missing.clear();
-      for (int r = 0; r < size; ++r) {
-        if (!store.check({key_of(r)})) {
-          missing.push_back(r);
-        }
+    std::vector<int> missing;
+    for (int rank = 1; rank < size; ++rank) {
+      if (!store.check({joined_key(rank)})) {
+        missing.push_back(rank);
       }
-      if (missing.empty()) {
-        store.set(all, to_bytes("1"));
-        return;
-      }
-    } else if (store.check({all})) {
+    }
+    if (missing.empty()) {
+      store.set(kAllJoined, to_bytes("1"));
       return;
     }
     const auto waited = Clock::now() - start;
-    if (rank == 0) {
-      TESSERA_CHECK(
-          waited < timeout,
-          "{} of {} did not join the job within {} s. Start one process per rank, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+    TESSERA_CHECK(
+        waited < timeout,
+        "{} of {} did not join the job within {} s. Start one process per rank, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+        ranks_text(missing),
+        size,
+        whole_seconds(waited).count());
+    if (waited >= next_notice) {
+      next_notice += kNoticeInterval;
+      log_warning(
+          "waiting for {} of {} to join the job since {} s",
           ranks_text(missing),
-          size,
-          whole_seconds(waited).count());
-      if (waited >= next_notice) {
-        next_notice += kNoticeInterval;
-        log_warning(
-            "waiting for {} of {} to join the job since {} s",
-            ranks_text(missing),
-            size,
-            whole_seconds(waited).count());
-      }
-    } else {
-      // Rank 0 says who is missing.
-      TESSERA_CHECK(
-          waited < timeout + kNoticeInterval,
-          "not all {} ranks joined the job within {} s; see rank 0.",
           size,
           whole_seconds(waited).count());
     }
     std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+/// Waits until rank 0 has seen all ranks; rank 0 says who is missing.
+void wait_for_rank_0(
+    c10d::Store& store,
+    int size,
+    std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout + kNoticeInterval;
+  try {
+    while (!store.check({kAllJoined})) {
+      TESSERA_CHECK(
+          Clock::now() < deadline,
+          "not all {} ranks joined the job in time; see rank 0.",
+          size);
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  } catch (const c10::Error&) {
+    blame_peer();
+    TESSERA_FAIL(
+        "rank 0 left before all {} ranks had joined the job; see its error.",
+        size);
   }
 }
 
@@ -186,7 +197,12 @@ c10::intrusive_ptr<c10d::Store> join_store(
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       std::string("tessera/") + (restarts ? restarts : "0"),
       open_store(address, size, timeout));
-  wait_for_ranks(*store, rank, size, timeout);
+  store->set(joined_key(rank), to_bytes("1"));
+  if (rank == 0) {
+    wait_for_others(*store, size, timeout);
+  } else {
+    wait_for_rank_0(*store, size, timeout);
+  }
   return store;
 }
 
