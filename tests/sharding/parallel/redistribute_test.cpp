@@ -193,7 +193,7 @@ TEST(Redistribute, SaysWhatIsWrong) {
         [&] {
           redistribute(x, {2, 5}, {Shard{0}}, {Replicate{}}, groups);
         },
-        {"[2, 5]", "{Shard{0}}", "leaves [1, 5]"});
+        {"[2, 5]", "{Shard{0}}", "has a part of [1, 5]"});
     expect_error(
         [&] {
           redistribute(x, {2, 5}, {Replicate{}}, {Shard{2}}, groups);

@@ -177,10 +177,10 @@ TEST(ContextLayout, ZigzagSharesCausalWorkEvenly) {
 TEST(ContextLayout, NamesLengthsThatDoNotDivide) {
   expect_error(
       [] { context_segments(ContextLayout::kContiguous, 10, 0, 4); },
-      {"10 tokens", "4 parts"});
+      {"10 tokens", "4 equal parts"});
   expect_error(
       [] { context_segments(ContextLayout::kZigzag, 12, 0, 4); },
-      {"12 tokens", "8 parts", "pad"});
+      {"12 tokens", "8 equal parts", "pad"});
 }
 
 } // namespace tessera::sharding::ring_attention_test
