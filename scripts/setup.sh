@@ -14,7 +14,7 @@
 # Environment (or make VARIABLE=value):
 #   TESSERA_TORCH=FOLDER      an unpacked libtorch, or the torch package of a
 #                             Python environment, in place of the PyPI wheel
-#   TESSERA_CUDA=AUTO|ON|OFF  compile the CUDA code (AUTO: where nvcc is found)
+#   TESSERA_CUDA=AUTO|ON|OFF  (0: OFF) compile the CUDA code (AUTO: where nvcc is found)
 #   CUDAARCHS="75;90"         the CUDA architectures to compile for
 #   TESSERA_PYTHON=python3.12 the Python to make .venv with (3.10 to 3.14)
 #   TESSERA_CACHE=FOLDER      keep .venv and the model there, for many clones
@@ -309,7 +309,7 @@ cuda_mode() {
   local nvcc version
   check_torch_variable
   case ${TESSERA_CUDA:-AUTO} in
-    OFF)
+    OFF | 0)
       printf 'OFF\n'
       return
       ;;

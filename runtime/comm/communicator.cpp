@@ -194,7 +194,7 @@ void PendingCollective::wait(const WaitCheck& check) {
     const std::vector<int> missing = missing_ranks(!is_over, waited);
     TESSERA_CHECK(
         !is_over,
-        "{} is still incomplete after {} s: {} not joined it. Either a rank is stuck or slower than InitOptions::timeout allows, or the ranks have taken different paths through the model.",
+        "{} is still incomplete after {} s: {} not joined it. Either a rank is stuck or slower than the time limit allows (TESSERA_TIMEOUT_S, InitOptions::timeout), or the ranks have taken different paths through the model.",
         what_,
         waited.count(),
         missing.empty() ? "at least one rank has"

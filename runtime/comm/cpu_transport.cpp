@@ -73,7 +73,13 @@ std::vector<Statement> gather_statements(
   return all;
 }
 
-/// Returns "shm", "gloo", or "error " and the reason.
+/// The name of the host in the result of host_identity().
+std::string host_name(const std::string& identity) {
+  return identity.substr(0, identity.find(' '));
+}
+
+/// Returns "shm", "gloo", or "error " and the reason. Warns of ranks on one
+/// host that cannot share memory.
 std::string judge(const std::vector<Statement>& all) {
   const std::string& wanted = all[0].transport;
   for (size_t r = 1; r < all.size(); ++r) {
@@ -94,6 +100,14 @@ std::string judge(const std::vector<Statement>& all) {
           all[r].host);
     }
     if (all[r].host != all[0].host) {
+      if (wanted == "auto" &&
+          host_name(all[r].host) == host_name(all[0].host)) {
+        log_warning(
+            "ranks on this host communicate over TCP, which is slower than shared memory: rank 0 is {}, rank {} is {}; run them as the same user in the same PID namespace",
+            all[0].host,
+            r,
+            all[r].host);
+      }
       return "gloo";
     }
   }

@@ -42,8 +42,9 @@ bool keeps_freed_memory(const InitOptions& options) {
 
 bool uses_cuda(const InitOptions& options) {
   const char* wanted = std::getenv("TESSERA_CUDA");
-  return options.use_cuda && !(wanted && std::string(wanted) == "0") &&
-         runtime::load_cuda_backend().loaded;
+  const bool is_off = wanted && (std::strcmp(wanted, "0") == 0 ||
+                                 std::strcmp(wanted, "OFF") == 0);
+  return options.use_cuda && !is_off && runtime::load_cuda_backend().loaded;
 }
 
 World& set_world(std::unique_ptr<World> made) {
@@ -177,9 +178,14 @@ std::string World::unique_name(const std::string& name) {
   return name + "." + std::to_string(names_made_++);
 }
 
-World& init(const InitOptions& options) {
+World& init(const InitOptions& given) {
   if (world_slot()) {
     return *world_slot();
+  }
+  InitOptions options = given;
+  if (std::getenv("TESSERA_TIMEOUT_S") != nullptr) {
+    options.timeout = std::chrono::seconds(
+        runtime::environment_int("TESSERA_TIMEOUT_S", 1, 1 << 20));
   }
   runtime::adopt_job_environment();
   if (!std::getenv("RANK") && !std::getenv("WORLD_SIZE")) {

@@ -16,7 +16,8 @@ namespace tessera {
 class Communicator;
 
 struct InitOptions {
-  /// Time limit of a collective, including the wait for the slowest rank.
+  /// Time limit of a collective, including the wait for the slowest rank, and
+  /// of the start of a job. TESSERA_TIMEOUT_S in the environment replaces it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Keeps the memory of freed CPU tensors for later tensors of the same size
   /// instead of returning it to the system; see keep_freed_cpu_memory().
@@ -25,7 +26,7 @@ struct InitOptions {
   bool keep_freed_memory = true;
   /// Loads the CUDA plugin if there is a device (load_cuda_backend()) and makes
   /// World::device() the current device of the calling thread. TESSERA_CUDA=0
-  /// in the environment turns it off, for CPU jobs on a machine with GPUs.
+  /// (or OFF) in the environment turns it off, for CPU jobs on a machine with GPUs.
   bool use_cuda = true;
 };
 

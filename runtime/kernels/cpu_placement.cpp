@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/cpu_placement.h"
 
+#include "tessera/runtime/core/cpu_quota.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -135,20 +136,6 @@ bool shares_the_parents_mask() {
   return CPU_EQUAL(&own, &parent) != 0;
 }
 
-/// CPUs that the quota of the control group allows, or a large number.
-int allowed_by_control_group() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period && quota != "max" && period > 0) {
-    return std::max(
-        1,
-        static_cast<int>(
-            std::ceil(std::strtod(quota.c_str(), nullptr) / period)));
-  }
-  return 1 << 20;
-}
-
 } // namespace
 
 CpuPlacement::CpuPlacement(int threads) : threads_(threads) {
@@ -215,7 +202,7 @@ CpuPlacement place_update_threads(const CpuPlacementOptions& options) {
   if (asked > static_cast<int>(cores.size())) {
     return CpuPlacement(asked);
   }
-  const int most = std::max(1, allowed_by_control_group() / ranks);
+  const int most = std::max(1, cpu_quota() / ranks);
   const auto threads = static_cast<size_t>(asked > 0 ? asked : most);
   cores.resize(std::min(cores.size(), threads));
   return CpuPlacement(std::move(cores));

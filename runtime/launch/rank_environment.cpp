@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/launch/rank_environment.h"
 
+#include "tessera/runtime/core/cpu_quota.h"
 #include "tessera/runtime/core/peer_failure.h"
 
 #include <sched.h>
@@ -20,10 +21,10 @@ namespace {
 /// limit.
 int usable_cores() {
   cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return CPU_COUNT(&set);
-  }
-  return static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
+                        ? CPU_COUNT(&set)
+                        : static_cast<int>(std::thread::hardware_concurrency());
+  return std::min(cores, cpu_quota());
 }
 
 } // namespace

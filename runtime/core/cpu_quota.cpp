@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/cpu_quota.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace tessera::runtime {
+
+int cpu_quota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (file >> quota >> period && quota != "max" && period > 0) {
+    return std::max(
+        1,
+        static_cast<int>(
+            std::ceil(std::strtod(quota.c_str(), nullptr) / period)));
+  }
+  return 1 << 20;
+}
+
+} // namespace tessera::runtime
