@@ -21,6 +21,7 @@ struct RunCommand {
 
 constexpr RunCommand kCommands[] = {
     {"train", run_train},
+    {"export", run_export},
     {"eval", run_eval},
     {"logits", run_logits},
     {"generate", run_generate},
@@ -50,17 +51,20 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
+std::string text_of_exception(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error == nullptr ? error.what()
+                                : torch_error->what_without_backtrace();
+}
+
 } // namespace tessera::tools
 
-// An exception becomes one line on standard error and exit code 1. LibTorch's
-// own errors are shown without their stack trace.
+// An exception becomes one line on standard error and exit code 1.
 int main(int argc, char** argv) {
   try {
     return tessera::tools::run_command(argc, argv);
-  } catch (const c10::Error& error) {
-    tessera::log_error("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    tessera::log_error("{}", error.what());
+    tessera::log_error("{}", tessera::tools::text_of_exception(error));
   }
   return 1;
 }
