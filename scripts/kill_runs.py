@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a run loses nothing that it has saved, whatever ends it.
 
-    kill_runs.py [--build build/release] [--trials 50] [--seed 0]
+    kill_runs.py [--build build/release] [--trials 50] [--seed 0] [--first 0]
 
 Trains a small model on one or two ranks, in a folder on a small tmpfs (which
 needs the right to mount one). At a random point from its start to its export
@@ -77,8 +77,10 @@ class Run:
             self.output += line
 
     def wait_for(self, text):
-        while text not in self.output and self.process.poll() is None:
-            time.sleep(0.002)
+        end = time.time() + 120
+        while (text not in self.output and self.process.poll() is None
+               and time.time() < end):
+            time.sleep(0.01)
 
     def ranks(self):
         found = subprocess.run(
@@ -87,7 +89,13 @@ class Run:
         return [int(pid) for pid in found.stdout.split()]
 
     def wait(self, seconds):
-        code = self.process.wait(seconds)
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.reader.join(10)
+            raise AssertionError(
+                f"still running after {seconds} s\n{self.output}") from None
         self.reader.join(10)
         return code
 
@@ -141,9 +149,8 @@ def trial(tessera, folder, disk, rng) -> str:
     what = f"{ranks} ranks, {fault} {delay:.2f} s after '{mark}'"
     try:
         code = run.wait(60)
-    except subprocess.TimeoutExpired:
-        run.process.kill()
-        raise AssertionError(f"{what}: still running\n{run.output}") from None
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
     (disk / "filler").unlink(missing_ok=True)
     told = [int(n) for n in re.findall(r"saved step (\d+) in", run.output)]
     steps = saved_steps(run_folder)
@@ -158,7 +165,8 @@ def trial(tessera, folder, disk, rng) -> str:
         target = folder / "exported"
         exported = subprocess.run(
             [tessera, "export", str(run_folder), "--to", str(target)],
-            capture_output=True, text=True, cwd=ROOT, check=False)
+            capture_output=True, text=True, cwd=ROOT, check=False,
+            timeout=120)
         check(exported.returncode == 0, f"not exported: {exported.stderr}")
         newest = f"step-{steps[-1]:06}"
         check(not last_words_needed(fault, ranks) or newest in run.output,
@@ -179,22 +187,27 @@ def main() -> int:
                         default=ROOT / "build/release")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0,
+                        help="number of the first trial, to repeat one")
     arguments = parser.parse_args()
     tessera = str(arguments.build.resolve() / "bin" / "tessera")
-    rng = random.Random(arguments.seed)
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_inputs(folder)
-        for number in range(arguments.trials):
+        for number in range(
+                arguments.first, arguments.first + arguments.trials):
+            rng = random.Random(f"{arguments.seed}/{number}")
+            start = time.time()
             disk = folder / f"disk-{number}"
             disk.mkdir()
             subprocess.run(
                 ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k",
                  "tessera-kill-runs", str(disk)], check=True)
             try:
-                print(number, trial(tessera, folder, disk, rng), flush=True)
-            except AssertionError as error:
+                print(number, trial(tessera, folder, disk, rng),
+                      f"({time.time() - start:.0f} s)", flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 failed += 1
                 print(number, "FAILED:", error, flush=True)
             finally:

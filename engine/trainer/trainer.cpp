@@ -38,7 +38,7 @@ std::optional<std::filesystem::path> checkpoint_of(
       engine::checkpoint_to_resume(options.run_folder, options.resume_from);
   TESSERA_CHECK(
       options.resume || !found,
-      "training: {} contains checkpoints of an earlier run. Resume from them with training.resume=true, choose another output.folder, or set output.overwrite=true.",
+      "training: {} contains checkpoints of an earlier run. Resume from them with training.resume=true, choose another output.folder, or remove this one.",
       options.run_folder.string());
   if (options.resume && !found && world.rank() == 0) {
     log_warning(
