@@ -19,7 +19,8 @@ build: ## set up, configure and build everything
 
 demo: ## build, then fine-tune a BERT over two sharded ranks (two to five minutes after the build)
 	@scripts/setup.sh build tessera
-	$(tessera) launch --nproc 2 -- $(tessera) train configs/finetune_minilm.json
+	$(tessera) launch --nproc 2 -- $(tessera) train \
+	  configs/finetune_minilm.json output.folder=runs/demo output.overwrite=true
 
 test: ## build everything and run the tests
 	@scripts/setup.sh test

@@ -325,6 +325,10 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
   }
 }
 
+std::function<void()> Engine::watch_failures() {
+  return pager_->watch_failures();
+}
+
 std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,

@@ -223,6 +223,10 @@ class Engine {
   /// the job, in place. Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
 
+  /// A check for waits on collectives of the caller: throws when another rank
+  /// has reported a failure. The engine must outlive it.
+  std::function<void()> watch_failures();
+
   /// Writes parameters, optimizer state, buffers, counters and random number
   /// generators to a new folder "step-N" in `folder`, which all ranks must see.
   /// Ranks with different parts of the model write one checkpoint of the whole

@@ -38,7 +38,7 @@ constexpr const char* kOneRank = "parallel={}";
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
-      "{} has no result.json: it is not a run of `tessera train`, or the run has not finished; if it has saved checkpoints, resume it with training.resume=true",
+      "{} has no result.json: it is not a run of `tessera train`, or the run has not finished; if it has saved checkpoints, resume it with training.resume=true, or make a model of the newest one with `tessera export`",
       run);
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {

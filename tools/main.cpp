@@ -41,6 +41,8 @@ int run_program(int argc, char** argv) {
   const std::vector<Command> commands{
       add_launch_command(app, program),
       add_program_command(app, "train", "Train a model from a configuration"),
+      add_program_command(
+          app, "export", "Make a model of a run's newest checkpoint"),
       add_program_command(app, "eval", "Score a trained model"),
       add_program_command(
           app, "logits", "Write the outputs of a model, for comparison"),

@@ -24,6 +24,7 @@ struct RunCommand {
 
 constexpr RunCommand kCommands[] = {
     {"train", run_train},
+    {"export", run_export},
     {"eval", run_eval},
     {"logits", run_logits},
     {"generate", run_generate},
@@ -53,36 +54,32 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-} // namespace tessera::tools
-
-namespace {
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
+std::string text_of_exception(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  if (torch_error == nullptr) {
+    return error.what();
+  }
+  const std::string text = torch_error->what_without_backtrace();
+  if (dynamic_cast<const c10::DistError*>(torch_error) != nullptr) {
+    // The store or a collective lost its peer, which says why it left.
+    runtime::blame_peer();
+    return formatted(
+        "this rank ended because it lost another one or the connection to it ({}); see the first error of the job for the cause.",
+        text.substr(0, text.find('\n')));
+  }
+  return runtime::is_out_of_memory(*torch_error)
+             ? formatted("{}\nOut of memory. {}", text, runtime::kMemoryRemedy)
+             : text;
 }
 
-} // namespace
+} // namespace tessera::tools
 
-// An exception becomes one line on standard error and exit code 1. LibTorch's
-// own errors are shown without their stack trace.
+// An exception becomes one line on standard error and exit code 1.
 int main(int argc, char** argv) {
   try {
     return tessera::tools::run_command(argc, argv);
-  } catch (const c10::DistError& error) {
-    // The store or a collective lost its peer, which says why it left.
-    tessera::runtime::blame_peer();
-    tessera::log_error(
-        "this rank ended because it lost another one or the connection to it ({}); see the first error of the job for the cause.",
-        first_line(error.what_without_backtrace()));
-  } catch (const c10::Error& error) {
-    tessera::log_error(
-        "{}{}",
-        error.what_without_backtrace(),
-        tessera::runtime::is_out_of_memory(error)
-            ? std::string("\nOut of memory. ") + tessera::runtime::kMemoryRemedy
-            : "");
   } catch (const std::exception& error) {
-    tessera::log_error("{}", error.what());
+    tessera::log_error("{}", tessera::tools::text_of_exception(error));
   }
   return 1;
 }

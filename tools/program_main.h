@@ -5,7 +5,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <exception>
 #include <optional>
+#include <string>
 
 namespace tessera::tools {
 
@@ -13,9 +15,13 @@ namespace tessera::tools {
 /// after help was requested, 2 on a usage error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
+/// The text of an exception; LibTorch's own errors without their stack trace.
+std::string text_of_exception(const std::exception& error);
+
 /// The implementations of the commands. Each returns the exit code of its
 /// process.
 int run_train(int argc, char** argv);
+int run_export(int argc, char** argv);
 int run_eval(int argc, char** argv);
 int run_logits(int argc, char** argv);
 int run_generate(int argc, char** argv);

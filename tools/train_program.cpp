@@ -25,8 +25,7 @@ int run_train(int argc, char** argv) {
   }
   nlohmann::ordered_json resolved;
   const auto program = make_task_program(file, overrides, &resolved);
-  train_task(*program, resolved);
-  return 0;
+  return train_task(*program, resolved);
 }
 
 } // namespace tessera::tools

@@ -1,72 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "training_run.h"
 
+#include "program_main.h"
+#include "run_changes.h"
+#include "run_folder.h"
+
+#include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/launch/rank_process.h"
+#include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <torch/utils.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <exception>
+#include <functional>
 #include <optional>
-#include <system_error>
 
 namespace tessera::tools {
 
 namespace {
-
-/// @throws tessera::Error if the run would overwrite something other than a
-///     run.
-void check_run_folder(const zoo::TrainingConfig& config) {
-  const auto& folder = config.trainer.run_folder;
-  const auto file = folder / "config.json";
-  if (std::filesystem::exists(file)) {
-    const auto json = nlohmann::json::parse(
-        runtime::read_text_file(file), nullptr, /*allow_exceptions=*/false);
-    TESSERA_CHECK(
-        json.is_object() && json.contains("output") &&
-            json.contains("training"),
-        "output.folder is '{}', whose config.json is not from a run of `tessera train` and would be overwritten; choose another folder",
-        folder.string());
-  }
-  // Check before training rather than after it.
-  if (!config.lora || config.lora->merge) {
-    zoo::check_hf_folder(folder / "model");
-  }
-}
-
-/// Rank 0 creates the run folder and writes the configuration there.
-void prepare_run_folder(
-    const World& world,
-    const zoo::TrainingConfig& config,
-    const nlohmann::ordered_json& resolved) {
-  if (world.rank() != 0) {
-    return;
-  }
-  check_run_folder(config);
-  const auto& folder = config.trainer.run_folder;
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  TESSERA_CHECK(
-      !code,
-      "output.folder: cannot create '{}': {}. Choose another one with output.folder=PATH.",
-      folder.string(),
-      code.message());
-  if (!config.trainer.resume) {
-    // Results of an earlier run; scoring requires those of a finished run.
-    for (const char* result : {"result.json", "loss.svg", "report.html"}) {
-      std::filesystem::remove(folder / result, code);
-    }
-  }
-  runtime::write_file_atomically(
-      folder / "config.json", resolved.dump(2) + "\n");
-}
 
 /// Logs the layout of ranks if they divide the model.
 void tell_layout(const World& world, const ParallelRun& parallel) {
@@ -75,7 +35,166 @@ void tell_layout(const World& world, const ParallelRun& parallel) {
   }
 }
 
-/// Adds the adapter, if the configuration has one, and logs its size.
+/// The folders that export_model() writes, for the log.
+const char* exported_names(const zoo::TrainingConfig& config) {
+  if (!config.lora) {
+    return "model/";
+  }
+  return config.lora->merge ? "adapter/, model/" : "adapter/";
+}
+
+/// "N steps of M examples over R rank(s)". A run that resumes has its own
+/// number of steps.
+std::string steps_text(
+    const World& world,
+    const ParallelRun& parallel,
+    const zoo::TrainingConfig& config,
+    const TrainingTask& task) {
+  return formatted(
+      "{} of {} examples over {} rank(s)",
+      config.trainer.resume
+          ? std::string("steps")
+          : formatted("{} steps", total_steps_of(config.trainer, task)),
+      config.batch_size * config.trainer.accumulate * parallel.batches().count,
+      world.size());
+}
+
+void tell_stop(
+    const zoo::TrainingConfig& config,
+    const TrainingSummary& summary) {
+  std::printf(
+      "stopped by signal %s after step %lld of %lld\n",
+      runtime::describe_signal(summary.stop_signal).c_str(),
+      static_cast<long long>(summary.steps),
+      static_cast<long long>(summary.total_steps));
+  if (summary.checkpoint.empty()) {
+    log_error(
+        "the checkpoint of this step could not be saved; {}",
+        newest_checkpoint_text(config.trainer.run_folder));
+  } else {
+    std::printf(
+        "%s\n", newest_checkpoint_text(config.trainer.run_folder).c_str());
+  }
+}
+
+void tell_training(const TrainingSummary& summary) {
+  std::printf(
+      "%lld steps (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
+      "%.4f\n",
+      static_cast<long long>(summary.new_steps),
+      static_cast<long long>(summary.steps - summary.new_steps + 1),
+      static_cast<long long>(summary.steps),
+      static_cast<long long>(summary.total_steps),
+      summary.seconds,
+      summary.tokens_per_s,
+      summary.last_loss);
+}
+
+/// Writes result.json; if that fails, there is a warning.
+void write_result(
+    const zoo::TrainingConfig& config,
+    const TrainingSummary& summary,
+    const std::optional<TaskScore>& score) {
+  nlohmann::ordered_json result{{"steps", summary.steps}};
+  if (summary.new_steps > 0) {
+    result["seconds"] = summary.seconds;
+    result["tokens_per_s"] = summary.tokens_per_s;
+    result["last_loss"] = summary.last_loss;
+  }
+  if (score) {
+    result.update(score->values);
+  }
+  try {
+    runtime::write_file_atomically(
+        config.trainer.run_folder / "result.json", result.dump(2) + "\n");
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+/// Calls `work` with a signal handler that says how to go on.
+/// @param advice about what is saved, for a signal and for an error.
+void after_training(
+    const World& world,
+    runtime::StopSignals& signals,
+    const std::string& what,
+    const std::string& advice,
+    const std::function<void()>& work) {
+  if (world.rank() == 0) {
+    signals.end_at_once(
+        formatted("tessera: interrupted while {}; {}\n", what, advice));
+  } else {
+    signals.end_at_once("");
+  }
+  try {
+    work();
+  } catch (const std::exception& error) {
+    TESSERA_FAIL("{} failed: {}\n  {}", what, text_of_exception(error), advice);
+  }
+}
+
+/// The whole work after the last step.
+void finish_run(
+    TaskProgram& program,
+    World& world,
+    ParallelRun& parallel,
+    EngineRef engine,
+    zoo::Model& model,
+    const TrainingSummary& summary,
+    runtime::StopSignals& signals) {
+  const zoo::TrainingConfig& config = program.config();
+  const auto& folder = config.trainer.run_folder;
+  const ExportFolders exported = folders_in_run(config);
+  const bool tells = world.rank() == 0;
+  if (tells && summary.new_steps > 0) {
+    tell_training(summary);
+  }
+  after_training(
+      world,
+      signals,
+      "exporting the model",
+      summary.checkpoint.empty() && summary.new_steps > 0
+          ? "the checkpoint of the last step could not be saved either; " +
+                newest_checkpoint_text(folder)
+          : newest_checkpoint_text(folder),
+      [&] { export_model(config, world, engine, model, exported); });
+  std::optional<TaskScore> score;
+  if (tells) {
+    write_result(config, summary, score); // also if scoring fails
+  }
+  after_training(
+      world,
+      signals,
+      "scoring the held-out data",
+      formatted(
+          "the trained model is in {}: score it with `tessera eval {}`",
+          exported.text(),
+          folder.string()),
+      [&] { score = program.score(parallel, engine, model); });
+  if (tells) {
+    write_result(config, summary, score);
+    if (score) {
+      std::printf("held-out %s\n", score->text.c_str());
+    }
+    std::printf(
+        "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
+        "result.json, checkpoints/, %s\n",
+        folder.c_str(),
+        exported_names(config));
+  }
+}
+
+/// Whether an earlier run has done all that this one was to do.
+bool is_done(
+    const zoo::TrainingConfig& config,
+    const TrainingSummary& summary) {
+  const auto& folder = config.trainer.run_folder;
+  return summary.new_steps == 0 &&
+         std::filesystem::exists(folder / "result.json");
+}
+
+} // namespace
+
 void add_lora(
     const zoo::TrainingConfig& config,
     const World& world,
@@ -101,85 +220,6 @@ void add_lora(
       all);
 }
 
-/// Exports the trained model for transformers, or the adapter for PEFT, to the
-/// run folder. Collective.
-void export_model(
-    const zoo::TrainingConfig& config,
-    const World& world,
-    EngineRef engine,
-    const zoo::Model& model) {
-  const auto& folder = config.trainer.run_folder;
-  if (!config.lora) {
-    zoo::save_pretrained(
-        world, engine, model, folder / "model", config.model_folder);
-    return;
-  }
-  zoo::save_lora(world, engine.main(), model, folder / "adapter");
-  if (config.lora->merge) {
-    zoo::save_merged(
-        world, engine.main(), model, folder / "model", config.model_folder);
-  }
-}
-
-/// The folders that export_model() writes, for the log.
-const char* exported_folders(const zoo::TrainingConfig& config) {
-  if (!config.lora) {
-    return "model/";
-  }
-  return config.lora->merge ? "adapter/, model/" : "adapter/";
-}
-
-/// "N steps of M examples over R rank(s)".
-std::string steps_text(
-    const World& world,
-    const ParallelRun& parallel,
-    const zoo::TrainingConfig& config,
-    const TrainingTask& task) {
-  return formatted(
-      "{} steps of {} examples over {} rank(s)",
-      total_steps_of(config.trainer, task),
-      config.batch_size * config.trainer.accumulate * parallel.batches().count,
-      world.size());
-}
-
-void tell_result(
-    const zoo::TrainingConfig& config,
-    const TrainingSummary& summary,
-    const std::optional<TaskScore>& score) {
-  const std::string folder = config.trainer.run_folder.string();
-  if (summary.new_steps == 0) {
-    std::printf(
-        "nothing left to do: run folder %s has all %lld steps\n",
-        folder.c_str(),
-        static_cast<long long>(summary.steps));
-    return;
-  }
-  std::printf(
-      "%lld steps in %.0f s, %.0f tokens/s, last loss %.4f\n",
-      static_cast<long long>(summary.steps),
-      summary.seconds,
-      summary.tokens_per_s,
-      summary.last_loss);
-  nlohmann::ordered_json result{
-      {"steps", summary.steps},
-      {"seconds", summary.seconds},
-      {"tokens_per_s", summary.tokens_per_s},
-      {"last_loss", summary.last_loss}};
-  if (score) {
-    std::printf("held-out %s\n", score->text.c_str());
-    result.update(score->values);
-  }
-  std::printf(
-      "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
-      "result.json, %s\n",
-      folder.c_str(),
-      exported_folders(config));
-  runtime::write_file_atomically(
-      config.trainer.run_folder / "result.json", result.dump(2) + "\n");
-}
-
-} // namespace
-
 OwnedEngine wrap_model(
     World& world,
     ParallelRun& parallel,
@@ -191,11 +231,57 @@ OwnedEngine wrap_model(
   return {world, model, config.engine};
 }
 
-void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
+std::string ExportFolders::text() const {
+  const std::string both = adapter.empty() || model.empty() ? "" : ", ";
+  return adapter.string() + both + model.string();
+}
+
+ExportFolders folders_in_run(const zoo::TrainingConfig& config) {
+  const auto& folder = config.trainer.run_folder;
+  ExportFolders folders;
+  if (config.lora) {
+    folders.adapter = folder / "adapter";
+  }
+  if (!config.lora || config.lora->merge) {
+    folders.model = folder / "model";
+  }
+  return folders;
+}
+
+void export_model(
+    const zoo::TrainingConfig& config,
+    const World& world,
+    EngineRef engine,
+    const zoo::Model& model,
+    const ExportFolders& folders) {
+  if (!folders.adapter.empty()) {
+    zoo::save_lora(world, engine.main(), model, folders.adapter);
+  }
+  if (folders.model.empty()) {
+    return;
+  }
+  if (config.lora) {
+    zoo::save_merged(
+        world, engine.main(), model, folders.model, config.model_folder);
+  } else {
+    zoo::save_pretrained(
+        world, engine, model, folders.model, config.model_folder);
+  }
+}
+
+int train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   zoo::TrainingConfig& config = program.config();
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);
+  engine::JobAgreement agreement(world, "run folder");
+  // Before a model is built, which may take long.
+  RunFolder folder(config);
+  config.trainer.restart_data =
+      agreement.from_rank_zero("checking the run folder", [&] {
+        config.trainer.description = describe_run(config, resolved);
+        return folder.check(config.trainer.description) ? 1 : 0;
+      }) != 0;
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   tell_layout(world, parallel);
@@ -216,20 +302,49 @@ void train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
        config.seed,
        parallel.one_batch()});
   if (world.rank() == 0) {
+    config.trainer.description["data"]["samples"] = task->examples();
     log_info(
         "training on {}, {}",
         program.data_text(),
         steps_text(world, parallel, config, *task));
   }
   // Only now, so that a rejected run leaves no folder.
-  prepare_run_folder(world, config, resolved);
+  agreement.from_rank_zero("preparing the run folder", [&] {
+    folder.prepare(resolved);
+    return 0;
+  });
   model->train();
-  const TrainingSummary summary = train(world, engine, *task, config.trainer);
-  const auto score = program.score(parallel, engine, *model);
-  export_model(config, world, engine, *model);
-  if (world.rank() == 0) {
-    tell_result(config, summary, score);
+  runtime::StopSignals signals;
+  config.trainer.stop_signal = [&] { return signals.received(); };
+  TrainingSummary summary;
+  try {
+    summary = train(world, engine, *task, config.trainer);
+  } catch (const std::exception& error) {
+    const std::string newest =
+        newest_checkpoint_text(config.trainer.run_folder);
+    TESSERA_FAIL(
+        "{}{}",
+        text_of_exception(error),
+        newest.empty() ? "" : "\n  " + newest);
   }
+  if (summary.stop_signal != 0) {
+    if (world.rank() == 0) {
+      tell_stop(config, summary);
+    }
+    return runtime::StopSignals::exit_code(summary.stop_signal);
+  }
+  if (is_done(config, summary)) {
+    if (world.rank() == 0) {
+      std::printf(
+          "nothing left to do: run folder %s has all %lld steps; for more, "
+          "raise training.max_steps or training.epochs\n",
+          config.trainer.run_folder.c_str(),
+          static_cast<long long>(summary.steps));
+    }
+    return 0;
+  }
+  finish_run(program, world, parallel, engine, *model, summary, signals);
+  return 0;
 }
 
 } // namespace tessera::tools

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/io/posix_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -183,6 +184,7 @@ void EventFileWriter::write_record(const std::string& event) {
     const ssize_t count =
         ::write(fd_, record.data() + done, record.size() - done);
     if (count < 0 && errno != EINTR) {
+      runtime::detail::cut_appended(fd_, done);
       fail_event(path_);
     }
     done += count < 0 ? 0 : static_cast<size_t>(count);

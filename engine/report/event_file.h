@@ -29,7 +29,8 @@ class EventFileWriter {
   EventFileWriter(const EventFileWriter&) = delete;
   EventFileWriter& operator=(const EventFileWriter&) = delete;
 
-  /// Writes one point of each curve, as float32.
+  /// Writes one point of each curve, as float32. Leaves no part of a record if
+  /// it throws.
   void write(int64_t step, const Scalars& scalars);
 
  private:

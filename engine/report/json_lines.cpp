@@ -13,6 +13,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/io/posix_file.h"
 
 namespace tessera::engine {
 
@@ -64,6 +65,7 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   while (done < line.size()) {
     const ssize_t count = ::write(fd_, line.data() + done, line.size() - done);
     if (count < 0 && errno != EINTR) {
+      runtime::detail::cut_appended(fd_, done);
       fail_metrics(path_);
     }
     done += count < 0 ? 0 : static_cast<size_t>(count);

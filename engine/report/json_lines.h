@@ -25,6 +25,7 @@ class JsonLinesWriter {
   JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
 
   /// Numbers that are not finite become null, because JSON does not have them.
+  /// Leaves no part of a line if it throws.
   void write(const nlohmann::ordered_json& object);
 
  private:

@@ -2,6 +2,7 @@
 #include "tessera/engine/trainer/run_monitor.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/device_memory.h"
 
 #include <cmath>
@@ -84,9 +85,9 @@ void RunMonitor::add(const std::vector<at::Tensor>& losses, int64_t tokens) {
   }
 }
 
-bool RunMonitor::reports(int64_t step) const {
-  // A resumed run writes the same lines as one that was not interrupted.
-  const bool saves = options_.save_every > 0 && step % options_.save_every == 0;
+bool RunMonitor::reports(int64_t step, bool saves) const {
+  // Before a checkpoint, losses are checked, and a resumed run has all lines up
+  // to its first step.
   return step % options_.log_every == 0 || step == total_steps_ || saves;
 }
 
@@ -120,28 +121,35 @@ void RunMonitor::write(
     log_->add(metrics);
   }
   written_steps_ = step;
-  restart_clock();
+  interval_start_ = Clock::now();
 }
 
 void RunMonitor::tell_skipped(int64_t step) {
   if (log_) {
     if (const auto line = skipped_.add(step, engine_.main().loss_scale())) {
-      log_->say(*line);
+      log_->say(*line, LogLevel::kWarning);
     }
   }
 }
 
-TrainingSummary RunMonitor::finish(int64_t steps) {
+void RunMonitor::tell_saved(const std::string& text, bool is_saved) {
+  if (log_) {
+    log_->say(text, is_saved ? LogLevel::kInfo : LogLevel::kWarning);
+  } else if (!is_saved) {
+    log_warning("{}", text); // the cause may be here
+  }
+  interval_start_ = Clock::now();
+}
+
+void RunMonitor::finish(int64_t steps, TrainingSummary& summary) {
   if (log_) {
     log_->finish();
   }
-  TrainingSummary summary;
   summary.steps = steps;
   summary.new_steps = steps - done_steps_;
   summary.last_loss = totals_.loss;
   summary.seconds = seconds_since(start_);
   summary.tokens_per_s = tokens_ / summary.seconds;
-  return summary;
 }
 
 } // namespace tessera::engine

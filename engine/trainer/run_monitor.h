@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace tessera::engine {
 
@@ -40,7 +41,7 @@ class RunMonitor {
   void add(const std::vector<at::Tensor>& losses, int64_t tokens);
 
   /// Whether a line is logged at the end of `step`.
-  bool reports(int64_t step) const;
+  bool reports(int64_t step, bool saves) const;
 
   /// Reads the losses up to and including `step`. Collective; blocks.
   /// @throws tessera::Error if their mean is not finite.
@@ -54,13 +55,13 @@ class RunMonitor {
   /// overflowed.
   void tell_skipped(int64_t step);
 
-  /// Excludes the time since the last step from the timing of steps.
-  void restart_clock() {
-    interval_start_ = Clock::now();
-  }
+  /// Logs that a checkpoint was saved or why not. The time since the last step
+  /// does not count as the time of steps.
+  void tell_saved(const std::string& text, bool is_saved);
 
   /// Ends the log.
-  TrainingSummary finish(int64_t steps);
+  /// @param summary gets what was measured.
+  void finish(int64_t steps, TrainingSummary& summary);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -2,9 +2,9 @@
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/engine/parallel_run.h"
 
-#include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/engine/trainer/micro_batches.h"
+#include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
 #include "tessera/runtime/core/error.h"
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -29,8 +30,22 @@ int64_t total_steps_from(
   return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
 }
 
-std::filesystem::path checkpoints_of(const TrainerOptions& options) {
-  return options.run_folder / "checkpoints";
+/// The checkpoint that the run resumes from, if it does.
+std::optional<std::filesystem::path> checkpoint_of(
+    const World& world,
+    const TrainerOptions& options) {
+  auto found =
+      engine::checkpoint_to_resume(options.run_folder, options.resume_from);
+  TESSERA_CHECK(
+      options.resume || !found,
+      "training: {} contains checkpoints of an earlier run. Resume from them with training.resume=true, choose another output.folder, or remove this one.",
+      options.run_folder.string());
+  if (options.resume && !found && world.rank() == 0) {
+    log_warning(
+        "training.resume is true, but there is no checkpoint in {}: starting from the beginning",
+        engine::checkpoints_of(options.run_folder).string());
+  }
+  return found;
 }
 
 /// A pipeline with one micro-batch at a time works on one pipeline stage at a
@@ -81,26 +96,23 @@ TrainingSummary train(
   LrScheduler scheduler(engine.learning_rate(), schedule);
   engine::RunPosition progress(
       batches, task.batch_size() * batch_share(world, options).count);
-  const std::vector<Checkpointable*> states{&scheduler, &progress};
-  const bool has_checkpoints =
-      !engine::list_checkpoints(checkpoints_of(options)).empty();
-  TESSERA_CHECK(
-      options.resume || !has_checkpoints,
-      "training: {} contains checkpoints of an earlier run. Resume from them with training.resume=true, choose another output.folder, or remove this one.",
-      options.run_folder.string());
-  if (options.resume && !has_checkpoints && world.rank() == 0) {
-    log_warning(
-        "training.resume is true, but there is no checkpoint in {} (training.save_every writes them): starting from the beginning",
-        checkpoints_of(options).string());
-  }
-  if (has_checkpoints) {
-    engine.load(checkpoints_of(options), states);
+  engine::RunCheckpoints checkpoints(
+      world, engine, options, {&scheduler, &progress});
+  if (const auto from = checkpoint_of(world, options)) {
+    checkpoints.load(*from);
+    if (options.restart_data) {
+      progress.batch = 0;
+    }
     // Other ranks or batch sizes give another number of remaining steps.
     total_steps = total_steps_from(progress, options, batches);
     scheduler.set_total_steps(total_steps);
     if (world.rank() == 0) {
-      log_info("resuming from step {} of {}", progress.steps, total_steps);
-      if (progress.repeated_samples() > 0) {
+      log_info(
+          "resuming from step {} of {} ('{}')",
+          progress.steps,
+          total_steps,
+          from->string());
+      if (progress.repeated_samples() > 0 && !options.restart_data) {
         log_info(
             "{} samples are repeated: the checkpoint is in the middle of a batch of the current size",
             progress.repeated_samples());
@@ -116,12 +128,14 @@ TrainingSummary train(
       world, engine, options, total_steps, progress.steps);
   engine::MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;
-  while (progress.steps < total_steps) {
+  TrainingSummary summary;
+  while (progress.steps < total_steps && summary.stop_signal == 0) {
     scheduler.step(engine); // backward may update already
     micro_batches.run(progress.steps, batch);
     const int64_t step = progress.steps + 1;
-    const bool reports = monitor.reports(step);
     monitor.end();
+    const auto end = checkpoints.decide(step, step == total_steps);
+    const bool reports = monitor.reports(step, end.saves);
     if (reports) {
       // Before the step, so that a loss that is not finite does not reach the
       // weights.
@@ -148,14 +162,20 @@ TrainingSummary train(
           engine.learning_rate(),
           is_skipped ? std::numeric_limits<double>::infinity() : grad_norm);
     }
-    if (options.save_every > 0 && step % options.save_every == 0) {
-      engine.save(checkpoints_of(options), states, options.keep_last);
-      monitor.restart_clock(); // saving is not part of a step
+    if (end.saves) {
+      const auto saved = checkpoints.save(step);
+      summary.checkpoint = saved.path;
+      monitor.tell_saved(saved.text, !saved.path.empty());
+    } else {
+      summary.checkpoint.clear();
     }
+    summary.stop_signal = end.stop_signal;
   }
   // Restored for further training by the caller.
   engine.set_learning_rate(scheduler.peak_learning_rate());
-  return monitor.finish(progress.steps);
+  summary.total_steps = total_steps;
+  monitor.finish(progress.steps, summary);
+  return summary;
 }
 
 } // namespace tessera

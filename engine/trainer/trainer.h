@@ -8,9 +8,13 @@
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -34,8 +38,13 @@ struct TrainerOptions {
   int64_t log_every = 1;
   /// Whether lines contain the split of the time of steps; see StepSplit.
   bool step_timing = true;
-  /// Optimizer steps between checkpoints; 0 saves none.
+  /// Optimizer steps between checkpoints; 0: steps do not cause any.
   int64_t save_every = 0;
+  /// Minutes between checkpoints, by the clock of rank 0; 0: time does not
+  /// cause any.
+  double save_minutes = 15;
+  /// Whether a checkpoint is saved after the last step.
+  bool save_last = true;
   /// Number of checkpoints that are kept; 0 keeps all.
   int keep_last = 2;
   /// Resumes from the latest checkpoint of the run folder, if there is one, as
@@ -43,6 +52,20 @@ struct TrainerOptions {
   /// resumes at the same sample, and makes as many steps of the remaining
   /// samples as they now give.
   bool resume = false;
+  /// Resumes from this checkpoint instead of the latest: its name in the run
+  /// folder's checkpoints/, e.g. "step-100", or a path. Later checkpoints there
+  /// are renamed to "replaced-step-N". Empty: the latest.
+  std::string resume_from;
+  /// Whether a resumed run starts at the first sample of its data, because they
+  /// are not those of the checkpoint. It then makes `epochs` over them.
+  bool restart_data = false;
+  /// Saved with checkpoints, e.g. the configuration of the run and the identity
+  /// of its data, to be compared with those of a run that resumes (see
+  /// saved_description()); may be null.
+  nlohmann::json description;
+  /// Polled after each backward: with a result other than 0 on any rank, all
+  /// ranks finish the step, save a checkpoint and end. May be empty.
+  std::function<int()> stop_signal;
   /// The mesh and the pipeline, if ranks divide the model; with pipeline stages
   /// the task must be a PipelineTask. Not owned. Null: each rank has the whole
   /// model and batches of its own.
@@ -58,6 +81,13 @@ struct TrainerOptions {
 
 struct TrainingSummary {
   int64_t steps = 0; ///< of the whole run, also before it was resumed
+  int64_t total_steps = 0; ///< more than `steps` if the run was stopped
+  /// The largest result of TrainerOptions::stop_signal on any rank, if it ended
+  /// the run; else 0.
+  int stop_signal = 0;
+  /// The checkpoint of the last step; empty if there is none, because
+  /// TrainerOptions::save_last is false or it could not be written.
+  std::filesystem::path checkpoint;
   int64_t new_steps = 0; ///< since the run was started or resumed
   double last_loss = 0; ///< mean over all ranks
   double seconds = 0;
@@ -71,7 +101,8 @@ BatchShare batch_share(const World& world, const TrainerOptions& options);
 int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 
 /// Trains `engine` on `task`. Rank 0 shows progress on standard output and
-/// writes the files of TrainingLog. Collective.
+/// writes the files of TrainingLog. A checkpoint or a log that can not be
+/// written is a warning, and training continues. Collective.
 /// @throws tessera::Error if a loss is not finite, naming the step.
 TrainingSummary train(
     World& world,

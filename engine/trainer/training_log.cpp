@@ -2,7 +2,7 @@
 #include "tessera/engine/trainer/training_log.h"
 
 #include "tessera/engine/trainer/run_report.h"
-#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <unistd.h>
@@ -70,14 +70,14 @@ TrainingLog::TrainingLog(
 
 void TrainingLog::add(const StepMetrics& metrics) {
   const nlohmann::ordered_json line = to_json(metrics);
-  metrics_.write(line);
+  try_to([&] { metrics_.write(line); });
   EventFileWriter::Scalars scalars;
   for (const auto& [key, value] : line.items()) {
     if (key != "step") {
       scalars.emplace_back(key, value.get<double>());
     }
   }
-  events_.write(metrics.step, scalars);
+  try_to([&] { events_.write(metrics.step, scalars); });
   lines_.push_back(metrics);
   Progress progress;
   progress.step = metrics.step;
@@ -88,20 +88,38 @@ void TrainingLog::add(const StepMetrics& metrics) {
   progress_.update(progress);
 }
 
-void TrainingLog::say(const std::string& text) {
+void TrainingLog::say(const std::string& text, LogLevel level) {
   progress_.clear();
-  log_warning("{}", text);
+  log_line(level, text);
 }
 
 void TrainingLog::finish() {
   progress_.finish();
-  runtime::write_file_atomically(
-      folder_ / "loss.svg", to_svg(loss_plot(lines_)));
-  runtime::write_file_atomically(
-      folder_ / "report.html",
-      to_html(run_report(
-          std::filesystem::absolute(folder_).lexically_normal().filename(),
-          lines_)));
+  try_to([&] {
+    runtime::write_file_atomically(
+        folder_ / "loss.svg", to_svg(loss_plot(lines_)));
+  });
+  try_to([&] {
+    runtime::write_file_atomically(
+        folder_ / "report.html",
+        to_html(run_report(
+            std::filesystem::absolute(folder_).lexically_normal().filename(),
+            lines_)));
+  });
+}
+
+void TrainingLog::try_to(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    if (!has_warned_) {
+      has_warned_ = true;
+      say(formatted(
+              "{}. Training continues; its log and report lack what cannot be written.",
+              error.what()),
+          LogLevel::kWarning);
+    }
+  }
 }
 
 } // namespace tessera::engine

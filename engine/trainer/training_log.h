@@ -6,16 +6,20 @@
 #include "tessera/engine/report/json_lines.h"
 #include "tessera/engine/report/progress_line.h"
 #include "tessera/engine/trainer/step_metrics.h"
+#include "tessera/runtime/core/log.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace tessera::engine {
 
 /// Shows progress on standard output and writes to a folder: metrics.jsonl, an
-/// event file for TensorBoard and, at the end, loss.svg and report.html.
+/// event file for TensorBoard and, at the end, loss.svg and report.html. Once
+/// it is constructed, a file that cannot be written, e.g. on a full disk, is
+/// one warning and lacks what could not be written.
 class TrainingLog {
  public:
   /// @param resumed_step keeps lines up to this step and drops later ones,
@@ -27,19 +31,23 @@ class TrainingLog {
 
   void add(const StepMetrics& metrics);
 
-  /// Prints a warning without disturbing the progress line.
-  void say(const std::string& text);
+  /// Logs a line without disturbing the progress line.
+  void say(const std::string& text, LogLevel level);
 
   /// Ends the progress line, draws the loss curve and writes the report.
   void finish();
 
  private:
+  /// Calls `write`; an error is shown if it is the first one.
+  void try_to(const std::function<void()>& write);
+
   std::filesystem::path folder_;
   int64_t total_steps_;
   std::vector<StepMetrics> lines_; ///< also from before the run was resumed
   JsonLinesWriter metrics_;
   EventFileWriter events_;
   ProgressLine progress_;
+  bool has_warned_ = false;
 };
 
 } // namespace tessera::engine

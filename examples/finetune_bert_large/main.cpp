@@ -96,14 +96,15 @@ int run(
   runtime::reset_peak_bytes(world.device());
   const auto summary = train(world, engine, task, config.trainer);
   const int64_t peak = runtime::peak_bytes(world.device());
-  const auto score = zoo::evaluate_text_classification(
-      parallel, engine, *model, tokenizer, heldout, config.batch_size);
+  // Before what may fail.
   zoo::save_pretrained(
       world,
       engine,
       *model,
       config.trainer.run_folder / "model",
       config.model_folder);
+  const auto score = zoo::evaluate_text_classification(
+      parallel, engine, *model, tokenizer, heldout, config.batch_size);
   if (world.rank() == 0) {
     std::printf(
         "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"

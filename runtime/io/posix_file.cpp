@@ -5,6 +5,7 @@
 #include "tessera/runtime/io/posix_error.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,6 +37,16 @@ void sync_folder(const fs::path& folder) {
   if (rc != 0 && code != EINVAL) {
     fail_on("sync the folder", name, code);
   }
+}
+
+void cut_appended(int fd, size_t bytes) noexcept {
+  const int code = errno;
+  struct stat status {};
+  if (bytes > 0 && ::fstat(fd, &status) == 0) {
+    [[maybe_unused]] const int ignored =
+        ::ftruncate(fd, status.st_size - static_cast<off_t>(bytes));
+  }
+  errno = code;
 }
 
 } // namespace tessera::runtime::detail

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `fail_on()` and `sync_folder()` are shared by atomic files and atomic
-// folders.
+// `fail_on()`, `sync_folder()` and `cut_appended()` are shared by what writes
+// files and folders.
 
+#include <cstddef>
 #include <filesystem>
 
 namespace tessera::runtime::detail {
@@ -18,5 +19,9 @@ namespace tessera::runtime::detail {
 /// Makes a rename in `folder` durable. Blocks.
 /// @param folder empty means the working folder.
 void sync_folder(const std::filesystem::path& folder);
+
+/// Removes the last `bytes` of a file, the part of a record that could not be
+/// written whole, if possible. Keeps errno.
+void cut_appended(int fd, size_t bytes) noexcept;
 
 } // namespace tessera::runtime::detail

@@ -39,7 +39,8 @@ struct LaunchOptions {
 ///   returns appears in its final state; on a terminal, that of rank 0 is
 ///   updated as it changes.
 /// - SIGINT, SIGTERM and SIGHUP are forwarded to all ranks, which may take any
-///   time to end; after a second signal they have `grace`.
+///   time to end; after a second signal they have `grace`. A rank that then
+///   exits with code 128 + signal has not failed.
 /// - When a rank has failed, or nothing reads the output any more, the other
 ///   ranks get SIGTERM (unless they were signaled already) and after `grace`
 ///   SIGKILL, with all processes they started.

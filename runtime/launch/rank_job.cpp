@@ -29,6 +29,13 @@ constexpr std::array kStreams{ConsoleStream::kOut, ConsoleStream::kErr};
 // pipe holds, so that one turn reads everything that a dead rank has left.
 constexpr int kReadsPerTurn = 32;
 
+/// Whether a rank ended by itself, with the exit code for the signal that all
+/// ranks got: not a failure because of which the others must end.
+bool is_answer_to_signal(const ProcessEnd& end, int signal) {
+  return signal != 0 && !end.by_signal &&
+         end.exit_code() == ProcessEnd{true, signal}.exit_code();
+}
+
 UniqueFd& pipe_of(RankProcess& process, ConsoleStream stream) {
   return stream == ConsoleStream::kOut ? process.out() : process.err();
 }
@@ -78,7 +85,8 @@ int RankJob::run() {
     say(line);
   }
   flush_to_the_end();
-  return first_failure_ ? first_failure_->exit_code() : 0;
+  const auto& end = first_failure_ ? first_failure_ : stopped_;
+  return end ? end->exit_code() : 0;
 }
 
 bool RankJob::start_ranks() {
@@ -150,6 +158,7 @@ void RankJob::take_signals() {
     for (const Rank& rank : ranks_) {
       rank.process->signal_group(signal);
     }
+    last_stop_signal_ = signal;
     // The first signal lets ranks end in their own time, e.g. after a
     // checkpoint.
     if (++stop_signals_ > 1) {
@@ -174,7 +183,10 @@ void RankJob::take_ended_ranks() {
     }
     rank.ended = true;
     --running_;
-    if (!rank.process->poll_end()->is_success()) {
+    const ProcessEnd& end = *rank.process->poll_end();
+    if (is_answer_to_signal(end, last_stop_signal_)) {
+      stopped_ = end;
+    } else if (!end.is_success()) {
       failed.push_back(&rank);
     }
   }

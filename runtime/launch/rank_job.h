@@ -75,7 +75,10 @@ class RankJob {
   RepeatedErrors errors_;
   int running_ = 0;
   int stop_signals_ = 0;
+  int last_stop_signal_ = 0;
   std::optional<ProcessEnd> first_failure_;
+  // A rank that ended as a signal asked it to.
+  std::optional<ProcessEnd> stopped_;
   // Until then, a rank that fails by itself replaces first_failure_, which
   // blames another rank.
   std::optional<Clock::time_point> culprit_time_;

@@ -208,7 +208,10 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
   // One that does not end leaves no earlier result.
   ASSERT_EQ(run("stopped", 1, {fresh(), heldout}).exit_code, 0);
   EXPECT_NE(
-      run("stopped", 1, {fresh(), heldout, "data.token_type=int32"}).exit_code,
+      run("stopped",
+          1,
+          {fresh(), heldout, "data.token_type=int32", "output.overwrite=true"})
+          .exit_code,
       0);
   const auto stopped = run_tessera(1, {"eval", (folder_ / "stopped").string()});
   EXPECT_NE(stopped.exit_code, 0);

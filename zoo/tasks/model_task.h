@@ -48,6 +48,11 @@ class ModelTask : public PipelineTask {
       MakeBatch make_batch,
       const Options& options);
 
+  /// The number of examples.
+  size_t examples() const {
+    return examples_;
+  }
+
   int64_t batches_per_epoch() const override;
   int64_t batch_size() const override {
     return options_.batch_size;

@@ -53,9 +53,15 @@ void read_training(
   trainer.log_every = reader.get_int("log_every", {.min = 1}, 1);
   trainer.step_timing = reader.get_bool("step_timing", true);
   trainer.save_every = reader.get_int("save_every", {.min = 0}, 0);
+  trainer.save_minutes =
+      reader.get_double("save_minutes", {.min = 0}, trainer.save_minutes);
+  trainer.save_last = reader.get_bool("save_last", true);
   trainer.keep_last =
       static_cast<int>(reader.get_int("keep_last", {.min = 0, .max = 1000}, 2));
-  trainer.resume = reader.get_bool("resume", false);
+  trainer.resume_from = reader.get_string("resume_from", "");
+  trainer.resume =
+      reader.get_bool("resume", false) || !trainer.resume_from.empty();
+  config.new_data = reader.get_bool("new_data", false);
   trainer.clip_grad_norm = reader.get_double("clip_grad_norm", {.min = 0}, 0.0);
   config.seed = static_cast<uint64_t>(reader.get_int("seed", {.min = 0}, 0));
 }
@@ -145,7 +151,9 @@ void read_training_config(
   }
   read_schedule(reader.get_object("schedule"), config);
   read_training(reader.get_object("training"), config);
-  config.trainer.run_folder = reader.get_object("output").get_string("folder");
+  const auto output = reader.get_object("output");
+  config.trainer.run_folder = output.get_string("folder");
+  config.overwrite = output.get_bool("overwrite", false);
   if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
     reader.get_object("training")
         .fail(

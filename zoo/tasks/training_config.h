@@ -47,6 +47,10 @@ struct TrainingConfig {
   EngineOptions engine; ///< without EngineOptions::parallel
   ParallelOptions parallel;
   TrainerOptions trainer;
+  /// A resumed run may have other data than the checkpoint's; it then starts at
+  /// their first sample.
+  bool new_data = false;
+  bool overwrite = false; ///< an earlier run in the run folder
 };
 
 /// The tasks of `tessera train`.

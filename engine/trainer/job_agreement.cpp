@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/job_agreement.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/peer_failure.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <exception>
+#include <limits>
+#include <utility>
+
+namespace tessera::engine {
+
+JobAgreement::JobAgreement(
+    World& world,
+    const std::string& name,
+    WaitCheck check)
+    : is_rank_zero_(world.rank() == 0),
+      ranks_(world.new_communicator(name)),
+      check_(std::move(check)) {}
+
+std::vector<int64_t> JobAgreement::max(const std::vector<int64_t>& values) {
+  if (ranks_->size() == 1) {
+    return values;
+  }
+  const at::Tensor all = at::tensor(values, at::kLong);
+  ranks_->all_reduce_max(all, "decision of all ranks").wait(check_);
+  const auto* found = all.const_data_ptr<int64_t>();
+  return {found, found + all.numel()};
+}
+
+int64_t JobAgreement::from_rank_zero(
+    const std::string& what,
+    const std::function<int64_t()>& decide) {
+  constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
+  int64_t mine = kNothing;
+  std::exception_ptr error;
+  if (is_rank_zero_) {
+    try {
+      mine = decide();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  const std::vector<int64_t> all = max({mine, error ? 1 : 0});
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  if (all[1] != 0) {
+    runtime::blame_peer();
+    TESSERA_FAIL("{} failed on rank 0; see its error.", what);
+  }
+  return all[0];
+}
+
+} // namespace tessera::engine

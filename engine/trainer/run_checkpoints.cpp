@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/run_checkpoints.h"
+
+#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/report/progress_line.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+namespace tessera::engine {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kDescription = "run";
+
+/// TrainerOptions::description as state of a checkpoint.
+class Description : public Checkpointable {
+ public:
+  explicit Description(const nlohmann::json& values) : values_(values) {}
+
+  std::string name() const override {
+    return kDescription;
+  }
+  CheckpointState save_state() const override {
+    return {values_, {}};
+  }
+  void load_state(const CheckpointState& /*state*/) override {}
+
+ private:
+  const nlohmann::json& values_;
+};
+
+/// How to load the checkpoint before this one; empty if it is the first.
+std::string older_text(const fs::path& checkpoint) {
+  const auto all = list_checkpoints(checkpoint.parent_path());
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const fs::path& one) {
+        return one.filename() == checkpoint.filename();
+      });
+  if (found == all.begin() || found == all.end()) {
+    return "";
+  }
+  const std::string name = std::prev(found)->filename().string();
+  return formatted(
+      "\n  The next older checkpoint is {}: load it with training.resume_from={}",
+      *std::prev(found),
+      name);
+}
+
+/// Calls `read`; errors name the checkpoint and the one before it.
+template <typename Read>
+auto reading(const fs::path& checkpoint, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    TESSERA_FAIL(
+        "resuming from '{}': {}{}",
+        checkpoint.string(),
+        error.what(),
+        older_text(checkpoint));
+  }
+}
+
+int64_t bytes_in(const fs::path& folder) {
+  int64_t bytes = 0;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    const auto size = entry.file_size(code);
+    bytes += code ? 0 : static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+/// Renames the checkpoints after this one.
+void set_aside_later(const fs::path& checkpoint) {
+  const auto all = list_checkpoints(checkpoint.parent_path());
+  auto later = std::find_if(all.begin(), all.end(), [&](const fs::path& one) {
+    return one.filename() == checkpoint.filename();
+  });
+  if (later == all.end()) {
+    return;
+  }
+  for (++later; later != all.end(); ++later) {
+    const std::string name = "replaced-" + later->filename().string();
+    fs::path target = later->parent_path() / name;
+    for (int i = 2; fs::exists(target); ++i) {
+      target = later->parent_path() / formatted("{}-{}", name, i);
+    }
+    fs::rename(*later, target);
+    log_info(
+        "{} is later than the checkpoint that the run resumes from; it is now {}",
+        *later,
+        target);
+  }
+}
+
+} // namespace
+
+fs::path checkpoints_of(const fs::path& run_folder) {
+  return run_folder / "checkpoints";
+}
+
+std::optional<fs::path> checkpoint_to_resume(
+    const fs::path& run_folder,
+    const std::string& resume_from) {
+  const fs::path folder = checkpoints_of(run_folder);
+  if (!resume_from.empty()) {
+    // A name among the run's own, or a path.
+    const bool is_name = fs::path(resume_from).filename() == resume_from;
+    return find_checkpoint(
+        is_name ? folder / resume_from : fs::path(resume_from));
+  }
+  const auto all = list_checkpoints(folder);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+nlohmann::json saved_description(const fs::path& checkpoint) {
+  const CheckpointManifest manifest =
+      reading(checkpoint, [&] { return read_manifest(checkpoint); });
+  if (manifest.ranks.empty()) {
+    return nullptr;
+  }
+  const auto& states = manifest.ranks.front().states;
+  const auto found = states.find(kDescription);
+  return found == states.end() ? nlohmann::json() : found->second;
+}
+
+int64_t load_run_checkpoint(
+    EngineRef engine,
+    const fs::path& checkpoint,
+    const std::vector<Checkpointable*>& states) {
+  return reading(checkpoint, [&] { return engine.load(checkpoint, states); });
+}
+
+RunCheckpoints::RunCheckpoints(
+    World& world,
+    EngineRef engine,
+    const TrainerOptions& options,
+    std::vector<Checkpointable*> states)
+    : world_(world),
+      engine_(engine),
+      options_(options),
+      states_(std::move(states)) {
+  if (options.save_minutes > 0 || options.stop_signal) {
+    agreement_.emplace(world, "end of a step", engine.main().watch_failures());
+  }
+}
+
+void RunCheckpoints::load(const fs::path& checkpoint) {
+  load_run_checkpoint(engine_, checkpoint, states_);
+  if (world_.rank() == 0) {
+    set_aside_later(checkpoint);
+  }
+}
+
+RunCheckpoints::Decision RunCheckpoints::decide(int64_t step, bool is_last) {
+  Decision decision;
+  decision.saves = (is_last && options_.save_last) ||
+                   (options_.save_every > 0 && step % options_.save_every == 0);
+  if (!agreement_) {
+    return decision;
+  }
+  const std::chrono::duration<double, std::ratio<60>> minutes =
+      Clock::now() - saved_at_;
+  // One clock decides: that of rank 0.
+  const bool is_due = world_.rank() == 0 && options_.save_minutes > 0 &&
+                      minutes.count() >= options_.save_minutes;
+  const auto agreed = agreement_->max(
+      {options_.stop_signal ? options_.stop_signal() : 0, is_due ? 1 : 0});
+  decision.stop_signal = static_cast<int>(agreed[0]);
+  decision.saves |= agreed[0] != 0 || agreed[1] != 0;
+  return decision;
+}
+
+RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
+  Description description(options_.description);
+  std::vector<Checkpointable*> states = states_;
+  if (!options_.description.is_null()) {
+    states.push_back(&description);
+  }
+  const auto start = Clock::now();
+  Saved saved;
+  try {
+    saved.path = engine_.save(
+        checkpoints_of(options_.run_folder), states, options_.keep_last);
+    saved.text = formatted(
+        "saved step {} in {} ({}, {:.1f} s)",
+        step,
+        saved.path,
+        format_bytes(bytes_in(saved.path)),
+        std::chrono::duration<double>(Clock::now() - start).count());
+  } catch (const std::exception& error) {
+    saved.text = formatted("step {} was not saved: {}", step, error.what());
+  }
+  saved_at_ = Clock::now();
+  return saved;
+}
+
+} // namespace tessera::engine

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `RunCheckpoints` decides when a training run is saved, saves it, and loads
+// what a resumed run starts from.
+
+#include "tessera/engine/checkpoint/checkpointable.h"
+#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/trainer/job_agreement.h"
+#include "tessera/engine/trainer/trainer.h"
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::engine {
+
+/// RUN/checkpoints.
+std::filesystem::path checkpoints_of(const std::filesystem::path& run_folder);
+
+/// The checkpoint that a run in this folder resumes from; nothing if there is
+/// none.
+/// @param resume_from as TrainerOptions::resume_from.
+/// @throws tessera::Error if `resume_from` is not a checkpoint.
+std::optional<std::filesystem::path> checkpoint_to_resume(
+    const std::filesystem::path& run_folder,
+    const std::string& resume_from);
+
+/// TrainerOptions::description of the run that saved a checkpoint; null if it
+/// had none.
+/// @throws tessera::Error as load_run_checkpoint().
+nlohmann::json saved_description(const std::filesystem::path& checkpoint);
+
+/// Loads a checkpoint of a run. Collective; blocks.
+/// @throws tessera::Error naming the checkpoint and, if there is one, the next
+///   older checkpoint of the run and how to load it.
+/// @return its step.
+int64_t load_run_checkpoint(
+    EngineRef engine,
+    const std::filesystem::path& checkpoint,
+    const std::vector<Checkpointable*>& states);
+
+/// The checkpoints of one run of train().
+class RunCheckpoints {
+ public:
+  /// All references must outlive this object. Collective.
+  /// @param states saved with the engine.
+  RunCheckpoints(
+      World& world,
+      EngineRef engine,
+      const TrainerOptions& options,
+      std::vector<Checkpointable*> states);
+
+  /// Loads `checkpoint`. Later checkpoints in the same folder, which the run
+  /// does not continue, get other names, so that they are not resumed from.
+  /// Collective; blocks.
+  void load(const std::filesystem::path& checkpoint);
+
+  /// What follows a step.
+  struct Decision {
+    bool saves = false;
+    int stop_signal = 0; ///< the run ends after the step because of it
+  };
+  /// The same on all ranks. Collective; blocks if anything but the step
+  /// decides.
+  Decision decide(int64_t step, bool is_last);
+
+  /// Collective; blocks on the disk. If it fails, training can continue.
+  struct Saved {
+    std::filesystem::path path; ///< empty if it failed
+    std::string text; ///< of the log
+  };
+  Saved save(int64_t step);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  World& world_;
+  EngineRef engine_;
+  const TrainerOptions& options_;
+  std::vector<Checkpointable*> states_;
+  std::optional<JobAgreement> agreement_;
+  Clock::time_point saved_at_ = Clock::now();
+};
+
+} // namespace tessera::engine

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that a run loses nothing that it has saved, whatever ends it.
+
+    kill_runs.py [--build build/release] [--trials 50] [--seed 0] [--first 0]
+
+Trains a small model on one or two ranks, in a folder on a small tmpfs (which
+needs the right to mount one). At a random point from its start to its export
+the run gets SIGINT or SIGTERM, a rank or the launcher is killed, or the disk
+fills up. Then:
+
+- the run has ended within a minute, or, with a full disk, done all its steps;
+- every step that the log called saved, or a later one, is in checkpoints/, and
+  `tessera export` makes a model of it;
+- what a rank that could still speak wrote last says where the checkpoint is;
+- the same command with training.resume=true does the remaining steps.
+
+Exits with 1 if a trial fails.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEPS = 300
+DISK_KIB = 6000
+# After this output, and a random time, the fault happens.
+MARKS = ["", "training on", "saved step", "saved step 250", "last loss"]
+FAULTS = ["SIGINT", "SIGTERM", "kill rank", "kill launcher", "full disk"]
+
+
+def write_inputs(folder: pathlib.Path) -> None:
+    tokens = [(i + i // 37) % 23 for i in range(16 * 640)]
+    (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    (folder / "gpt.json").write_text(json.dumps({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": 23, "n_embd": 32, "n_layer": 2, "n_head": 4,
+        "n_positions": 16}))
+    (folder / "train.json").write_text(json.dumps({
+        "task": "language_model",
+        "model": {"max_length": 16, "config": str(folder / "gpt.json")},
+        "optimizer": {"lr": 1e-3},
+        "training": {"batch_size": 2, "max_steps": STEPS, "epochs": 10,
+                     "save_every": 50},
+        "data": {"train": str(folder / "tokens.bin"),
+                 "heldout": str(folder / "tokens.bin")},
+        "output": {}}))
+
+
+class Run:
+    """A run of `tessera train` whose output is read as it comes."""
+
+    def __init__(self, tessera, folder, run, ranks, words=()):
+        command = [tessera, "launch", "--nproc", str(ranks), "--", tessera,
+                   "train", str(folder / "train.json"), f"output.folder={run}",
+                   *words]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=ROOT, text=True)
+        self.output = ""
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.output += line
+
+    def wait_for(self, text):
+        end = time.time() + 120
+        while (text not in self.output and self.process.poll() is None
+               and time.time() < end):
+            time.sleep(0.01)
+
+    def ranks(self):
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)],
+            capture_output=True, text=True, check=False)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def wait(self, seconds):
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.reader.join(10)
+            raise AssertionError(
+                f"still running after {seconds} s\n{self.output}") from None
+        self.reader.join(10)
+        return code
+
+
+def saved_steps(run: pathlib.Path) -> list[int]:
+    return sorted(
+        int(path.parent.name.removeprefix("step-"))
+        for path in run.glob("checkpoints/step-*/manifest.json"))
+
+
+def fill(disk: pathlib.Path) -> None:
+    try:
+        with open(disk / "filler", "wb", buffering=0) as file:
+            while file.write(b"x" * 4096) == 4096:
+                pass
+    except OSError:
+        pass
+
+
+def cause(fault: str, run: Run, disk: pathlib.Path, rng) -> None:
+    if fault == "full disk":
+        fill(disk)
+    elif fault == "kill rank":
+        for pid in run.ranks()[:1] if rng.random() < 0.5 else run.ranks()[-1:]:
+            os.kill(pid, signal.SIGKILL)
+    elif run.process.poll() is None:
+        run.process.send_signal(
+            signal.SIGKILL if fault == "kill launcher"
+            else getattr(signal, fault))
+
+
+def last_words_needed(fault: str, ranks: int) -> bool:
+    return fault in ("SIGINT", "SIGTERM", "full disk") or (
+        fault == "kill rank" and ranks > 1)
+
+
+def trial(tessera, folder, disk, rng) -> str:
+    """One run with one fault. Returns what it did.
+
+    Raises AssertionError if something was lost.
+    """
+    ranks = rng.choice([1, 2])
+    fault = rng.choice(FAULTS)
+    mark = rng.choice(MARKS)
+    delay = rng.random() * (1.5 if mark == "" else 0.3)
+    run_folder = disk / "run"
+    run = Run(tessera, folder, run_folder, ranks)
+    run.wait_for(mark)
+    time.sleep(delay)
+    cause(fault, run, disk, rng)
+    what = f"{ranks} ranks, {fault} {delay:.2f} s after '{mark}'"
+    try:
+        code = run.wait(60)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
+    (disk / "filler").unlink(missing_ok=True)
+    told = [int(n) for n in re.findall(r"saved step (\d+) in", run.output)]
+    steps = saved_steps(run_folder)
+    what += f": code {code}, told {max(told, default=0)}, saved {steps}"
+
+    def check(good, complaint):
+        if not good:
+            raise AssertionError(f"{what}: {complaint}\n{run.output}")
+
+    check(max(steps, default=0) >= max(told, default=0), "a step is lost")
+    if steps:
+        target = folder / "exported"
+        exported = subprocess.run(
+            [tessera, "export", str(run_folder), "--to", str(target)],
+            capture_output=True, text=True, cwd=ROOT, check=False,
+            timeout=120)
+        check(exported.returncode == 0, f"not exported: {exported.stderr}")
+        newest = f"step-{steps[-1]:06}"
+        check(not last_words_needed(fault, ranks) or newest in run.output,
+              "the end does not say where the checkpoint is")
+    resumed = Run(tessera, folder, run_folder, ranks, ["training.resume=true"])
+    again = resumed.wait(120)
+    check(again == 0, f"not resumed: {resumed.output}")
+    check(saved_steps(run_folder)[-1] == STEPS
+          and (run_folder / "result.json").exists()
+          and (run_folder / "model" / "model.safetensors").exists(),
+          f"not finished: {resumed.output}")
+    return what
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build", type=pathlib.Path,
+                        default=ROOT / "build/release")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0,
+                        help="number of the first trial, to repeat one")
+    arguments = parser.parse_args()
+    tessera = str(arguments.build.resolve() / "bin" / "tessera")
+    failed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_inputs(folder)
+        for number in range(
+                arguments.first, arguments.first + arguments.trials):
+            rng = random.Random(f"{arguments.seed}/{number}")
+            start = time.time()
+            disk = folder / f"disk-{number}"
+            disk.mkdir()
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k",
+                 "tessera-kill-runs", str(disk)], check=True)
+            try:
+                print(number, trial(tessera, folder, disk, rng),
+                      f"({time.time() - start:.0f} s)", flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                failed += 1
+                print(number, "FAILED:", error, flush=True)
+            finally:
+                subprocess.run(["umount", "-l", str(disk)], check=True)
+    print(f"{failed} of {arguments.trials} trials failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

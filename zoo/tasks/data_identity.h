@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `data_identity()` tells whether a resumed run has the data of its checkpoint.
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <filesystem>
+
+namespace tessera::zoo {
+
+/// {"path", "bytes", "checksum"} of a data file, or of all files of a folder.
+/// The checksum covers names, sizes and contents; of large files, blocks that
+/// are spread evenly, 64 MiB in all. Blocks on the disk.
+/// @throws tessera::Error if a file cannot be read.
+nlohmann::json data_identity(const std::filesystem::path& path);
+
+} // namespace tessera::zoo
