@@ -4,10 +4,12 @@
 #include "program_main.h"
 #include "usage_error.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <string_view>
 
 namespace tessera::tools {
@@ -26,6 +28,8 @@ constexpr RunCommand kCommands[] = {
     {"generate", run_generate},
     {"convert", run_convert},
     {"bench", run_bench},
+    {"predict", run_predict},
+    {"tokens", run_tokens},
 };
 
 int run_command(int argc, char** argv) {
@@ -48,6 +52,15 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
     return report_usage(app, error, {argv + 1, argv + argc});
   }
   return std::nullopt;
+}
+
+void check_one_process(const char* command) {
+  const char* const ranks = std::getenv("WORLD_SIZE");
+  TESSERA_CHECK(
+      ranks == nullptr || std::string_view(ranks) == "1",
+      "`tessera {}` runs as one process, but there are {}; run it without `tessera launch`",
+      command,
+      ranks == nullptr ? "" : ranks);
 }
 
 } // namespace tessera::tools

@@ -13,6 +13,10 @@ namespace tessera::tools {
 /// after help was requested, 2 on a usage error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
+/// @throws tessera::Error in a job of several processes, for a command that
+///     runs as one.
+void check_one_process(const char* command);
+
 /// The implementations of the commands. Each returns the exit code of its
 /// process.
 int run_train(int argc, char** argv);
@@ -21,5 +25,7 @@ int run_logits(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_predict(int argc, char** argv);
+int run_tokens(int argc, char** argv);
 
 } // namespace tessera::tools

@@ -118,6 +118,27 @@ int64_t ConfigReader::get_int(
   return get_scalar(*node_, key, IntKind{range}, fallback);
 }
 
+int64_t ConfigReader::get_bytes(
+    std::string_view key,
+    IntRange range,
+    std::optional<int64_t> fallback) const {
+  IntKind kind{range};
+  kind.expected += " (bytes), or a string such as \"11GB\" or \"11GiB\"";
+  const json* value = node_->find(key);
+  if (value == nullptr || !value->is_string()) {
+    return get_scalar(*node_, key, kind, fallback);
+  }
+  const auto bytes = bytes_in(value->get<std::string>());
+  TESSERA_CHECK(
+      bytes && range.min <= *bytes && *bytes <= range.max,
+      "{} is {}; expected {}",
+      node_->where(key),
+      found(*value),
+      kind.expected);
+  node_->resolved[std::string(key)] = *bytes;
+  return *bytes;
+}
+
 double ConfigReader::get_double(
     std::string_view key,
     DoubleRange range,
@@ -143,6 +164,20 @@ std::vector<std::string> ConfigReader::get_strings(
     std::string_view key,
     const std::optional<std::vector<std::string>>& fallback) const {
   return get_array(*node_, key, StringKind{}, fallback);
+}
+
+std::vector<std::string> ConfigReader::get_string_or_strings(
+    std::string_view key,
+    const std::vector<std::string>& fallback) const {
+  const json* value = node_->find(key);
+  if (value == nullptr ? fallback.size() != 1 : value->is_array()) {
+    return get_array(*node_, key, StringKind{}, {fallback});
+  }
+  if (value == nullptr) {
+    return {get_scalar(*node_, key, StringKind{}, {fallback.front()})};
+  }
+  const StringKind kind{"a string, or an array of strings"};
+  return {get_scalar(*node_, key, kind, {})};
 }
 
 std::vector<int64_t> ConfigReader::get_ints(
