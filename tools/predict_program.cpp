@@ -9,6 +9,7 @@
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/position_limit.h"
 #include "tessera/zoo/tasks/run_folder.h"
@@ -86,10 +87,28 @@ TrainedClassifier trained_in_run(const fs::path& run) {
   return trained;
 }
 
+/// @throws tessera::Error on a folder whose classifier would be newly
+///     initialized.
+void check_has_classifier(const fs::path& folder) {
+  const auto config = zoo::JsonFields::from_file(folder / "config.json");
+  const auto classes =
+      config.object().value("architectures", nlohmann::json::array());
+  const std::string name =
+      classes.is_array() && !classes.empty() && classes.front().is_string()
+          ? classes.front().get<std::string>()
+          : "";
+  TESSERA_CHECK(
+      name.ends_with("ForSequenceClassification"),
+      "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
+      folder.string(),
+      runtime::show_json(classes));
+}
+
 TrainedClassifier trained_in(const fs::path& folder) {
   if (zoo::is_run_folder(folder)) {
     return trained_in_run(folder);
   }
+  check_has_classifier(folder);
   TrainedClassifier trained;
   trained.tokenizer = folder;
   trained.model = zoo::lazy_text_classifier(folder);
@@ -99,8 +118,13 @@ TrainedClassifier trained_in(const fs::path& folder) {
 /// Computes and prints predictions.
 class Predictor {
  public:
-  Predictor(const PredictArguments& arguments, TrainedClassifier trained)
+  /// @param text_keys two for pairs.
+  Predictor(
+      const PredictArguments& arguments,
+      TrainedClassifier trained,
+      std::vector<std::string> text_keys)
       : arguments_(arguments),
+        text_keys_(std::move(text_keys)),
         model_(std::move(trained.model)),
         tokenizer_(zoo::BertTokenizer::from_folder(trained.tokenizer)),
         predicts_numbers_(zoo::predicts_numbers(*model_)),
@@ -115,12 +139,12 @@ class Predictor {
     zoo::check_positions(*model_, options_.max_length);
   }
 
-  void print(const std::vector<GivenText>& texts, bool are_pairs) {
+  void print(const std::vector<GivenText>& texts) {
     std::vector<zoo::Encoding> encodings;
     for (const GivenText& text : texts) {
       encodings.push_back(
-          are_pairs ? tokenizer_.encode_pair(text.text, text.second, options_)
-                    : tokenizer_.encode(text.text, options_));
+          are_pairs() ? tokenizer_.encode_pair(text.text, text.second, options_)
+                      : tokenizer_.encode(text.text, options_));
     }
     const at::Tensor logits = model_
                                   ->forward(zoo::padded_input(
@@ -137,7 +161,7 @@ class Predictor {
       const auto* begin = own.const_data_ptr<double>();
       const std::vector<double> values(begin, begin + own.numel());
       const std::string line = arguments_.as_json
-                                   ? json_line(texts[row], are_pairs, values)
+                                   ? json_line(texts[row], values)
                                    : text_line(texts[row], values);
       std::printf("%s\n", line.c_str());
     }
@@ -155,13 +179,16 @@ class Predictor {
     return order;
   }
 
+  bool are_pairs() const {
+    return text_keys_.size() > 1;
+  }
+
   std::string json_line(
       const GivenText& text,
-      bool is_pair,
       const std::vector<double>& values) const {
-    nlohmann::ordered_json json{{"text", text.text}};
-    if (is_pair) {
-      json["second"] = text.second;
+    nlohmann::ordered_json json{{text_keys_.front(), text.text}};
+    if (are_pairs()) {
+      json[text_keys_.back()] = text.second;
     }
     if (predicts_numbers_) {
       json["value"] = values.size() == 1 ? nlohmann::ordered_json(values[0])
@@ -210,7 +237,8 @@ class Predictor {
         }
       }
     }
-    std::string one_line = text.text;
+    std::string one_line =
+        are_pairs() ? text.text + " | " + text.second : text.text;
     std::replace_if(
         one_line.begin(),
         one_line.end(),
@@ -222,6 +250,7 @@ class Predictor {
   static constexpr double kLikely = 0.5; ///< of several labels
 
   const PredictArguments& arguments_;
+  std::vector<std::string> text_keys_;
   std::shared_ptr<zoo::Model> model_;
   zoo::BertTokenizer tokenizer_;
   bool predicts_numbers_;
@@ -232,6 +261,10 @@ class Predictor {
 
 void predict(const PredictArguments& arguments) {
   check_one_process("predict");
+  TESSERA_CHECK(
+      arguments.text_keys.size() <= 2,
+      "--text-key is given {} times; give it once, or twice for pairs of texts",
+      arguments.text_keys.size());
   const World& world = init();
   TrainedClassifier trained = trained_in(arguments.model);
   const auto keys =
@@ -240,12 +273,12 @@ void predict(const PredictArguments& arguments) {
   materialize(*trained.model);
   trained.model->eval();
   const at::NoGradGuard no_grad;
-  Predictor predictor(arguments, std::move(trained));
+  Predictor predictor(arguments, std::move(trained), keys);
   TextSource source(arguments.texts, arguments.input, keys);
   const auto count = static_cast<size_t>(arguments.batch_size);
   for (auto texts = source.next(count); !texts.empty();
        texts = source.next(count)) {
-    predictor.print(texts, keys.size() > 1);
+    predictor.print(texts);
   }
 }
 
