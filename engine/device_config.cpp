@@ -8,9 +8,6 @@ namespace tessera::engine {
 
 DeviceOptions read_device(const runtime::ConfigReader& reader) {
   DeviceOptions options;
-  if (reader.get_string("device", "auto") == "gpu") {
-    reader.fail("device", "did you mean \"cuda\"?"); // "cpu" is spelled nearer
-  }
   options.device = reader.get_enum<DeviceChoice>(
       "device",
       {{"auto", DeviceChoice::kAuto},

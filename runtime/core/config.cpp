@@ -18,6 +18,27 @@ namespace {
 
 using namespace detail;
 
+// What other programs call a choice.
+constexpr std::pair<std::string_view, const char*> kForeignChoices[] = {
+    {"bf16", "bfloat16"},
+    {"fp16", "float16"},
+    {"fp32", "float32"},
+    {"gpu", "cuda"}, // "cpu" is spelled nearer
+    {"half", "float16"}};
+
+// The choice that an unknown name stands for, or the nearest one, or empty.
+std::string meant_choice(
+    std::string_view name,
+    std::span<const std::string> names) {
+  for (const auto& [foreign, here] : kForeignChoices) {
+    if (name == foreign &&
+        std::find(names.begin(), names.end(), here) != names.end()) {
+      return here;
+    }
+  }
+  return nearest_name(name, names);
+}
+
 // A scalar, from the object or the fallback.
 template <typename Node, typename Kind>
 typename Kind::Value get_scalar(
@@ -210,7 +231,7 @@ size_t ConfigReader::get_choice(
       fallback ? std::optional(names[*fallback]) : std::nullopt);
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
-    const std::string nearest = nearest_name(name, names);
+    const std::string nearest = meant_choice(name, names);
     fail(
         key,
         "expected " + kind.expected +

@@ -141,6 +141,7 @@ TEST_F(TextData, OtherFormatsAreNamedWithAConversion) {
       {"t.csv", "text,label\na,b\n", {"(CSV)", "csv.DictReader", "t.jsonl"}},
       {"t.tsv", "text\tlabel\na\tb\n", {"(TSV)", "delimiter="}},
       {"t.json", "[\n{\"text\": 1}]", {"a JSON array", "json.load"}},
+      {"t2.json", "{\n\"text\": 1}", {"over several lines", "jq -c ."}},
       {"t.jsonl.gz", gzip, {"compressed with gzip", "gunzip --keep"}},
       {"t.parquet", "PAR1....", {"a Parquet file", "read_parquet"}},
   };

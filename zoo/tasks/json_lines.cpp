@@ -61,6 +61,12 @@ void check_first_line(const fs::path& path, std::string_view first) {
     return;
   }
   const char start = first[first.find_first_not_of(kBlank)];
+  if (start == '{' && first.find_last_not_of(kBlank) == first.find('{')) {
+    refuse(
+        path,
+        "a JSON object over several lines",
+        formatted("jq -c . {} > {}", path.string(), with_extension(path)));
+  }
   if (start == '[') {
     refuse(
         path,

@@ -210,6 +210,15 @@ TEST(Config, ResolvedHoldsWhatWasReadInThatOrder) {
       R"({"seed":3,"o":{"lr":0.5,"a":1},"l":[{"n":1}],"files":["f"]})");
 }
 
+TEST(Config, KnowsWhatOthersCallAChoice) {
+  expect_error(
+      [] { get_device(read(R"({"device": "gpu"})")); },
+      {"did you mean \"cuda\"?"});
+  expect_error(
+      [] { get_device(read(R"({"device": "half"})")); },
+      {"expected one of \"cpu\", \"cuda\""});
+}
+
 TEST(Config, ReadsSizesInBytes) {
   const auto bytes = [](const std::string& value) {
     return read("{\"b\": " + value + "}").get_bytes("b", {.min = 1});
