@@ -229,18 +229,18 @@ std::optional<MemoryTier> read_tier(
 
 void read_memory(const runtime::ConfigReader& reader, MemoryBudget& memory) {
   if (reader.contains("device_bytes")) {
-    memory.device_bytes = reader.get_int("device_bytes", {.min = 1});
+    memory.device_bytes = reader.get_bytes("device_bytes", {.min = 1});
   }
   memory.activation_bytes =
-      reader.get_int("activation_bytes", {.min = 0}, memory.activation_bytes);
+      reader.get_bytes("activation_bytes", {.min = 0}, memory.activation_bytes);
   if (reader.contains("host_bytes")) {
-    memory.host_bytes = reader.get_int("host_bytes", {.min = 0});
+    memory.host_bytes = reader.get_bytes("host_bytes", {.min = 0});
   }
   if (reader.contains("nvme_path")) {
     memory.nvme_path = reader.get_string("nvme_path");
   }
   if (reader.contains("nvme_bytes")) {
-    memory.nvme_bytes = reader.get_int("nvme_bytes", {.min = 0});
+    memory.nvme_bytes = reader.get_bytes("nvme_bytes", {.min = 0});
   }
   memory.parameters = read_tier(reader, "parameters");
   memory.gradients = read_tier(reader, "gradients");
@@ -256,16 +256,16 @@ void read_offload(
        {"auto", OffloadActivations::kAuto},
        {"all", OffloadActivations::kAll}},
       offload.activations);
-  offload.min_tensor_bytes =
-      reader.get_int("min_tensor_bytes", {.min = 0}, offload.min_tensor_bytes);
+  offload.min_tensor_bytes = reader.get_bytes(
+      "min_tensor_bytes", {.min = 0}, offload.min_tensor_bytes);
   offload.prefetch_bytes =
-      reader.get_int("prefetch_bytes", {.min = 0}, offload.prefetch_bytes);
+      reader.get_bytes("prefetch_bytes", {.min = 0}, offload.prefetch_bytes);
   if (reader.contains("activation_host_bytes")) {
     offload.activation_host_bytes =
-        reader.get_int("activation_host_bytes", {.min = 1});
+        reader.get_bytes("activation_host_bytes", {.min = 1});
   }
   offload.ratio = reader.get_double_or("ratio", "auto", {.min = 0, .max = 1});
-  offload.stage_bytes = reader.get_int(
+  offload.stage_bytes = reader.get_bytes(
       "stage_bytes",
       {.min = engine::StreamedUpdate::kMinBytes},
       offload.stage_bytes);

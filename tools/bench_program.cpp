@@ -32,7 +32,15 @@ int run_bench(int argc, char** argv) {
   std::string folder = ".";
   bool as_json = false;
   bool no_disk = false;
-  const auto positive = CLI::PositiveNumber;
+  // CLI::PositiveNumber lists its range with 309 digits.
+  const CLI::Validator positive(
+      [](const std::string& text) -> std::string {
+        double number = 0;
+        return CLI::detail::lexical_cast(text, number) && number > 0
+                   ? ""
+                   : "'" + text + "' is not a number greater than 0";
+      },
+      "");
   app.add_option(
       "--folder", folder, "Folder on the disk to measure; default .");
   app.add_flag("--no-disk", no_disk, "Do not measure the disk");

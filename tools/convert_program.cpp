@@ -2,6 +2,7 @@
 // `tessera convert --from DIR --to PATH`: converts a model's folder to other
 // dtypes or to GGUF, or merges an adapter into it.
 
+#include "model_folder.h"
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
@@ -12,7 +13,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -67,11 +67,7 @@ void check_places(const ConvertArguments& arguments) {
           !fs::exists(arguments.to),
       "--to is '{}', which is a file in the folder --from; choose another name",
       arguments.to);
-  const char* const ranks = std::getenv("WORLD_SIZE");
-  TESSERA_CHECK(
-      ranks == nullptr || std::string(ranks) == "1",
-      "`tessera convert` runs as one process, but there are {}; run it without `tessera launch`",
-      ranks == nullptr ? "" : ranks);
+  check_one_process("convert");
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
       "--to is '{}', a folder; a GGUF model is a single file: give a file name, e.g. {}",
@@ -152,12 +148,19 @@ int run_convert(int argc, char** argv) {
       "into it",
       "tessera convert");
   ConvertArguments arguments;
-  app.add_option("--from", arguments.from, "Hugging Face folder to read")
-      ->required();
+  add_model_folder(
+      app,
+      "--from",
+      arguments.from,
+      "Hugging Face folder to read, or run folder of `tessera train`");
   app.add_option("--to", arguments.to, "Folder or GGUF file to write")
       ->required();
-  add_choice(
-      app, "--format", arguments.format, kFormats, "Output format, default hf");
+  const CLI::Option* format = add_choice(
+      app,
+      "--format",
+      arguments.format,
+      kFormats,
+      "Output format, default gguf if --to ends with .gguf, else hf");
   app.add_option(
          "--dtype",
          arguments.dtype,
@@ -190,6 +193,9 @@ int run_convert(int argc, char** argv) {
       "qwen2, qwen2_moe, qwen3, qwen3_moe");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
+  }
+  if (format->empty() && fs::path(arguments.to).extension() == ".gguf") {
+    arguments.format = Format::kGguf;
   }
   TESSERA_CHECK(
       arguments.format == Format::kGguf || type->empty(),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "divided_model.h"
 
+#include "model_folder.h"
+
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -8,7 +10,11 @@
 namespace tessera::tools {
 
 void add_model_options(CLI::App& app, ModelArguments& arguments) {
-  app.add_option("--model", arguments.model, "Hugging Face folder")->required();
+  add_model_folder(
+      app,
+      "--model",
+      arguments.model,
+      "Hugging Face folder, or run folder of `tessera train`");
   app.add_option(
       "--architecture",
       arguments.architecture,

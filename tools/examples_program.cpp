@@ -83,7 +83,7 @@ class ExamplesProgram : public TaskProgram {
   }
 
   std::shared_ptr<zoo::Model> make_model(
-      const World& world,
+      World& world,
       ParallelRun& parallel,
       ModelState state) override {
     auto model = zoo::configured_model(config_, parallel);

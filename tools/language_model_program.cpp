@@ -30,7 +30,7 @@ class LanguageModelProgram : public TaskProgram {
   }
 
   std::shared_ptr<zoo::Model> make_model(
-      const World& /*world*/,
+      World& world,
       ParallelRun& parallel,
       ModelState state) override {
     if (state == ModelState::kFirst) {
@@ -38,6 +38,14 @@ class LanguageModelProgram : public TaskProgram {
     }
     const auto model = zoo::configured_model(config_, parallel);
     zoo::check_language_model(*model, config_.max_length);
+    if (train_) {
+      zoo::check_has_text(*train_, config_.max_length);
+    }
+    for (const auto* const tokens : {&train_, &heldout_}) {
+      if (tokens->has_value()) {
+        zoo::check_tokens(world, **tokens, *model);
+      }
+    }
     return model;
   }
 

@@ -4,12 +4,14 @@
 #include "program_main.h"
 #include "usage_error.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -30,6 +32,8 @@ constexpr RunCommand kCommands[] = {
     {"generate", run_generate},
     {"convert", run_convert},
     {"bench", run_bench},
+    {"predict", run_predict},
+    {"tokens", run_tokens},
 };
 
 int run_command(int argc, char** argv) {
@@ -70,6 +74,15 @@ std::string text_of_exception(const std::exception& error) {
   return runtime::is_out_of_memory(*torch_error)
              ? formatted("{}\nOut of memory. {}", text, runtime::kMemoryRemedy)
              : text;
+}
+
+void check_one_process(const char* command) {
+  const char* const ranks = std::getenv("WORLD_SIZE");
+  TESSERA_CHECK(
+      ranks == nullptr || std::string_view(ranks) == "1",
+      "`tessera {}` runs as one process, but there are {}; run it without `tessera launch`",
+      command,
+      ranks == nullptr ? "" : ranks);
 }
 
 } // namespace tessera::tools

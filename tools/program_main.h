@@ -18,6 +18,10 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 /// The text of an exception; LibTorch's own errors without their stack trace.
 std::string text_of_exception(const std::exception& error);
 
+/// @throws tessera::Error in a job of several processes, for a command that
+///     runs as one.
+void check_one_process(const char* command);
+
 /// The implementations of the commands. Each returns the exit code of its
 /// process.
 int run_train(int argc, char** argv);
@@ -27,5 +31,7 @@ int run_logits(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_predict(int argc, char** argv);
+int run_tokens(int argc, char** argv);
 
 } // namespace tessera::tools

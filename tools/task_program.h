@@ -36,9 +36,9 @@ class TaskProgram {
   virtual zoo::TrainingConfig& config() = 0;
 
   /// Constructs the model, without memory until it is wrapped, and loads the
-  /// matching data.
+  /// matching data, which it checks. Collective.
   virtual std::shared_ptr<zoo::Model> make_model(
-      const World& world,
+      World& world,
       ParallelRun& parallel,
       ModelState state) = 0;
 

@@ -2,8 +2,10 @@
 #include "task_program.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/position_limit.h"
 #include "tessera/zoo/tasks/text_classification_task.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 
@@ -25,22 +27,28 @@ class TextClassificationProgram : public TaskProgram {
   }
 
   std::shared_ptr<zoo::Model> make_model(
-      const World& /*world*/,
+      World& world,
       ParallelRun& parallel,
       ModelState state) override {
     tokenizer_.emplace(zoo::BertTokenizer::from_folder(config_.model_folder));
-    std::vector<zoo::LabelledText> train;
-    std::vector<std::string> labels; // a trained model has its own
+    std::optional<zoo::LabelledTexts> train, heldout;
     if (state != ModelState::kTrained) {
-      train = zoo::read_labelled_texts(config_.train_file, config_.columns);
-      labels = zoo::labels_of(train);
+      train = labelled_texts(config_.train_file);
     }
-    const auto model = zoo::lazy_text_classifier(
-        config_.model_folder, labels, zoo::layer_context(parallel));
-    labels_ = zoo::classes_of(*model);
-    train_ = encoded(train);
-    heldout_ = encoded(
-        zoo::read_labelled_texts(config_.heldout_file, config_.columns));
+    if (!config_.heldout_file.empty()) {
+      heldout = labelled_texts(config_.heldout_file);
+    }
+    const auto model = model_for(train, zoo::layer_context(parallel));
+    zoo::check_positions(*model, config_.max_length);
+    if (!config_.is_regression()) {
+      labels_ = zoo::classes_of(*model);
+    }
+    if (train) {
+      train_ = encoded(world, *train);
+    }
+    if (heldout) {
+      heldout_ = encoded(world, *heldout);
+    }
     return model;
   }
 
@@ -54,13 +62,22 @@ class TextClassificationProgram : public TaskProgram {
   }
 
   std::string data_text() const override {
-    return formatted("{} texts with {} labels", train_.size(), labels_.size());
+    return config_.is_regression()
+               ? formatted("{} texts with numbers", train_.size())
+               : formatted(
+                     "{} texts with {} labels", train_.size(), labels_.size());
   }
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
       EngineRef engine,
       zoo::Model& model) override {
+    if (heldout_.empty()) {
+      return std::nullopt;
+    }
+    if (config_.is_regression()) {
+      return regression_score(parallel, engine, model);
+    }
     const zoo::ClassificationScore score = zoo::evaluate_text_classification(
         parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);
     const double majority = zoo::majority_share(heldout_);
@@ -83,10 +100,72 @@ class TextClassificationProgram : public TaskProgram {
   }
 
  private:
+  TaskScore regression_score(
+      ParallelRun& parallel,
+      EngineRef engine,
+      zoo::Model& model) const {
+    const zoo::RegressionScore score = zoo::evaluate_text_regression(
+        parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);
+    std::array<char, 200> text{};
+    std::snprintf(
+        text.data(),
+        text.size(),
+        "mean squared error %.4f over %lld texts, Pearson correlation %.4f",
+        score.squared_error,
+        static_cast<long long>(score.examples),
+        score.pearson);
+    return {
+        text.data(),
+        {{"heldout_loss", score.squared_error},
+         {"heldout_pearson", score.pearson},
+         {"heldout_examples", score.examples}}};
+  }
+
+  zoo::LabelledTexts labelled_texts(const std::filesystem::path& file) const {
+    auto texts = zoo::read_labelled_texts(
+        file, config_.columns, config_.is_regression());
+    if (is_log_rank_zero()) {
+      zoo::warn_about_labels(texts);
+    }
+    return texts;
+  }
+
+  /// @param train nullopt: the folder has the trained model.
+  std::shared_ptr<zoo::Model> model_for(
+      const std::optional<zoo::LabelledTexts>& train,
+      const zoo::LayerContext& context) const {
+    if (train) {
+      return config_.is_regression()
+                 ? zoo::lazy_text_regressor(config_.model_folder, context)
+                 : zoo::lazy_text_classifier(
+                       config_.model_folder, zoo::labels_of(*train), context);
+    }
+    const auto model =
+        zoo::lazy_text_classifier(config_.model_folder, {}, context);
+    TESSERA_CHECK(
+        zoo::predicts_numbers(*model) == config_.is_regression(),
+        "model.problem_type is \"{}\", but the model in '{}' predicts {}",
+        config_.problem_type,
+        config_.model_folder.string(),
+        config_.is_regression() ? "classes" : "numbers");
+    return model;
+  }
+
   std::vector<zoo::LabelledEncoding> encoded(
-      const std::vector<zoo::LabelledText>& texts) const {
-    return zoo::encode_labelled_texts(
+      const World& world,
+      const zoo::LabelledTexts& texts) const {
+    auto examples = zoo::encode_labelled_texts(
         texts, labels_, *tokenizer_, config_.max_length);
+    if (const auto count = zoo::truncated_count(examples);
+        count > 0 && world.rank() == 0) {
+      log_info(
+          "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
+          texts.path.string(),
+          count,
+          examples.size(),
+          config_.max_length);
+    }
+    return examples;
   }
 
   zoo::FinetuneConfig config_;

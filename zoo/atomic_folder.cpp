@@ -50,8 +50,9 @@ AtomicFolder::AtomicFolder(
     std::function<bool(const std::string& name)> is_own)
     : is_own_(std::move(is_own)) {
   // Resolves links and strips a trailing slash: the name that is replaced.
+  // weakly_canonical() leaves a relative path that does not exist as it is.
   std::error_code error;
-  path_ = fs::weakly_canonical(path, error);
+  path_ = fs::weakly_canonical(fs::absolute(path, error), error);
   if (!error && !path_.has_filename()) {
     path_ = path_.parent_path();
   }

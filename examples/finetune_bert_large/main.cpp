@@ -44,6 +44,9 @@ int run(
     const std::vector<std::string>& overrides) {
   zoo::FinetuneConfig config =
       zoo::read_finetune_config(config_file, overrides, nullptr);
+  TESSERA_CHECK(
+      !config.heldout_file.empty() && !config.is_regression(),
+      "this example classifies and scores data.heldout; use `tessera train` for regression, or without held-out data");
   World& world = engine::init_on(config.device);
   check_model_folder(config.model_folder);
   std::filesystem::create_directories(config.trainer.run_folder);

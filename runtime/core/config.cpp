@@ -18,6 +18,27 @@ namespace {
 
 using namespace detail;
 
+// What other programs call a choice.
+constexpr std::pair<std::string_view, const char*> kForeignChoices[] = {
+    {"bf16", "bfloat16"},
+    {"fp16", "float16"},
+    {"fp32", "float32"},
+    {"gpu", "cuda"}, // "cpu" is spelled nearer
+    {"half", "float16"}};
+
+// The choice that an unknown name stands for, or the nearest one, or empty.
+std::string meant_choice(
+    std::string_view name,
+    std::span<const std::string> names) {
+  for (const auto& [foreign, here] : kForeignChoices) {
+    if (name == foreign &&
+        std::find(names.begin(), names.end(), here) != names.end()) {
+      return here;
+    }
+  }
+  return nearest_name(name, names);
+}
+
 // A scalar, from the object or the fallback.
 template <typename Node, typename Kind>
 typename Kind::Value get_scalar(
@@ -118,6 +139,27 @@ int64_t ConfigReader::get_int(
   return get_scalar(*node_, key, IntKind{range}, fallback);
 }
 
+int64_t ConfigReader::get_bytes(
+    std::string_view key,
+    IntRange range,
+    std::optional<int64_t> fallback) const {
+  IntKind kind{range};
+  kind.expected += " (bytes), or a string such as \"11GB\" or \"11GiB\"";
+  const json* value = node_->find(key);
+  if (value == nullptr || !value->is_string()) {
+    return get_scalar(*node_, key, kind, fallback);
+  }
+  const auto bytes = bytes_in(value->get<std::string>());
+  TESSERA_CHECK(
+      bytes && range.min <= *bytes && *bytes <= range.max,
+      "{} is {}; expected {}",
+      node_->where(key),
+      found(*value),
+      kind.expected);
+  node_->resolved[std::string(key)] = *bytes;
+  return *bytes;
+}
+
 double ConfigReader::get_double(
     std::string_view key,
     DoubleRange range,
@@ -143,6 +185,20 @@ std::vector<std::string> ConfigReader::get_strings(
     std::string_view key,
     const std::optional<std::vector<std::string>>& fallback) const {
   return get_array(*node_, key, StringKind{}, fallback);
+}
+
+std::vector<std::string> ConfigReader::get_string_or_strings(
+    std::string_view key,
+    const std::vector<std::string>& fallback) const {
+  const json* value = node_->find(key);
+  if (value == nullptr ? fallback.size() != 1 : value->is_array()) {
+    return get_array(*node_, key, StringKind{}, {fallback});
+  }
+  if (value == nullptr) {
+    return {get_scalar(*node_, key, StringKind{}, {fallback.front()})};
+  }
+  const StringKind kind{"a string, or an array of strings"};
+  return {get_scalar(*node_, key, kind, {})};
 }
 
 std::vector<int64_t> ConfigReader::get_ints(
@@ -175,7 +231,7 @@ size_t ConfigReader::get_choice(
       fallback ? std::optional(names[*fallback]) : std::nullopt);
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
-    const std::string nearest = nearest_name(name, names);
+    const std::string nearest = meant_choice(name, names);
     fail(
         key,
         "expected " + kind.expected +

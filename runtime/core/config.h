@@ -79,6 +79,13 @@ class ConfigReader {
       IntRange range = {},
       std::optional<int64_t> fallback = {}) const;
 
+  /// Reads a number of bytes: an integer, or a string such as "11GB" or
+  /// "11GiB". resolved() has the integer.
+  int64_t get_bytes(
+      std::string_view key,
+      IntRange range = {},
+      std::optional<int64_t> fallback = {}) const;
+
   double get_double(
       std::string_view key,
       DoubleRange range = {},
@@ -123,6 +130,11 @@ class ConfigReader {
   std::vector<std::string> get_strings(
       std::string_view key,
       const std::optional<std::vector<std::string>>& fallback = {}) const;
+
+  /// Reads a string or an array of strings.
+  std::vector<std::string> get_string_or_strings(
+      std::string_view key,
+      const std::vector<std::string>& fallback) const;
 
   /// `range` applies to each element.
   std::vector<int64_t> get_ints(

@@ -3,9 +3,16 @@
 // Types of scalar configuration values: how each is checked, converted and
 // described in messages. For config.cpp only.
 
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
@@ -49,6 +56,37 @@ inline std::string in_range(std::string_view what, const DoubleRange& range) {
         range.max);
   }
   return text;
+}
+
+// "11GB" and "11GiB" in bytes; nothing if the text is not a size.
+inline std::optional<int64_t> bytes_in(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, double>, 9> kUnits{{
+      {"b", 1},
+      {"kb", 1e3},
+      {"mb", 1e6},
+      {"gb", 1e9},
+      {"tb", 1e12},
+      {"kib", 0x1p10},
+      {"mib", 0x1p20},
+      {"gib", 0x1p30},
+      {"tib", 0x1p40},
+  }};
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit_begin, code] =
+      std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  std::string unit(unit_begin, end);
+  unit.erase(0, unit.find_first_not_of(' '));
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  for (const auto& [name, bytes] : kUnits) {
+    const double total = number * bytes;
+    if (code == std::errc() && unit == name && total >= 0 && total < 0x1p63) {
+      return static_cast<int64_t>(total);
+    }
+  }
+  return std::nullopt;
 }
 
 // Each kind of value says whether it accepts a JSON value, its C++ type, and

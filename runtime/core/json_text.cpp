@@ -22,11 +22,54 @@ constexpr int kMaxDepth = 64;
 
 constexpr size_t kMaxShown = 80;
 
-std::string line_and_column(std::string_view text, size_t offset) {
+std::string line_and_column(
+    std::string_view text,
+    size_t offset,
+    int64_t first_line) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto line = first_line + std::count(before.begin(), before.end(), '\n');
   const size_t line_start = before.rfind('\n') + 1; // npos + 1 is 0.
   return formatted("{}:{}", line, before.size() - line_start + 1);
+}
+
+bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+}
+
+// The number of bytes of the UTF-8 character at the start of the text, 0 if
+// there is none.
+size_t character_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const size_t bytes = first < 0x80                    ? 1
+                       : first >= 0xc2 && first < 0xe0 ? 2
+                       : first >= 0xe0 && first < 0xf0 ? 3
+                       : first >= 0xf0 && first < 0xf5 ? 4
+                                                       : 0;
+  if (bytes > text.size()) {
+    return 0;
+  }
+  for (size_t i = 1; i < bytes; ++i) {
+    if (!continues_character(text[i])) {
+      return 0;
+    }
+  }
+  return bytes;
+}
+
+// The text with bytes that are not UTF-8 as "\xE9", which a terminal can show.
+std::string with_escapes(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t bytes = character_bytes(text);
+    if (bytes == 0) {
+      result += formatted(
+          "\\x{:02X}",
+          static_cast<unsigned>(static_cast<unsigned char>(text.front())));
+    }
+    result += text.substr(0, bytes);
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return result;
 }
 
 // The library's message without its position of the error.
@@ -34,10 +77,10 @@ std::string reason(std::string_view what) {
   for (std::string_view mark : {"syntax error", "] "}) {
     const size_t at = what.find(mark);
     if (at != std::string_view::npos) {
-      return std::string(what.substr(mark == "] " ? at + mark.size() : at));
+      return with_escapes(what.substr(mark == "] " ? at + mark.size() : at));
     }
   }
-  return std::string(what);
+  return with_escapes(what);
 }
 
 // Iterates over the text and exposes how far the parser has come.
@@ -74,8 +117,11 @@ class TrackedChar {
 // would silently accept, and excessive nesting.
 class Watcher {
  public:
-  Watcher(std::string_view text, std::string_view source)
-      : text_(text), source_(source), furthest_(text.data()) {}
+  Watcher(std::string_view text, std::string_view source, int64_t first_line)
+      : text_(text),
+        source_(source),
+        first_line_(first_line),
+        furthest_(text.data()) {}
 
   TrackedChar at(size_t offset) {
     return {text_.data() + offset, furthest_};
@@ -111,12 +157,15 @@ class Watcher {
   std::string place() const {
     const auto read = static_cast<size_t>(furthest_ - text_.data());
     return formatted(
-        "{}:{}: ", source_, line_and_column(text_, read > 0 ? read - 1 : 0));
+        "{}:{}: ",
+        source_,
+        line_and_column(text_, read > 0 ? read - 1 : 0, first_line_));
   }
 
  private:
   std::string_view text_;
   std::string_view source_;
+  int64_t first_line_;
   const char* furthest_;
   std::vector<std::set<std::string>> keys_; // One set per open object.
   std::string last_key_;
@@ -124,15 +173,18 @@ class Watcher {
 
 } // namespace
 
-json parse_json(std::string_view text, std::string_view source) {
+json parse_json(
+    std::string_view text,
+    std::string_view source,
+    int64_t first_line) {
   // The parser would take it for the end of the text and ignore the rest.
   const size_t nul = text.find('\0');
   TESSERA_CHECK(
       nul == std::string_view::npos,
       "{}:{}: this is not valid JSON: it contains a zero byte",
       source,
-      line_and_column(text, nul));
-  Watcher watcher(text, source);
+      line_and_column(text, nul, first_line));
+  Watcher watcher(text, source, first_line);
   try {
     return json::parse(
         watcher.at(0),
@@ -146,7 +198,7 @@ json parse_json(std::string_view text, std::string_view source) {
     TESSERA_FAIL(
         "{}:{}: this is not valid JSON: {}{}",
         source,
-        line_and_column(text, offset),
+        line_and_column(text, offset, first_line),
         reason(error.what()),
         watcher.behind());
   } catch (const json::exception& error) {
@@ -161,7 +213,11 @@ json parse_json(std::string_view text, std::string_view source) {
 std::string show_json(const json& value) {
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() > kMaxShown) {
-    text.resize(kMaxShown);
+    size_t end = kMaxShown;
+    while (end > 0 && continues_character(text[end])) {
+      --end;
+    }
+    text.resize(end);
     text += "...";
   }
   return text;

@@ -152,6 +152,16 @@ TEST(Bench, PrintsTables) {
   }
 }
 
+TEST(Bench, SaysWhichNumbersItTakes) {
+  const auto result = run({"--parameters", "0"});
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_NE(
+      result.output.find("--parameters: '0' is not a number greater than 0"),
+      std::string::npos)
+      << result.output;
+  EXPECT_LT(result.output.size(), 200U); // no limits of 309 digits
+}
+
 TEST(Bench, NamesAFolderThatIsNotThere) {
   const auto result = run(quick("/nowhere/at/all"));
   EXPECT_EQ(result.exit_code, 1);

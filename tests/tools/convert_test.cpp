@@ -5,6 +5,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
+#include "tools/run_program.h"
 
 #include <gtest/gtest.h>
 
@@ -122,6 +123,26 @@ TEST(Convert, WritesGguf) {
   EXPECT_LT(
       std::filesystem::file_size(folder / "new/f16"),
       std::filesystem::file_size(folder / "new/f32"));
+}
+
+TEST(Convert, TakesABareNameAndTheFormatOfIt) {
+  const TemporaryFolder folder;
+  const auto in_folder = [&](const std::string& to) {
+    return tests::run_program(
+        {tests::program("tessera"),
+         "convert",
+         "--from",
+         model("llama"),
+         "--to",
+         to},
+        folder.path());
+  };
+  const auto named = in_folder("converted");
+  EXPECT_EQ(named.exit_code, 0) << named.output;
+  EXPECT_TRUE(std::filesystem::exists(folder / "converted/config.json"));
+  const auto gguf = in_folder("x.gguf");
+  EXPECT_EQ(gguf.exit_code, 0) << gguf.output;
+  EXPECT_TRUE(std::filesystem::is_regular_file(folder / "x.gguf"));
 }
 
 TEST(Convert, SaysWhatIsWrong) {

@@ -349,6 +349,32 @@ TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
       << expected << " is not in " << score.output;
 }
 
+TEST_F(TrainExamples, PredictsNumbersByAKey) {
+  const tests::ExampleTensor numbers{
+      runtime::SafetensorsDtype::kF32,
+      {kRows},
+      [](int64_t row, int64_t /*place*/) {
+        return 0.5 * static_cast<double>(class_of(row));
+      }};
+  write(with(padded_texts(kRows), "labels", numbers));
+  const auto trained = train(
+      "numbers",
+      1,
+      {"model.folder=" + tests::source_dir() +
+           "/tests/zoo/fixtures/models/bert",
+       "model.architecture=BertForSequenceClassification",
+       "model.problem_type=regression",
+       R"(model.classes=["score"])",
+       "data.heldout=" + file().string(),
+       "training.max_steps=6"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const auto config = read_json(folder_ / "numbers/model/config.json");
+  EXPECT_EQ(config.at("problem_type"), "regression");
+  EXPECT_EQ(config.at("id2label"), (nlohmann::json{{"0", "score"}}));
+  const auto score = run_tessera(1, {"eval", (folder_ / "numbers").string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+}
+
 TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
   const auto fails = [&](const std::string& fixture,
                          const ExampleTensors& tensors,

@@ -11,9 +11,18 @@
 
 namespace tessera::zoo {
 
-nlohmann::json class_fields(const std::vector<std::string>& names) {
+nlohmann::json class_fields(
+    std::vector<std::string> names,
+    const std::string& problem_type) {
+  nlohmann::json fields = nlohmann::json::object();
+  if (!problem_type.empty()) {
+    fields["problem_type"] = problem_type;
+  }
+  if (names.empty() && problem_type == "regression") {
+    names = {"LABEL_0"};
+  }
   if (names.empty()) {
-    return nlohmann::json::object();
+    return fields;
   }
   nlohmann::json of_numbers = nlohmann::json::object();
   nlohmann::json of_names = nlohmann::json::object();
@@ -21,18 +30,21 @@ nlohmann::json class_fields(const std::vector<std::string>& names) {
     of_numbers[std::to_string(i)] = names[i];
     of_names[names[i]] = i;
   }
-  return {{"id2label", of_numbers}, {"label2id", of_names}};
+  fields["id2label"] = of_numbers;
+  fields["label2id"] = of_names;
+  return fields;
 }
 
 std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel) {
-  const nlohmann::json classes = class_fields(config.classes);
+  const nlohmann::json classes =
+      class_fields(config.classes, config.problem_type);
   if (!config.model_folder.empty()) {
     zoo::FromPretrainedOptions options;
     options.architecture = config.architecture;
     options.config = classes;
-    options.fresh_heads = !config.classes.empty();
+    options.fresh_heads = !classes.empty();
     options.context = zoo::layer_context(parallel);
     options.lazy = true;
     return zoo::from_pretrained(config.model_folder, options);

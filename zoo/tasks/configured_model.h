@@ -23,7 +23,11 @@ std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel);
 
-/// The config.json entries for classes of these names; empty if there are none.
-nlohmann::json class_fields(const std::vector<std::string>& names);
+/// The config.json entries for classes of these names and this problem_type;
+/// without what is empty. "regression" without names has one output, which
+/// gets transformers' default name.
+nlohmann::json class_fields(
+    std::vector<std::string> names,
+    const std::string& problem_type);
 
 } // namespace tessera::zoo

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tasks/data_format.h"
 
 #include <ATen/ops/empty.h>
 
@@ -37,6 +38,16 @@ std::vector<fs::path> files_of(const fs::path& path) {
   return files;
 }
 
+/// @throws tessera::Error on a file that is known to be something else.
+void check_is_not_another_format(const fs::path& path) {
+  const DataFormat format = data_format_of(path);
+  TESSERA_CHECK(
+      format == DataFormat::kUnknown || format == DataFormat::kSafetensors,
+      "'{}' is {}; \"task\": \"examples\" reads safetensors files of tensors such as input_ids, made with safetensors.numpy.save_file() (configs/README.md). For labeled texts in JSON lines, use \"task\": \"text_classification\".",
+      path.string(),
+      name_of(format));
+}
+
 /// The type with the same bits, for types that LibTorch barely supports.
 at::ScalarType type_of_bits(runtime::SafetensorsDtype dtype) {
   switch (dtype) {
@@ -66,6 +77,7 @@ std::string show(const ExampleFiles::Column& column) {
 
 ExampleFiles::ExampleFiles(const fs::path& path) : path_(path) {
   for (const fs::path& file : files_of(path)) {
+    check_is_not_another_format(file);
     add(runtime::SafetensorsFile::open(file));
   }
 }

@@ -60,8 +60,12 @@ ExamplesConfig read_examples_config(
           .size() != config.classes.size()) {
     model.fail("classes", "give each class a different name");
   }
-  if (config.classes.size() == 1) {
-    model.fail("classes", "give at least two names, or none");
+  config.problem_type = read_problem_type(model, /*multi_label=*/true, "");
+  if (config.classes.size() == 1 && config.problem_type != "regression") {
+    model.fail(
+        "classes",
+        "give at least two names, or none; to predict a number, set "
+        "model.problem_type=regression");
   }
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");

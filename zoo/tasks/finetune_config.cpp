@@ -21,11 +21,17 @@ FinetuneConfig read_finetune_config(
   if (config.model_folder.empty()) {
     model.fail("folder", "give the Hugging Face folder of a model");
   }
+  config.problem_type = read_problem_type(
+      model, /*multi_label=*/false, "single_label_classification");
   config.max_length = model.get_int("max_length", {.min = 8}, 128);
   const auto data = reader.get_object("data");
   config.train_file = data.get_string("train");
-  config.heldout_file = data.get_string("heldout");
-  config.columns.text = data.get_string("text_key", "text");
+  config.heldout_file = data.get_string("heldout", "");
+  auto& texts = config.columns.texts;
+  texts = data.get_string_or_strings("text_key", texts);
+  if (texts.empty() || texts.size() > 2) {
+    data.fail("text_key", "give one key, or two for pairs of texts");
+  }
   config.columns.label = data.get_string("label_key", "label");
   finish_config(reader, resolved);
   return config;

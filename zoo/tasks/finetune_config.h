@@ -18,8 +18,13 @@ namespace tessera::zoo {
 struct FinetuneConfig : TrainingConfig {
   int64_t max_length = 128;
   std::filesystem::path train_file;
-  std::filesystem::path heldout_file;
+  std::filesystem::path heldout_file; ///< empty: no scoring
   TextClassificationColumns columns;
+
+  /// Whether the model predicts numbers instead of classes.
+  bool is_regression() const {
+    return problem_type == "regression";
+  }
 };
 
 /// Reads a file, applies `key.path=value` overrides and validates everything.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/language_model_task.h"
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/zoo/models/decoder.h"
+#include "tessera/zoo/tasks/position_limit.h"
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -21,23 +23,12 @@ MakeBatch make_batch_of(
     const TokenFile& tokens,
     int64_t length) {
   const c10::Device device = model.parameters().front().device();
-  const int64_t vocab =
-      dynamic_cast<const zoo::Decoder&>(model).decoder_config().vocab;
-  return [&tokens, length, device, vocab](
+  return [&tokens, length, device](
              const std::vector<size_t>& rows, int64_t /*epoch*/) {
     std::vector<at::Tensor> texts;
     for (const size_t row : rows) {
       const int64_t first = static_cast<int64_t>(row) * length;
       texts.push_back(tokens.read(first, length));
-      const auto largest = texts.back().max().item<int64_t>();
-      TESSERA_CHECK(
-          largest < vocab && texts.back().min().item<int64_t>() >= 0,
-          "'{}': tokens {} to {} contain {}, but the vocabulary has {}; was the text encoded with this model's tokenizer, and is data.token_type right?",
-          tokens.path().string(),
-          first,
-          first + length,
-          largest,
-          vocab);
     }
     zoo::ModelInput batch;
     batch.input_ids = runtime::to_device(at::stack(texts), device);
@@ -63,13 +54,29 @@ void check_language_model(const zoo::Model& model, int64_t length) {
       decoder != nullptr && decoder->head() == zoo::DecoderHead::kCausalLm,
       "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
       architecture_of(model));
-  const zoo::DecoderConfig& config = decoder->decoder_config();
-  const int64_t most = config.learned_positions - config.position_offset;
-  TESSERA_CHECK(
-      config.learned_positions == 0 || length <= most,
-      "model.max_length is {}, but the model has {} positions; lower it",
-      length,
-      most);
+  check_positions(model, length);
+}
+
+void check_tokens(
+    World& world,
+    const TokenFile& tokens,
+    const zoo::Model& model) {
+  const int64_t vocab =
+      dynamic_cast<const zoo::Decoder&>(model).decoder_config().vocab;
+  const int64_t begin = tokens.size() * world.rank() / world.size();
+  const int64_t end = tokens.size() * (world.rank() + 1) / world.size();
+  const auto outside = tokens.first_outside(begin, end - begin, vocab);
+  // The first one of all ranks has the largest distance to the end.
+  const at::Tensor distance =
+      at::tensor(outside ? tokens.size() - *outside : int64_t{0}, at::kLong);
+  if (world.size() > 1) {
+    world.new_communicator("token checks")
+        ->all_reduce_max(distance, "the check of token ids")
+        .wait();
+  }
+  if (const auto found = distance.item<int64_t>(); found > 0) {
+    tokens.fail_outside(tokens.size() - found, vocab);
+  }
 }
 
 void check_has_text(const TokenFile& tokens, int64_t length) {

@@ -2,12 +2,18 @@
 #include "tessera/zoo/tasks/text_classification_task.h"
 
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/zoo/tasks/text_classifier.h"
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <limits>
 #include <utility>
 
 namespace tessera::zoo {
@@ -31,23 +37,22 @@ zoo::ModelInput make_batch(
     const std::vector<LabelledEncoding>& examples,
     const std::vector<size_t>& rows,
     const BatchShare& share,
+    bool numbers,
     c10::Device device) {
   std::vector<Encoding> encodings;
-  std::vector<int64_t> labels;
+  std::vector<int64_t> classes;
+  std::vector<double> targets;
   for (const size_t row : rows) {
     encodings.push_back(examples[row].encoding);
-    labels.push_back(examples[row].label);
+    classes.push_back(examples[row].label);
+    targets.push_back(examples[row].number);
   }
-  EncodedBatch padded =
-      tokenizer.pad(encodings, {.multiple_of = share.sequence_multiple});
-  zoo::ModelInput batch;
-  const auto on_device = [&](std::vector<int64_t>& values) {
-    return matrix(values, padded.rows, padded.length, device);
-  };
-  batch.input_ids = on_device(padded.input_ids);
-  batch.token_type_ids = on_device(padded.token_type_ids);
-  batch.attention_mask = on_device(padded.attention_mask);
-  batch.labels = runtime::to_device(at::tensor(labels, at::kLong), device);
+  ModelInput batch =
+      padded_input(tokenizer, encodings, share.sequence_multiple, device);
+  batch.labels = runtime::to_device(
+      numbers ? at::tensor(targets, at::kFloat)
+              : at::tensor(classes, at::kLong),
+      device);
   return batch;
 }
 
@@ -83,18 +88,72 @@ class ScoreSums {
   double rows_ = 0;
 };
 
+/// The moments of predictions and targets of scored rows.
+class NumberSums {
+ public:
+  void add(const zoo::ModelInput& input, const zoo::ModelOutput& output) {
+    const at::Tensor found = output.logits.flatten().to(at::kDouble);
+    const at::Tensor wanted = input.labels.to(at::kDouble);
+    sums_ += at::stack({at::ones_like(found).sum(),
+                        found.sum(),
+                        wanted.sum(),
+                        found.square().sum(),
+                        wanted.square().sum(),
+                        (found * wanted).sum(),
+                        (found - wanted).square().sum()})
+                 .cpu();
+  }
+
+  /// Sums over all ranks of the job. Collective.
+  RegressionScore total(EngineRef engine) const {
+    engine.sum_over_ranks(sums_);
+    const auto* s = sums_.const_data_ptr<double>();
+    const double covariance = s[0] * s[5] - s[1] * s[2];
+    const double variances =
+        (s[0] * s[3] - s[1] * s[1]) * (s[0] * s[4] - s[2] * s[2]);
+    return {
+        s[6] / s[0],
+        variances > 0 ? covariance / std::sqrt(variances)
+                      : std::numeric_limits<double>::quiet_NaN(),
+        static_cast<int64_t>(s[0])};
+  }
+
+ private:
+  at::Tensor sums_ = at::zeros({7}, at::kDouble);
+};
+
 MakeBatch make_batch_of(
     const zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
     const BatchShare& share) {
-  return [&tokenizer, &examples, share, device = device_of(model)](
+  return [&tokenizer,
+          &examples,
+          share,
+          numbers = predicts_numbers(model),
+          device = device_of(model)](
              const std::vector<size_t>& rows, int64_t /*epoch*/) {
-    return make_batch(tokenizer, examples, rows, share, device);
+    return make_batch(tokenizer, examples, rows, share, numbers, device);
   };
 }
 
 } // namespace
+
+ModelInput padded_input(
+    const BertTokenizer& tokenizer,
+    const std::vector<Encoding>& texts,
+    int64_t multiple_of,
+    c10::Device device) {
+  EncodedBatch padded = tokenizer.pad(texts, {.multiple_of = multiple_of});
+  ModelInput batch;
+  const auto on_device = [&](std::vector<int64_t>& values) {
+    return matrix(values, padded.rows, padded.length, device);
+  };
+  batch.input_ids = on_device(padded.input_ids);
+  batch.token_type_ids = on_device(padded.token_type_ids);
+  batch.attention_mask = on_device(padded.attention_mask);
+  return batch;
+}
 
 TextClassificationTask::TextClassificationTask(
     const std::shared_ptr<zoo::Model>& model,
@@ -115,6 +174,26 @@ ClassificationScore evaluate_text_classification(
     const std::vector<LabelledEncoding>& examples,
     int64_t batch_size) {
   ScoreSums sums;
+  run_on_examples(
+      parallel,
+      model,
+      examples.size(),
+      batch_size,
+      make_batch_of(model, tokenizer, examples, parallel.batches()),
+      [&](const zoo::ModelInput& input, const zoo::ModelOutput& output) {
+        sums.add(input, output);
+      });
+  return sums.total(engine);
+}
+
+RegressionScore evaluate_text_regression(
+    ParallelRun& parallel,
+    EngineRef engine,
+    zoo::Model& model,
+    const BertTokenizer& tokenizer,
+    const std::vector<LabelledEncoding>& examples,
+    int64_t batch_size) {
+  NumberSums sums;
   run_on_examples(
       parallel,
       model,

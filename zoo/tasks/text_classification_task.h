@@ -13,7 +13,16 @@
 
 namespace tessera::zoo {
 
-/// Cross-entropy over shuffled batches. Each batch is padded to its longest
+/// A batch of texts, padded to the longest one, on `device`.
+/// @param multiple_of the length is rounded up to a multiple of this.
+ModelInput padded_input(
+    const BertTokenizer& tokenizer,
+    const std::vector<Encoding>& texts,
+    int64_t multiple_of,
+    c10::Device device);
+
+/// Cross-entropy over shuffled batches, or the mean squared error if the model
+/// predicts numbers. Each batch is padded to its longest
 /// row.
 class TextClassificationTask : public ModelTask {
  public:
@@ -35,6 +44,22 @@ struct ClassificationScore {
 /// the ranks; the previous mode is restored. Collective.
 /// @return the same on all ranks.
 ClassificationScore evaluate_text_classification(
+    ParallelRun& parallel,
+    EngineRef engine,
+    zoo::Model& model,
+    const BertTokenizer& tokenizer,
+    const std::vector<LabelledEncoding>& examples,
+    int64_t batch_size);
+
+struct RegressionScore {
+  double squared_error = 0; ///< mean
+  double pearson = 0; ///< correlation; NaN if either side is constant
+  int64_t examples = 0;
+};
+
+/// As evaluate_text_classification(), for a model that predicts numbers.
+/// Collective.
+RegressionScore evaluate_text_regression(
     ParallelRun& parallel,
     EngineRef engine,
     zoo::Model& model,

@@ -6,25 +6,49 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/configured_model.h"
+#include "tessera/zoo/tasks/trained_head.h"
 
 #include <nlohmann/json.hpp>
 
 namespace tessera::zoo {
 
-std::shared_ptr<zoo::Model> lazy_text_classifier(
+namespace {
+
+std::shared_ptr<zoo::Model> lazy_model(
     const std::filesystem::path& folder,
-    const std::vector<std::string>& classes,
+    const nlohmann::json& fields,
     const zoo::LayerContext& context) {
   zoo::FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
   options.head = "ForSequenceClassification";
-  if (!classes.empty()) {
-    options.config = class_fields(classes);
-    options.fresh_heads = true;
-    options.config["problem_type"] = "single_label_classification";
-  }
+  options.config = fields;
+  options.fresh_heads = !fields.empty();
   return zoo::from_pretrained(folder, options);
+}
+
+} // namespace
+
+std::shared_ptr<zoo::Model> lazy_text_classifier(
+    const std::filesystem::path& folder,
+    const std::vector<std::string>& classes,
+    const zoo::LayerContext& context) {
+  return lazy_model(
+      folder,
+      class_fields(
+          classes, classes.empty() ? "" : "single_label_classification"),
+      context);
+}
+
+std::shared_ptr<zoo::Model> lazy_text_regressor(
+    const std::filesystem::path& folder,
+    const zoo::LayerContext& context) {
+  return lazy_model(folder, class_fields({}, "regression"), context);
+}
+
+bool predicts_numbers(const zoo::Model& model) {
+  const TrainedHead head = trained_head(model);
+  return head.kind == HeadKind::kClasses && head.classes == 0;
 }
 
 std::vector<std::string> classes_of(const zoo::Model& model) {

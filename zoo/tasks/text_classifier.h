@@ -24,6 +24,15 @@ std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::vector<std::string>& classes = {},
     const zoo::LayerContext& context = {});
 
+/// The same with one output that predicts a number, transformers'
+/// problem_type "regression".
+std::shared_ptr<zoo::Model> lazy_text_regressor(
+    const std::filesystem::path& folder,
+    const zoo::LayerContext& context = {});
+
+/// Whether a sequence classifier predicts numbers instead of classes.
+bool predicts_numbers(const zoo::Model& model);
+
 /// The names of a classifier's classes, in the order of its logits.
 std::vector<std::string> classes_of(const zoo::Model& model);
 

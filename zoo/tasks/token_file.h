@@ -6,18 +6,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace tessera::zoo {
 
 enum class TokenType { kUint16, kInt32 };
 
 /// Consecutive little-endian tokens without a header, as in the .bin files of
-/// nanoGPT, llm.c and Megatron. The file is memory-mapped: only what is
-/// accessed is read.
+/// nanoGPT and Megatron. The file is memory-mapped: only what is accessed is
+/// read.
 class TokenFile {
  public:
-  /// @throws tessera::Error naming the file if it is missing or its size is not
-  ///     a multiple of the token size.
+  /// @throws tessera::Error naming the file if it is missing, if its size is
+  ///     not a multiple of the token size, or if it is text, a NumPy array or
+  ///     another known format.
   TokenFile(const std::filesystem::path& path, TokenType type);
 
   int64_t size() const {
@@ -31,7 +33,21 @@ class TokenFile {
   /// @throws tessera::Error if the range is outside of the file.
   at::Tensor read(int64_t begin, int64_t count) const;
 
+  /// The first of tokens [begin, begin + count) that is not in [0, vocab);
+  /// nullopt if all are. Runs at the speed of the disk.
+  /// @throws tessera::Error if the range is outside of the file.
+  std::optional<int64_t> first_outside(
+      int64_t begin,
+      int64_t count,
+      int64_t vocab) const;
+
+  /// @throws tessera::Error with file, position and value of a token that
+  ///     first_outside() found.
+  [[noreturn]] void fail_outside(int64_t position, int64_t vocab) const;
+
  private:
+  void check_inside(int64_t begin, int64_t count) const;
+
   std::filesystem::path path_;
   TokenType type_;
   at::Tensor tokens_; ///< int16 or int32, mapped

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
+#include "tessera/zoo/tasks/run_folder.h"
 
 #include <nlohmann/json.hpp>
 
@@ -103,6 +104,27 @@ void read_task(const runtime::ConfigReader& reader, TaskKind expected) {
   }
 }
 
+std::string read_problem_type(
+    const runtime::ConfigReader& model,
+    bool multi_label,
+    const std::string& fallback) {
+  std::vector<std::pair<std::string, std::string>> choices;
+  for (const char* name : {"single_label_classification", "regression"}) {
+    choices.emplace_back(name, name);
+  }
+  if (multi_label) {
+    const char* const name = "multi_label_classification";
+    choices.emplace_back(name, name);
+  }
+  if (fallback.empty() && !model.contains("problem_type")) {
+    return fallback;
+  }
+  return model.get_enum<std::string>(
+      "problem_type",
+      choices,
+      fallback.empty() ? std::nullopt : std::optional(fallback));
+}
+
 void read_model_source(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
@@ -131,7 +153,7 @@ void read_training_config(
     TrainingConfig& config) {
   config.device = engine::read_device(reader);
   const auto model = reader.get_object("model");
-  config.model_folder = model.get_string("folder", "");
+  config.model_folder = model_folder_of(model.get_string("folder", ""));
   config.lora = read_lora_options(model);
   if (config.lora) {
     config.lora->adapter.base_model = config.model_folder.string();

@@ -36,6 +36,7 @@ struct TrainingConfig {
   std::filesystem::path model_config;
   std::string architecture; ///< overrides config.json's
   std::vector<std::string> classes; ///< names; override config.json's
+  std::string problem_type; ///< of a classifier; overrides config.json's
   /// Trains an adapter and what the task adds; nullopt: the whole model.
   std::optional<LoraOptions> lora;
   /// The number of layers recomputed in backward; nullopt: chosen
@@ -78,6 +79,14 @@ void read_task(const runtime::ConfigReader& reader, TaskKind expected);
 void read_training_config(
     const runtime::ConfigReader& reader,
     TrainingConfig& config);
+
+/// Reads `model.problem_type`: transformers' names, without multi-label for
+/// tasks that do not take several labels.
+/// @return the given one, or `fallback`.
+std::string read_problem_type(
+    const runtime::ConfigReader& model,
+    bool multi_label,
+    const std::string& fallback);
 
 /// Reads `model.config` and `model.architecture`; call it after
 /// read_training_config().

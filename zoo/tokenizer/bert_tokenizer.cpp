@@ -131,6 +131,7 @@ Encoding BertTokenizer::joined(
     bool is_pair,
     const EncodeOptions& options) const {
   const std::int64_t added = options.add_special_tokens ? (is_pair ? 3 : 2) : 0;
+  bool is_truncated = false;
   if (options.max_length != 0) {
     TESSERA_CHECK(
         options.max_length >= added,
@@ -141,11 +142,13 @@ Encoding BertTokenizer::joined(
         first.size(),
         second.size(),
         static_cast<std::size_t>(options.max_length - added));
+    is_truncated = kept_first < first.size() || kept_second < second.size();
     first.resize(kept_first);
     second.resize(kept_second);
   }
 
   Encoding result;
+  result.is_truncated = is_truncated;
   auto& ids = result.input_ids;
   if (options.add_special_tokens) {
     ids.push_back(cls_id_);

@@ -36,6 +36,7 @@ struct Encoding {
   std::vector<std::int64_t> token_type_ids;
   /// 1 for a token, 0 for padding.
   std::vector<std::int64_t> attention_mask;
+  bool is_truncated = false; ///< to EncodeOptions::max_length
 };
 
 /// Sequences of equal length, flat and row-major: [rows * length] each.

@@ -18,7 +18,7 @@ void check_is_bert(const JsonFields& config, const JsonFields& tokenizer) {
   const auto kind = config.get_or<std::string>("tokenizer_class", "");
   TESSERA_CHECK(
       kind.empty() || kind == "BertTokenizer" || kind == "BertTokenizerFast",
-      "{}: tokenizer_class is '{}'; only BertTokenizer is supported",
+      "{}: tokenizer_class is '{}'; only BertTokenizer is supported. For other models, tokenize with transformers and train on the ids with \"task\": \"examples\" (configs/README.md).",
       config.origin(),
       kind);
   struct Part {
@@ -194,7 +194,7 @@ Vocabulary read_vocabulary(
 BertTokenizer BertTokenizer::from_folder(const fs::path& folder) {
   TESSERA_CHECK(
       fs::is_directory(folder),
-      "the model folder {} does not exist; give the path of an unpacked Hugging Face model",
+      "the model folder {} does not exist; give the path of a Hugging Face model's folder, e.g. one that `hf download NAME --local-dir FOLDER` made",
       folder);
   const auto config = JsonFields::from_file(folder / "tokenizer_config.json");
   const auto tokenizer = JsonFields::from_file(folder / "tokenizer.json");

@@ -210,4 +210,55 @@ TEST(Config, ResolvedHoldsWhatWasReadInThatOrder) {
       R"({"seed":3,"o":{"lr":0.5,"a":1},"l":[{"n":1}],"files":["f"]})");
 }
 
+TEST(Config, KnowsWhatOthersCallAChoice) {
+  expect_error(
+      [] { get_device(read(R"({"device": "gpu"})")); },
+      {"did you mean \"cuda\"?"});
+  expect_error(
+      [] { get_device(read(R"({"device": "half"})")); },
+      {"expected one of \"cpu\", \"cuda\""});
+}
+
+TEST(Config, ReadsSizesInBytes) {
+  const auto bytes = [](const std::string& value) {
+    return read("{\"b\": " + value + "}").get_bytes("b", {.min = 1});
+  };
+  EXPECT_EQ(bytes("1024"), 1024);
+  EXPECT_EQ(bytes("\"11GB\""), 11'000'000'000);
+  EXPECT_EQ(bytes("\"11GiB\""), int64_t{11} << 30);
+  EXPECT_EQ(bytes("\"1.5 kib\""), 1536);
+  EXPECT_EQ(bytes("\"2MB\""), 2'000'000);
+  for (const char* wrong :
+       {"\"11GX\"",
+        "\"GB\"",
+        "\"\"",
+        "\"12\"",
+        "\"-1GB\"",
+        "0",
+        "1.5",
+        "\"0GB\"",
+        "\"99999999999TB\"",
+        "\"1e3GB\"",
+        "true"}) {
+    expect_error([&] { bytes(wrong); }, {"b is", "\"11GiB\""});
+  }
+  const auto config = read(R"({"b": "1KiB"})");
+  config.get_bytes("b");
+  EXPECT_EQ(config.resolved().at("b"), 1024);
+  EXPECT_EQ(config.get_bytes("c", {}, 5), 5);
+}
+
+TEST(Config, ReadsOneStringOrSeveral) {
+  using Strings = std::vector<std::string>;
+  const auto config = read(R"({"one": "a", "two": ["a", "b"], "no": 3})");
+  EXPECT_EQ(config.get_string_or_strings("one", {}), Strings{"a"});
+  EXPECT_EQ(config.get_string_or_strings("two", {}), (Strings{"a", "b"}));
+  EXPECT_EQ(config.get_string_or_strings("absent", {"x"}), Strings{"x"});
+  EXPECT_EQ(config.resolved().at("one"), "a");
+  EXPECT_EQ(config.resolved().at("absent"), "x");
+  expect_error(
+      [&] { config.get_string_or_strings("no", {}); },
+      {"no is 3", "a string, or an array of strings"});
+}
+
 } // namespace tessera::runtime::config_test

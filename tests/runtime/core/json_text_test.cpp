@@ -59,4 +59,18 @@ TEST(ShowJson, CutsLongValuesAndSurvivesBadUtf8) {
   EXPECT_NO_THROW(show_json("\xff"));
 }
 
+TEST(ParseJson, CountsLinesFromAFirstOneAndEscapesBytes) {
+  expect_error(
+      [] { parse_json("{\n\"a\": \"\xc3\xa9\xe9\"}", "f", 57); },
+      {"f:58:10: ", "\"\xc3\xa9\\xE9\""});
+  expect_error([] { parse_json(R"({"a": 1, "a": 2})", "f", 9); }, {"f:9:"});
+}
+
+TEST(ShowJson, DoesNotCutACharacter) {
+  constexpr size_t kCutAt = 78; // and a quote: one byte more is shown
+  std::string text(kCutAt, 'x');
+  text += "\xc3\xa9 and more";
+  EXPECT_EQ(show_json(text), "\"" + std::string(kCutAt, 'x') + "...");
+}
+
 } // namespace tessera::runtime::json_text_test

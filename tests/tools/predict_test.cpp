@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera predict` and `tessera tokens` as a user runs them, on runs of
+// labels, of numbers and of pairs.
+#include "support/paths.h"
+#include "support/temporary_folder.h"
+#include "tools/trained_run.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera::predict_test {
+
+namespace {
+
+using tests::read_json;
+
+/// A run with these overrides on 24 examples that `line` writes.
+class Predict : public ::testing::Test {
+ protected:
+  void train(
+      const std::function<nlohmann::json(int)>& line,
+      const std::vector<std::string>& overrides = {},
+      const std::string& config = "configs/finetune_minilm.json") {
+    std::ofstream out(data_);
+    for (int i = 0; i < 24; ++i) {
+      examples_.push_back(line(i));
+      out << examples_.back() << "\n";
+    }
+    out.close();
+    std::vector<std::string> arguments{
+        tests::program("tessera"),
+        "train",
+        config,
+        "training.batch_size=8",
+        "training.max_steps=6",
+        "data.train=" + data_.string(),
+        "data.heldout=" + data_.string(),
+        "output.folder=" + run_.string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const auto trained = run(arguments);
+    ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  }
+
+  /// The lines of output.
+  static std::vector<std::string> lines(
+      const std::vector<std::string>& arguments) {
+    std::vector<std::string> words{tests::program("tessera")};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const auto result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    std::istringstream text(result.output);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(text, line);) {
+      if (!line.starts_with("tessera: ")) { // of the log
+        lines.push_back(line);
+      }
+    }
+    return lines;
+  }
+
+  /// The predictions of the training data, as JSON.
+  std::vector<nlohmann::json> predictions() const {
+    std::vector<nlohmann::json> found;
+    for (const std::string& line : lines(
+             {"predict",
+              run_.string(),
+              "--input",
+              data_.string(),
+              "--batch-size",
+              "5",
+              "--json"})) {
+      found.push_back(nlohmann::json::parse(line));
+    }
+    EXPECT_EQ(found.size(), examples_.size());
+    return found;
+  }
+
+  /// The loss and accuracy of the predictions are those of the run.
+  void expect_scores(const std::string& label_key = "label") const {
+    const auto found = predictions();
+    double loss = 0;
+    double correct = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const nlohmann::json& label = examples_[i].at(label_key);
+      const std::string name =
+          label.is_string() ? label.get<std::string>() : label.dump();
+      loss -= std::log(found[i].at("probabilities").at(name).get<double>());
+      correct += found[i].at("label") == name ? 1 : 0;
+    }
+    const auto count = static_cast<double>(found.size());
+    const auto result = read_json(run_ / "result.json");
+    // Padding differs between batches of 5 and of 8.
+    EXPECT_NEAR(loss / count, result.at("heldout_loss").get<double>(), 1e-4);
+    EXPECT_EQ(correct / count, result.at("heldout_accuracy").get<double>());
+  }
+
+  const TemporaryFolder folder_;
+  const std::filesystem::path data_ = folder_ / "data.jsonl";
+  const std::filesystem::path run_ = folder_ / "run";
+  std::vector<nlohmann::json> examples_;
+};
+
+nlohmann::json with_label(int i, const nlohmann::json& label) {
+  const char* const texts[] = {"a game of cards", "a mail server"};
+  return {{"text", texts[i % 2]}, {"label", label}};
+}
+
+} // namespace
+
+TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
+  train([](int i) { return with_label(i, i % 2 == 0 ? 10 : 9); });
+  EXPECT_EQ(
+      read_json(run_ / "model/config.json").at("id2label"),
+      (nlohmann::json{{"0", "9"}, {"1", "10"}}));
+  expect_scores();
+  // Texts as arguments, of standard input, and of a file of lines.
+  const auto given =
+      lines({"predict", run_.string(), "a game of cards", "--top", "2"});
+  ASSERT_EQ(given.size(), 1U);
+  EXPECT_TRUE(given[0].ends_with(" %\ta game of cards")) << given[0];
+  EXPECT_NE(given[0].find(" %, "), std::string::npos) << given[0];
+  const auto file = folder_ / "lines.txt";
+  std::ofstream(file) << "a game of cards\n\na mail server\r\n";
+  const auto read =
+      lines({"predict", run_.string(), "--top", "2", "--input", file.string()});
+  ASSERT_EQ(read.size(), 2U);
+  EXPECT_EQ(read[0], given[0]);
+  EXPECT_TRUE(read[1].ends_with("\ta mail server")) << read[1];
+  const auto typed = run(
+      {"/bin/sh",
+       "-c",
+       tests::program("tessera") + " predict --top 2 " + run_.string() + " < " +
+           file.string()});
+  EXPECT_NE(typed.output.find(read[0] + "\n" + read[1]), std::string::npos)
+      << typed.output;
+  // The folder of the model does as well.
+  EXPECT_EQ(
+      lines(
+          {"predict",
+           (run_ / "model").string(),
+           "a game of cards",
+           "--top",
+           "2"}),
+      given);
+  const auto scored = lines({"eval", run_.string()});
+  ASSERT_FALSE(scored.empty());
+  EXPECT_NE(scored.back().find("of 24 texts"), std::string::npos);
+  // A run is a model for what comes next.
+  EXPECT_EQ(
+      lines({"tokens", run_.string(), "A game"}),
+      (std::vector<std::string>{
+          "ids: 101 1037 2208 102", "pieces: [CLS] a game [SEP]"}));
+  EXPECT_EQ(
+      lines(
+          {"tokens", run_.string(), "--no-special-tokens", "--json", "A game"}),
+      (std::vector<std::string>{
+          R"({"text":"A game","input_ids":[1037,2208],"pieces":["a","game"]})"}));
+}
+
+TEST_F(Predict, BooleanLabelsOfPairs) {
+  train(
+      [](int i) {
+        return nlohmann::json{
+            {"question", "is it a game"},
+            {"passage", i % 2 == 0 ? "a game of cards" : "a mail server"},
+            {"answer", i % 2 == 0}};
+      },
+      {R"(data.text_key=["question", "passage"])", "data.label_key=answer"});
+  EXPECT_EQ(
+      read_json(run_ / "model/config.json").at("id2label"),
+      (nlohmann::json{{"0", "false"}, {"1", "true"}}));
+  expect_scores("answer");
+  const auto found = predictions();
+  EXPECT_EQ(found[0].at("passage"), "a game of cards");
+  // The second text counts.
+  EXPECT_NE(found[0].at("probabilities"), found[1].at("probabilities"));
+  const auto refused =
+      run({tests::program("tessera"), "predict", run_.string(), "one text"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(
+      refused.output.find("pairs of 'question' and 'passage'"),
+      std::string::npos)
+      << refused.output;
+}
+
+TEST_F(Predict, NumbersOfARegression) {
+  const auto number = [](int i) { return i % 2 == 0 ? 1.5 : -2; };
+  train(
+      [&](int i) { return with_label(i, number(i)); },
+      {"model.problem_type=regression"});
+  const auto config = read_json(run_ / "model/config.json");
+  EXPECT_EQ(config.at("problem_type"), "regression");
+  EXPECT_EQ(config.at("id2label").size(), 1U);
+  const auto found = predictions();
+  double n = 0;
+  double x = 0;
+  double y = 0;
+  double xx = 0;
+  double yy = 0;
+  double xy = 0;
+  double squared_error = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto a = found[i].at("value").get<double>();
+    const double b = number(static_cast<int>(i));
+    n += 1;
+    x += a;
+    y += b;
+    xx += a * a;
+    yy += b * b;
+    xy += a * b;
+    squared_error += (a - b) * (a - b);
+  }
+  const double pearson =
+      (xy - x * y / n) / std::sqrt((xx - x * x / n) * (yy - y * y / n));
+  const auto result = read_json(run_ / "result.json");
+  EXPECT_NEAR(squared_error / n, result.at("heldout_loss").get<double>(), 1e-4);
+  EXPECT_NEAR(pearson, result.at("heldout_pearson").get<double>(), 1e-4);
+  // Before training it is the mean of the squares, 3.1.
+  EXPECT_LT(squared_error / n, 3);
+  const auto scored = lines({"eval", run_.string()});
+  ASSERT_FALSE(scored.empty());
+  EXPECT_NE(scored.back().find("Pearson correlation"), std::string::npos);
+}
+
+TEST_F(Predict, RunsWhoseAdapterIsNotMerged) {
+  train(
+      [](int i) { return with_label(i, i % 2 == 0 ? "games" : "net"); },
+      {},
+      "configs/finetune_minilm_lora.json");
+  ASSERT_FALSE(std::filesystem::exists(run_ / "model"));
+  expect_scores();
+}
+
+TEST_F(Predict, SaysWhatItCannotUse) {
+  const auto refused = [](const std::vector<std::string>& arguments,
+                          const std::string& expected) {
+    std::vector<std::string> words{tests::program("tessera"), "predict"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const auto result = run(words);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
+  };
+  refused({"models/minilm", "a"}, "has no trained classifier");
+  refused({"/nowhere", "a"}, "/nowhere");
+  // A run that has not come to its end.
+  std::filesystem::create_directories(run_);
+  std::ofstream(run_ / "config.json") << R"({"task": "text_classification",
+      "model": {"folder": "models/minilm"}, "data": {"train": "t"},
+      "training": {}, "output": {"folder": "r"}})";
+  refused({run_.string(), "a"}, "has not exported a model yet");
+}
+
+} // namespace tessera::predict_test
