@@ -36,7 +36,10 @@ class TextClassificationProgram : public TaskProgram {
       labels = zoo::labels_of(train);
     }
     const auto model = zoo::lazy_text_classifier(
-        config_.model_folder, labels, zoo::layer_context(parallel));
+        config_.model_folder,
+        labels,
+        zoo::layer_context(parallel),
+        config_.strict);
     labels_ = zoo::classes_of(*model);
     train_ = encoded(train);
     heldout_ = encoded(

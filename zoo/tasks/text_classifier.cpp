@@ -14,10 +14,12 @@ namespace tessera::zoo {
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const std::vector<std::string>& classes,
-    const zoo::LayerContext& context) {
+    const zoo::LayerContext& context,
+    bool strict) {
   zoo::FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
+  options.strict = strict;
   options.head = "ForSequenceClassification";
   if (!classes.empty()) {
     options.config = class_fields(classes);

@@ -17,12 +17,14 @@ namespace tessera::zoo {
 /// see zoo::FromPretrainedOptions::lazy. A head that the checkpoint lacks is
 /// newly initialized from the default generator, which ranks must seed alike.
 /// @param classes their names; empty: those of config.json.
+/// @param strict see zoo::FromPretrainedOptions::strict.
 /// @throws tessera::Error as zoo::from_pretrained(); also if the family has no
 ///     classifier, or the checkpoint has one for other classes.
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const std::vector<std::string>& classes = {},
-    const zoo::LayerContext& context = {});
+    const zoo::LayerContext& context = {},
+    bool strict = true);
 
 /// The names of a classifier's classes, in the order of its logits.
 std::vector<std::string> classes_of(const zoo::Model& model);
