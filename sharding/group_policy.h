@@ -40,6 +40,9 @@ struct ReshardRule {
 /// Paths are those of named_modules() and named_parameters(), such as
 /// "encoder.layer.3". Expressions are ECMAScript and match a whole path. One
 /// that matches nothing is an error that names the nearest paths.
+///
+/// Sizes count the elements of whole parameters, whichever part of them a
+/// tensor-parallel rank has, so that all ranks have the same groups.
 struct GroupPolicy {
   /// Smaller modules are merged until they reach this size; larger ones keep a
   /// group of their own. Does not apply to what the rules below name.

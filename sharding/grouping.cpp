@@ -26,10 +26,12 @@ struct Candidate {
   bool may_merge = true; ///< with its neighbors
 };
 
+/// Elements of the whole parameters: tensor-parallel ranks with partitions of
+/// different sizes must divide them into the same groups.
 int64_t numel_of(const GroupSpec& group) {
   int64_t numel = 0;
   for (const auto& record : group.parameters) {
-    numel += record.tensor.numel();
+    numel += record.whole_numel;
   }
   return numel;
 }

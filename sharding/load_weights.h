@@ -47,6 +47,9 @@ struct LoadWeightsOptions {
   /// Parameters with one of these prefixes may be missing; they keep their
   /// values.
   std::vector<std::string> may_be_missing;
+  /// With `pieces`: the name in a checkpoint of a parameter of the module, for
+  /// messages about missing ones. By default, its name in the module.
+  std::function<std::string(const std::string&)> checkpoint_name;
   /// If false, missing and unexpected names are reported instead of refused.
   bool strict = true;
   /// Unexpected names are reported instead of refused, even if strict.

@@ -4,8 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/group_policy.h"
 #include "tessera/sharding/name_patterns.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <c10/util/Type.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -133,16 +135,17 @@ bool is_embedding(const Module& module) {
 }
 
 /// Returns large embeddings and the linear layers that look like their output
-/// heads.
+/// heads, by the sizes of their whole weights.
 Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   Modules apart;
   std::set<int64_t> vocabularies;
+  const ParameterParts parts = parts_in(module);
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
         if (is_embedding(part) && has_parameters(part)) {
-          const at::Tensor weight = part.parameters(false)[0];
-          if (weight.numel() >= min_numel) {
-            vocabularies.insert(weight.size(0));
+          const auto sizes = whole_sizes(part.parameters(false)[0], parts);
+          if (c10::multiply_integers(sizes) >= min_numel) {
+            vocabularies.insert(sizes[0]);
             apart.insert(&part);
           }
         }
@@ -150,8 +153,12 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
         const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&part);
-        if (linear != nullptr && linear->weight.numel() >= min_numel &&
-            vocabularies.count(linear->weight.size(0))) {
+        if (linear == nullptr) {
+          return;
+        }
+        const auto sizes = whole_sizes(linear->weight, parts);
+        if (c10::multiply_integers(sizes) >= min_numel &&
+            vocabularies.count(sizes[0])) {
           apart.insert(&part);
         }
       });

@@ -4,8 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -153,6 +155,7 @@ std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored) {
   const IgnoredNames ignored_names(module, ignored);
+  const auto parts = parts_in(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
   std::unordered_map<const c10::TensorImpl*, size_t> index;
@@ -165,7 +168,11 @@ std::vector<ParameterRecord> take_parameter_census(
     const auto [found, is_new] =
         index.emplace(tensor.unsafeGetTensorImpl(), records.size());
     if (is_new) {
-      records.push_back({{item.key()}, tensor, tensor.scalar_type()});
+      records.push_back(
+          {{item.key()},
+           tensor,
+           tensor.scalar_type(),
+           c10::multiply_integers(whole_sizes(tensor, parts))});
     } else {
       records[found->second].names.push_back(item.key());
     }

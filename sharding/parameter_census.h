@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct ParameterRecord {
   /// The dtype in which it is all-gathered and used: its own, unless
   /// PrecisionPolicy lowers it.
   at::ScalarType dtype = at::kFloat;
+  /// Elements of the whole parameter: more than in `tensor` if that is a
+  /// partition. Alike on all tensor-parallel ranks.
+  int64_t whole_numel = 0;
 
   const std::string& name() const {
     return names.front();

@@ -223,8 +223,12 @@ class Matching {
           known.push_back(name);
         }
       }
-      wrong_.add(formatted(
-          "missing: '{}'{}", target.names.front(), hint(target.names, known)));
+      std::vector<std::string> names = target.names;
+      for (std::string& name : names) {
+        name = options_.checkpoint_name ? options_.checkpoint_name(name) : name;
+      }
+      wrong_.add(
+          formatted("missing: '{}'{}", names.front(), hint(names, known)));
     }
     report_.missing.push_back(target.names.front());
   }

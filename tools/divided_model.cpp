@@ -19,6 +19,10 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
       "--architecture",
       arguments.architecture,
       "Model class to use instead of the one in config.json, e.g. GPT2Model");
+  app.add_flag(
+      "--strict,!--no-strict",
+      arguments.strict,
+      "Refuse weights that the model does not have, or ignore them");
   app.add_option(
       "--tensor",
       arguments.parallel.sizes.tensor,
@@ -35,15 +39,23 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
       "they are among the ranks that shard the parameters");
 }
 
+void freeze(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    parameter.set_requires_grad(false);
+  }
+}
+
 DividedModel::DividedModel(const ModelArguments& arguments)
     : world_(init()),
       parallel_(world_, arguments.parallel, /*micro_batches=*/1) {
   zoo::FromPretrainedOptions options;
   options.architecture = arguments.architecture;
   options.lazy = true;
+  options.strict = arguments.strict;
   options.context = zoo::layer_context(parallel_);
   model_ = zoo::from_pretrained(arguments.model, options);
   move_module(*model_, world_.device());
+  freeze(*model_);
   if (world_.size() > 1) {
     EngineOptions engine_options;
     engine_options.log_memory = false;

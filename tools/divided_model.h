@@ -17,16 +17,22 @@ namespace tessera::tools {
 struct ModelArguments {
   std::string model;
   std::string architecture;
+  bool strict = true; ///< see zoo::FromPretrainedOptions::strict
   ParallelOptions parallel;
 };
 
-/// Adds --model, --architecture, --tensor, --pipeline and --expert.
+/// Adds --model, --architecture, --no-strict, --tensor, --pipeline and
+/// --expert.
 /// @param arguments outlive the parsing.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
 
-/// The model is in evaluation mode, on World::device(). In a job of several
-/// ranks, its parameters are sharded over all ranks except those that divide
-/// layers.
+/// Freezes all parameters: the model then needs memory for its weights, and
+/// none for gradients and optimizer state. Call it before wrap().
+void freeze(const torch::nn::Module& model);
+
+/// The model is frozen and in evaluation mode, on World::device(). In a job of
+/// several ranks, its parameters are sharded over all ranks except those that
+/// divide layers.
 class DividedModel {
  public:
   /// Collective over the job.

@@ -2,6 +2,7 @@
 // `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a model trained
 // by `tessera train` on held-out data.
 
+#include "divided_model.h"
 #include "program_main.h"
 #include "task_program.h"
 #include "training_run.h"
@@ -94,6 +95,7 @@ void score(const Trained& trained) {
   if (!trained.adapter.empty()) {
     zoo::load_lora(*model, trained.adapter);
   }
+  freeze(*model);
   OwnedEngine engine = wrap_model(world, parallel, config, model);
   const auto result = program->score(parallel, engine, *model);
   TESSERA_CHECK(

@@ -136,12 +136,16 @@ class TextClassificationProgram : public TaskProgram {
       const zoo::LayerContext& context) const {
     if (train) {
       return config_.is_regression()
-                 ? zoo::lazy_text_regressor(config_.model_folder, context)
+                 ? zoo::lazy_text_regressor(
+                       config_.model_folder, context, config_.strict)
                  : zoo::lazy_text_classifier(
-                       config_.model_folder, zoo::labels_of(*train), context);
+                       config_.model_folder,
+                       zoo::labels_of(*train),
+                       context,
+                       config_.strict);
     }
-    const auto model =
-        zoo::lazy_text_classifier(config_.model_folder, {}, context);
+    const auto model = zoo::lazy_text_classifier(
+        config_.model_folder, {}, context, config_.strict);
     TESSERA_CHECK(
         zoo::predicts_numbers(*model) == config_.is_regression(),
         "model.problem_type is \"{}\", but the model in '{}' predicts {}",

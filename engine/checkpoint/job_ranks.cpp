@@ -58,12 +58,7 @@ std::optional<DimPart> JobRanks::part_of(const at::Tensor& tensor) const {
 }
 
 std::vector<int64_t> JobRanks::whole_sizes(const at::Tensor& tensor) const {
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
-  if (found != parts_.end()) {
-    sizes[static_cast<size_t>(found->second.dim)] = found->second.split.size();
-  }
-  return sizes;
+  return tessera::whole_sizes(tensor, parts_);
 }
 
 at::Tensor JobRanks::whole_value(

@@ -74,7 +74,7 @@ class JobRanks {
  private:
   sharding::Pager& pager_;
   FileGroups* groups_;
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  ParameterParts parts_;
 };
 
 } // namespace tessera::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/communicator.h"
 
+#include "tessera/runtime/comm/collective_error.h"
 #include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -176,10 +177,15 @@ void PendingCollective::wait(const WaitCheck& check) {
         // A peer that left because of an error may have reported it.
         look_around(check);
         runtime::blame_peer();
+        const bool is_known =
+            dynamic_cast<const runtime::CollectiveError*>(&failure) != nullptr;
         TESSERA_FAIL(
-            "{} failed: {}. A peer has left the job or the connection was lost; see the first error of the job for the cause.",
+            "{} failed: {}.{}",
             what_,
-            first_line(failure.what()));
+            first_line(failure.what()),
+            is_known
+                ? ""
+                : " A peer has left the job or the connection was lost; see the first error of the job for the cause.");
       }
     }
     look_around(check);

@@ -103,7 +103,7 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
     TESSERA_CHECK(
         theirs.operation == mine.operation && theirs.dtype == mine.dtype &&
             theirs.bytes == mine.bytes,
-        "the ranks are in different collectives: rank {} in {}, rank {} in {}",
+        "the ranks are in different collectives: rank {} in {}, rank {} in {}. Every rank must take the same path through the same program, with the same configuration",
         port.rank,
         describe(mine),
         r,

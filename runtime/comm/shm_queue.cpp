@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/shm_queue.h"
 
-#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/comm/collective_error.h"
 
 #include <algorithm>
 #include <utility>
@@ -176,7 +176,7 @@ void ShmQueue::consume(Lock& lock) {
       // The peer may have released the memory while it was read.
       TESSERA_CHECK(
           region_.rank(r).left == 0 || r == port_.rank,
-          "rank {} has left the group",
+          "rank {} has left the group; its own error says why",
           r);
     }
   } catch (const std::exception& error) {
@@ -233,7 +233,7 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
     if (lost &&
         (peer.published < awaited_turn || peer.consumed < awaited_turn)) {
       fail_for_all(formatted(
-          "rank {}{}",
+          "rank {}{}; its own error says why",
           r,
           left ? " has left the group" : "'s process has ended"));
       return;
@@ -243,7 +243,7 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
 
 void ShmQueue::fail_for_all(const std::string& reason) {
   // A rank that leaves because of an error is not the cause of that error.
-  fail(std::make_exception_ptr(Error(region_.first_failure(reason))));
+  fail(std::make_exception_ptr(CollectiveError(region_.first_failure(reason))));
 }
 
 void ShmQueue::drop_finished() {

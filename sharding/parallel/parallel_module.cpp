@@ -45,9 +45,8 @@ at::Tensor ParallelModule::register_whole(
       name, DistributedParameter(sizes, std::move(init), options));
 }
 
-std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
-    const torch::nn::Module& module) {
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> found;
+ParameterParts parts_in(const torch::nn::Module& module) {
+  ParameterParts found;
   for (const at::Tensor& parameter : module.parameters()) {
     if (const auto* divided = sharding::divided_parameter(parameter)) {
       found.emplace(parameter.unsafeGetTensorImpl(), divided->part);
@@ -68,6 +67,17 @@ std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
     add(*child);
   }
   return found;
+}
+
+std::vector<int64_t> whole_sizes(
+    const at::Tensor& parameter,
+    const ParameterParts& parts) {
+  std::vector<int64_t> sizes = parameter.sizes().vec();
+  const auto found = parts.find(parameter.unsafeGetTensorImpl());
+  if (found != parts.end()) {
+    sizes[static_cast<size_t>(found->second.dim)] = found->second.split.size();
+  }
+  return sizes;
 }
 
 } // namespace tessera

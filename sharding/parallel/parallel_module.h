@@ -59,10 +59,19 @@ class ParallelModule : public DistributedModule {
   std::map<std::string, ParameterPart> parts_;
 };
 
+/// Partitioned parameters and how they are partitioned.
+using ParameterParts =
+    std::unordered_map<const c10::TensorImpl*, ParameterPart>;
+
 /// Returns all partitioned parameters in `module`, including its own: those of
 /// parallel modules and those partitioned by a tensor plan. All other
 /// parameters are whole on every rank.
-std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_in(
-    const torch::nn::Module& module);
+ParameterParts parts_in(const torch::nn::Module& module);
+
+/// Returns the sizes of the whole parameter that `parameter` is, or is a
+/// partition of according to `parts`.
+std::vector<int64_t> whole_sizes(
+    const at::Tensor& parameter,
+    const ParameterParts& parts);
 
 } // namespace tessera

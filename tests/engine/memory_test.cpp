@@ -92,6 +92,35 @@ void expect_planned_memory(
   EXPECT_NEAR(at(MemoryPurpose::kOptimizerState), 2 * share, 0.1 * share);
 }
 
+/// A model that only computes.
+void expect_memory_for_weights_alone(World& world) {
+  runtime::install_cpu_memory_counter();
+  torch::manual_seed(1);
+  strangers::Gpt model(512, 96, 4, 16);
+  int64_t weights = 0;
+  for (const at::Tensor& parameter : model->parameters()) {
+    parameter.set_requires_grad(false);
+    weights += static_cast<int64_t>(parameter.nbytes());
+  }
+  auto engine = wrap(model, parity_options(world, 0).engine);
+  for (int pass = 0; pass < 2; ++pass) {
+    const c10::NoGradGuard no_grad;
+    next_token_loss(model, torch::randint(512, {2, 17}));
+  }
+  for (const MemoryBytes& bytes :
+       {engine.planned_memory(), engine.measured_memory()}) {
+    EXPECT_EQ(bytes_of(bytes, MemoryPurpose::kGradients), 0);
+    EXPECT_EQ(bytes_of(bytes, MemoryPurpose::kOptimizerState), 0);
+    EXPECT_EQ(bytes_of(bytes, MemoryPurpose::kReduceSlots), 0);
+    const double share = static_cast<double>(weights) / world.size();
+    EXPECT_NEAR(
+        static_cast<double>(bytes_of(bytes, MemoryPurpose::kParameters)),
+        share,
+        0.05 * share);
+    EXPECT_LE(total_bytes(bytes), weights);
+  }
+}
+
 /// Wide enough that padding does not count.
 const Subject<TextModel> kWideText{
     [] {
@@ -163,6 +192,10 @@ TEST_P(MemoryTest, GradientAccumulation) {
   run_ranks(GetParam(), [](World& world) {
     expect_planned_memory(world, kWideGpt, 0, 3);
   });
+}
+
+TEST_P(MemoryTest, OfAFrozenModelIsForWeightsAlone) {
+  run_ranks(GetParam(), expect_memory_for_weights_alone);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,16 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
       "loss %.4f over 960 tokens",
       result.at("heldout_loss").get<double>());
   EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
+  // Scoring needs memory for the weights, training for four times that.
+  const auto small = run_tessera(
+      1, {"eval", (folder_ / "first").string(), "memory.device_bytes=1"});
+  std::smatch needed;
+  ASSERT_TRUE(std::regex_search(
+      small.output, needed, std::regex("at least [^(]*\\(([0-9]+) bytes")))
+      << small.output;
+  const auto weights = static_cast<double>(
+      std::filesystem::file_size(folder_ / "first/model/model.safetensors"));
+  EXPECT_LT(std::stod(needed[1]), 1.5 * weights);
   const auto second =
       run("second",
           2,

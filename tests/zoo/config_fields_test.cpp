@@ -3,28 +3,43 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 
 namespace tessera::zoo::config_fields_test {
 
-// Messages about a model's layers list what was read of its file.
-TEST(ConfigFields, RecordEveryFieldThatIsRead) {
+// Messages about a model's layers list what they can come from.
+TEST(ConfigFields, RecordWhatMatters) {
   const ConfigFields fields(
       {{"layer_norm_epsilon", 0.25},
        {"eos_token_id", 3},
        {"attn_pdrop", 0.5},
+       {"attention_bias", true},
        {"d_model", 8}},
       "config.json");
+  EXPECT_EQ(fields.size({"n_layer"}, 2), 2);
+  EXPECT_TRUE(fields.get<bool>({"attention_bias"}, false));
+  EXPECT_FALSE(fields.get<bool>({"mlp_bias"}, false));
   EXPECT_EQ(fields.number({"eps", "layer_norm_epsilon"}, 1), 0.25);
   EXPECT_EQ(fields.number({"scale"}, 1), 1);
   EXPECT_EQ(fields.token({"eos_token_id"}, 10), 3);
   EXPECT_EQ(fields.token({"pad_token_id"}, 10), std::nullopt);
   EXPECT_EQ(fields.probability({"attn_pdrop"}), 0.5);
   EXPECT_EQ(fields.size({"d_model"}), 8);
+  const FieldRecord& record = fields.record();
   EXPECT_EQ(
-      fields.record().text(),
-      "layer_norm_epsilon 0.25, scale not given, eos_token_id 3, pad_token_id "
-      "not given, attn_pdrop 0.5, d_model 8");
+      record.text(), "n_layer 2 (default), attention_bias true, d_model 8");
+  EXPECT_EQ(
+      record.text_about("8 features, and a dropout of 0.5."),
+      "attn_pdrop 0.5, d_model 8");
+  EXPECT_EQ(record.text_about("88 features"), record.text());
+  EXPECT_EQ(
+      record.defaults(),
+      (std::map<std::string, nlohmann::json>{
+          {"n_layer", 2},
+          {"mlp_bias", false},
+          {"scale", 1.0},
+          {"pad_token_id", nullptr}}));
 }
 
 } // namespace tessera::zoo::config_fields_test

@@ -383,7 +383,10 @@ TEST(Registry, TakesFamiliesOfUsers) {
        .base = "MineModel",
        .causal_lm = "MineForCausalLM",
        .sequence_classification = "",
-       .config = llama_like_config,
+       .config =
+           [](const ConfigFields& fields) {
+             return llama_like_config(fields, {});
+           },
        .names = [] { return llama_like_names(); }});
   register_model(mine);
   expect_error([&] { register_model(mine); }, {"'mine' already"});

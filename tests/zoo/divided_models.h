@@ -64,7 +64,7 @@ class WholeGradients {
   }
 
  private:
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  ParameterParts parts_;
   Communicator& group_;
 };
 

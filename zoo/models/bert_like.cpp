@@ -16,9 +16,10 @@ EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
   encoder.features = fields.size({"hidden_size"});
   encoder.positions = fields.size({"max_position_embeddings"}, 512);
   encoder.token_types = fields.size({"type_vocab_size"}, 2);
-  encoder.padding_id = fields.find<int64_t>({"pad_token_id"})
-                           ? fields.token({"pad_token_id"}, encoder.vocab)
-                           : padding_id;
+  encoder.padding_id =
+      fields.is_null("pad_token_id")
+          ? padding_id
+          : fields.token({"pad_token_id"}, encoder.vocab, padding_id);
   encoder.norm.features = encoder.features;
   encoder.norm.eps = fields.positive({"layer_norm_eps"}, 1e-12);
   encoder.embedding_dropout = fields.probability({"hidden_dropout_prob"}, 0.1);

@@ -36,6 +36,11 @@ std::string CheckpointNames::modern(std::string_view old) const {
   if (!table_.other_prefix.empty() && name.starts_with(table_.other_prefix)) {
     name.replace(0, table_.other_prefix.size(), table_.prefix);
   }
+  for (const auto& [other, ours] : table_.renamed) {
+    if (name.starts_with(other)) {
+      name.replace(0, other.size(), ours);
+    }
+  }
   return name;
 }
 

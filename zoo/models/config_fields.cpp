@@ -77,10 +77,7 @@ RotaryScalingKind scaling_kind(
 
 int64_t ConfigFields::size(FieldNames names, std::optional<int64_t> otherwise)
     const {
-  auto value = find<int64_t>(names);
-  if (!value) {
-    value = otherwise;
-  }
+  const auto value = find_or<int64_t>(names, otherwise);
   TESSERA_CHECK(
       value.has_value(),
       "{} lacks {}; does it belong to this kind of model?",
@@ -143,10 +140,7 @@ double ConfigFields::probability(FieldNames names, double otherwise) const {
 
 double ConfigFields::positive(FieldNames names, std::optional<double> otherwise)
     const {
-  auto value = find<double>(names);
-  if (!value) {
-    value = otherwise;
-  }
+  const auto value = find_or<double>(names, otherwise);
   TESSERA_CHECK(
       value && *value > 0 && *value < 1e30,
       "{}: {} is {}; it must be a number above 0",
@@ -206,9 +200,14 @@ int64_t ConfigFields::kv_heads(
   return value;
 }
 
-std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
-    const {
-  const auto value = find<int64_t>(names);
+std::optional<int64_t> ConfigFields::token(
+    FieldNames names,
+    int64_t bound,
+    std::optional<int64_t> otherwise) const {
+  const bool is_usable =
+      otherwise && *otherwise < bound && !is_null(*names.begin());
+  const auto value =
+      find_or<int64_t>(names, is_usable ? otherwise : std::nullopt);
   if (!value || *value == -1) {
     return std::nullopt;
   }
@@ -225,11 +224,20 @@ std::optional<int64_t> ConfigFields::token(FieldNames names, int64_t bound)
 std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
   const auto found = fields_.object().find(name);
   if (found == fields_.object().end() || found->is_null()) {
-    record_->add(name, nullptr);
+    record_->add_default(name, nullptr);
     return std::nullopt;
   }
   record_->add(name, *found);
   return *found;
+}
+
+nlohmann::json ConfigFields::json_or(const char* name, nlohmann::json otherwise)
+    const {
+  if (auto value = json(name)) {
+    return *value;
+  }
+  record_->add_default(name, otherwise);
+  return otherwise;
 }
 
 int64_t ConfigFields::labels() const {

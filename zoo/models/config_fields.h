@@ -68,13 +68,32 @@ class ConfigFields {
         return value;
       }
     }
-    record_->add(*names.begin(), nullptr);
+    record_->add_default(*names.begin(), nullptr);
     return std::nullopt;
+  }
+
+  /// The same, with a default.
+  template <typename Value>
+  std::optional<Value> find_or(FieldNames names, std::optional<Value> otherwise)
+      const {
+    if (auto value = find<Value>(names)) {
+      return value;
+    }
+    if (otherwise) {
+      record_->add_default(*names.begin(), *otherwise);
+    }
+    return otherwise;
   }
 
   template <typename Value>
   Value get(FieldNames names, Value otherwise) const {
-    return find<Value>(names).value_or(std::move(otherwise));
+    return *find_or<Value>(names, std::move(otherwise));
+  }
+
+  /// Whether the field is null, which for some models is not the same as being
+  /// absent.
+  bool is_null(const char* name) const {
+    return fields_.contains(name) && fields_.object().at(name).is_null();
   }
 
   /// An integer from 1 to 2^28; larger values indicate a damaged file.
@@ -116,8 +135,13 @@ class ConfigFields {
   /// @throws Error if `heads` is not divisible by it.
   int64_t kv_heads(FieldNames names, int64_t heads, int64_t otherwise) const;
 
-  /// A token id below `bound`; nullopt if it is absent, null or -1.
-  std::optional<int64_t> token(FieldNames names, int64_t bound) const;
+  /// A token id below `bound`; nullopt if it is null or -1.
+  /// @param otherwise for a field that is absent; ignored if it is not below
+  ///     `bound`.
+  std::optional<int64_t> token(
+      FieldNames names,
+      int64_t bound,
+      std::optional<int64_t> otherwise = {}) const;
 
   /// @throws Error if the field is given and is not `only`.
   template <typename Value>
@@ -134,6 +158,8 @@ class ConfigFields {
 
   /// A nested field, or nullopt.
   std::optional<nlohmann::json> json(const char* name) const;
+  /// The same, with a default.
+  nlohmann::json json_or(const char* name, nlohmann::json otherwise) const;
 
   /// The number of labels of a classifier: the size of id2label, else
   /// num_labels, else 2.

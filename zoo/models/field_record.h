@@ -6,22 +6,44 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
 
 class FieldRecord {
  public:
-  /// Records a field's value; null means that it is not given.
+  /// Records a given value. The first one of a field counts.
   void add(const std::string& name, nlohmann::json value);
+  /// Records that a field is not given, and the value used in its place; null:
+  /// none.
+  void add_default(const std::string& name, nlohmann::json value);
 
-  /// The fields in reading order: "hidden_size 24, n_inner not given".
+  /// The sizes and switches in reading order, without fields that are neither
+  /// given nor have a default: "hidden_size 24, head_dim 8 (default)". They
+  /// determine which weights a model has, and their shapes.
   std::string text() const;
 
+  /// The same, of those fields whose number appears in `message`; text() if
+  /// there are none.
+  std::string text_about(const std::string& message) const;
+
+  /// The values used for fields that are not given, by name; null: none.
+  std::map<std::string, nlohmann::json> defaults() const;
+
  private:
-  std::vector<std::pair<std::string, nlohmann::json>> fields_;
+  struct Field {
+    std::string name;
+    nlohmann::json value;
+    bool is_given = true;
+  };
+
+  Field* find(const std::string& name);
+  template <typename Wants>
+  std::string listed(const Wants& wants) const;
+
+  std::vector<Field> fields_;
 };
 
 } // namespace tessera::zoo

@@ -25,7 +25,14 @@ DecoderConfig glm_config(const ConfigFields& fields) {
       "{}: 'partial_rotary_factor' is {}; it must be above 0 and at most 1",
       fields.origin(),
       share);
-  DecoderConfig decoder = llama_like_config(fields, share);
+  DecoderConfig decoder = llama_like_config(
+      fields,
+      {.max_positions = 131072,
+       .norm_eps = 1.5625e-7,
+       .kv_heads = 2,
+       .head_features = 128,
+       .padding_token = 151329},
+      share);
   decoder.rotary->layout = RotaryLayout::kPairs;
   set_attention_bias(
       decoder, fields.get<bool>({"attention_bias"}, true), /*output=*/false);

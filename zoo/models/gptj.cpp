@@ -40,7 +40,10 @@ DecoderConfig gptj_config(const ConfigFields& fields) {
 
   decoder.layers =
       equal_layers(layer, fields.count({"n_layer", "num_hidden_layers"}));
-  const int64_t rotated = fields.size({"rotary_dim"}, 64);
+  // null: all features of a head.
+  const int64_t rotated = fields.size(
+      {"rotary_dim"},
+      fields.is_null("rotary_dim") ? features / attention.heads : 64);
   TESSERA_CHECK(
       rotated % 2 == 0 && rotated <= features / attention.heads,
       "{}: 'rotary_dim' is {}; it must be even, and at most the {} features of a head",

@@ -35,7 +35,7 @@ ImageSize size_field(
     const char* name,
     int64_t otherwise,
     int64_t most) {
-  const nlohmann::json value = fields.json(name).value_or(otherwise);
+  const nlohmann::json value = fields.json_or(name, otherwise);
   if (!value.is_array()) {
     check_number(fields, name, value, most);
     return {value.get<int64_t>(), value.get<int64_t>()};
@@ -78,7 +78,7 @@ std::vector<int64_t> number_list(
     const char* name,
     const std::vector<int64_t>& otherwise,
     int64_t most) {
-  const nlohmann::json list = fields.json(name).value_or(otherwise);
+  const nlohmann::json list = fields.json_or(name, otherwise);
   TESSERA_CHECK(
       list.is_array() && !list.empty() && list.size() <= kMostNumbers,
       "{}: '{}' is {}; it must be a list of 1 to {} numbers",

@@ -8,7 +8,7 @@ namespace tessera::zoo {
 namespace {
 
 DecoderConfig llama_config(const ConfigFields& fields) {
-  DecoderConfig decoder = llama_like_config(fields);
+  DecoderConfig decoder = llama_like_config(fields, {.max_positions = 2048});
   const bool bias = fields.get<bool>({"attention_bias"}, false);
   set_attention_bias(decoder, bias, bias);
   for (TransformerLayerOptions& layer : decoder.layers) {

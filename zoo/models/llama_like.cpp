@@ -3,35 +3,59 @@
 
 namespace tessera::zoo {
 
-DecoderConfig llama_like_config(const ConfigFields& fields) {
+namespace {
+
+/// The number of features of a head that the file or the family gives; nullopt:
+/// `hidden_size` over the heads.
+std::optional<int64_t> given_head_features(
+    const ConfigFields& fields,
+    const LlamaLikeDefaults& defaults) {
+  const auto otherwise =
+      fields.is_null("head_dim") ? std::nullopt : defaults.head_features;
+  return fields.find_or<int64_t>({"head_dim"}, otherwise);
+}
+
+} // namespace
+
+DecoderConfig llama_like_config(
+    const ConfigFields& fields,
+    const LlamaLikeDefaults& defaults) {
   fields.require_only("partial_rotary_factor", 1.0);
-  return llama_like_config(fields, /*rotary_share=*/1);
+  return llama_like_config(fields, defaults, /*rotary_share=*/1);
 }
 
 DecoderConfig llama_like_config(
     const ConfigFields& fields,
+    const LlamaLikeDefaults& defaults,
     double rotary_share) {
   const int64_t features = fields.size({"hidden_size"});
+  const auto head_features = given_head_features(fields, defaults);
   const int64_t heads =
-      fields.find<int64_t>({"head_dim"})
+      head_features
           ? fields.size({"num_attention_heads"})
           : fields.heads({"num_attention_heads"}, features, "hidden_size");
+  const int64_t kv_heads = fields.is_null("num_key_value_heads")
+                               ? heads
+                               : defaults.kv_heads.value_or(heads);
   DecoderConfig decoder;
   decoder.vocab = fields.size({"vocab_size"});
   decoder.features = features;
-  decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab);
+  decoder.padding_token =
+      fields.token({"pad_token_id"}, decoder.vocab, defaults.padding_token);
   decoder.padding_id = decoder.padding_token;
   decoder.deviation = fields.deviation({"initializer_range"});
 
   TransformerLayerOptions layer;
   layer.norm.kind = NormKind::kRmsNorm;
   layer.norm.features = features;
-  layer.norm.eps = fields.positive({"rms_norm_eps"}, 1e-6);
+  layer.norm.eps = fields.positive({"rms_norm_eps"}, defaults.norm_eps);
   AttentionOptions& attention = layer.attention;
   attention.features = features;
   attention.heads = heads;
-  attention.kv_heads = fields.kv_heads({"num_key_value_heads"}, heads, heads);
-  attention.head_features = fields.size({"head_dim"}, features / heads);
+  attention.kv_heads =
+      fields.kv_heads({"num_key_value_heads"}, heads, kv_heads);
+  attention.head_features =
+      fields.size({"head_dim"}, head_features.value_or(features / heads));
   attention.query_bias = attention.key_bias = false;
   attention.value_bias = attention.output_bias = false;
   attention.causal = true;
@@ -48,7 +72,7 @@ DecoderConfig llama_like_config(
   decoder.rotary = fields.rotary(
       static_cast<int64_t>(
           static_cast<double>(attention.head_features) * rotary_share),
-      fields.size({"max_position_embeddings"}, 2048));
+      fields.size({"max_position_embeddings"}, defaults.max_positions));
   decoder.final_norm = layer.norm;
   decoder.tied_head = fields.get<bool>({"tie_word_embeddings"}, false);
   decoder.classifier = ClassifierOptions::from_config(fields);

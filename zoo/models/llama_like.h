@@ -6,13 +6,27 @@
 
 namespace tessera::zoo {
 
+/// What a family uses for fields that config.json lacks.
+struct LlamaLikeDefaults {
+  int64_t max_positions = 32768;
+  double norm_eps = 1e-6;
+  /// nullopt: as many as `num_attention_heads`, which is also what null means.
+  std::optional<int64_t> kv_heads = {};
+  /// nullopt: `hidden_size` over the heads, which is also what null means.
+  std::optional<int64_t> head_features = {};
+  std::optional<int64_t> padding_token = {};
+};
+
 /// Reads the fields that they share: RMSNorm, rotary positions (halves),
 /// grouped-query attention, gated feed-forward, no biases.
-DecoderConfig llama_like_config(const ConfigFields& fields);
+DecoderConfig llama_like_config(
+    const ConfigFields& fields,
+    const LlamaLikeDefaults& defaults);
 
 /// The same, with rotary positions for a fraction of each head's features.
 DecoderConfig llama_like_config(
     const ConfigFields& fields,
+    const LlamaLikeDefaults& defaults,
     double rotary_share);
 
 /// Sets the attention biases of all layers; those of queries, keys and values

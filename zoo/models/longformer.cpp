@@ -27,8 +27,7 @@ EncoderConfig longformer_config(const ConfigFields& fields) {
   encoder.classifier_dropout = encoder.embedding_dropout;
   encoder.separator_id =
       fields.token({"sep_token_id"}, encoder.vocab).value_or(2);
-  const nlohmann::json window =
-      fields.json("attention_window").value_or(nlohmann::json(512));
+  const nlohmann::json window = fields.json_or("attention_window", 512);
   TESSERA_CHECK(
       !window.is_array() || window.size() == encoder.layers.size(),
       "{}: attention_window has {} windows, but 'num_hidden_layers' is {}",

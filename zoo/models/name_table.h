@@ -40,6 +40,9 @@ struct NameTable {
   std::string other_prefix;
   std::vector<NameRule> base;
   std::vector<NameRule> head; ///< without prefix
+  /// Beginnings of names that other versions write, and those that replace
+  /// them; read, not written.
+  std::vector<std::pair<std::string, std::string>> renamed;
   /// The model has no head: its names are written without the prefix.
   bool is_base = false;
   /// Tensors of theirs that are ignored: buffers of old versions, tied weights

@@ -22,18 +22,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// One line, however many names there are.
 void log_list(
     const fs::path& folder,
     const char* what,
     const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
   if (names.empty() || !is_log_rank_zero()) {
     return;
   }
   std::string list;
-  for (const std::string& name : names) {
-    list += " " + name;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    list += " " + names[i];
   }
-  log_info("{}: {}:{}", folder.string(), what, list);
+  log_info(
+      "{}: {} ({}):{}{}",
+      folder.string(),
+      what,
+      names.size(),
+      list,
+      names.size() > kShown ? " ..." : "");
 }
 
 /// The model's current config.json: its dtype may differ from the file's.
@@ -118,13 +126,54 @@ std::vector<std::string> names_in(const sharding::WeightFiles& files) {
   return names;
 }
 
+/// The name in the files of a parameter; adapters' have none.
+std::string checkpoint_name(
+    const WeightNames& names,
+    const std::string& parameter) {
+  return names.has(parameter) ? names.of(parameter, nullptr).name : parameter;
+}
+
+/// The parts of the head of which the files have nothing. Where they have
+/// something, all of it must be there.
+std::vector<std::string> absent_parts(
+    const Model& model,
+    const PiecesOfWeight& pieces,
+    const sharding::WeightFiles& files) {
+  std::vector<std::string> absent = model.may_be_missing();
+  for (const auto& [name, entry] : files.entries()) {
+    for (const WeightPiece& piece :
+         pieces(name).value_or(std::vector<WeightPiece>())) {
+      std::erase_if(absent, [&](const std::string& part) {
+        return piece.name.starts_with(part);
+      });
+    }
+  }
+  return absent;
+}
+
+/// What may be missing in a checkpoint's files.
+enum class NewHead {
+  kNone, ///< nothing
+  kAbsentParts, ///< absent_parts()
+  kAnyPart, ///< also single weights of a part
+};
+
 LoadWeightsOptions options_with(
     const Model& model,
     const NameTable& table,
-    const sharding::WeightFiles& files) {
+    const sharding::WeightFiles& files,
+    NewHead head = NewHead::kAbsentParts) {
+  const auto names = std::make_shared<const WeightNames>(model, table);
   LoadWeightsOptions options;
-  options.pieces = WeightNames(model, table).pieces(names_in(files));
-  options.may_be_missing = model.may_be_missing();
+  options.pieces = names->pieces(names_in(files));
+  options.checkpoint_name = [names](const std::string& parameter) {
+    return checkpoint_name(*names, parameter);
+  };
+  if (head == NewHead::kAnyPart) {
+    options.may_be_missing = model.may_be_missing();
+  } else if (head == NewHead::kAbsentParts) {
+    options.may_be_missing = absent_parts(model, options.pieces, files);
+  }
   for (const std::string& name : adapter_parameters(model)) {
     options.may_be_missing.push_back(name); // they are in files of their own
   }
@@ -232,6 +281,13 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
   return layers.on_stage(parallel.place());
 }
 
+/// Whether `model` is of the architecture that config.json names.
+bool is_own_architecture(const nlohmann::json& config, const Model& model) {
+  const auto named = config.find("architectures");
+  return named != config.end() && named->is_array() && !named->empty() &&
+         named->front() == model.config().at("architectures").front();
+}
+
 /// Adds the relevant config.json fields to errors about weights that do not
 /// fit.
 LoadWeightsReport load_fitting(
@@ -239,13 +295,15 @@ LoadWeightsReport load_fitting(
     const fs::path& folder,
     const sharding::WeightFiles& files,
     const FieldRecord& record,
-    bool fresh_heads) {
+    const FromPretrainedOptions& options,
+    NewHead head) {
   try {
-    LoadWeightsOptions options = options_with(model, model.names(), files);
-    if (fresh_heads) {
-      leave_other_heads(files, options);
+    LoadWeightsOptions load = options_with(model, model.names(), files, head);
+    load.allows_unexpected = !options.strict;
+    if (options.fresh_heads) {
+      leave_other_heads(files, load);
     }
-    return load_weights(model, folder, options);
+    return load_weights(model, folder, load);
   } catch (const Error& error) {
     TESSERA_FAIL(
         "{}\nThe model is configured by {}: {}",
@@ -253,6 +311,25 @@ LoadWeightsReport load_fitting(
         folder / "config.json",
         record.text());
   }
+}
+
+/// Logs what was not loaded, under the names in the files.
+void log_report(
+    const fs::path& folder,
+    const Model& model,
+    LoadWeightsReport report) {
+  if (!model.names().is_part) { // else they belong to other ranks
+    log_list(folder, "ignored", report.left_out);
+  }
+  log_list(
+      folder,
+      "ignored, because the model has no such weight",
+      report.unexpected);
+  const WeightNames names(model, model.names());
+  for (std::string& name : report.missing) {
+    name = checkpoint_name(names, name);
+  }
+  log_list(folder, "not in the checkpoint, newly initialized", report.missing);
 }
 
 } // namespace
@@ -308,12 +385,14 @@ std::shared_ptr<Model> from_pretrained(
   });
   // Reports problems with the files themselves.
   const sharding::WeightFiles files = sharding::WeightFiles::open(folder);
-  const LoadWeightsReport report =
-      load_fitting(*model, folder, files, *record, options.fresh_heads);
-  if (!model->names().is_part) { // else they belong to other ranks
-    log_list(folder, "ignored", report.left_out);
-  }
-  log_list(folder, "not in the checkpoint, newly initialized", report.missing);
+  const NewHead head = options.fresh_heads ? NewHead::kAnyPart
+                       : is_own_architecture(fields.object(), *model)
+                           ? NewHead::kNone
+                           : NewHead::kAbsentParts;
+  log_report(
+      folder,
+      *model,
+      load_fitting(*model, folder, files, *record, options, head));
   if (!options.lazy) {
     materialize(*model);
   }

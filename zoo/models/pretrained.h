@@ -28,9 +28,11 @@ LayerContext fresh_layer_context(ParallelRun& parallel);
 
 struct FromPretrainedOptions {
   /// Overrides the architecture in config.json, for example to read a language
-  /// model as a classifier. Heads that the checkpoint lacks are newly
-  /// initialized (from the default generator, which ranks must seed alike) and
-  /// logged; heads that this architecture lacks are ignored.
+  /// model as a classifier. A head that the checkpoint lacks altogether is
+  /// newly initialized (from the default generator, which ranks must seed
+  /// alike) and logged; heads that this architecture lacks are ignored. All
+  /// other weights must be there, and so must be the head of config.json's own
+  /// architecture.
   std::string architecture;
   /// Instead of `architecture`: selects the family's architecture whose name
   /// ends with this, such as "ForSequenceClassification".
@@ -40,6 +42,9 @@ struct FromPretrainedOptions {
   /// A head whose shape differs from the checkpoint's is newly initialized, as
   /// one that the checkpoint lacks; for a different set of classes.
   bool fresh_heads = false;
+  /// Refuses tensors of the checkpoint that neither this model nor another head
+  /// of its family has; otherwise they are ignored and logged.
+  bool strict = true;
   LayerContext context; ///< plain or tensor-parallel, and the pipeline stage
   /// The dtype of parameters, to which the file's values are converted.
   /// nullopt: each parameter keeps its dtype in the file.

@@ -8,22 +8,18 @@ namespace tessera::zoo {
 namespace {
 
 DecoderConfig qwen2_config(const ConfigFields& fields) {
-  DecoderConfig decoder = llama_like_config(fields);
+  DecoderConfig decoder = llama_like_config(fields, {.kv_heads = 32});
   set_attention_bias(decoder, /*query_key_value=*/true, /*output=*/false);
   read_windows(fields, decoder);
   return decoder;
 }
 
 DecoderConfig qwen3_config(const ConfigFields& fields) {
-  DecoderConfig decoder = llama_like_config(fields);
+  DecoderConfig decoder =
+      llama_like_config(fields, {.kv_heads = 32, .head_features = 128});
   const bool bias = fields.get<bool>({"attention_bias"}, false);
   set_attention_bias(decoder, bias, bias);
   add_query_key_norms(decoder);
-  const int64_t head = fields.size({"head_dim"}, 128);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.attention.head_features = head;
-  }
-  decoder.rotary->features = head;
   read_windows(fields, decoder);
   return decoder;
 }

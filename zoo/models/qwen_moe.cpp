@@ -19,7 +19,7 @@ constexpr int64_t kMost = 100'000;
 std::vector<int64_t> dense_layers(const ConfigFields& fields) {
   std::vector<int64_t> layers;
   const nlohmann::json list =
-      fields.json("mlp_only_layers").value_or(nlohmann::json::array());
+      fields.json_or("mlp_only_layers", nlohmann::json::array());
   const auto check = [&](bool is_good) {
     TESSERA_CHECK(
         is_good,
@@ -89,7 +89,7 @@ NameTable expert_names() {
 }
 
 DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
-  DecoderConfig decoder = llama_like_config(fields);
+  DecoderConfig decoder = llama_like_config(fields, {.kv_heads = 16});
   set_attention_bias(
       decoder, fields.get<bool>({"qkv_bias"}, true), /*output=*/false);
   read_windows(fields, decoder, [](size_t layer, size_t most) {
@@ -101,7 +101,7 @@ DecoderConfig qwen2_moe_config(const ConfigFields& fields) {
 }
 
 DecoderConfig qwen3_moe_config(const ConfigFields& fields) {
-  DecoderConfig decoder = llama_like_config(fields);
+  DecoderConfig decoder = llama_like_config(fields, {.kv_heads = 4});
   const bool bias = fields.get<bool>({"attention_bias"}, false);
   set_attention_bias(decoder, bias, bias);
   add_query_key_norms(decoder);

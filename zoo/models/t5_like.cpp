@@ -16,8 +16,12 @@ double inverse_root(int64_t count) {
 }
 
 /// "relu", or "gated-gelu".
-void read_activation(const ConfigFields& fields, FeedForwardOptions& options) {
-  options.activation = fields.get<std::string>({"feed_forward_proj"}, "relu");
+void read_activation(
+    const ConfigFields& fields,
+    const std::string& otherwise,
+    FeedForwardOptions& options) {
+  options.activation =
+      fields.get<std::string>({"feed_forward_proj"}, otherwise);
   const std::string gated = "gated-";
   if (options.activation.starts_with(gated)) {
     options.gated = true;
@@ -68,7 +72,9 @@ void add_head(NameTable& table, EncoderDecoderHead head) {
 
 } // namespace
 
-EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
+EncoderDecoderConfig t5_like_config(
+    const ConfigFields& fields,
+    const std::string& activation) {
   EncoderDecoderConfig model;
   model.vocab = fields.size({"vocab_size"});
   model.features = fields.size({"d_model", "hidden_size"});
@@ -104,7 +110,7 @@ EncoderDecoderConfig t5_like_config(const ConfigFields& fields) {
   layer.feed_forward.deviation = attention.deviation;
   layer.feed_forward.output_deviation =
       factor * inverse_root(layer.feed_forward.inner);
-  read_activation(fields, layer.feed_forward);
+  read_activation(fields, activation, layer.feed_forward);
 
   RelativeStackOptions& encoder = model.encoder;
   encoder.buckets.buckets = fields.size({"relative_attention_num_buckets"}, 32);

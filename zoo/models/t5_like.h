@@ -5,10 +5,15 @@
 #include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/registry.h"
 
+#include <string>
+
 namespace tessera::zoo {
 
 /// Reads the fields that they share; the head is tied and not scaled.
-EncoderDecoderConfig t5_like_config(const ConfigFields& fields);
+/// @param activation `feed_forward_proj` where config.json lacks it.
+EncoderDecoderConfig t5_like_config(
+    const ConfigFields& fields,
+    const std::string& activation = "relu");
 
 using EncoderDecoderConfigOf =
     EncoderDecoderConfig (*)(const ConfigFields& fields);

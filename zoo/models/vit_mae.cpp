@@ -34,8 +34,14 @@ MaskedAutoencoderConfig mae_config(
 
 NameTable mae_names(bool is_base) {
   NameTable table = vit_like_names(is_base);
-  table.head =
-      vit_layer_names("decoder.decoder_encoder.layer", "decoder.layers");
+  if (!is_base) {
+    std::erase(table.ignored, "decoder.*");
+  }
+  // transformers 4 and 5 read the first names. transformers 5 writes the
+  // second, which transformers 4 ignores.
+  table.head = vit_layer_names("decoder.decoder_layers", "decoder.layers");
+  table.renamed = {
+      {"decoder.decoder_encoder.layer.", "decoder.decoder_layers."}};
   table.head.insert(
       table.head.end(),
       {{"decoder.decoder_embed", {"decoder.embedding"}},

@@ -48,7 +48,7 @@ class PartGatherer {
   }
 
  private:
-  std::unordered_map<const c10::TensorImpl*, ParameterPart> parts_;
+  ParameterParts parts_;
   Communicator* group_ = nullptr;
 };
 

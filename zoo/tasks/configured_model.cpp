@@ -45,6 +45,7 @@ std::shared_ptr<zoo::Model> configured_model(
     options.architecture = config.architecture;
     options.config = classes;
     options.fresh_heads = !classes.empty();
+    options.strict = config.strict;
     options.context = zoo::layer_context(parallel);
     options.lazy = true;
     return zoo::from_pretrained(config.model_folder, options);

@@ -17,10 +17,12 @@ namespace {
 std::shared_ptr<zoo::Model> lazy_model(
     const std::filesystem::path& folder,
     const nlohmann::json& fields,
-    const zoo::LayerContext& context) {
+    const zoo::LayerContext& context,
+    bool strict) {
   zoo::FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
+  options.strict = strict;
   options.head = "ForSequenceClassification";
   options.config = fields;
   options.fresh_heads = !fields.empty();
@@ -32,18 +34,21 @@ std::shared_ptr<zoo::Model> lazy_model(
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const std::vector<std::string>& classes,
-    const zoo::LayerContext& context) {
+    const zoo::LayerContext& context,
+    bool strict) {
   return lazy_model(
       folder,
       class_fields(
           classes, classes.empty() ? "" : "single_label_classification"),
-      context);
+      context,
+      strict);
 }
 
 std::shared_ptr<zoo::Model> lazy_text_regressor(
     const std::filesystem::path& folder,
-    const zoo::LayerContext& context) {
-  return lazy_model(folder, class_fields({}, "regression"), context);
+    const zoo::LayerContext& context,
+    bool strict) {
+  return lazy_model(folder, class_fields({}, "regression"), context, strict);
 }
 
 bool predicts_numbers(const zoo::Model& model) {

@@ -154,6 +154,7 @@ void read_training_config(
   config.device = engine::read_device(reader);
   const auto model = reader.get_object("model");
   config.model_folder = model_folder_of(model.get_string("folder", ""));
+  config.strict = model.get_bool("strict", config.strict);
   config.lora = read_lora_options(model);
   if (config.lora) {
     config.lora->adapter.base_model = config.model_folder.string();

@@ -35,6 +35,7 @@ struct TrainingConfig {
   /// config.json whose model has newly initialized weights.
   std::filesystem::path model_config;
   std::string architecture; ///< overrides config.json's
+  bool strict = true; ///< see FromPretrainedOptions::strict
   std::vector<std::string> classes; ///< names; override config.json's
   std::string problem_type; ///< of a classifier; overrides config.json's
   /// Trains an adapter and what the task adds; nullopt: the whole model.

@@ -288,6 +288,8 @@ TEST_P(ShmBackendTest, RanksInDifferentCollectivesAreTold) {
         result.output.find("the ranks are in different collectives"),
         std::string::npos)
         << result.output;
+    EXPECT_EQ(result.output.find("connection was lost"), std::string::npos)
+        << "the cause is known: " << result.output;
   }
 }
 

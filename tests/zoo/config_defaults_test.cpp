@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a config.json leaves out means what it means to transformers; see
+// tools/fixtures/config_defaults.py.
+#include "tessera/sharding/lazy.h"
+#include "tessera/zoo/models/registry.h"
+#include "zoo/support.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo::config_defaults_test {
+
+namespace {
+
+using nlohmann::json;
+
+/// The values that the family uses for fields that are not in `given`.
+std::map<std::string, json> defaults_of(
+    const std::string& model_type,
+    json given) {
+  const auto record = std::make_shared<FieldRecord>();
+  given["model_type"] = model_type;
+  lazy([&] { return from_config(given, {.record = record}); });
+  return record->defaults();
+}
+
+/// Null is what depends on other fields, or what is not used.
+bool agree(const json& ours, const json& theirs) {
+  return theirs.is_null() || ours == theirs;
+}
+
+} // namespace
+
+TEST(ConfigDefaults, AreThoseOfTransformers) {
+  const json table = read_json(fixture("config_defaults.json"));
+  ASSERT_EQ(table.size(), 2U) << "transformers 4 and 5";
+  std::set<std::string> compared;
+  for (const auto& [version, families] : table.items()) {
+    for (const auto& [model_type, family] : families.items()) {
+      const json& theirs = family["defaults"];
+      // What another version has as the default, where they differ.
+      const json& other =
+          table[version == "4" ? "5" : "4"][model_type]["defaults"];
+      for (const auto& [name, ours] :
+           defaults_of(model_type, family["given"])) {
+        if (!theirs.contains(name) || theirs[name].is_null()) {
+          continue;
+        }
+        compared.insert(model_type + "." + name);
+        EXPECT_TRUE(
+            agree(ours, theirs[name]) ||
+            (other.contains(name) && agree(ours, other[name])))
+            << model_type << ": '" << name << "' is " << ours
+            << ", in transformers " << version << " " << theirs[name];
+      }
+    }
+  }
+  EXPECT_GE(compared.size(), 150U) << "fields are no longer compared";
+}
+
+// Every family of transformers' is in the table.
+TEST(ConfigDefaults, CoverTheZoo) {
+  const std::set<std::string> others{
+      "chatglm", "cpm1", "cpm2", "moco"}; // transformers lacks them
+  const json table = read_json(fixture("config_defaults.json"));
+  for (const std::string& model_type : registered_models()) {
+    EXPECT_NE(others.contains(model_type), table["5"].contains(model_type))
+        << model_type;
+  }
+}
+
+} // namespace tessera::zoo::config_defaults_test
