@@ -135,7 +135,8 @@ TEST(FolderWeights, RotateAllFeaturesOfGptjWithoutADimension) {
   const auto all = logits_of(reference.folder(), {{"rotary_dim", head}}, input);
   EXPECT_TRUE(logits_of(reference.folder(), {{"rotary_dim", nullptr}}, input)
                   .equal(all));
-  EXPECT_FALSE(logits_of(reference.folder(), {}, input).allclose(all));
+  EXPECT_FALSE(logits_of(reference.folder(), nlohmann::json::object(), input)
+                   .allclose(all));
 }
 
 // The message lists the fields that its numbers come from.

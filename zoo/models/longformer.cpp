@@ -26,7 +26,7 @@ EncoderConfig longformer_config(const ConfigFields& fields) {
   // All heads use the layers' dropout.
   encoder.classifier_dropout = encoder.embedding_dropout;
   encoder.separator_id =
-      fields.token({"sep_token_id"}, encoder.vocab).value_or(2);
+      fields.token({"sep_token_id"}, encoder.vocab, 2).value_or(2);
   const nlohmann::json window = fields.json_or("attention_window", 512);
   TESSERA_CHECK(
       !window.is_array() || window.size() == encoder.layers.size(),

@@ -15,7 +15,7 @@ DecoderConfig opt_config(const ConfigFields& fields) {
   decoder.vocab = fields.size({"vocab_size"});
   decoder.features = features;
   decoder.embedding_features = fields.size({"word_embed_proj_dim"}, features);
-  decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab);
+  decoder.padding_token = fields.token({"pad_token_id"}, decoder.vocab, 1);
   decoder.padding_id = decoder.padding_token;
   decoder.position_offset = 2;
   decoder.learned_positions =

@@ -79,9 +79,11 @@ EncoderDecoderConfig t5_like_config(
   model.vocab = fields.size({"vocab_size"});
   model.features = fields.size({"d_model", "hidden_size"});
   model.dropout = fields.probability({"dropout_rate"}, 0.1);
-  model.padding_token = fields.token({"pad_token_id"}, model.vocab).value_or(0);
-  model.start_token = fields.token({"decoder_start_token_id"}, model.vocab)
-                          .value_or(model.padding_token);
+  model.padding_token =
+      fields.token({"pad_token_id"}, model.vocab, 0).value_or(0);
+  model.start_token =
+      fields.token({"decoder_start_token_id"}, model.vocab, model.padding_token)
+          .value_or(model.padding_token);
   const double factor = fields.deviation({"initializer_factor"}, 1);
   model.embedding_deviation = model.head_deviation = factor;
 
@@ -135,7 +137,7 @@ EncoderDecoderConfig t5_like_config(
       equal_layers(layer, fields.count({"num_decoder_layers"}, count));
   model.tied_head = true;
   model.class_deviation = layer.attention.deviation;
-  model.end_token = fields.token({"eos_token_id"}, model.vocab).value_or(1);
+  model.end_token = fields.token({"eos_token_id"}, model.vocab, 1).value_or(1);
   model.classifier = ClassifierOptions::from_config(fields);
   model.classifier_dropout = fields.probability({"classifier_dropout"});
   return model;
