@@ -35,6 +35,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 300
 DISK_KIB = 6000
+# The model is too small for threads.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 # After this output, and a random time, the fault happens.
 MARKS = ["", "training on", "saved step", "saved step 250", "last loss"]
 FAULTS = ["SIGINT", "SIGTERM", "kill rank", "kill launcher", "full disk"]
@@ -66,7 +68,7 @@ class Run:
                    "train", str(folder / "train.json"), f"output.folder={run}",
                    *words]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT,
             cwd=ROOT, text=True)
         self.output = ""
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -165,8 +167,8 @@ def trial(tessera, folder, disk, rng) -> str:
         target = folder / "exported"
         exported = subprocess.run(
             [tessera, "export", str(run_folder), "--to", str(target)],
-            capture_output=True, text=True, cwd=ROOT, check=False,
-            timeout=120)
+            capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,
+            check=False, timeout=120)
         check(exported.returncode == 0, f"not exported: {exported.stderr}")
         newest = f"step-{steps[-1]:06}"
         check(not last_words_needed(fault, ranks) or newest in run.output,
