@@ -231,9 +231,8 @@ std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
   return *found;
 }
 
-nlohmann::json ConfigFields::json_or(
-    const char* name,
-    nlohmann::json otherwise) const {
+nlohmann::json ConfigFields::json_or(const char* name, nlohmann::json otherwise)
+    const {
   if (auto value = json(name)) {
     return *value;
   }
