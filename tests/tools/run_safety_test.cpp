@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera::run_safety_test {
@@ -205,14 +208,30 @@ TEST_F(RunSafety, SavesByTime) {
 }
 
 // A bad token in the held-out data is found when they are scored.
+// The held-out file is damaged after it was checked, in the run's first steps.
 TEST_F(RunSafety, ExportsBeforeItScores) {
-  write_tokens(folder_ / "bad.bin", 16 * 8, /*odd_one=*/100);
-  const auto result =
-      train("run", {"data.heldout=" + (folder_ / "bad.bin").string()});
+  const fs::path heldout = folder_ / "heldout.bin";
+  write_tokens(heldout, 16 * 8);
+  std::atomic<bool> is_over = false;
+  std::thread vandal([&] {
+    while (!is_over && !fs::exists(folder_ / "run/metrics.jsonl")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::fstream file(heldout, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(2 * 100);
+    file.write("\xf4\x01", 2);
+  });
+  const auto result = train(
+      "run",
+      {"data.heldout=" + heldout.string(),
+       "training.epochs=20",
+       "training.max_steps=300"});
+  is_over = true;
+  vandal.join();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_TRUE(has(result, "scoring the held-out data failed")) << result.output;
   EXPECT_TRUE(has(result, "score it with `tessera eval")) << result.output;
-  EXPECT_EQ(saved_step("run"), 4);
+  EXPECT_EQ(saved_step("run"), 300);
   ASSERT_TRUE(fs::exists(folder_ / "run/model/model.safetensors"));
   const auto score = run_tessera(
       1,

@@ -45,7 +45,7 @@ TEST_F(Rendezvous, EndsWhenAllRanksHaveJoined) {
   for (int rank = 2; rank >= 0; --rank) {
     ranks.emplace_back([rank] {
       const auto store = join_store(rank, 3, milliseconds(20000));
-      store->set("note", {1});
+      store->set("note", std::vector<uint8_t>{1});
       EXPECT_TRUE(store->check({"joined/all"}));
     });
   }
@@ -56,29 +56,27 @@ TEST_F(Rendezvous, EndsWhenAllRanksHaveJoined) {
 
 TEST_F(Rendezvous, NamesTheRanksThatDoNotCome) {
   std::thread other([] {
-    tests::expect_error(
+    expect_error(
         [] { join_store(2, 4, milliseconds(20000)); },
         {"rank 0 left before all 4 ranks had joined"});
   });
-  tests::expect_error(
+  expect_error(
       [] { join_store(0, 4, milliseconds(1500)); },
       {"ranks 1 and 3 of 4 did not join the job", "WORLD_SIZE"});
   other.join();
 }
 
 TEST_F(Rendezvous, SaysWhereRankZeroWasExpected) {
-  tests::expect_error(
+  expect_error(
       [] { join_store(1, 2, milliseconds(300)); },
       {"rank 0 could not be reached at 127.0.0.1:" + port(), "firewall"});
 }
 
 TEST_F(Rendezvous, NamesTheVariableThatIsMissing) {
   ::unsetenv("MASTER_PORT");
-  tests::expect_error(
-      [] { join_store(1, 2, milliseconds(300)); }, {"MASTER_PORT"});
+  expect_error([] { join_store(1, 2, milliseconds(300)); }, {"MASTER_PORT"});
   ::unsetenv("MASTER_ADDR");
-  tests::expect_error(
-      [] { join_store(1, 2, milliseconds(300)); }, {"MASTER_ADDR"});
+  expect_error([] { join_store(1, 2, milliseconds(300)); }, {"MASTER_ADDR"});
 }
 
 } // namespace tessera::runtime::rendezvous_test

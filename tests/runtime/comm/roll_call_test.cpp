@@ -51,7 +51,7 @@ TEST(RollCall, ATimeoutNamesTheRanksThatDidNotJoin) {
           return;
         }
         torch::Tensor value = torch::ones({1});
-        tests::expect_error(
+        expect_error(
             [&] { group->all_reduce_sum(value, "the sum").wait(); },
             {"the sum is still incomplete", "rank 1 has not joined it"});
       },
