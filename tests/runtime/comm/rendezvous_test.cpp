@@ -67,9 +67,10 @@ TEST_F(Rendezvous, NamesTheRanksThatDoNotCome) {
 }
 
 TEST_F(Rendezvous, SaysWhereRankZeroWasExpected) {
+  const std::string address = "127.0.0.1:" + port();
   expect_error(
       [] { join_store(1, 2, milliseconds(300)); },
-      {"rank 0 could not be reached at 127.0.0.1:" + port(), "firewall"});
+      {"rank 0 could not be reached at", address.c_str(), "firewall"});
 }
 
 TEST_F(Rendezvous, NamesTheVariableThatIsMissing) {
