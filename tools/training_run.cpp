@@ -5,7 +5,9 @@
 #include "run_changes.h"
 #include "run_folder.h"
 
+#include "tessera/engine/report/event_file.h"
 #include "tessera/engine/trainer/job_agreement.h"
+#include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -16,6 +18,7 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 
+#include <ATen/Parallel.h>
 #include <torch/utils.h>
 #include <nlohmann/json.hpp>
 
@@ -41,6 +44,58 @@ const char* exported_names(const zoo::TrainingConfig& config) {
     return "model/";
   }
   return config.lora->merge ? "adapter/, model/" : "adapter/";
+}
+
+/// Where and in which types the run computes, for the log and the report.
+engine::RunFacts facts_of(
+    const World& world,
+    const zoo::TrainingConfig& config,
+    const zoo::Model& model) {
+  const auto parameters = model.parameters();
+  const auto dtype = config.engine.sharding.precision.parameters.value_or(
+      parameters.empty() ? at::kFloat : parameters.front().scalar_type());
+  return {
+      {"device", world.device().str()},
+      {"ranks", std::to_string(world.size())},
+      {"threads per rank", std::to_string(at::get_num_threads())},
+      {"dtype", c10::toString(dtype)}};
+}
+
+/// "device cpu, ranks 2, ...".
+std::string facts_text(const engine::RunFacts& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    text += (text.empty() ? "" : ", ") + name + " " + value;
+  }
+  return text;
+}
+
+/// Adds the held-out results to the report and to TensorBoard's curves; if that
+/// fails, there is a warning.
+void report_score(
+    const zoo::TrainingConfig& config,
+    const TrainingSummary& summary,
+    const TaskScore& score) {
+  const auto& folder = config.trainer.run_folder;
+  engine::RunFacts facts = config.trainer.facts;
+  engine::EventFileWriter::Scalars scalars;
+  for (const auto& [name, value] : score.values.items()) {
+    if (value.is_number()) {
+      facts.emplace_back(name, value.dump());
+      const std::string prefix = "heldout_";
+      scalars.emplace_back(
+          "heldout/" +
+              (name.starts_with(prefix) ? name.substr(prefix.size()) : name),
+          value.get<double>());
+    }
+  }
+  try {
+    engine::write_run_report(folder, engine::read_metrics(folder), facts);
+    engine::EventFileWriter(folder, summary.steps)
+        .write(summary.steps, scalars);
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
 }
 
 /// "N steps of M examples over R rank(s)". A run that resumes has its own
@@ -175,6 +230,7 @@ void finish_run(
     write_result(config, summary, score);
     if (score) {
       std::printf("held-out %s\n", score->text.c_str());
+      report_score(config, summary, *score);
     }
     std::printf(
         "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
@@ -301,12 +357,14 @@ int train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
        config.batch_size,
        config.seed,
        parallel.one_batch()});
+  config.trainer.facts = facts_of(world, config, *model);
   if (world.rank() == 0) {
     config.trainer.description["data"]["samples"] = task->examples();
     log_info(
         "training on {}, {}",
         program.data_text(),
         steps_text(world, parallel, config, *task));
+    log_info("{}", facts_text(config.trainer.facts));
   }
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {

@@ -62,6 +62,10 @@ std::string to_html(const HtmlReport& report) {
   for (const LinePlot& plot : report.plots) {
     out += to_svg(plot);
   }
+  if (!report.configuration.empty()) {
+    out += "<details>\n<summary>Configuration</summary>\n<pre>" +
+           escaped_markup(report.configuration) + "</pre>\n</details>\n";
+  }
   return out + "</body>\n</html>\n";
 }
 

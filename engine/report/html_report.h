@@ -20,6 +20,8 @@ struct HtmlReport {
   std::string title;
   /// Names and values, as text.
   std::vector<std::pair<std::string, std::string>> facts;
+  /// Shown folded, as it is; empty: none.
+  std::string configuration;
   /// The split of the mean time of a step; empty if it was not measured.
   std::vector<ReportShare> shares;
   std::vector<LinePlot> plots;

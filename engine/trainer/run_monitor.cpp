@@ -57,7 +57,7 @@ RunMonitor::RunMonitor(
   }
   if (world.rank() == 0) {
     log_ = std::make_unique<TrainingLog>(
-        options.run_folder, total_steps, done_steps);
+        options.run_folder, total_steps, done_steps, options.facts);
   }
 }
 
@@ -101,7 +101,7 @@ void RunMonitor::write(
     int64_t step,
     double epoch,
     double lr,
-    double grad_norm) {
+    std::optional<double> grad_norm) {
   const auto steps = static_cast<double>(step - written_steps_);
   StepMetrics metrics;
   metrics.step = step;

@@ -49,7 +49,11 @@ class RunMonitor {
 
   /// Writes a line for the steps whose losses were read last, and starts the
   /// next.
-  void write(int64_t step, double epoch, double lr, double grad_norm);
+  void write(
+      int64_t step,
+      double epoch,
+      double lr,
+      std::optional<double> grad_norm);
 
   /// Logs from time to time that steps were skipped because gradients
   /// overflowed.

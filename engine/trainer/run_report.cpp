@@ -3,9 +3,14 @@
 
 #include "tessera/engine/report/plot_ticks.h"
 #include "tessera/engine/report/progress_line.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <sstream>
 
 namespace tessera::engine {
 
@@ -88,6 +93,20 @@ std::vector<ReportShare> shares_of(const std::vector<StepMetrics>& lines) {
   return shares;
 }
 
+/// Of the steps that were not skipped, if gradients are clipped.
+LinePlot norm_plot(const std::vector<StepMetrics>& lines) {
+  LinePlot plot = plot_over_steps("Gradient norm before clipping", "norm");
+  PlotSeries series{"", {}, /*smooth=*/false};
+  for (const StepMetrics& line : lines) {
+    if (line.grad_norm && std::isfinite(*line.grad_norm)) {
+      series.points.push_back(
+          {static_cast<double>(line.step), *line.grad_norm});
+    }
+  }
+  plot.series.push_back(std::move(series));
+  return plot;
+}
+
 } // namespace
 
 LinePlot loss_plot(const std::vector<StepMetrics>& lines) {
@@ -101,9 +120,13 @@ LinePlot loss_plot(const std::vector<StepMetrics>& lines) {
 
 HtmlReport run_report(
     const std::string& title,
-    const std::vector<StepMetrics>& lines) {
+    const std::vector<StepMetrics>& lines,
+    const RunFacts& facts,
+    const std::string& configuration) {
   HtmlReport report;
   report.title = title;
+  report.facts = facts;
+  report.configuration = configuration;
   if (lines.empty()) {
     return report;
   }
@@ -112,13 +135,17 @@ HtmlReport run_report(
   for (const StepMetrics& line : lines) {
     peak = std::max(peak, line.memory_bytes);
   }
-  report.facts = {
+  const RunFacts measured = {
       {"steps", std::to_string(last.step)},
       {"epochs", fixed(last.epoch, 2)},
       {"last loss", fixed(last.loss, 4)},
       {"tokens/s at the end", format_count(last.tokens_per_s)},
       {"peak memory of rank 0", format_bytes(peak)}};
+  report.facts.insert(report.facts.end(), measured.begin(), measured.end());
   report.plots.push_back(loss_plot(lines));
+  if (auto norms = norm_plot(lines); !norms.series[0].points.empty()) {
+    report.plots.push_back(std::move(norms));
+  }
   LinePlot rate = plot_over_steps("Learning rate", "learning rate");
   rate.series.push_back(
       series_of(lines, "", false, [](const StepMetrics& l) { return l.lr; }));
@@ -128,6 +155,40 @@ HtmlReport run_report(
     report.plots.push_back(time_plot(with_split));
   }
   return report;
+}
+
+void write_run_report(
+    const std::filesystem::path& folder,
+    const std::vector<StepMetrics>& lines,
+    const RunFacts& facts) {
+  const auto config = folder / "config.json";
+  const std::string configuration =
+      std::filesystem::exists(config) ? runtime::read_text_file(config) : "";
+  runtime::write_file_atomically(folder / "loss.svg", to_svg(loss_plot(lines)));
+  runtime::write_file_atomically(
+      folder / "report.html",
+      to_html(run_report(
+          std::filesystem::absolute(folder).lexically_normal().filename(),
+          lines,
+          facts,
+          configuration)));
+}
+
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& folder) {
+  std::vector<StepMetrics> lines;
+  const auto path = folder / "metrics.jsonl";
+  if (!std::filesystem::exists(path)) {
+    return lines;
+  }
+  std::istringstream all(runtime::read_text_file(path));
+  for (std::string line; std::getline(all, line);) {
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (!json.is_object()) {
+      break;
+    }
+    lines.push_back(step_metrics_of(json));
+  }
+  return lines;
 }
 
 } // namespace tessera::engine

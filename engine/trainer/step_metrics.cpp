@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <limits>
+
 namespace tessera::engine {
 
 namespace {
@@ -29,7 +31,9 @@ void for_each_number(Metrics& metrics, const Field& field) {
   field("epoch", metrics.epoch);
   field("loss", metrics.loss);
   field("lr", metrics.lr);
-  field("grad_norm", metrics.grad_norm);
+  if (metrics.grad_norm) {
+    field("grad_norm", *metrics.grad_norm);
+  }
   field("tokens", metrics.tokens);
   field("tokens_per_s", metrics.tokens_per_s);
   field("memory_bytes", metrics.memory_bytes);
@@ -59,6 +63,9 @@ StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
   StepMetrics metrics;
   if (line.contains("backward_s")) {
     metrics.split.emplace();
+  }
+  if (line.contains("grad_norm")) {
+    metrics.grad_norm = std::numeric_limits<double>::infinity();
   }
   for_each_number(
       metrics, [&](const char* key, auto& value) { read(line, key, value); });

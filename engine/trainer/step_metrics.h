@@ -18,9 +18,10 @@ struct StepMetrics {
   double epoch = 0; ///< epochs done, e.g. 0.25
   double loss = 0; ///< mean over all ranks
   double lr = 0; ///< of the last step
-  /// Norm of the last step, before clipping; 0 if gradients are not clipped,
-  /// infinite if the step was skipped (null in the file: JSON has no infinity).
-  double grad_norm = 0;
+  /// Norm of the last step, before clipping; unset if gradients are not
+  /// clipped, infinite if the step was skipped (null in the file: JSON has no
+  /// infinity).
+  std::optional<double> grad_norm;
   double tokens = 0; ///< since the last line, all ranks
   double tokens_per_s = 0; ///< over all ranks
   int64_t memory_bytes = 0; ///< peak of rank 0 on its device

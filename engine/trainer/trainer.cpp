@@ -142,9 +142,10 @@ TrainingSummary train(
       monitor.read_losses(step);
     }
     monitor.begin(engine::StepPhase::kOptimizer);
-    const double grad_norm = options.clip_grad_norm > 0
-                                 ? engine.clip_grad_norm(options.clip_grad_norm)
-                                 : 0;
+    std::optional<double> grad_norm;
+    if (options.clip_grad_norm > 0) {
+      grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
+    }
     const bool is_skipped = !engine.step();
     if (!is_skipped) {
       task.after_step(step, total_steps);

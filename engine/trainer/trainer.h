@@ -15,6 +15,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -74,6 +76,9 @@ struct TrainerOptions {
   /// the micro-batch and the layer, under any layout ([Note: random keys]).
   /// Nothing: the default generators are used.
   std::optional<uint64_t> random_seed;
+  /// What the report says of the run besides its metrics, as names and values:
+  /// the device, the number of ranks, the data.
+  std::vector<std::pair<std::string, std::string>> facts;
   /// Folder to which rank 0 writes the files of TrainingLog and all ranks write
   /// their part of checkpoints/; must exist.
   std::filesystem::path run_folder;

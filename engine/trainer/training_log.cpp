@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/training_log.h"
 
-#include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -11,10 +10,14 @@
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 namespace tessera::engine {
 
 namespace {
+
+/// Between reports of a run that goes on.
+constexpr std::chrono::seconds kReportInterval{30};
 
 ProgressLineOptions progress_options() {
   ProgressLineOptions options;
@@ -57,9 +60,11 @@ std::vector<StepMetrics> keep_lines(
 TrainingLog::TrainingLog(
     const std::filesystem::path& folder,
     int64_t total_steps,
-    int64_t resumed_step)
+    int64_t resumed_step,
+    RunFacts facts)
     : folder_(folder),
       total_steps_(total_steps),
+      facts_(std::move(facts)),
       lines_(keep_lines(folder / "metrics.jsonl", resumed_step)),
       metrics_(
           folder / "metrics.jsonl",
@@ -74,7 +79,7 @@ void TrainingLog::add(const StepMetrics& metrics) {
   EventFileWriter::Scalars scalars;
   for (const auto& [key, value] : line.items()) {
     if (key != "step") {
-      scalars.emplace_back(key, value.get<double>());
+      scalars.emplace_back("train/" + key, value.get<double>());
     }
   }
   try_to([&] { events_.write(metrics.step, scalars); });
@@ -86,6 +91,10 @@ void TrainingLog::add(const StepMetrics& metrics) {
   progress.tokens_per_s = metrics.tokens_per_s;
   progress.memory_bytes = metrics.memory_bytes;
   progress_.update(progress);
+  if (const auto now = std::chrono::steady_clock::now(); now >= next_report_) {
+    write_report();
+    next_report_ = std::chrono::steady_clock::now() + kReportInterval;
+  }
 }
 
 void TrainingLog::say(const std::string& text, LogLevel level) {
@@ -95,17 +104,11 @@ void TrainingLog::say(const std::string& text, LogLevel level) {
 
 void TrainingLog::finish() {
   progress_.finish();
-  try_to([&] {
-    runtime::write_file_atomically(
-        folder_ / "loss.svg", to_svg(loss_plot(lines_)));
-  });
-  try_to([&] {
-    runtime::write_file_atomically(
-        folder_ / "report.html",
-        to_html(run_report(
-            std::filesystem::absolute(folder_).lexically_normal().filename(),
-            lines_)));
-  });
+  write_report();
+}
+
+void TrainingLog::write_report() {
+  try_to([&] { write_run_report(folder_, lines_, facts_); });
 }
 
 void TrainingLog::try_to(const std::function<void()>& write) {

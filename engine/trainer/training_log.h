@@ -5,9 +5,11 @@
 #include "tessera/engine/report/event_file.h"
 #include "tessera/engine/report/json_lines.h"
 #include "tessera/engine/report/progress_line.h"
+#include "tessera/engine/trainer/run_report.h"
 #include "tessera/engine/trainer/step_metrics.h"
 #include "tessera/runtime/core/log.h"
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,17 +19,20 @@
 namespace tessera::engine {
 
 /// Shows progress on standard output and writes to a folder: metrics.jsonl, an
-/// event file for TensorBoard and, at the end, loss.svg and report.html. Once
+/// event file for TensorBoard and, as the run goes and at its end, loss.svg and
+/// report.html. Once
 /// it is constructed, a file that cannot be written, e.g. on a full disk, is
 /// one warning and lacks what could not be written.
 class TrainingLog {
  public:
   /// @param resumed_step keeps lines up to this step and drops later ones,
   ///   whose steps will be repeated; 0 starts a new log.
+  /// @param facts see run_report().
   TrainingLog(
       const std::filesystem::path& folder,
       int64_t total_steps,
-      int64_t resumed_step = 0);
+      int64_t resumed_step = 0,
+      RunFacts facts = {});
 
   void add(const StepMetrics& metrics);
 
@@ -41,13 +46,17 @@ class TrainingLog {
   /// Calls `write`; an error is shown if it is the first one.
   void try_to(const std::function<void()>& write);
 
+  void write_report();
+
   std::filesystem::path folder_;
   int64_t total_steps_;
+  RunFacts facts_; ///< for the report
   std::vector<StepMetrics> lines_; ///< also from before the run was resumed
   JsonLinesWriter metrics_;
   EventFileWriter events_;
   ProgressLine progress_;
   bool has_warned_ = false;
+  std::chrono::steady_clock::time_point next_report_{}; ///< when it is due
 };
 
 } // namespace tessera::engine

@@ -3,6 +3,7 @@
 // with them, and under any layout of ranks.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -84,6 +85,13 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_EQ(result.at("heldout_tokens"), 64 * 15);
   // Guessing is log(23) = 3.1.
   EXPECT_LT(result.at("heldout_loss").get<double>(), 1.5);
+  // The report has them too, and the configuration and the device.
+  const std::string report =
+      runtime::read_text_file(folder_ / "first/report.html");
+  EXPECT_NE(report.find("heldout_loss"), std::string::npos);
+  EXPECT_NE(report.find("Gradient norm"), std::string::npos);
+  EXPECT_NE(report.find("threads per rank"), std::string::npos);
+  EXPECT_NE(report.find("&quot;max_length&quot;"), std::string::npos);
   const auto score = run_program(
       {tests::program("tessera"), "eval", (folder_ / "first").string()});
   ASSERT_EQ(score.exit_code, 0) << score.output;
