@@ -250,7 +250,9 @@ int64_t ConfigFields::labels() const {
   if (names && !names->empty()) {
     return static_cast<int64_t>(names->size());
   }
-  return size({"num_labels"}, 2);
+  const int64_t count = size({"num_labels"}, 2);
+  record_->add_default("id2label", formatted("{} labels", count));
+  return count;
 }
 
 RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)

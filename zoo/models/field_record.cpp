@@ -72,7 +72,8 @@ std::string FieldRecord::text() const {
   return listed([](const Field& field) {
     const bool is_size = field.value.is_number_integer();
     return (is_size && !field.name.ends_with("_token_id")) ||
-           (field.is_given && field.value.is_boolean());
+           field.value.is_structured() || field.name == "id2label" ||
+           (field.is_given && !field.value.is_number());
   });
 }
 

@@ -20,9 +20,9 @@ class FieldRecord {
   /// none.
   void add_default(const std::string& name, nlohmann::json value);
 
-  /// The sizes and switches in reading order, without fields that are neither
-  /// given nor have a default: "hidden_size 24, head_dim 8 (default)". They
-  /// determine which weights a model has, and their shapes.
+  /// What determines which weights a model has, and their shapes, in reading
+  /// order, without fields that are neither given nor have a default:
+  /// "hidden_size 24, head_dim 8 (default)". Rates and token ids are left out.
   std::string text() const;
 
   /// The same, of those fields whose number appears in `message`; text() if
