@@ -26,7 +26,8 @@ struct InitOptions {
   bool keep_freed_memory = true;
   /// Loads the CUDA plugin if there is a device (load_cuda_backend()) and makes
   /// World::device() the current device of the calling thread. TESSERA_CUDA=0
-  /// (or OFF) in the environment turns it off, for CPU jobs on a machine with GPUs.
+  /// (or OFF) in the environment turns it off, for CPU jobs on a machine with
+  /// GPUs.
   bool use_cuda = true;
 };
 
