@@ -281,6 +281,12 @@ OwnedEngine wrap_model(
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
+  const auto& types = config.engine.sharding.precision;
+  if (world.rank() == 0 && world.device().is_cpu() &&
+      types.parameters == at::kHalf) {
+    log_warning(
+        "precision.parameters is float16 on a CPU, where LibTorch computes in it many times slower than in bfloat16 or float32.");
+  }
   move_module(*model, world.device());
   model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
   config.engine.parallel = parallel.mesh_if_given();

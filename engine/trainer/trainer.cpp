@@ -64,6 +64,16 @@ void warn_of_bubbles(const World& world, const TrainerOptions& options) {
   }
 }
 
+/// A warm-up that is longer than the run is mostly a mistake.
+void warn_of_warmup(const World& world, const LrScheduleOptions& schedule) {
+  if (schedule.warmup_steps >= schedule.total_steps && world.rank() == 0) {
+    log_warning(
+        "the learning rate does not reach its peak: the warm-up has {} steps (warmup_steps), and the run {}.",
+        schedule.warmup_steps,
+        schedule.total_steps);
+  }
+}
+
 } // namespace
 
 BatchShare batch_share(const World& world, const TrainerOptions& options) {
@@ -124,6 +134,7 @@ TrainingSummary train(
   }
 
   warn_of_bubbles(world, options);
+  warn_of_warmup(world, schedule);
   engine::RunMonitor monitor(
       world, engine, options, total_steps, progress.steps);
   engine::MicroBatches micro_batches(engine, task, world, options, monitor);

@@ -12,10 +12,10 @@ namespace {
 at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
   TESSERA_CHECK(
       !call.mask.defined(),
-      "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses");
+      "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses (parallel.context_attention)");
   TESSERA_CHECK(
       call.dropout == 0,
-      "ring attention does not support dropout of attention weights, which is {}; set it to 0, or use Ulysses",
+      "ring attention does not support dropout of attention weights, which is {}; set it to 0 in config.json (attn_pdrop, attention_dropout or attention_probs_dropout_prob), or use Ulysses (parallel.context_attention)",
       call.dropout);
   return sharding::ring_attention(
       call.query,
