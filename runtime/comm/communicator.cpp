@@ -21,6 +21,8 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kCheckInterval{500};
+/// A rank that has waited for so long notes it, for the others.
+constexpr std::chrono::seconds kAnswerAfter{1};
 /// Between log lines that name the ranks that a rank waits for.
 constexpr std::chrono::seconds kNoticeInterval{10};
 constexpr std::chrono::milliseconds kFarewell{1000};
@@ -129,6 +131,17 @@ void PendingCollective::then(std::function<void()> step) {
   };
 }
 
+void PendingCollective::answer_roll_call() const {
+  if (!wait_.roll_call) {
+    return;
+  }
+  try {
+    wait_.roll_call->answer(wait_.number);
+  } catch (const c10::Error&) {
+    // The store is gone; the collective itself will report that.
+  }
+}
+
 std::vector<int> PendingCollective::missing_ranks(
     bool log,
     std::chrono::seconds waited) const {
@@ -136,7 +149,6 @@ std::vector<int> PendingCollective::missing_ranks(
     return {};
   }
   try {
-    wait_.roll_call->answer(wait_.number);
     const auto answers = wait_.roll_call->answers(wait_.number);
     if (log && answers.is_first && !answers.missing.empty()) {
       log_warning(
@@ -147,7 +159,7 @@ std::vector<int> PendingCollective::missing_ranks(
     }
     return answers.missing;
   } catch (const c10::Error&) {
-    return {}; // the store is gone; the collective itself will report that
+    return {};
   }
 }
 
@@ -160,6 +172,7 @@ void PendingCollective::wait(const WaitCheck& check) {
   work_.reset();
   const auto start = std::chrono::steady_clock::now();
   auto next_notice = kNoticeInterval;
+  bool has_answered = false;
   while (true) {
     try {
       // With a timeout, NCCL's work would block the host and, after the
@@ -193,6 +206,10 @@ void PendingCollective::wait(const WaitCheck& check) {
     const auto waited =
         std::chrono::duration_cast<std::chrono::seconds>(elapsed);
     const bool is_over = elapsed >= wait_.timeout;
+    if (!has_answered && elapsed >= kAnswerAfter) {
+      answer_roll_call();
+      has_answered = true;
+    }
     if (waited < next_notice && !is_over) {
       continue;
     }

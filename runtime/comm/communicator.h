@@ -67,6 +67,8 @@ class PendingCollective {
   void wait(const WaitCheck& check = {});
 
  private:
+  /// Tells the other ranks that this one waits.
+  void answer_roll_call() const;
   /// The ranks that have not joined, for messages; empty if that is not known.
   std::vector<int> missing_ranks(bool log, std::chrono::seconds waited) const;
 

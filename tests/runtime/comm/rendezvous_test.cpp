@@ -42,11 +42,13 @@ class Rendezvous : public ::testing::Test {
 
 TEST_F(Rendezvous, EndsWhenAllRanksHaveJoined) {
   std::vector<std::thread> ranks;
+  // Rank 0 hosts the store: it stays until all have left.
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(3);
   for (int rank = 2; rank >= 0; --rank) {
-    ranks.emplace_back([rank] {
-      const auto store = join_store(rank, 3, milliseconds(20000));
-      store->set("note", std::vector<uint8_t>{1});
-      EXPECT_TRUE(store->check({"joined/all"}));
+    ranks.emplace_back([rank, &stores] {
+      auto& store = stores[static_cast<size_t>(rank)];
+      store = join_store(rank, 3, milliseconds(20000));
+      EXPECT_TRUE(store->check({"joined/0", "joined/1", "joined/2"}));
     });
   }
   for (std::thread& rank : ranks) {
