@@ -196,6 +196,9 @@ TEST(FreshConfig, NeedsOnlyTheseFields) {
       {"intermediate_size", 40},
       {"num_hidden_layers", 2},
       {"num_attention_heads", 4}};
+  // Transformers has a number of its own for these: 32, or 16.
+  json grouped = llama;
+  grouped["num_key_value_heads"] = 2;
   json moe = llama;
   moe.update(
       {{"moe_intermediate_size", 8},
@@ -203,6 +206,7 @@ TEST(FreshConfig, NeedsOnlyTheseFields) {
        {"num_experts_per_tok", 2}});
   json shared = moe;
   shared["shared_expert_intermediate_size"] = 8;
+  shared["num_key_value_heads"] = 2;
   const json gpt = {
       {"vocab_size", 61}, {"n_embd", 128}, {"n_layer", 2}, {"n_head", 2}};
   const std::map<std::string, json> needed = {
@@ -215,8 +219,8 @@ TEST(FreshConfig, NeedsOnlyTheseFields) {
         {"num_hidden_layers", 2},
         {"num_attention_heads", 4}}},
       {"llama", llama},
-      {"qwen2", llama},
-      {"qwen3", llama},
+      {"qwen2", grouped},
+      {"qwen3", grouped},
       {"glm", llama},
       {"qwen2_moe", shared},
       {"qwen3_moe", moe},
