@@ -480,9 +480,9 @@ run_tests() {
   local tests
   build_targets
   say "running the tests"
-  # A test may start four ranks of its own.
-  tests=$(($(nproc) / 4))
-  if ! ctest --preset release --parallel $((tests > 1 ? tests : 1)); then
+  # Most tests use one core; some start four ranks of their own.
+  tests=$(($(nproc) / 2))
+  if ! ctest --preset release --parallel $((tests > 2 ? tests : 2)); then
     fail "tests failed." \
       "To run a single test: ctest --preset release -R NAME (cmake is in .venv/bin)."
   fi
