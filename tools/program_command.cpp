@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -28,6 +29,8 @@ namespace {
     pointers.push_back(argument.data());
   }
   pointers.push_back(nullptr);
+  // c10d's warnings about lost peers are stack traces; errors are reported.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
   ::execv(program.c_str(), pointers.data());
   TESSERA_FAIL(
       "cannot start '{}': {}. It belongs beside the tessera program; build or install it again.",

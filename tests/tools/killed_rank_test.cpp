@@ -57,6 +57,8 @@ TEST_P(KilledRank, EndsTheJobWithinTenSeconds) {
                               std::to_string(victim) +
                               ") was killed by signal 9 (SIGKILL)";
   EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
+  // c10d's warnings about the lost store are stack traces.
+  EXPECT_EQ(result.output.find("frame #"), std::string::npos) << result.output;
   EXPECT_TRUE(is_gone_soon(survivor));
 }
 
