@@ -35,7 +35,8 @@ fs::path model_folder_of(const fs::path& path) {
       path.string(),
       (path / "adapter").string());
   TESSERA_FAIL(
-      "'{}' is a run of `tessera train` that has not exported a model yet; if it has checkpoints, resume it with training.resume=true",
+      "'{}' is a run of `tessera train` that has not exported a model yet; if it has checkpoints, make a model of the newest with `tessera export {}`, or resume the run with training.resume=true",
+      path.string(),
       path.string());
 }
 
