@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -31,6 +32,14 @@ struct HandlerState {
 };
 HandlerState handler_state;
 std::array<struct sigaction, kSignals.size()> outer_actions;
+
+/// [Note: signal stack] oneDNN's matrix products use the stack pointer for
+/// other purposes, so that a handler on the ordinary stack would overwrite the
+/// heap. The kernel delivers a signal to the main thread as long as that does
+/// not block it, hence one stack is enough.
+constexpr size_t kSignalStackBytes = size_t{64} << 10;
+alignas(64) std::array<std::byte, kSignalStackBytes> signal_stack;
+stack_t outer_stack;
 
 int64_t now_ms() {
   timespec now{};
@@ -69,6 +78,13 @@ StopSignals::StopSignals() {
   handler_state.received = 0;
   handler_state.ends_at_once = false;
   handler_state.message_bytes = 0;
+  stack_t stack{};
+  stack.ss_sp = signal_stack.data();
+  stack.ss_size = signal_stack.size();
+  TESSERA_CHECK(
+      ::sigaltstack(&stack, &outer_stack) == 0,
+      "cannot set a stack for signal handlers: {}",
+      std::strerror(errno));
   for (size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], nullptr, &outer_actions[i]);
     if (outer_actions[i].sa_handler == SIG_IGN) {
@@ -76,7 +92,7 @@ StopSignals::StopSignals() {
     }
     struct sigaction action {};
     action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
     ::sigaction(kSignals[i], &action, nullptr);
   }
 }
@@ -85,6 +101,7 @@ StopSignals::~StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], &outer_actions[i], nullptr);
   }
+  ::sigaltstack(&outer_stack, nullptr);
   handler_state.in_use = false;
 }
 

@@ -10,7 +10,8 @@ namespace tessera::runtime {
 /// received(); a second one ends the process as it would have without this
 /// object. Signals within a second of the first count as the same request:
 /// launchers and terminals may both deliver it. A signal that was ignored
-/// before stays ignored. One object at a time.
+/// before stays ignored. One object at a time, made and destroyed on the main
+/// thread ([Note: signal stack]).
 class StopSignals {
  public:
   StopSignals();

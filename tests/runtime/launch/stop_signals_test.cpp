@@ -2,15 +2,19 @@
 #include "tessera/runtime/launch/stop_signals.h"
 
 #include "support/launched_job.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/launch/launch.h"
 
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 namespace tessera::runtime::stop_signals_test {
 
@@ -94,6 +98,41 @@ TEST(StopSignals, RanksMayEndOneAfterTheOther) {
   EXPECT_EQ(result.exit_code, 143);
   EXPECT_EQ(job.count("saved"), 2) << result.output;
   EXPECT_EQ(job.count("error"), 0) << result.output;
+}
+
+// oneDNN's kernels use the stack pointer for other purposes; a handler on the
+// ordinary stack would overwrite the heap.
+TEST(StopSignals, DoNotDisturbMatrixProducts) {
+  LaunchedJob job([] {
+    set_cpu_matmul(CpuMatmul::kOneDnn);
+    const StopSignals signals;
+    stack_t stack{};
+    ::sigaltstack(nullptr, &stack);
+    if ((stack.ss_flags & SS_DISABLE) != 0) {
+      return 2;
+    }
+    // All within the second that counts as one request.
+    std::atomic<bool> is_over = false;
+    std::thread sender([&] {
+      for (int i = 0; i < 3000 && !is_over; ++i) {
+        ::kill(::getpid(), SIGTERM);
+        ::usleep(200);
+      }
+      is_over = true;
+    });
+    const auto start = std::chrono::steady_clock::now();
+    const torch::Tensor a = torch::rand({300, 400});
+    const torch::Tensor b = torch::rand({400, 500});
+    while (!is_over) {
+      torch::mm(a, b);
+      is_over = is_over || std::chrono::steady_clock::now() - start >
+                               std::chrono::milliseconds(800);
+    }
+    sender.join();
+    return signals.received() == SIGTERM ? 0 : 3;
+  });
+  const auto result = job.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 } // namespace tessera::runtime::stop_signals_test
