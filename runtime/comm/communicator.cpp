@@ -152,7 +152,7 @@ std::vector<int> PendingCollective::missing_ranks(
     const auto answers = wait_.roll_call->answers(wait_.number);
     if (log && answers.is_first && !answers.missing.empty()) {
       log_warning(
-          "{}: waiting for {} since {} s",
+          "{}: waiting for {} for {} s",
           what_,
           runtime::ranks_text(answers.missing),
           waited.count());

@@ -96,7 +96,7 @@ c10::intrusive_ptr<c10d::Store> open_store(
     std::this_thread::sleep_until(
         std::min(attempt + kNoticeInterval, start + timeout));
     log_warning(
-        "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) since {} s",
+        "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) for {} s",
         address.text(),
         whole_seconds(Clock::now() - start).count());
   }
@@ -136,7 +136,7 @@ void wait_for_others(
     if (waited >= next_notice) {
       next_notice += kNoticeInterval;
       log_warning(
-          "waiting for {} of {} to join the job since {} s",
+          "waiting for {} of {} to join the job for {} s",
           ranks_text(missing),
           size,
           whole_seconds(waited).count());
