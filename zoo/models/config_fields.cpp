@@ -223,8 +223,12 @@ std::optional<int64_t> ConfigFields::token(
 
 std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
   const auto found = fields_.object().find(name);
-  if (found == fields_.object().end() || found->is_null()) {
+  if (found == fields_.object().end()) {
     record_->add_default(name, nullptr);
+    return std::nullopt;
+  }
+  if (found->is_null()) {
+    record_->add(name, nullptr);
     return std::nullopt;
   }
   record_->add(name, *found);

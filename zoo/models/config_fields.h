@@ -67,6 +67,9 @@ class ConfigFields {
         record_->add(name, *value);
         return value;
       }
+      if (is_null(name)) {
+        record_->add(name, nullptr);
+      }
     }
     record_->add_default(*names.begin(), nullptr);
     return std::nullopt;

@@ -14,20 +14,17 @@ namespace tessera::zoo {
 
 class FieldRecord {
  public:
-  /// Records a given value. The first one of a field counts.
+  /// Records a value of the file, which may be null. The first one of a field
+  /// counts.
   void add(const std::string& name, nlohmann::json value);
   /// Records that a field is not given, and the value used in its place; null:
   /// none.
   void add_default(const std::string& name, nlohmann::json value);
 
-  /// What determines which weights a model has, and their shapes, in reading
-  /// order, without fields that are neither given nor have a default:
-  /// "hidden_size 24, head_dim 8 (default)". Rates and token ids are left out.
+  /// The fields that the file has, null included, and defaults of sizes, in
+  /// reading order: "hidden_size 24, head_dim 8 (default)". Token ids are left
+  /// out.
   std::string text() const;
-
-  /// The same, of those fields whose number appears in `message`; text() if
-  /// there are none.
-  std::string text_about(const std::string& message) const;
 
   /// The values used for fields that are not given, by name; null: none.
   std::map<std::string, nlohmann::json> defaults() const;
@@ -40,8 +37,6 @@ class FieldRecord {
   };
 
   Field* find(const std::string& name);
-  template <typename Wants>
-  std::string listed(const Wants& wants) const;
 
   std::vector<Field> fields_;
 };

@@ -122,7 +122,7 @@ std::shared_ptr<Model> made_of(
         "{}: {}; fields of the file: {}",
         origin,
         message,
-        fields.record().text_about(message));
+        fields.record().text());
   } catch (const std::exception& error) {
     TESSERA_FAIL(
         "{}: a model of these sizes cannot be made ({}); fields of the file: {}",
