@@ -165,7 +165,7 @@ class Predictor {
                                    : text_line(texts[row], values);
       std::printf("%s\n", line.c_str());
     }
-    std::fflush(stdout); // for whoever types the next text
+    std::fflush(stdout); // before the next text is typed
   }
 
  private:

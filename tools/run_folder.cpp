@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/tasks/run_folder.h"
 
 #include <system_error>
 #include <vector>
@@ -22,16 +23,10 @@ namespace {
 ///     run.
 void check_is_run(const zoo::TrainingConfig& config) {
   const auto& folder = config.trainer.run_folder;
-  const auto file = folder / "config.json";
-  if (fs::exists(file)) {
-    const auto json = nlohmann::json::parse(
-        runtime::read_text_file(file), nullptr, /*allow_exceptions=*/false);
-    TESSERA_CHECK(
-        json.is_object() && json.contains("output") &&
-            json.contains("training"),
-        "output.folder is '{}', whose config.json is not from a run of `tessera train` and would be overwritten; choose another folder",
-        folder.string());
-  }
+  TESSERA_CHECK(
+      !fs::exists(folder / "config.json") || zoo::is_run_folder(folder),
+      "output.folder is '{}', whose config.json is not from a run of `tessera train` and would be overwritten; choose another folder",
+      folder.string());
   // Check before training rather than after it.
   if (!config.lora || config.lora->merge) {
     zoo::check_hf_folder(folder / "model");

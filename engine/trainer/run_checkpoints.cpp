@@ -36,13 +36,17 @@ class Description : public Checkpointable {
   const nlohmann::json& values_;
 };
 
+/// The checkpoint among `all` of its folder; all.end() if it is not there.
+auto position_of(const fs::path& checkpoint, const std::vector<fs::path>& all) {
+  return std::find_if(all.begin(), all.end(), [&](const fs::path& one) {
+    return one.filename() == checkpoint.filename();
+  });
+}
+
 /// How to load the checkpoint before this one; empty if it is the first.
 std::string older_text(const fs::path& checkpoint) {
   const auto all = list_checkpoints(checkpoint.parent_path());
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const fs::path& one) {
-        return one.filename() == checkpoint.filename();
-      });
+  const auto found = position_of(checkpoint, all);
   if (found == all.begin() || found == all.end()) {
     return "";
   }
@@ -80,9 +84,7 @@ int64_t bytes_in(const fs::path& folder) {
 /// Renames the checkpoints after this one.
 void set_aside_later(const fs::path& checkpoint) {
   const auto all = list_checkpoints(checkpoint.parent_path());
-  auto later = std::find_if(all.begin(), all.end(), [&](const fs::path& one) {
-    return one.filename() == checkpoint.filename();
-  });
+  auto later = position_of(checkpoint, all);
   if (later == all.end()) {
     return;
   }

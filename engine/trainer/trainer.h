@@ -106,7 +106,7 @@ BatchShare batch_share(const World& world, const TrainerOptions& options);
 int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 
 /// Trains `engine` on `task`. Rank 0 shows progress on standard output and
-/// writes the files of TrainingLog. A checkpoint or a log that can not be
+/// writes the files of TrainingLog. A checkpoint or a log that cannot be
 /// written is a warning, and training continues. Collective.
 /// @throws tessera::Error if a loss is not finite, naming the step.
 TrainingSummary train(

@@ -9,7 +9,6 @@
 
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
 #include <utility>
 
 namespace tessera::engine {
@@ -32,26 +31,22 @@ ProgressLineOptions progress_options() {
   return options;
 }
 
-/// Truncates a file of metrics after `last_step`.
+/// Truncates metrics.jsonl after `last_step`.
 /// @return the lines that remain.
 std::vector<StepMetrics> keep_lines(
-    const std::filesystem::path& path,
+    const std::filesystem::path& folder,
     int64_t last_step) {
-  std::vector<StepMetrics> lines;
-  if (last_step == 0 || !std::filesystem::exists(path)) {
-    return lines;
+  if (last_step == 0) {
+    return {};
   }
-  std::istringstream all(runtime::read_text_file(path));
+  std::vector<StepMetrics> lines = read_metrics(folder);
+  std::erase_if(
+      lines, [&](const StepMetrics& line) { return line.step > last_step; });
   std::string kept;
-  for (std::string line; std::getline(all, line);) {
-    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
-    if (json.is_discarded() || json.value("step", last_step + 1) > last_step) {
-      break;
-    }
-    lines.push_back(step_metrics_of(json));
-    kept += line + "\n";
+  for (const StepMetrics& line : lines) {
+    kept += to_json(line).dump() + "\n";
   }
-  runtime::write_file_atomically(path, kept);
+  runtime::write_file_atomically(folder / "metrics.jsonl", kept);
   return lines;
 }
 
@@ -65,7 +60,7 @@ TrainingLog::TrainingLog(
     : folder_(folder),
       total_steps_(total_steps),
       facts_(std::move(facts)),
-      lines_(keep_lines(folder / "metrics.jsonl", resumed_step)),
+      lines_(keep_lines(folder, resumed_step)),
       metrics_(
           folder / "metrics.jsonl",
           resumed_step > 0 ? JsonLinesWriter::Mode::kAppend

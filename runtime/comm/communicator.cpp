@@ -23,8 +23,6 @@ namespace {
 constexpr std::chrono::milliseconds kCheckInterval{500};
 /// A rank that has waited for so long notes it, for the others.
 constexpr std::chrono::seconds kAnswerAfter{1};
-/// Between log lines that name the ranks that a rank waits for.
-constexpr std::chrono::seconds kNoticeInterval{10};
 constexpr std::chrono::milliseconds kFarewell{1000};
 
 // Only the first line: c10d appends a C++ stack trace to its messages.
@@ -171,7 +169,7 @@ void PendingCollective::wait(const WaitCheck& check) {
   auto work = std::move(work_);
   work_.reset();
   const auto start = std::chrono::steady_clock::now();
-  auto next_notice = kNoticeInterval;
+  auto next_notice = runtime::kWaitNoticeInterval;
   bool has_answered = false;
   while (true) {
     try {
@@ -213,7 +211,7 @@ void PendingCollective::wait(const WaitCheck& check) {
     if (waited < next_notice && !is_over) {
       continue;
     }
-    next_notice = waited + kNoticeInterval;
+    next_notice = waited + runtime::kWaitNoticeInterval;
     const std::vector<int> missing = missing_ranks(!is_over, waited);
     TESSERA_CHECK(
         !is_over,

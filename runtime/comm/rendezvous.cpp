@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,7 +26,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kNoticeInterval{10};
 constexpr std::chrono::milliseconds kPollInterval{20};
 
 std::chrono::seconds whole_seconds(Clock::duration duration) {
@@ -75,7 +75,7 @@ c10::intrusive_ptr<c10d::Store> open_store(
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         start + timeout - attempt);
     options.timeout = std::clamp<std::chrono::milliseconds>(
-        left, kPollInterval, kNoticeInterval);
+        left, kPollInterval, kWaitNoticeInterval);
     try {
       auto store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
       store->setTimeout(timeout);
@@ -94,7 +94,7 @@ c10::intrusive_ptr<c10d::Store> open_store(
     }
     // An unknown host fails at once; names may appear late on clusters.
     std::this_thread::sleep_until(
-        std::min(attempt + kNoticeInterval, start + timeout));
+        std::min(attempt + kWaitNoticeInterval, start + timeout));
     log_warning(
         "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) for {} s",
         address.text(),
@@ -114,14 +114,12 @@ void wait_for_others(
     int size,
     std::chrono::milliseconds timeout) {
   const auto start = Clock::now();
-  auto next_notice = Clock::duration(kNoticeInterval);
+  auto next_notice = Clock::duration(kWaitNoticeInterval);
+  std::vector<int> missing(static_cast<size_t>(size - 1));
+  std::iota(missing.begin(), missing.end(), 1);
   while (true) {
-    std::vector<int> missing;
-    for (int rank = 1; rank < size; ++rank) {
-      if (!store.check({joined_key(rank)})) {
-        missing.push_back(rank);
-      }
-    }
+    std::erase_if(
+        missing, [&](int rank) { return store.check({joined_key(rank)}); });
     if (missing.empty()) {
       store.set(kAllJoined, to_bytes("1"));
       return;
@@ -134,7 +132,7 @@ void wait_for_others(
         size,
         whole_seconds(waited).count());
     if (waited >= next_notice) {
-      next_notice += kNoticeInterval;
+      next_notice += kWaitNoticeInterval;
       log_warning(
           "waiting for {} of {} to join the job for {} s",
           ranks_text(missing),
@@ -150,16 +148,15 @@ void wait_for_rank_0(
     c10d::Store& store,
     int size,
     std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout + kNoticeInterval;
+  const auto limit = timeout + kWaitNoticeInterval;
+  const auto deadline = Clock::now() + limit;
   try {
-    while (!store.check({kAllJoined})) {
-      TESSERA_CHECK(
-          Clock::now() < deadline,
-          "not all {} ranks joined the job in time; see rank 0.",
-          size);
-      std::this_thread::sleep_for(kPollInterval);
-    }
+    store.wait({kAllJoined}, limit);
   } catch (const c10::Error&) {
+    TESSERA_CHECK(
+        Clock::now() < deadline,
+        "not all {} ranks joined the job in time; see rank 0.",
+        size);
     blame_peer();
     TESSERA_FAIL(
         "rank 0 left before all {} ranks had joined the job; see its error.",

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +44,9 @@ class RollCall {
   int rank_;
   std::vector<int> job_ranks_;
 };
+
+/// Between log lines of a rank that waits for others.
+inline constexpr std::chrono::seconds kWaitNoticeInterval{10};
 
 /// "rank 3", "ranks 1, 2 and 5".
 std::string ranks_text(const std::vector<int>& ranks);

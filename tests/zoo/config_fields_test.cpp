@@ -15,9 +15,11 @@ TEST(ConfigFields, RecordWhatMatters) {
        {"eos_token_id", 3},
        {"attn_pdrop", 0.5},
        {"attention_bias", true},
+       {"n_inner", nullptr},
        {"d_model", 8}},
       "config.json");
   EXPECT_EQ(fields.size({"n_layer"}, 2), 2);
+  EXPECT_EQ(fields.find<int64_t>({"n_inner"}), std::nullopt);
   EXPECT_TRUE(fields.get<bool>({"attention_bias"}, false));
   EXPECT_FALSE(fields.get<bool>({"mlp_bias"}, false));
   EXPECT_EQ(fields.number({"eps", "layer_norm_epsilon"}, 1), 0.25);
@@ -29,8 +31,7 @@ TEST(ConfigFields, RecordWhatMatters) {
   const FieldRecord& record = fields.record();
   EXPECT_EQ(
       record.text(),
-      "n_layer 2 (default), attention_bias true, layer_norm_epsilon 0.25, "
-      "attn_pdrop 0.5, d_model 8");
+      "n_layer 2 (default), n_inner null, attention_bias true, d_model 8");
   EXPECT_EQ(
       record.defaults(),
       (std::map<std::string, nlohmann::json>{

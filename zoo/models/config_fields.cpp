@@ -271,6 +271,11 @@ RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
   options.max_positions = max_positions;
   options.base = rope.positive(
       {"rope_theta"}, positive({"rope_theta", "rotary_emb_base"}, 10000.0));
+  TESSERA_CHECK(
+      options.base > 1,
+      "{}: 'rope_theta' is {}; it must be above 1",
+      origin(),
+      options.base);
   RotaryScaling& scaling = options.scaling;
   scaling.kind = scaling_kind(
       rope.get<std::string>({"rope_type", "type"}, "default"), rope.origin());
@@ -288,6 +293,13 @@ RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
   scaling.factor = rope.positive({"factor"}, stretched);
   scaling.low_frequency_factor = rope.positive({"low_freq_factor"}, 1.0);
   scaling.high_frequency_factor = rope.positive({"high_freq_factor"}, 4.0);
+  TESSERA_CHECK(
+      scaling.kind != RotaryScalingKind::kLlama3 ||
+          scaling.high_frequency_factor > scaling.low_frequency_factor,
+      "{}: 'high_freq_factor' is {}; it must be above 'low_freq_factor', {}",
+      rope.origin(),
+      scaling.high_frequency_factor,
+      scaling.low_frequency_factor);
   scaling.beta_fast = rope.positive({"beta_fast"}, 32.0);
   scaling.beta_slow = rope.positive({"beta_slow"}, 1.0);
   if (rope.find<double>({"attention_factor"})) {

@@ -34,13 +34,15 @@ void FieldRecord::add_default(const std::string& name, nlohmann::json value) {
 std::string FieldRecord::text() const {
   std::string text;
   for (const Field& field : fields_) {
-    const bool is_size = field.value.is_number_integer() ||
-                         field.value.is_structured() ||
+    const nlohmann::json& value = field.value;
+    const bool is_size = value.is_number_integer() || value.is_structured() ||
                          field.name == "id2label";
-    if ((field.is_given || is_size) && !field.name.ends_with("_token_id")) {
+    const bool is_choice =
+        value.is_boolean() || value.is_null() || field.name.ends_with("_ratio");
+    if ((is_size || (is_choice && field.is_given)) &&
+        !field.name.ends_with("_token_id")) {
       text += (text.empty() ? "" : ", ") + field.name + " " +
-              runtime::show_json(field.value) +
-              (field.is_given ? "" : " (default)");
+              runtime::show_json(value) + (field.is_given ? "" : " (default)");
     }
   }
   return text;

@@ -21,9 +21,9 @@ class FieldRecord {
   /// none.
   void add_default(const std::string& name, nlohmann::json value);
 
-  /// The fields that the file has, null included, and defaults of sizes, in
-  /// reading order: "hidden_size 24, head_dim 8 (default)". Token ids are left
-  /// out.
+  /// What the shapes of weights come from, in reading order: sizes, given or by
+  /// default, and given flags, ratios and nulls: "hidden_size 24, head_dim 8
+  /// (default)". Other numbers and texts are checked where they are read.
   std::string text() const;
 
   /// The values used for fields that are not given, by name; null: none.
