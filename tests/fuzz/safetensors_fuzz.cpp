@@ -12,7 +12,7 @@ TESSERA_FUZZ_TARGET(safetensors) {
     const auto file = runtime::SafetensorsFile::open(content.path());
     for (const runtime::SafetensorsEntry& entry : file.entries()) {
       // What lies outside of the file cannot be read.
-      volatile std::byte seen{};
+      [[maybe_unused]] volatile std::byte seen{};
       if (!entry.data.empty()) {
         seen = entry.data.front();
         seen = entry.data.back();

@@ -69,7 +69,8 @@ inline std::string damaged(std::string text, Numbers& numbers) {
       text[at] = numbers.byte();
       break;
     case 2:
-      text.insert(at, std::string(1, numbers.byte()));
+      text.insert(
+          text.begin() + static_cast<std::ptrdiff_t>(at), numbers.byte());
       break;
     case 3:
       text.erase(at, numbers.below(20));

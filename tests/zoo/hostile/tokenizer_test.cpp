@@ -80,7 +80,8 @@ class HostileTokenizer : public ::testing::Test {
     try {
       const auto tokenizer = BertTokenizer::from_folder(folder_.path());
       const Encoding encoding = tokenizer.encode(
-          "Una\xffff un\xc3\xa4"
+          "Una\xff"
+          "ff un\xc3\xa4"
           "b [MASK][NEW] \xe4\xb8\xad!",
           {.max_length = 7});
       EXPECT_LE(encoding.input_ids.size(), 7U);

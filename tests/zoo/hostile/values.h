@@ -98,7 +98,7 @@ inline void for_each_change(
           }
         }
       };
-  visit({}, "");
+  visit(nlohmann::json::json_pointer(), "");
 }
 
 } // namespace tessera
