@@ -7,6 +7,9 @@
 //   train_gpt2 matmul=onednn update_in_backward=1 clip=0 helpers=1
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
 //   train_gpt2 lazy=1 optimizer.placement=host memory.gradients=host
+//   train_gpt2 device=cuda profile=trace.json
+//
+// profile=FILE writes a Chrome trace of the measured steps.
 //
 // A key with a dot is one of the engine's, as in configs/README.md. On CUDA
 // benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera keeps master
@@ -27,6 +30,7 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <sys/resource.h>
 #include <nlohmann/json.hpp>
@@ -36,6 +40,8 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,7 +78,8 @@ Arguments parse(int argc, char** argv) {
       {"helpers", "0"},
       {"update_in_backward", "0"},
       {"lazy", "0"},
-      {"matmul", "libtorch"}};
+      {"matmul", "libtorch"},
+      {"profile", ""}};
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
@@ -216,6 +223,25 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// Records operators, and on CUDA kernels, until save().
+class Profile {
+ public:
+  explicit Profile(at::Device device) {
+    namespace impl = torch::profiler::impl;
+    const impl::ProfilerConfig config(impl::ProfilerState::KINETO);
+    std::set<impl::ActivityType> activities{impl::ActivityType::CPU};
+    if (device.is_cuda()) {
+      activities.insert(impl::ActivityType::CUDA);
+    }
+    torch::autograd::profiler::prepareProfiler(config, activities);
+    torch::autograd::profiler::enableProfiler(config, activities);
+  }
+
+  void save(const std::string& path) {
+    torch::autograd::profiler::disableProfiler()->save(path);
+  }
+};
+
 EngineOptions read_engine(const std::vector<std::string>& arguments) {
   const runtime::ConfigReader reader(
       nlohmann::json::object(), "train_gpt2", arguments);
@@ -288,10 +314,14 @@ void run(const Arguments& arguments) {
 
   std::vector<double> times;
   std::vector<double> losses;
+  std::optional<Profile> profile;
   rusage before{};
   for (int i = 0; i < warmup + steps; ++i) {
     if (i == warmup) {
       ::getrusage(RUSAGE_SELF, &before);
+      if (!settings["profile"].empty()) {
+        profile.emplace(device);
+      }
     }
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor loss =
@@ -307,6 +337,9 @@ void run(const Arguments& arguments) {
   }
   rusage after{};
   ::getrusage(RUSAGE_SELF, &after);
+  if (profile) {
+    profile->save(settings["profile"]);
+  }
   std::ostringstream line;
   line << "{\"bench\": \"gpt2\", \"peer\": \"" << settings["mode"]
        << "\", \"rank\": " << rank << ", \"step_ms\": " << median(times) * 1e3

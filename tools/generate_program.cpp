@@ -278,7 +278,8 @@ int run_generate(int argc, char** argv) {
           "Beam search: yes stops once as many sequences have ended as there "
           "are beams, no stops when a better one is unlikely, never when none "
           "is possible")
-      ->transform(CLI::CheckedTransformer(kEarlyStopping));
+      ->transform(CLI::CheckedTransformer(kEarlyStopping)
+                      .description("no, yes or never"));
   given.add(
       "--num-return-sequences",
       &Options::num_return_sequences,

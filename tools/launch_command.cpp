@@ -24,8 +24,9 @@ Command add_launch_command(
   auto* parser = app.add_subcommand(
       "launch",
       "Start ranks of a program on this host:\n"
-      "  tessera launch --nproc N -- PROGRAM [ARGS...]\n"
-      "Sets torchrun's environment variables. If one rank fails, ends all.");
+      "  tessera launch --nproc N [OPTIONS] -- PROGRAM [ARGS...]\n"
+      "Sets torchrun's environment variables. If one rank fails, the others are "
+      "ended.");
   auto arguments = std::make_shared<Arguments>();
   runtime::LaunchOptions& options = arguments->options;
   constexpr int kMaxPort = 65535;

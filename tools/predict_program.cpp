@@ -105,6 +105,11 @@ void check_has_classifier(const fs::path& folder) {
 }
 
 TrainedClassifier trained_in(const fs::path& folder) {
+  TESSERA_CHECK(
+      fs::exists(folder / "config.json"),
+      "'{}' {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
+      folder.string(),
+      fs::exists(folder) ? "has no config.json" : "does not exist");
   if (zoo::is_run_folder(folder)) {
     return trained_in_run(folder);
   }

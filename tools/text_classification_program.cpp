@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/position_limit.h"
@@ -16,6 +17,10 @@
 namespace tessera::tools {
 
 namespace {
+
+std::string texts_text(size_t count) {
+  return runtime::count_text(static_cast<int64_t>(count), "text");
+}
 
 class TextClassificationProgram : public TaskProgram {
  public:
@@ -33,10 +38,10 @@ class TextClassificationProgram : public TaskProgram {
     tokenizer_.emplace(zoo::BertTokenizer::from_folder(config_.model_folder));
     std::optional<zoo::LabelledTexts> train, heldout;
     if (state != ModelState::kTrained) {
-      train = labelled_texts(config_.train_file);
+      train = labelled_texts(config_.train_file, /*is_heldout=*/false);
     }
     if (!config_.heldout_file.empty()) {
-      heldout = labelled_texts(config_.heldout_file);
+      heldout = labelled_texts(config_.heldout_file, /*is_heldout=*/true);
     }
     const auto model = model_for(train, zoo::layer_context(parallel));
     zoo::check_positions(*model, config_.max_length);
@@ -63,9 +68,12 @@ class TextClassificationProgram : public TaskProgram {
 
   std::string data_text() const override {
     return config_.is_regression()
-               ? formatted("{} texts with numbers", train_.size())
+               ? formatted("{} with numbers", texts_text(train_.size()))
                : formatted(
-                     "{} texts with {} labels", train_.size(), labels_.size());
+                     "{} with {}",
+                     texts_text(train_.size()),
+                     runtime::count_text(
+                         static_cast<int64_t>(labels_.size()), "label"));
   }
 
   std::optional<TaskScore> score(
@@ -85,10 +93,10 @@ class TextClassificationProgram : public TaskProgram {
     std::snprintf(
         text.data(),
         text.size(),
-        "accuracy %.1f %% of %lld texts, loss %.4f "
+        "accuracy %.1f %% of %s, loss %.4f "
         "(always guessing the most frequent label: %.1f %%)",
         100 * score.accuracy,
-        static_cast<long long>(score.examples),
+        texts_text(score.examples).c_str(),
         score.loss,
         100 * majority);
     return TaskScore{
@@ -110,9 +118,9 @@ class TextClassificationProgram : public TaskProgram {
     std::snprintf(
         text.data(),
         text.size(),
-        "mean squared error %.4f over %lld texts, Pearson correlation %.4f",
+        "mean squared error %.4f over %s, Pearson correlation %.4f",
         score.squared_error,
-        static_cast<long long>(score.examples),
+        texts_text(score.examples).c_str(),
         score.pearson);
     return {
         text.data(),
@@ -121,11 +129,13 @@ class TextClassificationProgram : public TaskProgram {
          {"heldout_examples", score.examples}}};
   }
 
-  zoo::LabelledTexts labelled_texts(const std::filesystem::path& file) const {
+  zoo::LabelledTexts labelled_texts(
+      const std::filesystem::path& file,
+      bool is_heldout) const {
     auto texts = zoo::read_labelled_texts(
         file, config_.columns, config_.is_regression());
     if (is_log_rank_zero()) {
-      zoo::warn_about_labels(texts);
+      zoo::warn_about_labels(texts, is_heldout);
     }
     return texts;
   }

@@ -10,6 +10,7 @@
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
@@ -19,6 +20,7 @@
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
 #include <torch/utils.h>
 #include <nlohmann/json.hpp>
 
@@ -58,7 +60,7 @@ engine::RunFacts facts_of(
       {"device", world.device().str()},
       {"ranks", std::to_string(world.size())},
       {"threads per rank", std::to_string(at::get_num_threads())},
-      {"dtype", c10::toString(dtype)}};
+      {"dtype", c10::getDtypeNames(dtype).first}};
 }
 
 /// "device cpu, ranks 2, ...".
@@ -98,7 +100,7 @@ void report_score(
   }
 }
 
-/// "N steps of M examples over R rank(s)". A run that resumes has its own
+/// "N steps of M examples over R ranks". A run that resumes has its own
 /// number of steps.
 std::string steps_text(
     const World& world,
@@ -106,12 +108,15 @@ std::string steps_text(
     const zoo::TrainingConfig& config,
     const TrainingTask& task) {
   return formatted(
-      "{} of {} examples over {} rank(s)",
+      "{} of {} over {}",
       config.trainer.resume
           ? std::string("steps")
-          : formatted("{} steps", total_steps_of(config.trainer, task)),
-      config.batch_size * config.trainer.accumulate * parallel.batches().count,
-      world.size());
+          : runtime::count_text(total_steps_of(config.trainer, task), "step"),
+      runtime::count_text(
+          config.batch_size * config.trainer.accumulate *
+              parallel.batches().count,
+          "example"),
+      runtime::count_text(world.size(), "rank"));
 }
 
 void tell_stop(

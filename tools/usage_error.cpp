@@ -104,7 +104,11 @@ int report_usage(
     log_error("{}\nRun with --help for more information.", wrong);
     return kUsageError;
   }
-  return app.exit(error) == 0 ? 0 : kUsageError;
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    return app.exit(error); // prints the help or the version
+  }
+  log_error("{}\nRun with --help for more information.", error.what());
+  return kUsageError;
 }
 
 } // namespace tessera::tools

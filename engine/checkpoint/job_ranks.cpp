@@ -5,6 +5,7 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/peer_failure.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/parallel/group_operations.h"
 
 #include <ATen/ops/tensor.h>
@@ -141,9 +142,10 @@ void JobRanks::on_all_ranks(
   if (failed.item<double>() != 0) {
     runtime::blame_peer();
     TESSERA_FAIL(
-        "{} failed on {} other rank(s); see their errors.",
+        "{} failed on {}; see their errors.",
         what,
-        failed.item<double>());
+        runtime::count_text(
+            static_cast<int64_t>(failed.item<double>()), "other rank"));
   }
 }
 

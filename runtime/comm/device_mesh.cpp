@@ -2,6 +2,7 @@
 #include "tessera/runtime/comm/device_mesh.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -110,9 +111,9 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
     fits += (fits.empty() ? "" : ", or ") + describe_axes(candidate);
   }
   TESSERA_FAIL(
-      "the mesh {} does not have exactly {} ranks, the size of the world{}",
+      "the mesh {} does not fit the {} of the job{}",
       describe_axes(axes),
-      world_size,
+      runtime::count_text(world_size, "rank"),
       world_size == 1
           ? formatted(
                 ". This process is the only rank: start more with `tessera launch --nproc {} -- ...`, or leave the sizes out",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/core/size_text.h"
 
+#include "tessera/runtime/core/format.h"
+
 #include <cstdio>
 
 namespace tessera::runtime {
@@ -18,6 +20,10 @@ std::string size_text(int64_t bytes) {
       size / (is_small ? kKiB : kMiB),
       is_small ? "KiB" : "MiB");
   return text;
+}
+
+std::string count_text(int64_t count, std::string_view noun) {
+  return formatted("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 } // namespace tessera::runtime

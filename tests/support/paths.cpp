@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/paths.h"
 
+#include <cstdlib>
+
 namespace tessera::tests {
 
 std::string source_dir() {
-  return TESSERA_SOURCE_DIR;
+  const char* const set = std::getenv("TESSERA_SOURCE_DIR");
+  return set != nullptr ? set : TESSERA_SOURCE_DIR;
 }
 
 std::string program(const std::string& name) {

@@ -148,7 +148,7 @@ TEST(Train, HasTheLossesOfOneRankUnderAnyLayout) {
       std::string::npos);
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(
-      refused.output.find("tensor 2 does not have exactly 1 ranks"),
+      refused.output.find("tensor 2 does not fit the 1 rank of the job"),
       std::string::npos)
       << refused.output;
   EXPECT_NE(refused.output.find("launch --nproc 2"), std::string::npos);

@@ -62,14 +62,15 @@ TEST_F(TextData, LabelsAreStringsIntegersOrBooleans) {
 }
 
 TEST_F(TextData, LabelsAreNumbersForRegression) {
-  const auto texts = read({"0.5", "3"}, /*numbers=*/true);
+  const auto texts = read({"0.5", "3", "\"-1.5\""}, /*numbers=*/true);
   EXPECT_EQ(texts.texts[0].number, 0.5);
   EXPECT_EQ(texts.texts[1].number, 3);
+  EXPECT_EQ(texts.texts[2].number, -1.5);
   expect_error(
       [&] {
-        read({"1", "\"3\""}, true);
+        read({"1", "\"3 stars\""}, true);
       },
-      {"data.jsonl:2: 'label' is \"3\"", "regression"});
+      {"data.jsonl:2: 'label' is \"3 stars\"", "regression"});
 }
 
 TEST_F(TextData, HeldOutLabelsAreNamedWithTheirLine) {
@@ -130,6 +131,17 @@ TEST_F(TextData, WarnsAboutWhatIsProbablyAMistake) {
   EXPECT_EQ(warned(one + "{\"text\": \"a\", \"label\": \"y\"}\n"), "");
 }
 
+TEST_F(TextData, MissingColumnsAreComparedWithTheFirstLine) {
+  const std::string one = "{\"text\": \"a\", \"label\": \"x\"}\n";
+  const std::string other = "{\"text\": \"b\", \"stars\": 3}\n";
+  expect_error(
+      [&] { read_labelled_texts(write(other + one)); },
+      {"data.jsonl:1: there is no 'label'", "data.label_key"});
+  expect_error(
+      [&] { read_labelled_texts(write(one + other)); },
+      {"data.jsonl:2: there is no 'label', unlike in line 1"});
+}
+
 TEST_F(TextData, OtherFormatsAreNamedWithAConversion) {
   struct Case {
     const char* name;
@@ -139,6 +151,7 @@ TEST_F(TextData, OtherFormatsAreNamedWithAConversion) {
   const std::string gzip("\x1f\x8b\x08\x00\x00", 5);
   const Case cases[] = {
       {"t.csv", "text,label\na,b\n", {"(CSV)", "csv.DictReader", "t.jsonl"}},
+      {"t2.csv", "text;label\na, b;c\n", {"(CSV)", "delimiter=\";\""}},
       {"t.tsv", "text\tlabel\na\tb\n", {"(TSV)", "delimiter="}},
       {"t.json", "[\n{\"text\": 1}]", {"a JSON array", "json.load"}},
       {"t2.json", "{\n\"text\": 1}", {"over several lines", "jq -c ."}},

@@ -64,11 +64,7 @@ nlohmann::json config_to_save(
   nlohmann::json config = model.config();
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (config.contains(key) && !dtypes.empty()) {
-      const at::ScalarType dtype = most_frequent(dtypes);
-      config[key] = dtype == at::kBFloat16 ? "bfloat16"
-                    : dtype == at::kHalf   ? "float16"
-                    : dtype == at::kDouble ? "float64"
-                                           : "float32";
+      config[key] = c10::getDtypeNames(most_frequent(dtypes)).first;
     }
   }
   return config;

@@ -77,16 +77,23 @@ void check_first_line(const fs::path& path, std::string_view first) {
             with_extension(path)));
   }
   const bool has_tabs = first.find('\t') != std::string_view::npos;
+  const bool has_semicolons = std::count(first.begin(), first.end(), ';') >
+                              std::count(first.begin(), first.end(), ',');
   const std::string extension = path.extension().string();
-  if (start != '{' && (has_tabs || first.find(',') != std::string_view::npos ||
+  if (start != '{' && (has_tabs || has_semicolons ||
+                       first.find(',') != std::string_view::npos ||
                        extension == ".csv" || extension == ".tsv")) {
     refuse(
         path,
-        has_tabs ? "a table with tabs (TSV)" : "a table with commas (CSV)",
+        has_tabs         ? "a table with tabs (TSV)"
+        : has_semicolons ? "a table with semicolons (CSV)"
+                         : "a table with commas (CSV)",
         formatted(
             "python3 -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(\"{}\"){})]' > {}",
             path.string(),
-            has_tabs ? ", delimiter=\"\\t\"" : "",
+            has_tabs         ? ", delimiter=\"\\t\""
+            : has_semicolons ? ", delimiter=\";\""
+                             : "",
             with_extension(path)));
   }
 }

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -63,6 +65,24 @@ std::optional<LabelKind> kind_of_class(const json& value) {
                                      : std::nullopt;
 }
 
+/// A finite number, or a string that is one, as in a converted CSV file.
+std::optional<double> number_of(const json& value) {
+  double number = 0;
+  if (value.is_number()) {
+    number = value.get<double>();
+  } else if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    const char* const end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, number);
+    if (code != std::errc() || stop != end) {
+      return std::nullopt;
+    }
+  } else {
+    return std::nullopt;
+  }
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
 /// What to do about a label that is no class.
 const char* remedy_for(const json& value) {
   return value.is_number_float()
@@ -79,17 +99,21 @@ class Reader {
 
   void add(const json& object, int64_t line) {
     const std::string place = formatted("{}:{}", result_.path.string(), line);
+    if (!result_.texts.empty()) {
+      check_is_like_first(object, place);
+    }
     LabelledText text = text_in(object, columns_.texts, place);
     text.line = line;
     const json& label = column_of(object, columns_.label, place);
     if (result_.kind == LabelKind::kNumbers) {
+      const auto number = number_of(label);
       TESSERA_CHECK(
-          label.is_number(),
+          number.has_value(),
           "{}: '{}' is {}; model.problem_type is \"regression\", which predicts numbers",
           place,
           columns_.label,
           runtime::show_json(label));
-      text.number = label.get<double>();
+      text.number = *number;
     } else {
       text.label = class_of(label, place);
     }
@@ -97,6 +121,20 @@ class Reader {
   }
 
  private:
+  /// The columns exist, since the first line has them.
+  void check_is_like_first(const json& object, const std::string& place) const {
+    auto columns = columns_.texts;
+    columns.push_back(columns_.label);
+    for (const std::string& key : columns) {
+      TESSERA_CHECK(
+          object.contains(key),
+          "{}: there is no '{}', unlike in line {}; add it or remove the line",
+          place,
+          key,
+          result_.texts.front().line);
+    }
+  }
+
   std::string class_of(const json& label, const std::string& place) {
     const auto kind = kind_of_class(label);
     TESSERA_CHECK(
@@ -198,7 +236,7 @@ std::vector<std::string> labels_of(const LabelledTexts& texts) {
   return labels;
 }
 
-void warn_about_labels(const LabelledTexts& texts) {
+void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
   int64_t empty_texts = 0;
   int64_t empty_labels = 0;
   for (const LabelledText& text : texts.texts) {
@@ -227,9 +265,11 @@ void warn_about_labels(const LabelledTexts& texts) {
   }
   if (const auto labels = labels_of(texts); labels.size() == 1) {
     log_warning(
-        "'{}': all texts have the label '{}', so there is nothing to learn; is data.label_key right?",
+        "'{}': all texts have the label '{}', so {}",
         path,
-        labels.front());
+        labels.front(),
+        is_heldout ? "the results say nothing about the other labels"
+                   : "there is nothing to learn; is data.label_key right?");
   }
 }
 

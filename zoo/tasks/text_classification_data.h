@@ -49,7 +49,7 @@ LabelledText text_in(
 
 /// Reads a JSON lines file; empty lines are skipped. Labels are strings,
 /// integers or booleans, which name classes as JSON writes them ("1", "true").
-/// @param numbers labels are numbers to predict, integers or floats.
+/// @param numbers labels are numbers to predict, or strings with numbers.
 /// @throws Error naming file, line and problem; also if labels are of
 ///     different kinds, or if there are no examples.
 LabelledTexts read_labelled_texts(
@@ -61,7 +61,7 @@ LabelledTexts read_labelled_texts(
 std::vector<std::string> labels_of(const LabelledTexts& texts);
 
 /// Logs what is probably a mistake: empty texts, an empty label, one class.
-void warn_about_labels(const LabelledTexts& texts);
+void warn_about_labels(const LabelledTexts& texts, bool is_heldout = false);
 
 /// One tokenized example.
 struct LabelledEncoding {

@@ -152,7 +152,7 @@ TEST(ParallelMesh, OfExpertsTakesThoseOfOtherRanksForStages) {
 TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {
   expect_error(
       [] { ParallelMesh(sizes(2, 3, 1, 1, 2), 8, 8); },
-      {"does not have exactly 8 ranks",
+      {"does not fit the 8 ranks",
        "pipeline 2 x data 2 x shard 1 x context 1 x tensor 2"});
   expect_error(
       [] { ParallelMesh(sizes(3, 1, 0, 1, 1), 8, 8); },
