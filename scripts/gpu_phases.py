@@ -313,8 +313,9 @@ def missing_from(folder, phase):
             if argument.startswith(str(folder)) and not pathlib.Path(argument).exists():
                 missing.append(f"{job.name}: {argument}")
         file = next((a[7:] for a in job.command if a.startswith("--file=")), None)
-        if file and file.encode() not in pathlib.Path(job.command[0]).read_bytes():
-            missing.append(f"{job.name}: {job.command[0]} has no {file}")
+        program = pathlib.Path(job.command[0])
+        if file and program.exists() and file.encode() not in program.read_bytes():
+            missing.append(f"{job.name}: {program} has no {file}")
     return missing
 
 
@@ -359,4 +360,5 @@ def main():
     return 1 if failed else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

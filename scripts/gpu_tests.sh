@@ -47,7 +47,7 @@ pack() {
   [[ -x .venv/bin/cmake ]] && cmake=(.venv/bin/cmake) && PATH=$PWD/.venv/bin:$PATH
   "${cmake[@]}" -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DTESSERA_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${archs// /;}" \
-    -DTESSERA_BUILD_EXAMPLES=OFF -DTESSERA_BUILD_BENCHMARKS=ON
+    -DTESSERA_BUILD_BENCHMARKS=ON
   "${cmake[@]}" --build "$build" -j "${JOBS:-$(nproc)}" \
     --target tessera_cuda "${programs[@]}"
 

@@ -92,7 +92,7 @@ MUTATIONS = [
         "recomputes with other random numbers",
         "sharding/checkpoint.cpp",
         "state(call.random, call.autocast);",
-        "state(RandomState::take({}), call.autocast);",
+        "state(sharding::RandomState::take({}), call.autocast);",
         "ActivationOffload.CheckpointedBlocksInsideAndTheirInputsOnTheHost",
     ),
     Mutation(
