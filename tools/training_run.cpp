@@ -139,9 +139,9 @@ void tell_stop(
 
 void tell_training(const TrainingSummary& summary) {
   std::printf(
-      "%lld steps (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
+      "%s (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
       "%.4f\n",
-      static_cast<long long>(summary.new_steps),
+      runtime::count_text(summary.new_steps, "step").c_str(),
       static_cast<long long>(summary.steps - summary.new_steps + 1),
       static_cast<long long>(summary.steps),
       static_cast<long long>(summary.total_steps),
