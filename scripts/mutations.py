@@ -148,7 +148,7 @@ MUTATIONS = [
         "what no batch used keeps a gradient of another group",
         "sharding/gradient_bucket_slot.cpp",
         "for (const runtime::FlatSpan& span : missing_spans()) {",
-        "for (const FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
+        "for (const runtime::FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
         "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
     ),
 ]
