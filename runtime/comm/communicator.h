@@ -189,7 +189,8 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   std::shared_ptr<runtime::RollCall> roll_call_;
   uint64_t issued_ = 0; ///< collectives so far
-  // NCCL: collectives and waits for them run on a stream.
+  // The backend is bound to a device, like NCCL: collectives and waits for them
+  // run on the current stream.
   bool on_stream_ = false;
   bool is_gloo_ = false;
   int rank_ = 0;

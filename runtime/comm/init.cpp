@@ -90,8 +90,9 @@ at::Device World::device() const {
   if (!uses_cuda(options_)) {
     return at::kCPU;
   }
-  const int index = local_rank_ % runtime::load_cuda_backend().device_count;
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+  const runtime::CudaBackend& backend = runtime::load_cuda_backend();
+  const int index = local_rank_ % backend.device_count;
+  return {backend.device_type, static_cast<c10::DeviceIndex>(index)};
 }
 
 std::unique_ptr<Communicator> World::new_communicator(
@@ -135,10 +136,9 @@ std::unique_ptr<Communicator> World::join_group(
   try {
     return std::make_unique<Communicator>(
         name,
-        device.is_cuda()
-            ? runtime::make_cuda_backend(
-                  store, rank, size, device.index(), timeout)
-            : runtime::make_cpu_backend(store, rank, size, timeout),
+        device.is_cpu() ? runtime::make_cpu_backend(store, rank, size, timeout)
+                        : runtime::make_cuda_backend(
+                              store, rank, size, device.index(), timeout),
         timeout,
         std::make_shared<runtime::RollCall>(store, rank, std::move(in_job)));
   } catch (const c10::DistError&) {
