@@ -128,7 +128,9 @@ at::Tensor MemoryLedger::allocate(
       owner.data_ptr(),
       {numel},
       [owner, counted = count(purpose, tier, bytes)](void*) {},
-      options);
+      options,
+      // An empty tensor has no address to find its device by.
+      owner.device());
 }
 
 std::shared_ptr<void> MemoryLedger::count(
