@@ -34,7 +34,7 @@ class RingChannels {
       World& world,
       const std::string& name,
       std::vector<int> ranks,
-      at::Device device = at::kCPU);
+      at::Device device);
 
   at::Device device() const {
     return device_;

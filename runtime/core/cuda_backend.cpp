@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -42,9 +43,10 @@ std::optional<CudaBackend>& replacement() {
 }
 
 CudaBackend load() {
-  if (replacement()) {
-    return *replacement();
-  }
+  // The queues of a device, 8 by default. Streams that share one wait for each
+  // other: compute, lanes and those of NCCL are more. Read when the driver
+  // starts; a value that is set takes precedence.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   // Stays loaded, because the plugin needs it too.
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
@@ -93,6 +95,9 @@ CudaBackend load() {
 } // namespace
 
 const CudaBackend& load_cuda_backend() {
+  if (replacement()) {
+    return *replacement();
+  }
   static const CudaBackend kBackend = load();
   return kBackend;
 }
