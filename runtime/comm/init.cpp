@@ -132,8 +132,10 @@ std::unique_ptr<Communicator> World::join_group(
   if (ranks.size() == 1 && !forces_backend(device)) {
     return std::make_unique<Communicator>(name);
   }
-  const c10::intrusive_ptr<c10d::Store> all =
-      store_ ? store_ : c10::make_intrusive<c10d::HashStore>();
+  c10::intrusive_ptr<c10d::Store> all = store_;
+  if (!all) {
+    all = c10::make_intrusive<c10d::HashStore>();
+  }
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       key + "/" + std::to_string(ranks.front()), all);
   const auto rank = static_cast<int>(place - ranks.begin());

@@ -6,6 +6,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <utility>
 
@@ -35,6 +36,7 @@ class FakeStreams {
     events_made = 0;
     current = 0;
     taken_from_pool = 0;
+    is_busy = false;
   }
 
   FakeWork issue(const c10::Stream& stream) {
@@ -50,6 +52,8 @@ class FakeStreams {
   int events_made = 0;
   c10::StreamId current = 0;
   c10::StreamId taken_from_pool = 0;
+  /// Whether any stream has work that is not done.
+  std::atomic<bool> is_busy = false;
 };
 
 inline c10::Stream fake_stream(c10::StreamId id) {
@@ -106,6 +110,9 @@ class FakeDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* /*event*/) const override {
     return true;
+  }
+  bool queryStream(const c10::Stream& /*stream*/) const override {
+    return !FakeStreams::instance().is_busy;
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/)
       const noexcept override {
