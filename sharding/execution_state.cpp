@@ -31,14 +31,20 @@ void RandomState::add(c10::Device device) {
   }
 }
 
-RandomState RandomState::take(const std::vector<at::Tensor>& tensors) {
+RandomState RandomState::take(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<c10::Device>& devices) {
   RandomState random;
   random.add(at::kCPU);
-  for (const at::Tensor& tensor : tensors) {
-    if (at::isAccelerator(tensor.device().type())) {
-      random.add(tensor.device());
+  const auto add = [&](c10::Device device) {
+    if (at::isAccelerator(device.type())) {
+      random.add(device);
     }
+  };
+  for (const at::Tensor& tensor : tensors) {
+    add(tensor.device());
   }
+  std::for_each(devices.begin(), devices.end(), add);
   return random;
 }
 

@@ -16,9 +16,11 @@ class RandomState {
  public:
   RandomState() = default;
   /// Captures the state of the CPU generator and that of every accelerator that
-  /// a tensor is on. The state of a CUDA generator is in host memory: nothing
-  /// synchronizes.
-  static RandomState take(const std::vector<at::Tensor>& tensors);
+  /// is among `devices` or has one of `tensors`. The state of a CUDA generator
+  /// is in host memory: nothing synchronizes.
+  static RandomState take(
+      const std::vector<at::Tensor>& tensors,
+      const std::vector<c10::Device>& devices);
   void put_back() const;
   /// Captures the current states of the same generators.
   RandomState now() const;
