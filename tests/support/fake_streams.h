@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace tessera::tests {
@@ -37,6 +38,7 @@ class FakeStreams {
     current = 0;
     taken_from_pool = 0;
     is_busy = false;
+    memory_users.clear();
   }
 
   FakeWork issue(const c10::Stream& stream) {
@@ -52,6 +54,8 @@ class FakeStreams {
   int events_made = 0;
   c10::StreamId current = 0;
   c10::StreamId taken_from_pool = 0;
+  /// Streams for which memory of others was kept.
+  std::set<c10::StreamId> memory_users;
   /// Whether any stream has work that is not done.
   std::atomic<bool> is_busy = false;
 };
@@ -113,6 +117,11 @@ class FakeDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& /*stream*/) const override {
     return !FakeStreams::instance().is_busy;
+  }
+  void recordDataPtrOnStream(
+      const c10::DataPtr& /*memory*/,
+      const c10::Stream& stream) const override {
+    FakeStreams::instance().memory_users.insert(stream.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/)
       const noexcept override {
