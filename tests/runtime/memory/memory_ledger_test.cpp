@@ -26,4 +26,13 @@ TEST(MemoryLedger, CountsUntilTheLastCopyIsFreed) {
   EXPECT_EQ(total_bytes(ledger.live_bytes()), 64);
 }
 
+TEST(MemoryLedger, TheTableHasARowForLibrariesWhereTheyTakeMemory) {
+  MemoryBytes bytes{};
+  EXPECT_EQ(memory_table("memory", bytes).find("libraries"), std::string::npos);
+  bytes[static_cast<size_t>(MemoryPurpose::kLibraries)] = 3 << 20;
+  const std::string table = memory_table("memory", bytes);
+  EXPECT_NE(table.find("CUDA, libraries"), std::string::npos) << table;
+  EXPECT_EQ(total_bytes(bytes), 3 << 20);
+}
+
 } // namespace tessera::runtime::memory_ledger_test
