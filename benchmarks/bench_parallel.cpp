@@ -213,7 +213,7 @@ void compare_schedules(World& world) {
   const auto group = world.new_communicator("bench");
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  runtime::RingChannels ring(world, "stages", ranks);
+  runtime::RingChannels ring(world, "stages", ranks, at::kCPU);
   if (world.rank() == 0) {
     std::printf(
         "pipeline of %d stages, %d micro-batches: measured, simulated\n",

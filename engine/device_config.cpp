@@ -27,7 +27,7 @@ World& init_on(const DeviceOptions& options) {
   InitOptions init_options;
   init_options.use_cuda = options.device != DeviceChoice::kCpu;
   World& world = init(init_options);
-  if (options.device == DeviceChoice::kCuda && !world.device().is_cuda()) {
+  if (options.device == DeviceChoice::kCuda && world.device().is_cpu()) {
     const std::string& reason = runtime::load_cuda_backend().reason;
     TESSERA_FAIL(
         "device is 'cuda', but this process has no CUDA device: {}. Set device=auto or device=cpu to train on the CPU.",

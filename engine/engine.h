@@ -329,6 +329,7 @@ class Engine {
       model_ranks_; ///< null: layers not divided
   std::unique_ptr<engine::FileGroups> file_groups_; ///< null if model_ranks_ is
   std::unique_ptr<MemoryLedger> ledger_;
+  std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
   std::unique_ptr<engine::StateTiers> tiers_;
   std::unique_ptr<sharding::Pager> pager_;
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;

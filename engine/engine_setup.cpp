@@ -5,6 +5,7 @@
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/library_memory.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/core/error.h"
@@ -34,14 +35,24 @@ bool offloads_activations(const EngineOptions& options) {
   return options.offload.activations != OffloadActivations::kOff;
 }
 
-/// The memory budget without activations: memory.host_bytes less what is
-/// reserved for them.
-MemoryBudget without_activations(const EngineOptions& options) {
+/// The memory budget of shards and state: memory.host_bytes less what is
+/// reserved for activations, memory.device_bytes less what libraries have
+/// taken.
+MemoryBudget budget_of_state(const EngineOptions& options, int64_t libraries) {
   MemoryBudget memory = options.memory;
+  if (memory.device_bytes) {
+    *memory.device_bytes -= libraries;
+  }
   if (memory.host_bytes && offloads_activations(options)) {
     *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
   }
   return memory;
+}
+
+c10::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? c10::Device(at::kCPU)
+                            : parameters.front().device();
 }
 
 /// The options for activations, limited to what the plan has left of
@@ -158,7 +169,12 @@ Engine::Engine(
   }
   World& own_world = part_ ? *part_ : world;
   tiers_ = std::make_unique<engine::StateTiers>(
-      rules, without_activations(options), options.offload, sharding, *ledger_);
+      rules,
+      budget_of_state(
+          options, engine::library_bytes(world, device_of(*module_))),
+      options.offload,
+      sharding,
+      *ledger_);
   pager_ = std::make_unique<sharding::Pager>(
       own_world, *module_, sharding, *ledger_, tiers_.get());
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
@@ -167,6 +183,11 @@ Engine::Engine(
       optimizer_->overlap() != UpdateOverlap::kOff) {
     pager_->set_shard_user(optimizer_.get());
   }
+  // Its communicators exist now.
+  libraries_ = ledger_->count(
+      MemoryPurpose::kLibraries,
+      MemoryTier::kDevice,
+      engine::library_bytes(world, device_of(*module_)));
   if (options.memory.device_bytes) {
     pager_->make_slots(
         *options.memory.device_bytes - options.memory.activation_bytes -
@@ -242,14 +263,8 @@ void Engine::join_model_ranks(
     }
   }
   check_updates_of_parts(*module_, divided, optimizer);
-  const auto parameters = module_->parameters();
   model_ranks_ = std::make_unique<sharding::ModelRanks>(
-      world,
-      key,
-      mesh,
-      *module_,
-      std::move(divided),
-      parameters.empty() ? at::Device(at::kCPU) : parameters.front().device());
+      world, key, mesh, *module_, std::move(divided), device_of(*module_));
   file_groups_ = std::make_unique<engine::FileGroups>(world, key, mesh);
 }
 
@@ -258,6 +273,8 @@ Engine::Engine(Engine&&) noexcept = default;
 
 TierBytes Engine::plan_memory() const {
   TierBytes bytes = optimizer_->planned_bytes();
+  constexpr auto kLibraries = static_cast<size_t>(MemoryPurpose::kLibraries);
+  bytes.front()[kLibraries] = ledger_->live_bytes()[kLibraries];
   const TierBytes sharded = pager_->planned_bytes();
   for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
     for (size_t i = 0; i < kMemoryPurposeCount; ++i) {

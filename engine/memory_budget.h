@@ -13,9 +13,10 @@ namespace tessera {
 /// Limits per rank. Master weights and moments are placed by
 /// OptimizerOptions::placement.
 struct MemoryBudget {
-  /// Bytes on the device of the parameters: shards, gradients, slots, and
-  /// optimizer state that rests there. What is left over keeps groups
-  /// unsharded; this replaces PagerOptions::zero_stage.
+  /// Bytes on the device of the parameters: what the card has for this rank, or
+  /// less. Shards, gradients, slots, optimizer state that rests there, and what
+  /// CUDA, NCCL and cuBLAS have taken, which wrap() measures. What is left over
+  /// keeps groups unsharded; this replaces PagerOptions::zero_stage.
   std::optional<int64_t> device_bytes;
   /// The part of device_bytes that stays free for activations.
   int64_t activation_bytes = 0;

@@ -104,7 +104,10 @@ ParallelRun::ParallelRun(
   if (mesh().size(ParallelGroup::kContext) > 1 &&
       options.context_attention == ContextKind::kRing) {
     context_ring_ = std::make_unique<runtime::RingChannels>(
-        world, "context", mesh().ranks(ParallelGroup::kContext, rank_));
+        world,
+        "context",
+        mesh().ranks(ParallelGroup::kContext, rank_),
+        world.device());
   }
   if (is_log_rank_zero()) {
     warn_of_idle_options(options, mesh());

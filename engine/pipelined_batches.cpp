@@ -70,11 +70,19 @@ PipelinedBatches::PipelinedBatches(World& world, const ParallelMesh& mesh)
     : ranks_(
           world,
           "pipelined batches",
-          mesh.ranks(ParallelGroup::kPipeline, world.rank())),
-      group_(world.new_communicator(
+          mesh.ranks(ParallelGroup::kPipeline, world.rank()),
+          world.device()),
+      host_group_(world.new_communicator(
           "pipelined batches",
           at::kCPU,
           mesh.ranks(ParallelGroup::kPipeline, world.rank()))),
+      device_group_(
+          world.device().is_cpu()
+              ? nullptr
+              : world.new_communicator(
+                    "pipelined batches",
+                    world.device(),
+                    mesh.ranks(ParallelGroup::kPipeline, world.rank()))),
       executor_(
           make_schedule(
               PipelineScheduleKind::kGPipe,
@@ -117,9 +125,9 @@ PipelinedBatches::Tensors PipelinedBatches::gather(
     const at::Tensor& own,
     const char* what) {
   std::vector<int64_t> sizes = own.sizes().vec();
-  sizes.insert(sizes.begin(), group_->size());
+  sizes.insert(sizes.begin(), ranks_.size());
   const at::Tensor all = at::empty(sizes, own.options());
-  group_->all_gather(all, own.contiguous(), what).wait();
+  group_of(all).all_gather(all, own.contiguous(), what).wait();
   return all.unbind(0);
 }
 
@@ -165,7 +173,7 @@ at::Tensor PipelinedBatches::own_result(
     const at::Tensor& like) {
   const c10::NoGradGuard no_grad;
   std::vector<int64_t> sizes = like.sizes().vec();
-  sizes.insert(sizes.begin(), group_->size());
+  sizes.insert(sizes.begin(), ranks_.size());
   at::Tensor all = at::empty(sizes, like.options().requires_grad(false));
   const bool is_last = ranks_.index() + 1 == ranks_.size();
   for (size_t i = 0; is_last && i < results.size(); ++i) {
@@ -178,7 +186,8 @@ at::Tensor PipelinedBatches::own_result(
         describe(pipeline::forms_of({like})));
     all[static_cast<int64_t>(i)].copy_(result);
   }
-  group_->broadcast(all, ranks_.size() - 1, "results of pipelined batches")
+  group_of(all)
+      .broadcast(all, ranks_.size() - 1, "results of pipelined batches")
       .wait();
   return all[ranks_.index()].clone();
 }
@@ -211,7 +220,7 @@ PipelinedBatches::Tensors PipelinedBatches::backward(
       parts.push_back(gradient_of(leaf));
     }
     const at::Tensor all = at::stack(parts);
-    group_->all_reduce_sum(all, "gradients of pipelined batches").wait();
+    group_of(all).all_reduce_sum(all, "gradients of pipelined batches").wait();
     own.push_back(all[ranks_.index()].clone());
   };
   sum(arguments.hidden);

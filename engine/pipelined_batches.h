@@ -25,7 +25,7 @@ namespace tessera::engine {
 ///
 /// Batches are gathered on all pipeline stages and results sent to all of them:
 /// of n pipeline stages each receives n-1 batches and n results, and as much in
-/// backward. For CPU tensors.
+/// backward. Takes tensors on World::device() or on the CPU.
 class PipelinedBatches {
  public:
   /// The layers of one pipeline stage: takes hidden states and the arguments of
@@ -70,6 +70,10 @@ class PipelinedBatches {
     std::vector<Tensors> others; ///< by argument, then by pipeline stage
   };
 
+  /// The pipeline stages, for tensors on the device of `tensor`.
+  Communicator& group_of(const at::Tensor& tensor) const {
+    return tensor.is_cpu() ? *host_group_ : *device_group_;
+  }
   void check_forms(const Tensors& arguments);
   Tensors gather(const at::Tensor& own, const char* what);
   Arguments gather_arguments(const at::Tensor& hidden, const Tensors& others);
@@ -81,7 +85,8 @@ class PipelinedBatches {
   Tensors backward(const Arguments& arguments, const at::Tensor& gradient);
 
   runtime::RingChannels ranks_;
-  std::unique_ptr<Communicator> group_;
+  std::unique_ptr<Communicator> host_group_;
+  std::unique_ptr<Communicator> device_group_; ///< null if that is the CPU
   PipelineExecutor executor_;
 };
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/offload/activation_copies.h"
 
+#include "tessera/runtime/core/log.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorOptions.h>
 
+#include <exception>
 #include <utility>
 
 namespace tessera::offload {
@@ -33,6 +36,16 @@ ActivationCopies::ActivationCopies(
       room_({.limit_bytes = host_bytes, .device = device}),
       to_host_(device),
       to_device_(device) {}
+
+ActivationCopies::~ActivationCopies() {
+  for (const runtime::StreamLane* lane : {&to_host_, &to_device_}) {
+    try {
+      lane->synchronize();
+    } catch (const std::exception& error) {
+      log_error("copies of activations failed: {}", error.what());
+    }
+  }
+}
 
 HostPiece ActivationCopies::copy_out(
     const c10::Storage& from,

@@ -20,6 +20,10 @@ class ActivationCopies {
  public:
   /// @param host_bytes limit of host memory; nothing: what the host has.
   ActivationCopies(c10::Device device, std::optional<int64_t> host_bytes);
+  /// Blocks until no copy uses the host memory.
+  ~ActivationCopies();
+  ActivationCopies(const ActivationCopies&) = delete;
+  ActivationCopies& operator=(const ActivationCopies&) = delete;
 
   /// Copies `from` as it is after everything issued to `streams` so far.
   /// @param done receives the marks that must be waited for before `from` is

@@ -7,6 +7,7 @@
 #include "tessera/runtime/memory/stream_marks.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 #include <xxhash.h>
@@ -91,7 +92,10 @@ BlockPipeline::BlockPipeline(
     ScratchFile& file,
     HostMemory& memory,
     const IoCalls& calls)
-    : file_(file), calls_(calls), places_(kDepth) {
+    : file_(file),
+      calls_(calls),
+      device_(memory.options().device),
+      places_(kDepth) {
   std::string why;
   queue_ = make_uring_queue(kDepth, calls, why);
   if (queue_ == nullptr) {
@@ -136,6 +140,9 @@ runtime::PendingTransfer BlockPipeline::begin(
 
 void BlockPipeline::run() noexcept {
   const c10::NoGradGuard no_grad;
+  // Else this thread's device would be the first one, and events that it frees
+  // would take memory there, for every rank of the host.
+  const c10::DeviceGuard on_device(device_);
   while (true) {
     while (under_way_ < kDepth && submit_next()) {
     }

@@ -99,6 +99,7 @@ class BlockPipeline {
 
   ScratchFile& file_;
   const IoCalls& calls_;
+  c10::Device device_;
   std::unique_ptr<IoQueue> queue_;
   std::vector<Place> places_;
   int under_way_ = 0;

@@ -4,6 +4,8 @@
 
 #include "tessera/runtime/core/log.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -151,6 +153,14 @@ void HostActivationSink::hold(SavedStorage& saved, c10::Storage storage) {
 
 c10::Storage HostActivationSink::let_go(SavedStorage& saved) {
   saved.streams.block(saved.copying);
+  if (saved.on_device && !saved.brought_back) {
+    // Its memory returns to the stream that allocated it, which may be none of
+    // those that saved it. For that stream itself this does nothing.
+    const c10::impl::VirtualGuardImpl guard(options_.device.type());
+    for (const c10::Stream& stream : saved.streams.streams()) {
+      guard.recordDataPtrOnStream(saved.on_device.data_ptr(), stream);
+    }
+  }
   statistics_.live_device_bytes -= saved.bytes;
   if (std::exchange(saved.ahead, false)) {
     ahead_bytes_ -= saved.bytes;

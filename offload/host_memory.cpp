@@ -20,7 +20,7 @@ HostMemory::HostMemory(const HostMemoryOptions& options, MemoryLedger& ledger)
     : options_(options),
       ledger_(ledger),
       used_(std::make_shared<std::atomic<int64_t>>(0)),
-      pins_(options.device.is_cuda()) {}
+      pins_(!options.device.is_cpu()) {}
 
 int64_t HostMemory::free_bytes() const {
   return options_.limit_bytes ? *options_.limit_bytes - *used_

@@ -19,8 +19,8 @@ struct HostMemoryOptions {
   /// The most bytes that may be allocated on this rank; nothing: what the
   /// system has.
   std::optional<int64_t> limit_bytes;
-  /// The device that the memory serves: pinned and near it if it is a CUDA
-  /// device.
+  /// The device that the memory serves: pinned and near it unless it is the
+  /// CPU.
   c10::Device device = c10::kCPU;
 };
 

@@ -4,6 +4,7 @@
 #include "tessera/offload/shard_checks.h"
 #include "tessera/runtime/memory/stream_marks.h"
 
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -33,12 +34,14 @@ class HostShard : public runtime::StoredShard {
   }
 
   at::Tensor in_place() override {
+    const std::lock_guard lock(mutex_);
     settle();
     return tensor_;
   }
 
   void used_on_current_stream(c10::Device device) override {
     if (const auto stream = runtime::current_stream(device)) {
+      const std::lock_guard lock(mutex_);
       copies_.emplace_back(device.type());
       copies_.back().record(*stream);
     }
@@ -58,6 +61,7 @@ class HostShard : public runtime::StoredShard {
       const at::Tensor& into,
       const at::Tensor& from) {
     const at::Device device = into.is_cpu() ? from.device() : into.device();
+    const std::lock_guard lock(mutex_);
     if (device.is_cpu()) {
       settle();
       return runtime::begin_copy(into, from);
@@ -74,7 +78,7 @@ class HostShard : public runtime::StoredShard {
     return transfer;
   }
 
-  /// Blocks until no device uses this memory.
+  /// Blocks until no device uses this memory. With the mutex held.
   void settle() {
     for (const c10::Event& event : copies_) {
       event.synchronize();
@@ -84,6 +88,8 @@ class HostShard : public runtime::StoredShard {
 
   std::string name_;
   at::Tensor tensor_;
+  // A thread that updates shards may fetch this one while another reads it.
+  std::mutex mutex_;
   std::vector<c10::Event> copies_; ///< after the last work of devices
 };
 

@@ -34,7 +34,7 @@ Topology load_topology() {
 } // namespace
 
 void prefer_near_memory(void* data, size_t bytes, c10::Device device) {
-  if (!device.is_cuda() || runtime::host_pinning().bus_id == nullptr) {
+  if (device.is_cpu() || runtime::host_pinning().bus_id == nullptr) {
     return;
   }
   const std::string bus_id =

@@ -3,7 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -130,12 +129,13 @@ IncomingTensors PipelineTransfers::receive(
       incoming.tensors.emplace_back();
       continue;
     }
-    incoming.tensors.push_back(at::empty(
+    incoming.pending.push_back(channels_.receive_new(
         form.sizes,
         at::device(form.on_cpu ? at::Device(at::kCPU) : channels_.device())
-            .dtype(form.dtype)));
-    incoming.pending.push_back(
-        channels_.receive(incoming.tensors.back(), from, what));
+            .dtype(form.dtype),
+        from,
+        what));
+    incoming.tensors.push_back(incoming.pending.back().tensor());
   }
   return incoming;
 }

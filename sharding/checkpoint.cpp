@@ -28,6 +28,7 @@ using torch::autograd::variable_list;
 struct CheckpointedCall : torch::CustomClassHolder {
   const variable_list* inputs = nullptr; ///< during forward only
   const TensorFunction* first = nullptr; ///< during forward only
+  const std::vector<c10::Device>* devices = nullptr; ///< during forward only
   TensorFunction again;
   std::vector<size_t> differentiable; ///< inputs that require a gradient
   Communicator* group = nullptr; ///< over which those are sharded, if any
@@ -58,7 +59,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       at::TensorList /*differentiable*/,
       const at::Tensor& /*anchor*/) {
     const variable_list& inputs = *call->inputs;
-    call->random = sharding::RandomState::take(inputs);
+    call->random = sharding::RandomState::take(inputs, *call->devices);
     call->autocast = sharding::AutocastState::take();
     call->records = RecordReplay::now();
     const auto versions = versions_of(inputs);
@@ -183,6 +184,7 @@ std::vector<at::Tensor> checkpoint_tensors(
   }
   call->inputs = &inputs;
   call->first = &first;
+  call->devices = &mode.devices;
   call->again = std::move(again);
   call->group = mode.divide_over;
   const runtime::SaveToHostScope to_host(mode.inputs_on_host);
@@ -191,6 +193,7 @@ std::vector<at::Tensor> checkpoint_tensors(
       CheckpointFunction::apply(call, at::TensorList(differentiable), anchor);
   call->inputs = nullptr;
   call->first = nullptr;
+  call->devices = nullptr;
   return outputs;
 }
 

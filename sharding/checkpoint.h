@@ -45,6 +45,9 @@ struct CheckpointMode {
   /// rank keeps its slice of those that require a gradient, and backward
   /// all-gathers them, bit for bit; backward is then collective over the group.
   Communicator* divide_over = nullptr;
+  /// Of the parameters that the call uses: their generators are restored for
+  /// the recomputation, as are those of the arguments' devices.
+  std::vector<c10::Device> devices;
 };
 
 /// Runs `first` on `inputs`, which must all be defined, and keeps `again` for

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -70,7 +71,8 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
     return checkpoint(
         {.trains = trains(),
          .inputs_on_host = inputs_on_host,
-         .divide_over = divide_inputs_over},
+         .divide_over = divide_inputs_over,
+         .devices = devices()},
         [self](const auto&... copies) {
           return self->plain_forward(copies...);
         },
@@ -90,6 +92,18 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
         parameters.begin(), parameters.end(), [](const auto& parameter) {
           return parameter.requires_grad();
         });
+  }
+
+  /// The devices of its parameters.
+  std::vector<c10::Device> devices() const {
+    std::vector<c10::Device> found;
+    for (const at::Tensor& parameter : this->parameters()) {
+      const c10::Device device = parameter.device();
+      if (std::find(found.begin(), found.end(), device) == found.end()) {
+        found.push_back(device);
+      }
+    }
+    return found;
   }
 
   /// These may be changed at any time.

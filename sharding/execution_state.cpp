@@ -2,6 +2,7 @@
 #include "tessera/sharding/execution_state.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
@@ -30,14 +31,20 @@ void RandomState::add(c10::Device device) {
   }
 }
 
-RandomState RandomState::take(const std::vector<at::Tensor>& tensors) {
+RandomState RandomState::take(
+    const std::vector<at::Tensor>& tensors,
+    const std::vector<c10::Device>& devices) {
   RandomState random;
   random.add(at::kCPU);
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_cuda()) {
-      random.add(tensor.device());
+  const auto add = [&](c10::Device device) {
+    if (at::isAccelerator(device.type())) {
+      random.add(device);
     }
+  };
+  for (const at::Tensor& tensor : tensors) {
+    add(tensor.device());
   }
+  std::for_each(devices.begin(), devices.end(), add);
   return random;
 }
 
@@ -58,25 +65,21 @@ void RandomState::put_back() const {
 }
 
 AutocastState AutocastState::take() {
-  const auto of = [](c10::DeviceType device) {
-    return PerDevice{
-        at::autocast::is_autocast_enabled(device),
-        at::autocast::get_autocast_dtype(device)};
-  };
   AutocastState state;
-  state.cpu_ = of(at::kCPU);
-  state.cuda_ = of(at::kCUDA);
+  for (size_t i = 0; i < kDevices.size(); ++i) {
+    state.devices_[i] = {
+        at::autocast::is_autocast_enabled(kDevices[i]),
+        at::autocast::get_autocast_dtype(kDevices[i])};
+  }
   state.cache_ = at::autocast::is_autocast_cache_enabled();
   return state;
 }
 
 void AutocastState::put_back(bool cache) const {
-  const auto set = [](c10::DeviceType device, const PerDevice& state) {
-    at::autocast::set_autocast_enabled(device, state.enabled);
-    at::autocast::set_autocast_dtype(device, state.dtype);
-  };
-  set(at::kCPU, cpu_);
-  set(at::kCUDA, cuda_);
+  for (size_t i = 0; i < kDevices.size(); ++i) {
+    at::autocast::set_autocast_enabled(kDevices[i], devices_[i].enabled);
+    at::autocast::set_autocast_dtype(kDevices[i], devices_[i].dtype);
+  }
   at::autocast::set_autocast_cache_enabled(cache);
 }
 

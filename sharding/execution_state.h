@@ -5,19 +5,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <utility>
 #include <vector>
 
 namespace tessera::sharding {
 
-/// States of the default generators of the CPU and of some CUDA devices.
+/// States of the default generators of the CPU and of some accelerators.
 class RandomState {
  public:
   RandomState() = default;
-  /// Captures the state of the CPU generator and that of every CUDA device that
-  /// a tensor is on. The state of a CUDA generator is in host memory: nothing
-  /// synchronizes.
-  static RandomState take(const std::vector<at::Tensor>& tensors);
+  /// Captures the state of the CPU generator and that of every accelerator that
+  /// is among `devices` or has one of `tensors`. The state of a CUDA generator
+  /// is in host memory: nothing synchronizes.
+  static RandomState take(
+      const std::vector<at::Tensor>& tensors,
+      const std::vector<c10::Device>& devices);
   void put_back() const;
   /// Captures the current states of the same generators.
   RandomState now() const;
@@ -28,7 +31,7 @@ class RandomState {
   std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
-/// Whether autocast is enabled, and its dtype, for CPU and CUDA.
+/// Whether autocast is enabled, and its dtype, for the CPU and accelerators.
 class AutocastState {
  public:
   static AutocastState take();
@@ -43,8 +46,8 @@ class AutocastState {
     bool enabled = false;
     at::ScalarType dtype = at::kFloat;
   };
-  PerDevice cpu_;
-  PerDevice cuda_;
+  static constexpr std::array kDevices{at::kCPU, at::kCUDA, at::kPrivateUse1};
+  std::array<PerDevice, kDevices.size()> devices_;
   bool cache_ = true;
 };
 

@@ -249,6 +249,8 @@ class GradientBucket {
   /// @param rest spans without a gradient, which are set to zero.
   void pack_waiting(const std::vector<runtime::FlatSpan>& rest);
   std::vector<runtime::FlatSpan> missing_spans() const;
+  /// Copies the shard to `into`, on the current stream.
+  void read_shard(const at::Tensor& into);
   /// Ends the reduction, on the lane.
   void complete(const WaitCheck& check);
   /// Returns whether the reduction is added to what the shard already holds.

@@ -9,12 +9,15 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace tessera::sharding {
 
 bool GradientBucket::divides_first() const {
-  return types_.slot == at::kHalf;
+  // Packing divides for nothing; by a power of two, it is exact.
+  return types_.slot == at::kHalf ||
+         (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_)));
 }
 
 void GradientBucket::apply_factor() {
@@ -53,8 +56,14 @@ void GradientBucket::bring_shard_to_slot() {
   on_top_ = is_stored() && !divided && ranks_ == 1 && accumulates();
   if (on_top_) {
     write_on_current_stream();
-    shard_.read(collected_).wait_issued();
+    read_shard(collected_);
   }
+}
+
+void GradientBucket::read_shard(const at::Tensor& into) {
+  runtime::PendingTransfer transfer = shard_.read(into);
+  transfer.wait_issued();
+  transfer.release();
 }
 
 double GradientBucket::packing_factor() const {
@@ -254,7 +263,7 @@ void GradientBucket::store_reduced() {
   }
   if (accumulates()) {
     if (!in_place) {
-      shard_.read(sum).wait_issued();
+      read_shard(sum);
     }
     for (const runtime::FlatRun& run : own_runs_) {
       auto target = sum.narrow(0, run.shard_offset, run.numel);

@@ -5,6 +5,7 @@
 #include "tessera/sharding/paged_storage.h"
 
 #include <c10/core/TensorImpl.h>
+#include <c10/core/TensorOptions.h>
 
 #include <utility>
 
@@ -34,8 +35,8 @@ at::Tensor make_gradient_token(
           "tessera::Engine::grad(), clip it with Engine::clip_grad_norm().");
   auto token = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage),
-      c10::DispatchKeySet(
-          device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU),
+      c10::DispatchKeySet(c10::computeDispatchKey(
+          parameter.scalar_type(), c10::kStrided, device)),
       parameter.dtype());
   token.unsafeGetTensorImpl()->set_sizes_and_strides(
       parameter.sizes(), parameter.strides());

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <unordered_map>
 #include <utility>
@@ -63,18 +64,23 @@ class StorageMover {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> moved_;
 };
 
+/// "cuda" without an index is the current device; that of a tensor has an
+/// index.
+c10::Device with_index(c10::Device device) {
+  return device.is_cpu() || device.has_index()
+             ? device
+             : c10::impl::getDeviceGuardImpl(device.type())->getDevice();
+}
+
 bool is_elsewhere(const at::Tensor& tensor, c10::Device device) {
-  // "cuda" without an index is the current device; that of a tensor has an
-  // index.
-  return tensor.defined() && tensor.has_storage() &&
-         (tensor.device().type() != device.type() ||
-          (device.has_index() && tensor.device() != device));
+  return tensor.defined() && tensor.has_storage() && tensor.device() != device;
 }
 
 } // namespace
 
-void move_module(torch::nn::Module& module, c10::Device device) {
+void move_module(torch::nn::Module& module, c10::Device to) {
   const c10::NoGradGuard no_grad;
+  const c10::Device device = with_index(to);
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),

@@ -154,7 +154,7 @@ Pager::Pager(
   install_hooks();
   for (const auto& group : groups_) {
     if (!pages_[static_cast<size_t>(group->number)]) {
-      group->attach_shard();
+      group->attach_shard(options.update_in_backward);
       // When alone, no use has to be detected.
       group->touched_epoch = is_alone() ? epoch_ : 0;
     }

@@ -57,7 +57,9 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
   }
   if (is_alone()) {
     for (const int g : groups) {
-      groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
+      ParamGroup& group = *groups_[static_cast<size_t>(g)];
+      group.touched_epoch = epoch_;
+      group.use_on_current_stream();
     }
     return; // nothing to unshard
   }

@@ -223,6 +223,9 @@ bool Pager::hand_over_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
   ParamGroup& group = *groups_[g];
   bool still_read = false;
+  if (buckets_[g]->applying()) {
+    group.follow_users(reduce_lane_); // the update writes what they read
+  }
   {
     const runtime::StreamLane::Scope on_lane(reduce_lane_);
     still_read = shard_user_->on_final_gradients(g);

@@ -303,17 +303,25 @@ void ParamGroup::end_unshard(const WaitCheck& check) {
 }
 
 void ParamGroup::use_on_current_stream() {
-  if (ready_.empty()) {
+  if (ready_.empty() && !notes_users_) {
     return;
   }
-  const c10::Stream stream = *runtime::current_stream(lane_->device());
-  if (users_.insert(stream)) {
-    ready_.block(stream);
+  const auto stream = runtime::current_stream(device_);
+  if (stream && users_.insert(*stream)) {
+    ready_.block(*stream);
   }
 }
 
-void ParamGroup::attach_shard() {
+void ParamGroup::attach_shard(bool notes_users) {
   attach(shard_.tensor());
+  notes_users_ = notes_users;
+}
+
+void ParamGroup::follow_users(const runtime::StreamLane& lane) {
+  if (notes_users_) {
+    lane.wait_for(users_.mark());
+    users_.clear();
+  }
 }
 
 void ParamGroup::attach(const at::Tensor& whole) {
@@ -351,7 +359,8 @@ runtime::Slot ParamGroup::take_slot() {
   }
   users_.clear();
   ready_ = {};
-  arriving_ = {}; // completed long ago
+  // The slot's marks are after it; the host may be far ahead of it.
+  arriving_.release();
   return std::exchange(slot_, {});
 }
 

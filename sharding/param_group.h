@@ -188,7 +188,12 @@ class ParamGroup {
 
   /// Points the parameters at the shard itself, for a group that is not
   /// sharded.
-  void attach_shard();
+  /// @param notes_users whether use_on_current_stream() remembers the streams,
+  ///   for follow_users().
+  void attach_shard(bool notes_users = false);
+
+  /// Makes `lane` wait for all uses of the shard by operators so far.
+  void follow_users(const runtime::StreamLane& lane);
 
   /// Drops the whole weights and returns the slot, marked with the work of all
   /// streams that used it. Ends an all-gather in progress.
@@ -279,6 +284,7 @@ class ParamGroup {
   const runtime::StreamLane* lane_ = nullptr; ///< of the last gather
   runtime::StreamMarks ready_; ///< after the all-gather
   runtime::StreamSet users_; ///< streams that have waited for it
+  bool notes_users_ = false; ///< of a group that is not sharded
   Residency residency_ = Residency::kSharded;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/replace_storage.h"
 
+#include <c10/core/TensorOptions.h>
+
 namespace tessera::sharding {
 
 void replace_storage(
@@ -10,8 +12,7 @@ void replace_storage(
   auto replacement = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage),
       c10::DispatchKeySet(
-          storage.device().is_cuda() ? c10::DispatchKey::CUDA
-                                     : c10::DispatchKey::CPU),
+          c10::computeDispatchKey(dtype, c10::kStrided, storage.device())),
       c10::scalarTypeToTypeMeta(dtype));
   replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
       tensor.sizes(), tensor.strides(), tensor.storage_offset());

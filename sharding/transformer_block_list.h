@@ -311,10 +311,12 @@ class TransformerBlockListImpl : public torch::nn::Module,
         std::any_of(segment.begin(), segment.end(), [](const auto& block) {
           return block->trains();
         });
+    // All blocks of a list are on the same devices.
     const CheckpointMode mode{
         .trains = trains,
         .inputs_on_host = segment.front()->inputs_on_host,
-        .divide_over = segment.front()->divide_inputs_over};
+        .divide_over = segment.front()->divide_inputs_over,
+        .devices = segment.front()->devices()};
     return checkpoint(
         mode,
         [segment = std::move(segment)](

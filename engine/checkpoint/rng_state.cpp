@@ -3,8 +3,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 
 #include <mutex>
+#include <string>
 
 namespace tessera::engine {
 
@@ -20,8 +22,13 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-at::Generator cuda_generator() {
-  return at::globalContext().defaultGenerator(at::Device(at::kCUDA, -1));
+/// That of the current device.
+at::Generator generator_of(c10::DeviceType accelerator) {
+  return at::globalContext().defaultGenerator(at::Device(accelerator, -1));
+}
+
+std::string name_of(c10::DeviceType accelerator) {
+  return c10::DeviceTypeName(accelerator, /*lower_case=*/true);
 }
 
 } // namespace
@@ -33,17 +40,20 @@ std::string RngState::name() const {
 CheckpointState RngState::save_state() const {
   CheckpointState state;
   state.tensors["cpu"] = get_state(at::detail::getDefaultCPUGenerator());
-  if (at::hasCUDA()) {
-    state.tensors["cuda"] = get_state(cuda_generator());
+  if (const auto accelerator = at::getAccelerator()) {
+    state.tensors[name_of(*accelerator)] =
+        get_state(generator_of(*accelerator));
   }
   return state;
 }
 
 void RngState::load_state(const CheckpointState& state) {
   set_state(at::detail::getDefaultCPUGenerator(), state.tensors.at("cpu"));
-  const auto cuda = state.tensors.find("cuda");
-  if (cuda != state.tensors.end() && at::hasCUDA()) {
-    set_state(cuda_generator(), cuda->second);
+  if (const auto accelerator = at::getAccelerator()) {
+    const auto saved = state.tensors.find(name_of(*accelerator));
+    if (saved != state.tensors.end()) {
+      set_state(generator_of(*accelerator), saved->second);
+    }
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace tessera::engine {
 
-/// The CPU's generator and, if CUDA is in use, that of the current device.
+/// The CPU's generator and, if there is an accelerator, that of its current
+/// device.
 class RngState : public Checkpointable {
  public:
   std::string name() const override;

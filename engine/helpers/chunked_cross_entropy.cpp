@@ -33,6 +33,18 @@ struct Wanted {
   }
 };
 
+int64_t rows_of_chunk(
+    const at::Tensor& hidden,
+    int64_t classes,
+    const ChunkedCrossEntropyOptions& options) {
+  if (options.chunk_rows > 0) {
+    return options.chunk_rows;
+  }
+  constexpr int64_t kOnCpu = 256; // they stay in the cache
+  constexpr int64_t kLogits = (int64_t{256} << 20) / sizeof(float);
+  return hidden.is_cpu() ? kOnCpu : std::max(kLogits / classes, kOnCpu);
+}
+
 Found walk_chunks(
     const at::Tensor& hidden,
     const at::Tensor& weight,
@@ -55,13 +67,16 @@ Found walk_chunks(
     found.hidden_gradient = at::empty_like(hidden);
   }
   if (wanted.weight) {
-    found.weight_gradient = at::zeros(weight.sizes(), hidden.options());
+    found.weight_gradient =
+        at::zeros(weight.sizes(), hidden.options().dtype(precise));
   }
   if (wanted.bias) {
-    found.bias_gradient = at::zeros(bias.sizes(), hidden.options());
+    found.bias_gradient =
+        at::zeros(bias.sizes(), hidden.options().dtype(precise));
   }
-  for (int64_t row = 0; row < rows; row += options.chunk_rows) {
-    const int64_t count = std::min(options.chunk_rows, rows - row);
+  const int64_t chunk_rows = rows_of_chunk(hidden, weight.size(0), options);
+  for (int64_t row = 0; row < rows; row += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, rows - row);
     const at::Tensor part = hidden.narrow(0, row, count);
     const at::Tensor counted = counts.narrow(0, row, count).unsqueeze(1);
     // For an ignored row any class will do.
@@ -95,10 +110,19 @@ Found walk_chunks(
       at::mm_out(out, gradient, weight);
     }
     if (wanted.weight) {
-      found.weight_gradient.addmm_(gradient.t(), part);
+      if (precise == hidden.scalar_type()) {
+        found.weight_gradient.addmm_(gradient.t(), part);
+      } else {
+        found.weight_gradient.add_(at::mm(gradient.t(), part));
+      }
     }
     if (wanted.bias) {
-      found.bias_gradient.add_(gradient.sum(0));
+      found.bias_gradient.add_(at::sum(gradient, 0, false, precise));
+    }
+  }
+  for (at::Tensor* sum : {&found.weight_gradient, &found.bias_gradient}) {
+    if (sum->defined()) {
+      *sum = sum->to(hidden.scalar_type());
     }
   }
   return found;
@@ -183,8 +207,8 @@ at::Tensor chunked_cross_entropy(
       "chunked_cross_entropy: label_smoothing is {}; it must be at least 0 and below 1",
       options.label_smoothing);
   TESSERA_CHECK(
-      options.chunk_rows > 0,
-      "chunked_cross_entropy: chunk_rows is {}; it must be above 0",
+      options.chunk_rows >= 0,
+      "chunked_cross_entropy: chunk_rows is {}; it must not be negative",
       options.chunk_rows);
   const bool training = at::GradMode::is_enabled();
   const Wanted wanted{

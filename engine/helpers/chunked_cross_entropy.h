@@ -17,8 +17,9 @@ struct ChunkedCrossEntropyOptions {
   int64_t ignore_index = -100;
   /// Share of each target that is spread over all classes, in [0, 1).
   double label_smoothing = 0;
-  /// Rows whose logits exist at the same time.
-  int64_t chunk_rows = 256;
+  /// Rows whose logits exist at the same time; 0: 256 on the CPU, elsewhere as
+  /// many as have 256 MiB of logits.
+  int64_t chunk_rows = 0;
 };
 
 /// cross_entropy(hidden @ weight.T + bias, targets), chunk by chunk: instead of
@@ -32,7 +33,8 @@ struct ChunkedCrossEntropyOptions {
 /// @param weight [classes, width], of hidden's dtype.
 /// @param bias [classes], of hidden's dtype; undefined for none.
 /// @param targets int64, of hidden's shape without the last dimension.
-/// @return scalar; float32 if hidden is less precise than that.
+/// @return scalar; float32 if hidden is less precise than that. So are the sums
+///   over chunks: gradients of weight and bias are rounded once.
 /// @throws tessera::Error on other shapes or dtypes.
 ///
 /// Deterministic. Has no second derivative.

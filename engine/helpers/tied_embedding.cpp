@@ -10,6 +10,29 @@ namespace tessera {
 
 namespace {
 
+/// whole[ids[i]] += rows[i] for all i. Of dtypes less precise than float32, the
+/// rows of an id are added up in float32 first: the gradient of a frequent id
+/// would stop growing. Nothing synchronizes.
+void add_rows(
+    at::Tensor& whole,
+    const at::Tensor& ids,
+    const at::Tensor& rows) {
+  if (!c10::isReducedFloatingType(whole.scalar_type()) || ids.numel() == 0) {
+    whole.index_add_(0, ids, rows);
+    return;
+  }
+  const auto [sorted, order] = ids.sort();
+  // Numbers of the distinct ids, in ascending order: [0, 0, 1, 2, 2, 2, ...].
+  const at::Tensor number = at::constant_pad_nd(
+      sorted.slice(0, 1).ne(sorted.slice(0, 0, -1)).cumsum(0), {1, 0});
+  const at::Tensor sums =
+      at::zeros(rows.sizes(), rows.options().dtype(at::kFloat))
+          .index_add_(0, number, rows.index_select(0, order).to(at::kFloat));
+  // The sums after the last distinct id are zeros, for id 0.
+  const at::Tensor distinct = at::zeros_like(ids).scatter_(0, number, sorted);
+  whole.index_add_(0, distinct, sums.to(whole.scalar_type()));
+}
+
 class Tied : public torch::autograd::Function<Tied> {
  public:
   static torch::autograd::variable_list forward(
@@ -46,7 +69,7 @@ class Tied : public torch::autograd::Function<Tied> {
     if (padding_idx >= 0) {
       added = added.masked_fill(ids.eq(padding_idx).unsqueeze(1), 0);
     }
-    whole.index_add_(0, ids, added);
+    add_rows(whole, ids, added);
     return {whole, {}, {}};
   }
 

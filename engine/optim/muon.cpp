@@ -58,7 +58,7 @@ class MuonMethod : public UpdateMethod {
 
   at::ScalarType compute_dtype(const ShardTensors& shard) const {
     return options_.compute_dtype.value_or(
-        shard.master.is_cuda() ? at::kBFloat16 : shard.master.scalar_type());
+        shard.master.is_cpu() ? shard.master.scalar_type() : at::kBFloat16);
   }
 
   /// Updates the momentum and all-gathers the directions of the whole group:

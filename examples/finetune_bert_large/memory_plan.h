@@ -13,9 +13,9 @@
 /// many layers must be recomputed.
 class MemoryPlan {
  public:
-  /// Memory that no plan includes: the CUDA context, workspaces of cuBLAS and
-  /// cuDNN, and fragmentation in the allocator.
-  static constexpr int64_t kCudaReserve = int64_t{768} << 20;
+  /// Memory that no plan includes: workspaces of cuBLAS and cuDNN, and
+  /// fragmentation in the allocator.
+  static constexpr int64_t kCudaReserve = int64_t{256} << 20;
 
   MemoryPlan(
       const tessera::zoo::FinetuneConfig& config,

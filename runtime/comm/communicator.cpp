@@ -6,11 +6,14 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
+#include "tessera/runtime/memory/stream_marks.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -24,6 +27,7 @@ constexpr std::chrono::milliseconds kCheckInterval{500};
 /// A rank that has waited for so long notes it, for the others.
 constexpr std::chrono::seconds kAnswerAfter{1};
 constexpr std::chrono::milliseconds kFarewell{1000};
+constexpr std::chrono::seconds kFarewellOnDevice{30};
 
 // Only the first line: c10d appends a C++ stack trace to its messages.
 std::string first_line(const char* text) {
@@ -235,18 +239,22 @@ Communicator::Communicator(
       backend_(std::move(backend)),
       timeout_(timeout),
       roll_call_(std::move(roll_call)),
-      on_stream_(backend_->getBackendName() == "nccl"),
+      device_(backend_->getBoundDeviceId()),
       is_gloo_(backend_->getBackendName() == "gloo"),
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}
 
 Communicator::~Communicator() {
+  if (on_stream()) {
+    leave_device();
+    return;
+  }
   // Gloo's destructor waits for every collective in progress, up to its
   // timeout. After an error the peers do the same and wait for each other.
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   for (const auto& weak : under_way_) {
     const auto work = weak.lock();
-    if (work && !on_stream_ && !is_gloo_ && !work->isCompleted()) {
+    if (work && !is_gloo_ && !work->isCompleted()) {
       // Shared memory moves small pieces only while a thread waits for them.
       try {
         work->wait(kFarewell);
@@ -266,10 +274,53 @@ Communicator::~Communicator() {
   }
 }
 
+/// [Note: leaving NCCL] The destructor of c10d's NCCL group aborts kernels that
+/// are running, which leaves their output undefined. shutdown() does not, but
+/// blocks until the other ranks of the host have called it too. These may have
+/// failed, so that another thread calls it.
+void Communicator::leave_device() noexcept {
+  if (is_aborted_ || std::uncaught_exceptions() > 0) {
+    return;
+  }
+  try {
+    const auto deadline = std::chrono::steady_clock::now() + kFarewellOnDevice;
+    for (const c10::Stream& stream : streams_) {
+      while (!stream.query()) {
+        if (std::chrono::steady_clock::now() > deadline) {
+          return;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    std::promise<void> left;
+    std::future<void> has_left = left.get_future();
+    std::thread([backend = backend_, left = std::move(left)]() mutable {
+      try {
+        backend->shutdown();
+      } catch (const std::exception&) {
+        // A peer has failed; the first error of the job says why.
+      }
+      backend.reset();
+      left.set_value();
+    }).detach();
+    has_left.wait_until(deadline);
+  } catch (const std::exception& failure) {
+    log_warning(
+        "the communicator '{}' was not left in order: {}",
+        name_,
+        first_line(failure.what()));
+  }
+}
+
 PendingCollective Communicator::pending(
     c10::intrusive_ptr<c10d::Work> work,
     std::string what) {
-  if (!on_stream_) {
+  if (on_stream()) {
+    const c10::Stream stream = *runtime::current_stream(*device_);
+    if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
+      streams_.push_back(stream);
+    }
+  } else {
     while (!under_way_.empty()) {
       const auto oldest = under_way_.front().lock();
       if (oldest && !oldest->isCompleted()) {
@@ -282,8 +333,8 @@ PendingCollective Communicator::pending(
   PendingCollective result(
       std::move(work),
       std::move(what),
-      {timeout_, on_stream_, roll_call_, issued_++});
-  if (on_stream_) {
+      {timeout_, on_stream(), roll_call_, issued_++});
+  if (on_stream()) {
     // It runs on the current stream, which has nothing else to wait for.
     result.wait();
   }
@@ -311,7 +362,7 @@ PendingCollective Communicator::all_gather(
   at::Tensor in = as_bytes ? input.view(at::kByte) : input;
   return pending(
       backend_->_allgather_base(
-          out, in, on_current_stream<c10d::AllgatherOptions>(on_stream_)),
+          out, in, on_current_stream<c10d::AllgatherOptions>(on_stream())),
       std::move(what));
 }
 
@@ -347,7 +398,7 @@ PendingCollective Communicator::reduce_scatter_sum(
   at::Tensor in = input;
   return pending(
       backend_->_reduce_scatter_base(
-          out, in, on_current_stream<c10d::ReduceScatterOptions>(on_stream_)),
+          out, in, on_current_stream<c10d::ReduceScatterOptions>(on_stream())),
       std::move(what));
 }
 
@@ -409,7 +460,7 @@ PendingCollective Communicator::exchange(
           in,
           blocks.taken,
           blocks.sent,
-          on_current_stream<c10d::AllToAllOptions>(on_stream_)),
+          on_current_stream<c10d::AllToAllOptions>(on_stream())),
       std::move(what));
 }
 
@@ -426,7 +477,7 @@ PendingCollective Communicator::all_reduce_sum(
   std::vector<at::Tensor> tensors{tensor};
   return pending(
       backend_->allreduce(
-          tensors, on_current_stream<c10d::AllreduceOptions>(on_stream_)),
+          tensors, on_current_stream<c10d::AllreduceOptions>(on_stream())),
       std::move(what));
 }
 
@@ -441,7 +492,7 @@ PendingCollective Communicator::all_reduce_max(
     return copied_back(all_reduce_max(host, std::move(what)), tensor, host);
   }
   std::vector<at::Tensor> tensors{tensor};
-  auto options = on_current_stream<c10d::AllreduceOptions>(on_stream_);
+  auto options = on_current_stream<c10d::AllreduceOptions>(on_stream());
   options.reduceOp = c10d::ReduceOp::MAX;
   return pending(backend_->allreduce(tensors, options), std::move(what));
 }
@@ -458,7 +509,7 @@ PendingCollective Communicator::broadcast(
     return copied_back(broadcast(host, root, std::move(what)), tensor, host);
   }
   std::vector<at::Tensor> tensors{tensor};
-  auto options = on_current_stream<c10d::BroadcastOptions>(on_stream_);
+  auto options = on_current_stream<c10d::BroadcastOptions>(on_stream());
   options.rootRank = root;
   return pending(backend_->broadcast(tensors, options), std::move(what));
 }
@@ -467,6 +518,7 @@ void Communicator::abort() noexcept {
   if (!backend_) {
     return;
   }
+  is_aborted_ = true;
   try {
     backend_->abort();
   } catch (const std::exception& failure) {

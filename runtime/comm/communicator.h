@@ -4,6 +4,7 @@
 // backend.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -13,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,9 +115,12 @@ class Communicator {
   /// The communicator cannot be used afterwards, on this or any other rank.
   void abort() noexcept;
 
-  /// Waits for collectives in progress for about a second. A collective that
-  /// has not ended by then never will; it is aborted, or, with Gloo, leaked
-  /// with its threads.
+  /// Waits for collectives in progress, for about a second on the CPU and 30 s
+  /// on a device with streams. A collective that has not ended by then never
+  /// will; it is aborted, or, with Gloo, leaked with its threads. On a device
+  /// with streams, waits as long for the other ranks to destroy theirs, since
+  /// they may still read this rank's memory. While an exception propagates, it
+  /// does not wait for a device, but aborts.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -179,9 +184,13 @@ class Communicator {
   PendingCollective pending(
       c10::intrusive_ptr<c10d::Work> work,
       std::string what);
+  bool on_stream() const {
+    return device_.has_value();
+  }
+  void leave_device() noexcept;
   /// Whether the tensor must be copied through the host.
   bool is_staged(const at::Tensor& tensor) const {
-    return !on_stream_ && !tensor.is_cpu();
+    return !on_stream() && !tensor.is_cpu();
   }
 
   std::string name_;
@@ -189,8 +198,11 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   std::shared_ptr<runtime::RollCall> roll_call_;
   uint64_t issued_ = 0; ///< collectives so far
-  // NCCL: collectives and waits for them run on a stream.
-  bool on_stream_ = false;
+  /// The device that the backend is bound to, like NCCL: collectives and waits
+  /// for them run on the current stream.
+  std::optional<at::Device> device_;
+  std::vector<c10::Stream> streams_; ///< of `device_`, with collectives
+  bool is_aborted_ = false;
   bool is_gloo_ = false;
   int rank_ = 0;
   int size_ = 1;

@@ -13,6 +13,7 @@
 #include "tessera/runtime/memory/cpu_allocator.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -45,6 +46,13 @@ bool uses_cuda(const InitOptions& options) {
   const bool is_off = wanted && (std::strcmp(wanted, "0") == 0 ||
                                  std::strcmp(wanted, "OFF") == 0);
   return options.use_cuda && !is_off && runtime::load_cuda_backend().loaded;
+}
+
+/// Whether a group of one rank gets a backend as larger ones do: the only way
+/// to run NCCL on a machine with one device.
+bool forces_backend(at::Device device) {
+  const char* wanted = std::getenv("TESSERA_FORCE_NCCL");
+  return !device.is_cpu() && wanted && std::strcmp(wanted, "1") == 0;
 }
 
 World& set_world(std::unique_ptr<World> made) {
@@ -90,8 +98,9 @@ at::Device World::device() const {
   if (!uses_cuda(options_)) {
     return at::kCPU;
   }
-  const int index = local_rank_ % runtime::load_cuda_backend().device_count;
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+  const runtime::CudaBackend& backend = runtime::load_cuda_backend();
+  const int index = local_rank_ % backend.device_count;
+  return {backend.device_type, static_cast<c10::DeviceIndex>(index)};
 }
 
 std::unique_ptr<Communicator> World::new_communicator(
@@ -120,11 +129,15 @@ std::unique_ptr<Communicator> World::join_group(
       "rank {} is not among the ranks of its own group '{}'.",
       rank_,
       name);
-  if (ranks.size() == 1) {
+  if (ranks.size() == 1 && !forces_backend(device)) {
     return std::make_unique<Communicator>(name);
   }
+  c10::intrusive_ptr<c10d::Store> all = store_;
+  if (!all) {
+    all = c10::make_intrusive<c10d::HashStore>();
+  }
   auto store = c10::make_intrusive<c10d::PrefixStore>(
-      key + "/" + std::to_string(ranks.front()), store_);
+      key + "/" + std::to_string(ranks.front()), all);
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
@@ -135,10 +148,9 @@ std::unique_ptr<Communicator> World::join_group(
   try {
     return std::make_unique<Communicator>(
         name,
-        device.is_cuda()
-            ? runtime::make_cuda_backend(
-                  store, rank, size, device.index(), timeout)
-            : runtime::make_cpu_backend(store, rank, size, timeout),
+        device.is_cpu() ? runtime::make_cpu_backend(store, rank, size, timeout)
+                        : runtime::make_cuda_backend(
+                              store, rank, size, device.index(), timeout),
         timeout,
         std::make_shared<runtime::RollCall>(store, rank, std::move(in_job)));
   } catch (const c10::DistError&) {

@@ -28,6 +28,18 @@ class LaneCollective {
       at::Tensor tensor,
       const StreamLane& lane);
 
+  /// Receives into new memory of the lane, without waiting for the work already
+  /// issued to the current stream. The memory is used on that stream.
+  /// @param issue as above, for the tensor that `make` returns.
+  static LaneCollective into_new(
+      const std::function<at::Tensor()>& make,
+      const std::function<PendingCollective(const at::Tensor&)>& issue,
+      const StreamLane& lane);
+
+  const at::Tensor& tensor() const {
+    return tensor_;
+  }
+
   /// Blocks until the collective is done (CPU), or makes the current stream
   /// wait for it (CUDA).
   /// @throws tessera::Error as PendingCollective::wait().

@@ -3,7 +3,10 @@
 
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/stream_marks.h"
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -12,13 +15,14 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera::runtime {
 
 namespace {
 
-/// Defaults of variables that c10d reads when a group is made. A variable that
-/// is already set takes precedence.
+/// Defaults of variables that c10d and NCCL read when a group is made. A
+/// variable that is already set takes precedence.
 void set_defaults() {
   constexpr int kKeepWhatIsSet = 0;
   const std::pair<const char*, const char*> kDefaults[] = {
@@ -33,6 +37,10 @@ void set_defaults() {
       // one of them times out.
       {"TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"},
       {"TORCH_NCCL_DUMP_ON_TIMEOUT", "1"},
+      // Collectives of different groups run in the order in which this process
+      // issued them, which is the same on all ranks: those that run at the same
+      // time cannot wait for each other in a circle.
+      {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
   };
   for (const auto& [name, value] : kDefaults) {
     ::setenv(name, value, kKeepWhatIsSet);
@@ -57,17 +65,36 @@ std::string device_identity(int device_index) {
   return text.str();
 }
 
+/// Connects the ranks, and waits for them. A communicator that is connected by
+/// its first collective would block the host there: ranks that each send before
+/// they receive, on groups of two, would wait for each other in a circle. The
+/// broadcast is needed too, because NCCL connects what an algorithm uses when
+/// it is first used.
+void connect(c10d::ProcessGroupNCCL& group, at::Device device) {
+  const c10::DeviceGuard guard(device);
+  group.eagerConnectSingleDevice(device);
+  std::vector<at::Tensor> tensors{
+      at::zeros({1}, at::TensorOptions(at::kByte).device(device))};
+  c10d::BroadcastOptions options;
+  options.asyncOp = false; // on the current stream
+  group.broadcast(tensors, options);
+  current_stream(device)->synchronize();
+}
+
 c10::intrusive_ptr<c10d::Backend> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
   set_defaults();
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
+  nccl->config.blocking = 1;
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       store, options.rank, options.size, nccl);
+  const at::Device device(
+      at::kCUDA, static_cast<c10::DeviceIndex>(options.device_index));
   // The device for a barrier, which has no tensor.
-  group->setBoundDeviceId(at::Device(
-      at::kCUDA, static_cast<c10::DeviceIndex>(options.device_index)));
+  group->setBoundDeviceId(device);
+  connect(*group, device);
   return group;
 }
 

@@ -35,8 +35,8 @@ void register_nccl_backend(const NcclFunctions& functions);
 std::string cuda_device_identity(int device_index);
 
 /// Makes an NCCL backend, with one CUDA device per rank and with c10d's
-/// watchdog and flight recorder enabled. Its first collective connects the
-/// ranks.
+/// watchdog and flight recorder enabled. Collective; connects the ranks and
+/// blocks until all have arrived.
 /// @throws tessera::Error when there is no CUDA backend, with the reason.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

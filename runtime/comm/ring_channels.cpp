@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <set>
 
@@ -77,44 +79,75 @@ LaneCollective RingChannels::receive(
   return transfer(tensor, from, index_, std::move(what));
 }
 
+LaneCollective RingChannels::receive_new(
+    at::IntArrayRef sizes,
+    const at::TensorOptions& options,
+    int from,
+    std::string what) {
+  const Channel& way = channel(options.device(), from, index_, what);
+  return LaneCollective::into_new(
+      [&] { return at::empty(sizes, options); },
+      [&](const at::Tensor& tensor) {
+        return issue(way, tensor, /*sends=*/false, std::move(what));
+      },
+      way.lane);
+}
+
 LaneCollective RingChannels::transfer(
     const at::Tensor& tensor,
     int from,
     int to,
     std::string what) {
-  const bool on_device = tensor.device() == device_;
-  const Channels& channels = on_device ? channels_ : cpu_channels_;
-  const auto channel = channels.find({from, to});
+  const Channel& way = channel(tensor.device(), from, to, what);
   TESSERA_CHECK(
-      channel != channels.end() || (!on_device && !tensor.is_cpu()),
+      tensor.is_contiguous(),
+      "{}: a channel takes contiguous tensors, but got one of sizes {} and strides {}.",
+      what,
+      tensor.sizes(),
+      tensor.strides());
+  return {
+      [&] { return issue(way, tensor, from == index_, std::move(what)); },
+      tensor,
+      way.lane};
+}
+
+const RingChannels::Channel& RingChannels::channel(
+    at::Device device,
+    int from,
+    int to,
+    const std::string& what) const {
+  const bool on_device = device == device_;
+  TESSERA_CHECK(
+      on_device || device.is_cpu(),
+      "{}: a channel takes tensors on {} or the CPU, but got one on {}.",
+      what,
+      device_,
+      device);
+  const Channels& channels = on_device ? channels_ : cpu_channels_;
+  const auto found = channels.find({from, to});
+  TESSERA_CHECK(
+      found != channels.end(),
       "{}: there is no channel from {} to {} in the ring of {} ranks, at index {}; only neighbors are connected.",
       what,
       from,
       to,
       size(),
       index_);
-  TESSERA_CHECK(
-      (on_device || (tensor.is_cpu() && !device_.is_cpu())) &&
-          tensor.is_contiguous(),
-      "{}: a channel takes contiguous tensors on {} or the CPU, but got one of sizes {} and strides {} on {}.",
-      what,
-      device_,
-      tensor.sizes(),
-      tensor.strides(),
-      tensor.device());
-  const bool sends = from == index_;
-  Communicator& group = *channel->second.group;
+  return found->second;
+}
+
+PendingCollective RingChannels::issue(
+    const Channel& channel,
+    const at::Tensor& tensor,
+    bool sends,
+    std::string what) const {
+  Communicator& group = *channel.group;
   const int own = group.rank();
-  return {
-      [&] {
-        // Not every backend supports every dtype.
-        return group.broadcast(
-            tensor.view({-1}).view(at::kByte),
-            sends ? own : 1 - own,
-            std::move(what));
-      },
-      tensor,
-      channel->second.lane};
+  // Not every backend supports every dtype.
+  return group.broadcast(
+      tensor.view({-1}).view(at::kByte),
+      sends ? own : 1 - own,
+      std::move(what));
 }
 
 } // namespace tessera::runtime

@@ -34,7 +34,7 @@ class RingChannels {
       World& world,
       const std::string& name,
       std::vector<int> ranks,
-      at::Device device = at::kCPU);
+      at::Device device);
 
   at::Device device() const {
     return device_;
@@ -59,6 +59,15 @@ class RingChannels {
   /// and have the size and dtype of the tensor sent. Does not block.
   LaneCollective receive(const at::Tensor& tensor, int from, std::string what);
 
+  /// Starts receiving into a new tensor, LaneCollective::tensor(), which is
+  /// used on the current stream. Does not wait for what was issued to that
+  /// before: the transfer can overlap with it.
+  LaneCollective receive_new(
+      at::IntArrayRef sizes,
+      const at::TensorOptions& options,
+      int from,
+      std::string what);
+
  private:
   /// One direction between two ranks.
   struct Channel {
@@ -80,6 +89,17 @@ class RingChannels {
       int from,
       int to,
       std::string what);
+  /// @throws tessera::Error if there is none for tensors of `device`.
+  const Channel& channel(
+      at::Device device,
+      int from,
+      int to,
+      const std::string& what) const;
+  PendingCollective issue(
+      const Channel& channel,
+      const at::Tensor& tensor,
+      bool sends,
+      std::string what) const;
 
   std::vector<int> ranks_;
   int index_ = 0;

@@ -3,7 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 namespace tessera::runtime {
 
@@ -34,7 +37,16 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
+std::optional<CudaBackend>& replacement() {
+  static std::optional<CudaBackend> backend;
+  return backend;
+}
+
 CudaBackend load() {
+  // The queues of a device, 8 by default. Streams that share one wait for each
+  // other: compute, lanes and those of NCCL are more. Read when the driver
+  // starts; a value that is set takes precedence.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   // Stays loaded, because the plugin needs it too.
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
@@ -83,8 +95,15 @@ CudaBackend load() {
 } // namespace
 
 const CudaBackend& load_cuda_backend() {
+  if (replacement()) {
+    return *replacement();
+  }
   static const CudaBackend kBackend = load();
   return kBackend;
+}
+
+void replace_cuda_backend(CudaBackend backend) {
+  replacement() = std::move(backend);
 }
 
 } // namespace tessera::runtime

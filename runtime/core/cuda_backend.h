@@ -3,6 +3,8 @@
 // `load_cuda_backend()` loads the CUDA plugin at run time if there is a CUDA
 // device.
 
+#include <c10/core/DeviceType.h>
+
 #include <string>
 
 namespace tessera::runtime {
@@ -13,6 +15,8 @@ struct CudaBackend {
   int device_count = 0;
   /// Why it is not loaded; empty if it is.
   std::string reason;
+  /// Another than CUDA only in tests.
+  c10::DeviceType device_type = c10::DeviceType::CUDA;
 };
 
 /// Loads the CUDA plugin, once per process, if the CUDA driver finds a device.
@@ -25,5 +29,11 @@ struct CudaBackend {
 /// torch::cuda::is_available do that), since LibTorch caches its first answer.
 /// Do not fork afterwards: CUDA does not work in the child.
 const CudaBackend& load_cuda_backend();
+
+/// Makes load_cuda_backend() return `backend` instead of loading the plugin, so
+/// that tests run on another accelerator. They register what the plugin would
+/// (register_nccl_backend(), register_update_cuda(), register_pack_cuda(),
+/// register_host_pinning()), before anything else runs.
+void replace_cuda_backend(CudaBackend backend);
 
 } // namespace tessera::runtime

@@ -33,7 +33,7 @@ bool moments(std::span<const LambRun> runs, std::span<double* const> sums) {
   const auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
-  if (!master.is_cuda()) {
+  if (master.is_cpu()) {
     bool finite = true;
     for (size_t i = 0; i < shards.size(); ++i) {
       const LambSums own = lamb_moments_cpu(best_isa(), shards[i]);
@@ -63,7 +63,7 @@ void weights(std::span<const LambRun> runs) {
   const auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
-  if (master.is_cuda()) {
+  if (!master.is_cpu()) {
     update_cuda(std::span<const LambShard<T>>(shards));
     return;
   }

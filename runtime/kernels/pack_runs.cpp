@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
@@ -89,7 +90,8 @@ void pack_runs_(std::span<const PackRun> runs, double factor) {
   const c10::NoGradGuard no_grad;
   const at::Tensor& target = runs.front().target;
   const auto target_type = element_type(target.scalar_type());
-  const bool has_kernel = target.is_cuda() && target_type.has_value();
+  const bool has_kernel =
+      at::isAccelerator(target.device().type()) && target_type.has_value();
   std::vector<PackShard> shards;
   for (const PackRun& run : runs) {
     check(run, runs.front());

@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include <cmath>
 
 namespace tessera::runtime::detail {
@@ -32,8 +34,8 @@ void UpdateChecks::counts_from_one(int64_t step) const {
 void UpdateChecks::master(const at::Tensor& master) const {
   like_master("master", master, master);
   TESSERA_CHECK(
-      master.is_cpu() || master.is_cuda(),
-      "{}: master is on {}, but must be on the CPU or a CUDA device",
+      master.is_cpu() || at::isAccelerator(master.device().type()),
+      "{}: master is on {}, but must be on the CPU or an accelerator",
       op_,
       master.device());
   TESSERA_CHECK(

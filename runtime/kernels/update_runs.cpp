@@ -93,7 +93,7 @@ std::vector<Shard> shards_of(
   return shards;
 }
 
-/// Updates on CUDA; on CPU, passes the updates to `use`.
+/// Updates on an accelerator; on CPU, passes the updates to `use`.
 template <typename T, typename Run, typename Use>
 void dispatch(
     const UpdateChecks& check,
@@ -103,7 +103,7 @@ void dispatch(
   const auto shards = shards_of<Shard>(check, runs);
   const at::Tensor& first = runs.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
-  if (first.is_cuda()) {
+  if (!first.is_cpu()) {
     update_cuda(std::span<const Shard>(shards));
     return;
   }

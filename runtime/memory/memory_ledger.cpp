@@ -43,6 +43,8 @@ const char* name_of(MemoryPurpose purpose) {
       return "staging";
     case MemoryPurpose::kActivations:
       return "activations";
+    case MemoryPurpose::kLibraries:
+      return "CUDA, libraries";
   }
   return "unknown";
 }
@@ -128,7 +130,9 @@ at::Tensor MemoryLedger::allocate(
       owner.data_ptr(),
       {numel},
       [owner, counted = count(purpose, tier, bytes)](void*) {},
-      options);
+      options,
+      // An empty tensor has no address to find its device by.
+      owner.device());
 }
 
 std::shared_ptr<void> MemoryLedger::count(

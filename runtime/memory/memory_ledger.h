@@ -33,9 +33,10 @@ enum class MemoryPurpose {
   kReduceSlots, ///< whole gradients until they are reduced
   kStaging, ///< buffers for data in transit between tiers
   kActivations, ///< tensors saved for backward that rest on the host
+  kLibraries, ///< what CUDA, NCCL and cuBLAS take, as measured
 };
 
-inline constexpr size_t kMemoryPurposeCount = 7;
+inline constexpr size_t kMemoryPurposeCount = 8;
 
 /// "parameters", "gradients", ...
 const char* name_of(MemoryPurpose purpose);
@@ -49,8 +50,8 @@ int64_t total_bytes(const MemoryBytes& bytes);
 /// Bytes by tier and purpose.
 using TierBytes = std::array<MemoryBytes, kMemoryTierCount>;
 
-/// Formats a table for the log with one row per purpose, under `title`; staging
-/// and activations only if they are used.
+/// Formats a table for the log with one row per purpose, under `title`;
+/// staging, activations and libraries only if they are used.
 std::string memory_table(const std::string& title, const MemoryBytes& bytes);
 
 /// As above with one column per tier, if any tier but the device is used.

@@ -74,6 +74,10 @@ void PendingTransfer::wait_issued() {
   }
 }
 
+void PendingTransfer::release() {
+  work_ = nullptr;
+}
+
 PendingTransfer begin_copy(const at::Tensor& into, const at::Tensor& from) {
   const c10::NoGradGuard no_grad;
   if (into.is_cpu() && from.is_cpu()) {

@@ -43,10 +43,14 @@ class PendingTransfer {
 
   /// For copies to and from a device with streams: blocks the host only until
   /// the whole copy is issued. Work issued afterwards to the stream that was
-  /// current when the copy began runs after it. On the CPU it is wait(). wait()
-  /// or the destructor must still follow.
+  /// current when the copy began runs after it. On the CPU it is wait().
+  /// wait(), release() or the destructor must still follow.
   /// @throws tessera::Error as wait().
   void wait_issued();
+
+  /// After wait_issued(), ends the handle without waiting for the copy. For
+  /// memory that outlives it and whose next use is ordered after that stream.
+  void release();
 
  private:
   std::shared_ptr<Work> work_;

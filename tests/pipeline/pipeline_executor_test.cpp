@@ -102,7 +102,8 @@ Reference run_alone(const PipelineShape& shape, double loss_scale) {
 std::unique_ptr<runtime::RingChannels> ring_of_all(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<runtime::RingChannels>(world, "pipeline", ranks);
+  return std::make_unique<runtime::RingChannels>(
+      world, "pipeline", ranks, at::kCPU);
 }
 
 using Setting = std::tuple<Kind, int, int, int>;

@@ -2,9 +2,13 @@
 // Recomputation without an engine: values, gradients, random numbers and
 // autocast are those of the plain forward, to the last bit.
 #include "support/expect_error.h"
+#include "support/ranks.h"
 #include "tessera/sharding/checkpoint_block.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -416,6 +420,61 @@ TEST(Checkpoint, AThrowingRecomputationLeavesThingsInOrder) {
   const at::Tensor x = input();
   block(x).sum().backward();
   EXPECT_TRUE(x.grad().defined());
+}
+
+namespace {
+
+const c10::Device kOther(c10::DeviceType::PrivateUse1, 0);
+
+/// A device that has a generator, and nothing else.
+struct GeneratorHooks : at::PrivateUse1HooksInterface {
+  const at::Generator& getDefaultGenerator(
+      c10::DeviceIndex /*device*/) const override {
+    static const at::Generator generator =
+        at::make_generator<at::CPUGeneratorImpl>(7);
+    return generator;
+  }
+};
+
+/// Draws on the device of its weight, whose arguments are on the CPU.
+struct DrawsElsewhereImpl : torch::nn::Module {
+  DrawsElsewhereImpl() {
+    scale = register_parameter("scale", torch::ones({4}));
+    c10::Storage memory(
+        c10::Storage::use_byte_size_t{}, 0, c10::DataPtr(nullptr, kOther));
+    register_parameter(
+        "elsewhere",
+        at::detail::make_tensor<c10::TensorImpl>(
+            std::move(memory),
+            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+            caffe2::TypeMeta::Make<float>()),
+        /*requires_grad=*/false);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    draws.push_back(
+        at::rand({4}, at::globalContext().defaultGenerator(kOther)));
+    return x * scale * draws.back();
+  }
+
+  at::Tensor scale;
+  std::vector<at::Tensor> draws;
+};
+TORCH_MODULE(DrawsElsewhere);
+
+} // namespace
+
+TEST(Checkpoint, RandomNumbersOfTheParametersDeviceAreDrawnAgain) {
+  tests::run_ranks(1, [](World&) {
+    GeneratorHooks hooks;
+    at::RegisterPrivateUse1HooksInterface(&hooks);
+    CheckpointBlock<DrawsElsewhere> block{DrawsElsewhere()};
+    block(torch::ones({4})).sum().backward();
+    ASSERT_EQ(block->draws.size(), 2u);
+    EXPECT_TRUE(block->draws[0].equal(block->draws[1]));
+    // The forward's draw, and nothing of the recomputation, moves it on.
+    EXPECT_FALSE(
+        at::rand({4}, hooks.getDefaultGenerator(0)).equal(block->draws[0]));
+  });
 }
 
 } // namespace tessera::sharding::checkpoint_test

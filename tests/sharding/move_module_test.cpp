@@ -3,6 +3,8 @@
 // device that is not there; numbers are move_module_gpu_test's.
 #include "tessera/sharding/move_module.h"
 
+#include "support/null_device.h"
+#include "support/ranks.h"
 #include "tessera/sharding/lazy.h"
 
 #include <gtest/gtest.h>
@@ -36,6 +38,20 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 } // namespace
+
+TEST(MoveModule, ADeviceWithoutAnIndexIsTheCurrentOne) {
+  tests::run_ranks(1, [](World&) {
+    const at::Device current(at::kCUDA, 1);
+    tests::NullDevice guard(current);
+    const c10::impl::DeviceGuardImplRegistrar registered(at::kCUDA, &guard);
+    auto net = lazy([] { return Net(); }, {.seed = 5, .min_numel = 0});
+    move_module(*net, at::kCUDA);
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_EQ(item.value().device(), current) << item.key();
+      EXPECT_EQ(item.value().storage().device(), current) << item.key();
+    }
+  });
+}
 
 TEST(MoveModule, KeepsWhatIsLazyLazyAndWhatIsSharedShared) {
   const LazyOptions options{.seed = 5, .min_numel = 0};

@@ -6,7 +6,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace tessera::tests {
@@ -35,6 +37,8 @@ class FakeStreams {
     events_made = 0;
     current = 0;
     taken_from_pool = 0;
+    is_busy = false;
+    memory_users.clear();
   }
 
   FakeWork issue(const c10::Stream& stream) {
@@ -50,6 +54,10 @@ class FakeStreams {
   int events_made = 0;
   c10::StreamId current = 0;
   c10::StreamId taken_from_pool = 0;
+  /// Streams for which memory of others was kept.
+  std::set<c10::StreamId> memory_users;
+  /// Whether any stream has work that is not done.
+  std::atomic<bool> is_busy = false;
 };
 
 inline c10::Stream fake_stream(c10::StreamId id) {
@@ -106,6 +114,14 @@ class FakeDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* /*event*/) const override {
     return true;
+  }
+  bool queryStream(const c10::Stream& /*stream*/) const override {
+    return !FakeStreams::instance().is_busy;
+  }
+  void recordDataPtrOnStream(
+      const c10::DataPtr& /*memory*/,
+      const c10::Stream& stream) const override {
+    FakeStreams::instance().memory_users.insert(stream.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/)
       const noexcept override {

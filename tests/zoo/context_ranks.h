@@ -37,7 +37,8 @@ class ContextRanks {
         ring_(
             world,
             "context",
-            groups_.mesh().ranks(ParallelGroup::kContext, world.rank())) {
+            groups_.mesh().ranks(ParallelGroup::kContext, world.rank()),
+            at::kCPU) {
     if (tensor > 1) {
       tensor_ = &groups_[ParallelGroup::kTensor];
     }

@@ -63,7 +63,8 @@ class Stages {
         channels_(
             world,
             "stages",
-            mesh().ranks(ParallelGroup::kPipeline, world.rank())) {}
+            mesh().ranks(ParallelGroup::kPipeline, world.rank()),
+            at::kCPU) {}
 
   World& world() {
     return world_;

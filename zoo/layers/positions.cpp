@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/positions.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/to_device.h"
 
 #include <torch/types.h>
 
@@ -47,8 +48,8 @@ std::vector<double> alibi_slopes(int64_t heads) {
 }
 
 at::Tensor alibi_bias(int64_t heads, int64_t length, const at::Device& device) {
-  const at::Tensor slopes =
-      torch::tensor(alibi_slopes(heads), torch::kFloat).to(device);
+  const at::Tensor slopes = runtime::to_device(
+      torch::tensor(alibi_slopes(heads), torch::kFloat), device);
   const at::Tensor places =
       torch::arange(length, torch::dtype(torch::kFloat).device(device));
   return slopes.view({1, heads, 1, 1}) * places;

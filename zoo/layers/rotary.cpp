@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/rotary.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/to_device.h"
 
 #include <torch/types.h>
 
@@ -161,9 +162,10 @@ RotaryTables rotary_tables(
     at::ScalarType dtype) {
   const c10::NoGradGuard no_grad;
   const RotaryFrequencies frequencies = rotary_frequencies(options, length);
-  const at::Tensor angles = (position_ids.to(torch::kFloat).unsqueeze(-1) *
-                             frequencies.inverse.to(position_ids.device()))
-                                .unsqueeze(1);
+  const at::Tensor angles =
+      (position_ids.to(torch::kFloat).unsqueeze(-1) *
+       runtime::to_device(frequencies.inverse, position_ids.device()))
+          .unsqueeze(1);
   return {
       (angles.cos() * frequencies.amplitude).to(dtype),
       (angles.sin() * frequencies.amplitude).to(dtype),

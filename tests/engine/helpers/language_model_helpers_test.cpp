@@ -181,6 +181,27 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
       {"label_smoothing is 1"});
 }
 
+// In bfloat16, 256 + 1 = 256: sums of more than that need float32.
+TEST(ChunkedCrossEntropy, SumsOfManyChunksAreNotLost) {
+  constexpr int64_t kRows = 2048;
+  const auto options = torch::dtype(torch::kBFloat16).requires_grad(true);
+  const auto weight = torch::zeros({2, 1}, options);
+  const auto bias = torch::zeros({2}, options);
+  chunked_cross_entropy(
+      torch::ones({kRows, 1}, torch::kBFloat16),
+      weight,
+      bias,
+      torch::zeros({kRows}, torch::kLong),
+      {.reduction = Reduction::kSum, .chunk_rows = 1})
+      .backward();
+  // Of two classes with equal logits: a half each.
+  const auto expected =
+      torch::tensor({-kRows / 2.0, kRows / 2.0}, torch::kDouble);
+  EXPECT_TRUE(weight.grad().flatten().to(torch::kDouble).equal(expected))
+      << weight.grad();
+  EXPECT_TRUE(bias.grad().to(torch::kDouble).equal(expected)) << bias.grad();
+}
+
 TEST(TiedEmbedding, EqualsThePlainForm) {
   TinyLm ours(true);
   TinyLm plain(false);
@@ -194,6 +215,23 @@ TEST(TiedEmbedding, EqualsThePlainForm) {
     EXPECT_TRUE(near(ours->wte->weight.grad(), plain->wte->weight.grad()));
     EXPECT_TRUE(near(ours->mix->weight.grad(), plain->mix->weight.grad()));
   }
+}
+
+TEST(TiedEmbedding, TheGradientOfAFrequentIdIsNotLost) {
+  const auto options = torch::dtype(torch::kBFloat16).requires_grad(true);
+  const auto weight = torch::zeros({kClasses, 2}, options);
+  auto ids = torch::full({2048}, 3, torch::kLong);
+  ids[1000] = 0;
+  ids[2000] = kClasses - 1;
+  const auto [x, head_weight] = tied_embedding(weight, ids);
+  (x.sum() + head_weight.sum()).backward();
+  auto expected = torch::ones({kClasses, 2}, torch::kDouble);
+  expected[0] += 1;
+  expected[3] += 2046;
+  expected[kClasses - 1] += 1;
+  // A sum of 2047 is rounded to eight bits.
+  EXPECT_TRUE(at::allclose(weight.grad().to(at::kDouble), expected, 1e-2, 0))
+      << weight.grad();
 }
 
 TEST(TiedEmbedding, LeavesAGradientAloneThatSomebodyElseHolds) {

@@ -6,6 +6,7 @@
 
 #include "support/cuda_devices.h"
 #include "support/ranks.h"
+#include "tessera/engine/library_memory.h"
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
@@ -123,7 +124,7 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
     GTEST_SKIP() << "no CUDA device";
   }
   const TemporaryFolder folder;
-  run_ranks(1, [&](World&) {
+  run_ranks(1, [&](World& world) {
     runtime::load_cuda_backend();
     const UpdateRule rules[] = {
         AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
@@ -156,7 +157,7 @@ TEST(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
         memory.gradients.reset();
         // Parameters, gradients and the state of the last layer.
         optimizer.placement = StatePlacement::kAutomatic;
-        memory.device_bytes = 2500;
+        memory.device_bytes = 2500 + library_bytes(world, world.device());
         expect_equal(train("mixed", memory), device, name_of(rule));
       }
     }

@@ -162,7 +162,10 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
         world, ParallelMesh(sizes, world.size(), world.local_size()), at::kCPU);
     const ParallelMesh& mesh = groups.mesh();
     runtime::RingChannels stages(
-        world, "pipeline", mesh.ranks(ParallelGroup::kPipeline, world.rank()));
+        world,
+        "pipeline",
+        mesh.ranks(ParallelGroup::kPipeline, world.rank()),
+        at::kCPU);
     const int data_rank = mesh.index(ParallelGroup::kData, world.rank());
     Stage stage = make_stage(
         TensorParallel{&groups[ParallelGroup::kTensor], layout.sequence},

@@ -140,7 +140,8 @@ class MeshJob {
       channels_ = std::make_unique<runtime::RingChannels>(
           world,
           world.unique_name("stages"),
-          mesh_.ranks(ParallelGroup::kPipeline, world.rank()));
+          mesh_.ranks(ParallelGroup::kPipeline, world.rank()),
+          at::kCPU);
     }
     executor_ = std::make_unique<PipelineExecutor>(
         make_schedule(

@@ -225,7 +225,10 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     std::unique_ptr<runtime::RingChannels> channels;
     if (stages > 1) {
       channels = std::make_unique<runtime::RingChannels>(
-          world, "stages", mesh.ranks(ParallelGroup::kPipeline, world.rank()));
+          world,
+          "stages",
+          mesh.ranks(ParallelGroup::kPipeline, world.rank()),
+          at::kCPU);
     }
     PipelineExecutor executor(
         make_schedule(setting.schedule, shape), channels.get());

@@ -31,7 +31,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
         for (int r = ranks; r-- > 0;) {
           ring.push_back(r);
         }
-        RingChannels channels(world, "ring", ring);
+        RingChannels channels(world, "ring", ring, at::kCPU);
         const int own = channels.index();
         EXPECT_EQ(own, ranks - 1 - world.rank());
         const int next = (own + 1) % ranks;
@@ -62,7 +62,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
 
 TEST(RingChannels, CarriesAnyType) {
   tests::run_ranks(2, [](World& world) {
-    RingChannels channels(world, "ring", {0, 1});
+    RingChannels channels(world, "ring", {0, 1}, at::kCPU);
     for (const auto dtype : {at::kBool, at::kBFloat16, at::kInt, at::kLong}) {
       if (world.rank() == 0) {
         channels.send(number(1, dtype), 1, "a send").wait();
@@ -77,7 +77,7 @@ TEST(RingChannels, CarriesAnyType) {
 
 TEST(RingChannels, OnlyNeighboursHaveOne) {
   tests::run_ranks(4, [](World& world) {
-    RingChannels channels(world, "ring", {0, 1, 2, 3});
+    RingChannels channels(world, "ring", {0, 1, 2, 3}, at::kCPU);
     const int opposite = (world.rank() + 2) % 4;
     expect_error(
         [&] { channels.send(number(1), opposite, "my send"); },
@@ -93,7 +93,7 @@ TEST(RingChannels, OnlyNeighboursHaveOne) {
 TEST(RingChannels, RingsAreApart) {
   tests::run_ranks(4, [](World& world) {
     const int first = world.rank() % 2;
-    RingChannels channels(world, "ring", {first, first + 2});
+    RingChannels channels(world, "ring", {first, first + 2}, at::kCPU);
     if (channels.index() == 0) {
       channels.send(number(first), 1, "a send").wait();
     } else {
@@ -106,7 +106,7 @@ TEST(RingChannels, RingsAreApart) {
 
 TEST(RingChannels, ALostNeighbourIsAnError) {
   const auto results = tests::run_ranks_expecting(2, [](World& world) {
-    RingChannels channels(world, "ring", {0, 1});
+    RingChannels channels(world, "ring", {0, 1}, at::kCPU);
     TESSERA_CHECK(world.rank() == 0, "this rank leaves");
     const at::Tensor got = number(-1);
     channels.receive(got, 1, "the receive that never comes").wait();

@@ -4,8 +4,10 @@
 #include "tessera/runtime/memory/stream_lane.h"
 
 #include "support/fake_streams.h"
+#include "tessera/runtime/comm/lane_collective.h"
 #include "tessera/runtime/memory/range_marks.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 
@@ -87,6 +89,34 @@ TEST_F(StreamLaneTest, WaitsForWhatItIsToldToAndNothingElse) {
   EXPECT_TRUE(streams().is_before(gather, compute));
   EXPECT_FALSE(streams().is_before(next_gather, compute))
       << "compute waits for the gather after the one it needs";
+}
+
+// A collective on memory of the caller follows what made it; one that brings
+// new memory starts at once.
+TEST_F(StreamLaneTest, ReceivesNewMemoryAheadOfTheCurrentStream) {
+  const StreamLane lane(kFakeDevice);
+  const c10::Stream on_lane = fake_stream(100);
+  const c10::Stream compute = fake_stream(0);
+  const FakeWork before = streams().issue(compute);
+  FakeWork received;
+  auto incoming = LaneCollective::into_new(
+      [] { return at::zeros({2}); },
+      [&](const at::Tensor&) {
+        received = streams().issue(*current_stream(kFakeDevice));
+        return PendingCollective();
+      },
+      lane);
+  EXPECT_EQ(received.stream, on_lane.id());
+  EXPECT_FALSE(streams().is_before(before, on_lane));
+  EXPECT_TRUE(streams().memory_users.contains(compute.id()))
+      << "the lane may use the memory again too early";
+  EXPECT_FALSE(streams().is_before(received, compute));
+  incoming.wait();
+  EXPECT_TRUE(streams().is_before(received, compute));
+
+  const LaneCollective other(
+      [] { return PendingCollective(); }, at::zeros({2}), lane);
+  EXPECT_TRUE(streams().is_before(before, on_lane));
 }
 
 TEST_F(StreamMarksTest, EventsAreUsedAgain) {

@@ -21,7 +21,7 @@ constexpr int64_t kFeatures = 6;
 runtime::RingChannels ring_of_all(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return {world, "context", ranks};
+  return {world, "context", ranks, at::kCPU};
 }
 
 at::Tensor numbers(int64_t heads, uint64_t seed, at::ScalarType dtype) {
@@ -124,7 +124,7 @@ TEST(RingAttention, TakesLowPrecision) {
 
 TEST(RingAttention, WrongShapesAreNamed) {
   World world(0, 1, 0, nullptr, {});
-  runtime::RingChannels ring(world, "context", {0});
+  runtime::RingChannels ring(world, "context", {0}, at::kCPU);
   const at::Tensor four = torch::zeros({1, 4, 2, 2});
   const at::Tensor three = torch::zeros({1, 3, 2, 2});
   expect_error(
