@@ -26,7 +26,6 @@ readonly programs=(runtime_tests sharding_tests offload_tests pipeline_tests eng
 # Files of tests; the program of a file is its room's.
 readonly tests=(
   runtime/comm/communicator_gpu_test.cpp
-  runtime/kernels/adamw_gpu_test.cpp
   runtime/kernels/update_gpu_test.cpp
   runtime/kernels/pack_gpu_test.cpp
   runtime/kernels/counter_random_gpu_test.cpp

@@ -235,7 +235,9 @@ Communicator::Communicator(
       backend_(std::move(backend)),
       timeout_(timeout),
       roll_call_(std::move(roll_call)),
-      on_stream_(backend_->getBackendName() == "nccl"),
+      on_stream_(
+          backend_->getBackendName() == "nccl" ||
+          backend_->getBackendName() == "ipc"),
       is_gloo_(backend_->getBackendName() == "gloo"),
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}

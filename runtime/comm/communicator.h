@@ -90,14 +90,14 @@ struct AllToAllBlocks {
 /// no backend: its collectives copy if input and output differ, and are done on
 /// return.
 ///
-/// Over NCCL a collective runs on the current stream, like an operator, and
-/// wait() has nothing to wait for. (c10d's asynchronous mode would put all
-/// collectives on one stream of its own, so that all-gathers would queue after
-/// reductions.)
+/// Over NCCL and IpcBackend a collective runs on the current stream, like an
+/// operator, and wait() has nothing to wait for. (c10d's asynchronous mode
+/// would put all collectives on one stream of its own, so that all-gathers
+/// would queue after reductions.)
 ///
 /// A backend for CPU tensors handles CUDA tensors by copies through the host,
-/// for ranks that share a device. Issue and wait must then run with the same
-/// current stream, and block the host for it.
+/// where ranks share devices and IpcBackend does not work. Issue and wait must
+/// then run with the same current stream, and block the host for it.
 class Communicator {
  public:
   /// A communicator of one rank.
@@ -109,7 +109,7 @@ class Communicator {
       std::chrono::milliseconds timeout,
       std::shared_ptr<runtime::RollCall> roll_call = nullptr);
 
-  /// Aborts collectives in progress if the backend can (NCCL, shared memory).
+  /// Aborts collectives in progress if the backend can (all but Gloo).
   /// The communicator cannot be used afterwards, on this or any other rank.
   void abort() noexcept;
 
@@ -189,7 +189,7 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   std::shared_ptr<runtime::RollCall> roll_call_;
   uint64_t issued_ = 0; ///< collectives so far
-  // NCCL: collectives and waits for them run on a stream.
+  // NCCL, IpcBackend: collectives and waits for them run on a stream.
   bool on_stream_ = false;
   bool is_gloo_ = false;
   int rank_ = 0;

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 namespace tessera::runtime {
@@ -46,6 +47,9 @@ CudaBackend load() {
   if (init == nullptr || device_count == nullptr) {
     return not_loaded("libcuda.so.1 is not a CUDA driver: " + last_dl_error());
   }
+  // A stream that waits for a peer holds its queue of the device, and with it
+  // the other streams of that queue: by default there are 8, for more streams.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   CudaBackend backend;
   int error = init(0);
   if (error == 0) {
