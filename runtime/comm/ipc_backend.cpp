@@ -127,6 +127,12 @@ IpcPlan IpcBackend::gather(
   IpcPlan plan;
   plan.message = message_of(CollectiveKind::kGather, out, bytes_in(out));
   plan.pieces = pieces_of(longest_bytes(spans), row);
+  if (longest_bytes(spans) > 0) {
+    // The root of a broadcast does not wait for who reads it.
+    plan.reads = [=](int peer, uint64_t piece) {
+      return part(spans[static_cast<size_t>(peer)], row, piece).bytes() > 0;
+    };
+  }
   plan.publish = [=, &driver](
                      IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
     const ByteSpan span = part({0, spans[mine].bytes()}, row, piece);

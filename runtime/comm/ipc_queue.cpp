@@ -249,7 +249,7 @@ void IpcQueue::consume(
   IpcPlan::Slots slots;
   for (int r = 0; r < size_; ++r) {
     slots.push_back(slot(r, turn));
-    if (r != rank_) {
+    if (r != rank_ && (!plan.reads || plan.reads(r, piece))) {
       driver_->wait_flag(
           stream, flags(rank_, r).published, flag_value(turn + 1));
     }

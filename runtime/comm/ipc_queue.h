@@ -39,6 +39,9 @@ struct IpcPlan {
 
   ShmMessage message; ///< to detect ranks in different collectives
   uint64_t pieces = 1;
+  /// Whether this rank reads a peer's slot in a turn; if it is empty, it waits
+  /// for every peer.
+  std::function<bool(int peer, uint64_t piece)> reads;
   /// Issues the copies of this rank's data into its slot.
   std::function<void(Stream, std::byte* slot, uint64_t piece)> publish;
   /// Issues the operations that read the peers' slots.
@@ -52,9 +55,9 @@ struct IpcPlan {
 ///
 ///   publishes: waits until every peer has consumed turn t - kSlots, copies the
 ///     rank's data into its slot, and writes t + 1 into its flag `published`;
-///   consumes: waits until every peer has published turn t, reads their slots
-///     (a copy, or a sum in the order of ranks), and writes t + 1 into its flag
-///     `consumed`.
+///   consumes: waits until the peers that it reads from have published turn t,
+///     reads their slots (a copy, or a sum in the order of ranks), and writes
+///     t + 1 into its flag `consumed`.
 ///
 /// The host only issues this: nothing waits on it, and other streams go on. A
 /// rank publishes turn t + 1 before it consumes turn t. There is no circle: all
@@ -74,7 +77,7 @@ struct IpcPlan {
 /// writes values into its own row that end every wait of its streams, over and
 /// over until these have run dry. What they compute from then on is garbage;
 /// the next collective, and every wait for an earlier one, throws the reason,
-/// so that no step is completed.
+/// before anything that the ranks do together is complete.
 ///
 /// Thread-safe.
 class IpcQueue {

@@ -203,6 +203,21 @@ TEST_P(IpcBackendTest, Broadcasts) {
   });
 }
 
+// As a message to a later pipeline stage, which has other things to do first.
+TEST_P(IpcBackendTest, ABroadcastDoesNotHoldItsRoot) {
+  const SharedCounter sent;
+  run([&](World& world, const Device& device) {
+    const auto tensor = random_of(world.rank(), 1000, at::kFloat);
+    if (world.rank() > 0) {
+      EXPECT_TRUE(sent.reaches(1)) << "the root waits for those that read";
+    }
+    device.comm->broadcast(tensor, 0, "broadcast");
+    EXPECT_TRUE(device.streams->synchronize(10s));
+    sent.add();
+    EXPECT_TRUE(tensor.equal(random_of(0, 1000, at::kFloat)));
+  });
+}
+
 TEST_P(IpcBackendTest, ExchangesEqualAndUnequalBlocks) {
   run([](World& world, const Device& device) {
     const int ranks = world.size();

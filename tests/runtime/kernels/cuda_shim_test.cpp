@@ -220,7 +220,7 @@ TEST_P(CudaShimUpdate, ManyRunsOfAllAlignmentsAreAsOneByOne) {
 
 TEST_P(CudaShimUpdate, LambsSumsAgree) {
   device_cases::check_lamb_sums(ShimDevice(), GetParam());
-  EXPECT_GE(kernel_options().launches, 2); // of 60 runs
+  EXPECT_GE(kernel_options().launches, 2); // of 40 runs
 }
 
 TEST_F(CudaShim, AdamWIsAsInFloat64) {
@@ -235,9 +235,9 @@ TEST_F(CudaShim, AdamWIsAsInFloat64) {
     ShimDevice().update(std::span<const AdamWRun>(&run, 1));
     reference_adamw_float64(wide, step);
   }
-  // Per step, half a unit of the weight and few units of the update, which is
-  // at most 3 lr.
-  const at::Tensor bound = 5 * 6e-8 * (wide.master.abs() + 10 * 3e-3);
+  // Per step, three roundings of half a unit, of the decay, its product and the
+  // sum; and a few of the update, which is at most some lr.
+  const at::Tensor bound = 5 * 3 * 6e-8 * (wide.master.abs() + 10 * 1e-3);
   EXPECT_TRUE(((state.master - wide.master).abs() <= bound).all().item<bool>());
 }
 
