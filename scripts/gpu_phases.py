@@ -103,7 +103,6 @@ class Kit:
             Phase("kernels", [
                 self.tests(file) for file in [
                     "runtime/comm/communicator_gpu_test.cpp",
-                    "runtime/kernels/adamw_gpu_test.cpp",
                     "runtime/kernels/update_gpu_test.cpp",
                     "runtime/kernels/pack_gpu_test.cpp",
                     "runtime/kernels/counter_random_gpu_test.cpp",

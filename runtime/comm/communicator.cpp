@@ -316,9 +316,10 @@ PendingCollective Communicator::pending(
     c10::intrusive_ptr<c10d::Work> work,
     std::string what) {
   if (on_stream()) {
-    const c10::Stream stream = *runtime::current_stream(*device_);
-    if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
-      streams_.push_back(stream);
+    const auto stream = runtime::current_stream(*device_);
+    if (stream && std::find(streams_.begin(), streams_.end(), *stream) ==
+                      streams_.end()) {
+      streams_.push_back(*stream);
     }
   } else {
     while (!under_way_.empty()) {

@@ -92,14 +92,14 @@ struct AllToAllBlocks {
 /// no backend: its collectives copy if input and output differ, and are done on
 /// return.
 ///
-/// Over NCCL a collective runs on the current stream, like an operator, and
-/// wait() has nothing to wait for. (c10d's asynchronous mode would put all
-/// collectives on one stream of its own, so that all-gathers would queue after
-/// reductions.)
+/// Over NCCL and IpcBackend a collective runs on the current stream, like an
+/// operator, and wait() has nothing to wait for. (c10d's asynchronous mode
+/// would put all collectives on one stream of its own, so that all-gathers
+/// would queue after reductions.)
 ///
 /// A backend for CPU tensors handles CUDA tensors by copies through the host,
-/// for ranks that share a device. Issue and wait must then run with the same
-/// current stream, and block the host for it.
+/// where ranks share devices and IpcBackend does not work. Issue and wait must
+/// then run with the same current stream, and block the host for it.
 class Communicator {
  public:
   /// A communicator of one rank.
@@ -111,7 +111,7 @@ class Communicator {
       std::chrono::milliseconds timeout,
       std::shared_ptr<runtime::RollCall> roll_call = nullptr);
 
-  /// Aborts collectives in progress if the backend can (NCCL, shared memory).
+  /// Aborts collectives in progress if the backend can (all but Gloo).
   /// The communicator cannot be used afterwards, on this or any other rank.
   void abort() noexcept;
 
@@ -198,8 +198,8 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   std::shared_ptr<runtime::RollCall> roll_call_;
   uint64_t issued_ = 0; ///< collectives so far
-  /// The device that the backend is bound to, like NCCL: collectives and waits
-  /// for them run on the current stream.
+  /// The device that the backend is bound to, like NCCL and IpcBackend:
+  /// collectives and waits for them run on the current stream.
   std::optional<at::Device> device_;
   std::vector<c10::Stream> streams_; ///< of `device_`, with collectives
   bool is_aborted_ = false;

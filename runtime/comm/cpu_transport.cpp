@@ -22,17 +22,6 @@ namespace {
 
 constexpr const char* kVariable = "TESSERA_TRANSPORT";
 
-std::string wanted_transport() {
-  const char* value = std::getenv(kVariable);
-  const std::string wanted = value ? value : "auto";
-  TESSERA_CHECK(
-      wanted == "auto" || wanted == "shm" || wanted == "gloo",
-      "the environment variable {} is '{}'; it must be 'auto', 'shm' or 'gloo'",
-      kVariable,
-      wanted);
-  return wanted;
-}
-
 /// Equal for processes that can see each other's memory: same user, same boot
 /// of the same machine, same process id namespace.
 std::string host_identity() {
@@ -115,6 +104,17 @@ std::string judge(const std::vector<Statement>& all) {
 }
 
 } // namespace
+
+std::string wanted_transport() {
+  const char* value = std::getenv(kVariable);
+  const std::string wanted = value ? value : "auto";
+  TESSERA_CHECK(
+      wanted == "auto" || wanted == "shm" || wanted == "gloo",
+      "the environment variable {} is '{}'; it must be 'auto', 'shm' or 'gloo'",
+      kVariable,
+      wanted);
+  return wanted;
+}
 
 c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

@@ -6,8 +6,14 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <string>
 
 namespace tessera::runtime {
+
+/// The environment variable TESSERA_TRANSPORT: `auto` (the default), `shm` or
+/// `gloo`.
+/// @throws tessera::Error when it has another value.
+std::string wanted_transport();
 
 /// Makes a backend for CPU tensors: shared memory if all ranks are on one host
 /// and can share memory, else Gloo over TCP. The environment variable

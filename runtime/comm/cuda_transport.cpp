@@ -2,18 +2,28 @@
 #include "tessera/runtime/comm/cuda_transport.h"
 
 #include "tessera/runtime/comm/cpu_transport.h"
+#include "tessera/runtime/comm/ipc_backend.h"
 #include "tessera/runtime/comm/nccl_registry.h"
+#include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/comm/store_text.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 namespace tessera::runtime {
 
 namespace {
 
-/// The ranks that share devices, determined by rank 0.
-std::string shared_devices(
+enum class Transport { kNccl, kIpc, kHost };
+
+/// How the ranks reach each other, determined by rank 0.
+Transport choose(
     c10d::Store& store,
     const std::string& mine,
     int rank,
@@ -21,15 +31,53 @@ std::string shared_devices(
   const auto key = [](int r) { return "device/" + std::to_string(r); };
   if (rank != 0) {
     store.set(key(rank), to_bytes(mine));
-    return to_text(store.get("shared devices"));
+    return static_cast<Transport>(
+        std::stoi(to_text(store.get("cuda transport"))));
   }
   std::vector<std::string> identities{mine};
   for (int r = 1; r < size; ++r) {
     identities.push_back(to_text(store.get(key(r))));
   }
   const std::string shared = ranks_on_one_device(identities);
-  store.set("shared devices", to_bytes(shared));
-  return shared;
+  auto chosen = Transport::kNccl;
+  if (!shared.empty()) {
+    const bool all_share = std::ranges::count(identities, mine) == size;
+    chosen = all_share && wanted_transport() == "auto" ? Transport::kIpc
+                                                       : Transport::kHost;
+  }
+  if (chosen == Transport::kHost) {
+    log_warning(
+        "{} share one CUDA device, which NCCL does not support: tensors go through host memory, which is slow. Start at most as many local ranks as there are devices.",
+        shared);
+  }
+  store.set(
+      "cuda transport", to_bytes(std::to_string(static_cast<int>(chosen))));
+  return chosen;
+}
+
+/// Null when it does not work.
+c10::intrusive_ptr<c10d::Backend> make_ipc_backend(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    int device_index,
+    std::chrono::milliseconds timeout) {
+  try {
+    std::unique_ptr<StreamDriver> driver;
+    all_succeed(*store, "driver", rank, size, [&] {
+      driver = make_cuda_stream_driver(device_index);
+    });
+    return c10::make_intrusive<IpcBackend>(
+        store, rank, size, IpcOptions{timeout}, std::move(driver));
+  } catch (const Error& reason) {
+    // The same on all ranks.
+    if (rank == 0) {
+      log_warning(
+          "tensors of ranks that share a CUDA device go through host memory, which is slow: {}",
+          reason.what());
+    }
+    return nullptr;
+  }
 }
 
 } // namespace
@@ -52,15 +100,17 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     int size,
     int device_index,
     std::chrono::milliseconds timeout) {
-  const std::string shared =
-      shared_devices(*store, cuda_device_identity(device_index), rank, size);
-  if (shared.empty()) {
+  const Transport chosen =
+      choose(*store, cuda_device_identity(device_index), rank, size);
+  if (chosen == Transport::kNccl) {
     return make_nccl_backend(store, {rank, size, device_index, timeout});
   }
-  if (rank == 0) {
-    log_warning(
-        "{} share one CUDA device, which NCCL does not support: tensors go through host memory, which is slow. Start at most as many local ranks as there are devices.",
-        shared);
+  if (chosen == Transport::kIpc) {
+    const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("ipc", store);
+    if (auto ipc =
+            make_ipc_backend(own_keys, rank, size, device_index, timeout)) {
+      return ipc;
+    }
   }
   return make_cpu_backend(store, rank, size, timeout);
 }

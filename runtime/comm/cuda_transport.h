@@ -16,10 +16,11 @@ namespace tessera::runtime {
 std::string ranks_on_one_device(const std::vector<std::string>& identities);
 
 /// Makes a backend for CUDA tensors: NCCL if every rank has a device of its
-/// own. NCCL does not support several ranks on one device; these get a backend
-/// for CPU tensors (make_cpu_backend()), and Communicator copies through the
-/// host, which is slow and meant for tests. Collective; blocks until all `size`
-/// ranks have arrived.
+/// own, which it needs. If all ranks share one, IpcBackend, whose collectives
+/// run on streams too. If only some do, or TESSERA_TRANSPORT is `shm` or
+/// `gloo`, or IpcBackend does not work there, a backend for CPU tensors
+/// (make_cpu_backend()): Communicator then copies through the host, which is
+/// slow and blocks it. Collective; blocks until all `size` ranks have arrived.
 /// @throws tessera::Error when there is no CUDA device, with the reason.
 c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     const c10::intrusive_ptr<c10d::Store>& store,

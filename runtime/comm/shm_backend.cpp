@@ -2,16 +2,15 @@
 #include "tessera/runtime/comm/shm_backend.h"
 
 #include "tessera/runtime/comm/shm_exchange.h"
+#include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/comm/shm_operation.h"
 #include "tessera/runtime/comm/shm_queue.h"
-#include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,154 +58,6 @@ class ShmWork : public c10d::Work {
   ShmQueue::Ticket ticket_;
 };
 
-constexpr const char* kGood = "good";
-
-/// Every rank states `mine`, kGood or a reason.
-/// @return the first reason, by rank, or kGood; the same on all ranks.
-std::string verdict(
-    c10d::Store& store,
-    const std::string& mine,
-    int rank,
-    int size) {
-  const auto key = [](int r) { return "attached/" + std::to_string(r); };
-  if (rank != 0) {
-    store.set(key(rank), to_bytes(mine));
-    return to_text(store.get("verdict"));
-  }
-  std::string all = mine;
-  for (int r = 1; r < size; ++r) {
-    const std::string theirs = to_text(store.get(key(r)));
-    if (all == kGood && theirs != kGood) {
-      all = "rank " + std::to_string(r) + ": " + theirs;
-    }
-  }
-  store.set("verdict", to_bytes(all));
-  return all;
-}
-
-ShmRegion meet(c10d::Store& store, int rank, int size) {
-  std::optional<ShmRegion> region;
-  std::string mine = kGood;
-  try {
-    if (rank == 0) {
-      region.emplace(ShmRegion::create(size));
-      store.set("region", to_bytes(region->address()));
-    } else {
-      const std::string address = to_text(store.get("region"));
-      TESSERA_CHECK(!address.empty(), "rank 0 has no shared memory");
-      region.emplace(ShmRegion::attach(address, size));
-    }
-  } catch (const Error& error) {
-    mine = error.what();
-    if (rank == 0) {
-      store.set("region", to_bytes(""));
-    }
-  }
-  const std::string all = verdict(store, mine, rank, size);
-  TESSERA_CHECK(all == kGood, "{}", all);
-  return std::move(*region);
-}
-
-void check_tensor(const at::Tensor& tensor, const char* function) {
-  TESSERA_CHECK(
-      tensor.device().is_cpu() && tensor.is_contiguous(),
-      "{} over shared memory takes contiguous CPU tensors, but got one of shape {} and strides {} on {}",
-      function,
-      tensor.sizes(),
-      tensor.strides(),
-      tensor.device());
-}
-
-const at::Tensor& only(
-    const std::vector<at::Tensor>& tensors,
-    const char* function) {
-  TESSERA_CHECK(
-      tensors.size() == 1,
-      "{} over shared memory takes one tensor, but got {}",
-      function,
-      tensors.size());
-  check_tensor(tensors[0], function);
-  return tensors[0];
-}
-
-ReduceKind kind_of(const c10d::ReduceOp& op) {
-  if (op == c10d::ReduceOp::SUM) {
-    return ReduceKind::kSum;
-  }
-  TESSERA_CHECK(
-      op == c10d::ReduceOp::MAX,
-      "the shared-memory transport supports only sum and maximum reductions; set TESSERA_TRANSPORT=gloo for others");
-  return ReduceKind::kMax;
-}
-
-/// Checks that `whole` has the size of one `part` per rank.
-void check_parts(
-    const char* collective,
-    const at::Tensor& whole,
-    const at::Tensor& part,
-    int ranks) {
-  check_tensor(whole, collective);
-  check_tensor(part, collective);
-  TESSERA_CHECK(
-      whole.numel() == part.numel() * ranks &&
-          whole.scalar_type() == part.scalar_type(),
-      "{}: the whole tensor has {} elements of {}; it must be {} times (the number of ranks) the part, which has {} of {}",
-      collective,
-      whole.numel(),
-      whole.scalar_type(),
-      ranks,
-      part.numel(),
-      part.scalar_type());
-}
-
-std::vector<ByteSpan> equal_spans(int64_t bytes, int ranks) {
-  std::vector<ByteSpan> spans;
-  for (int r = 0; r < ranks; ++r) {
-    spans.push_back({r * bytes, (r + 1) * bytes});
-  }
-  return spans;
-}
-
-int64_t bytes_in(const at::Tensor& tensor) {
-  return static_cast<int64_t>(tensor.nbytes());
-}
-
-/// One span per rank, of whole rows of the tensor's first dimension.
-std::vector<ByteSpan> row_spans(
-    const at::Tensor& tensor,
-    const std::vector<int64_t>& rows,
-    int ranks) {
-  if (rows.empty()) {
-    TESSERA_CHECK(
-        tensor.numel() % ranks == 0,
-        "all_to_all: the number of elements of a tensor of sizes {} is not divisible by {} ranks",
-        tensor.sizes(),
-        ranks);
-    return equal_spans(bytes_in(tensor) / ranks, ranks);
-  }
-  int64_t total = 0;
-  for (const int64_t count : rows) {
-    TESSERA_CHECK(count >= 0, "all_to_all: a block has {} rows", count);
-    total += count;
-  }
-  TESSERA_CHECK(
-      static_cast<int>(rows.size()) == ranks && tensor.dim() > 0 &&
-          total == tensor.size(0),
-      "all_to_all: {} blocks with {} rows in total, for {} ranks and a tensor of sizes {}",
-      rows.size(),
-      total,
-      ranks,
-      tensor.sizes());
-  const int64_t row = total == 0 ? 0 : bytes_in(tensor) / total;
-  std::vector<ByteSpan> spans;
-  int64_t begin = 0;
-  for (const int64_t count : rows) {
-    spans.push_back({begin, begin + count * row});
-    begin = spans.back().end;
-  }
-  return spans;
-}
-
 c10::intrusive_ptr<c10d::Work> push(
     const std::shared_ptr<ShmQueue>& queue,
     std::unique_ptr<ShmOperation> operation) {
@@ -220,7 +71,7 @@ ShmBackend::ShmBackend(
     int rank,
     int size,
     const ShmOptions& options)
-    : Backend(rank, size) {
+    : Backend(rank, size), args_("shared memory", at::kCPU, size) {
   ShmRegion region = meet(*store, rank, size);
   ShmPeers peers(
       region, {rank, size, options.read_peers_directly, options.timeout});
@@ -240,36 +91,33 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::_allgather_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::AllgatherOptions& /*options*/) {
-  check_parts("all_gather", output, input, getSize());
+  args_.check_parts("all_gather", output, input);
   return push(
       queue_,
       std::make_unique<ShmGather>(
-          queue_->port(),
-          output,
-          input,
-          equal_spans(bytes_in(input), getSize())));
+          queue_->port(), output, input, args_.equal_spans(bytes_in(input))));
 }
 
 c10::intrusive_ptr<c10d::Work> ShmBackend::_reduce_scatter_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  check_parts("reduce_scatter", input, output, getSize());
+  args_.check_parts("reduce_scatter", input, output);
   return push(
       queue_,
       std::make_unique<ShmReduce>(
           queue_->port(),
           output,
           input,
-          equal_spans(bytes_in(output), getSize()),
-          kind_of(options.reduceOp)));
+          args_.equal_spans(bytes_in(output)),
+          args_.kind_of(options.reduceOp)));
 }
 
 c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
     std::vector<at::Tensor>& tensors,
     const c10d::AllreduceOptions& options) {
-  const at::Tensor& tensor = only(tensors, "all_reduce");
-  const ReduceKind kind = kind_of(options.reduceOp);
+  const at::Tensor& tensor = args_.only(tensors, "all_reduce");
+  const ReduceKind kind = args_.kind_of(options.reduceOp);
   const ShmPort& port = queue_->port();
   if (ShmReduceWhole::fits(port, tensor)) {
     return push(queue_, std::make_unique<ShmReduceWhole>(port, tensor, kind));
@@ -289,7 +137,7 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
 c10::intrusive_ptr<c10d::Work> ShmBackend::broadcast(
     std::vector<at::Tensor>& tensors,
     const c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = only(tensors, "broadcast");
+  const at::Tensor& tensor = args_.only(tensors, "broadcast");
   std::vector<ByteSpan> spans(static_cast<size_t>(getSize()));
   spans.at(static_cast<size_t>(options.rootRank)) = {0, bytes_in(tensor)};
   return push(
@@ -314,21 +162,10 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::alltoall_base(
     std::vector<int64_t>& output_splits,
     std::vector<int64_t>& input_splits,
     const c10d::AllToAllOptions& /*options*/) {
-  check_tensor(output, "all_to_all");
-  check_tensor(input, "all_to_all");
-  TESSERA_CHECK(
-      output.scalar_type() == input.scalar_type() &&
-          output_splits.empty() == input_splits.empty(),
-      "all_to_all from {} to {}, with {} and {} split sizes; both sides must have the same dtype, and either both or neither must have split sizes",
-      input.scalar_type(),
-      output.scalar_type(),
-      input_splits.size(),
-      output_splits.size());
+  auto given = args_.blocks(output, input, output_splits, input_splits);
   const ShmPort& port = queue_->port();
   ShmExchange::Blocks blocks{
-      row_spans(output, output_splits, getSize()),
-      row_spans(input, input_splits, getSize()),
-      bytes_in(output) / getSize()};
+      std::move(given.out), std::move(given.in), bytes_in(output) / getSize()};
   if (!output_splits.empty()) {
     // The block lengths of the other ranks are unknown here.
     blocks.longest_bytes =

@@ -2,6 +2,8 @@
 #pragma once
 // `ShmBackend` is a c10d backend over shared memory, for ranks on one host.
 
+#include "tessera/runtime/comm/collective_args.h"
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -89,6 +91,7 @@ class ShmBackend : public c10d::Backend {
  private:
   int64_t largest_of_all(int64_t number);
 
+  CollectiveArgs args_;
   std::shared_ptr<ShmQueue> queue_;
 };
 

@@ -22,7 +22,7 @@ ShmExchange::ShmExchange(
     Blocks blocks)
     : ShmOperation(
           port,
-          Kind::kExchange,
+          CollectiveKind::kExchange,
           out.scalar_type(),
           /*total_bytes=*/0, // differs between ranks; rows have their own
           blocks.longest_bytes,

@@ -5,7 +5,6 @@
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 namespace tessera::runtime {
@@ -17,29 +16,6 @@ constexpr int64_t kLine = kShmLine;
 // cache.
 constexpr int64_t kCacheBytes = 512 << 10;
 constexpr int64_t kSmallestChunk = 32 << 10;
-
-int64_t longest(const std::vector<ByteSpan>& spans) {
-  int64_t bytes = 0;
-  for (const ByteSpan& span : spans) {
-    bytes = std::max(bytes, span.bytes());
-  }
-  return bytes;
-}
-
-std::string describe(const ShmMessage& message) {
-  constexpr const char* kNames[] = {
-      "nothing",
-      "an all-gather",
-      "a sum",
-      "a maximum",
-      "a small sum",
-      "a small maximum",
-      "an all-to-all"};
-  std::ostringstream text;
-  text << kNames[message.operation] << " of " << message.bytes << " bytes of "
-       << static_cast<c10::ScalarType>(message.dtype);
-  return text.str();
-}
 
 ShmMessage& message_of(const ShmPort& port, int rank, uint64_t turn) {
   return port.region.rank(rank).messages[turn % kShmRingSlots];
@@ -61,7 +37,7 @@ std::vector<ByteSpan> even_spans(int64_t numel, int64_t itemsize, int ranks) {
 
 ShmOperation::ShmOperation(
     const ShmPort& port,
-    Kind kind,
+    CollectiveKind kind,
     at::ScalarType dtype,
     int64_t total_bytes,
     int64_t longest_bytes,
@@ -90,7 +66,7 @@ void ShmOperation::announce(
     uint64_t turn,
     const std::byte* address) const {
   message_of(port, port.rank, turn) = {
-      static_cast<int32_t>(kind_),
+      kind_,
       static_cast<int32_t>(dtype_),
       total_bytes_,
       direct_ ? reinterpret_cast<uint64_t>(address) : 0};
@@ -100,14 +76,7 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
   const ShmMessage& mine = message_of(port, port.rank, turn);
   for (int r = 0; r < port.ranks; ++r) {
     const ShmMessage& theirs = message_of(port, r, turn);
-    TESSERA_CHECK(
-        theirs.operation == mine.operation && theirs.dtype == mine.dtype &&
-            theirs.bytes == mine.bytes,
-        "the ranks are in different collectives: rank {} in {}, rank {} in {}. Every rank must take the same path through the same program, with the same configuration",
-        port.rank,
-        describe(mine),
-        r,
-        describe(theirs));
+    check_same_collective(mine, port.rank, theirs, r);
   }
 }
 
@@ -125,10 +94,10 @@ ShmGather::ShmGather(
     bool shows_results)
     : ShmOperation(
           port,
-          Kind::kGather,
+          CollectiveKind::kGather,
           out.scalar_type(),
           static_cast<int64_t>(out.nbytes()),
-          longest(spans),
+          longest_bytes(spans),
           /*rows=*/1,
           shows_results),
       out_(out),
@@ -174,10 +143,11 @@ ShmReduce::ShmReduce(
     ReduceKind kind)
     : ShmOperation(
           port,
-          kind == ReduceKind::kSum ? Kind::kSum : Kind::kMax,
+          kind == ReduceKind::kSum ? CollectiveKind::kSum
+                                   : CollectiveKind::kMax,
           in.scalar_type(),
           static_cast<int64_t>(in.nbytes()),
-          longest(spans),
+          longest_bytes(spans),
           /*rows=*/port.ranks),
       out_(out),
       in_(in),
@@ -247,7 +217,8 @@ ShmReduceWhole::ShmReduceWhole(
     ReduceKind kind)
     : ShmOperation(
           port,
-          kind == ReduceKind::kSum ? Kind::kSumWhole : Kind::kMaxWhole,
+          kind == ReduceKind::kSum ? CollectiveKind::kSumWhole
+                                   : CollectiveKind::kMaxWhole,
           tensor.scalar_type(),
           static_cast<int64_t>(tensor.nbytes()),
           static_cast<int64_t>(tensor.nbytes()),

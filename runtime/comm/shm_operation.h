@@ -3,6 +3,7 @@
 // `ShmOperation` is one collective over shared memory: what a rank publishes
 // and consumes in each turn of the ring buffer.
 
+#include "tessera/runtime/comm/byte_span.h"
 #include "tessera/runtime/comm/shm_peers.h"
 #include "tessera/runtime/comm/shm_reduce.h"
 #include "tessera/runtime/comm/shm_region.h"
@@ -15,16 +16,6 @@
 #include <vector>
 
 namespace tessera::runtime {
-
-/// [begin, end) of a buffer, in bytes.
-struct ByteSpan {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t bytes() const {
-    return end - begin;
-  }
-};
 
 /// Divides a buffer of `numel` elements over `ranks`, in order; the last spans
 /// may be shorter. Returned in bytes.
@@ -69,20 +60,11 @@ class ShmOperation {
   }
 
  protected:
-  enum class Kind : int32_t {
-    kGather = 1,
-    kSum,
-    kMax,
-    kSumWhole,
-    kMaxWhole,
-    kExchange
-  };
-
   /// @param rows number of pieces of a peer's message that share a payload.
   /// @param header_bytes bytes of each row that precede the message.
   ShmOperation(
       const ShmPort& port,
-      Kind kind,
+      CollectiveKind kind,
       at::ScalarType dtype,
       int64_t total_bytes,
       int64_t longest_bytes,
@@ -99,7 +81,7 @@ class ShmOperation {
   int64_t piece_bytes_ = 0;
 
  private:
-  Kind kind_;
+  CollectiveKind kind_;
   at::ScalarType dtype_;
   int64_t total_bytes_;
   uint64_t pieces_ = 1;

@@ -13,8 +13,15 @@ namespace tessera::runtime {
 
 namespace {
 
-at::Tensor view_of(const std::byte* data, int64_t numel, at::ScalarType dtype) {
-  return at::from_blob(const_cast<std::byte*>(data), {numel}, dtype);
+at::Tensor view_of(
+    const std::byte* data,
+    int64_t numel,
+    at::ScalarType dtype,
+    c10::Device device) {
+  return at::for_blob(const_cast<std::byte*>(data), {numel})
+      .options(at::TensorOptions(device).dtype(dtype))
+      .target_device(device)
+      .make_tensor();
 }
 
 void combine(
@@ -36,15 +43,16 @@ void reduce_terms(
     std::byte* out,
     int64_t numel,
     c10::ScalarType dtype,
-    ReduceKind kind) {
+    ReduceKind kind,
+    c10::Device device) {
   const c10::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Each reducing thread starting a team of threads would be too many.
   const c10::ParallelGuard serial(true);
-  at::Tensor result = view_of(out, numel, dtype);
+  at::Tensor result = view_of(out, numel, dtype, device);
   const bool low_precision = c10::isReducedFloatingType(dtype);
   const auto term = [&](size_t i) {
-    const at::Tensor given = view_of(terms[i], numel, dtype);
+    const at::Tensor given = view_of(terms[i], numel, dtype, device);
     return low_precision ? given.to(at::kFloat) : given;
   };
   if (terms.size() == 2 && !low_precision) {

@@ -3,6 +3,7 @@
 // `ShmRegion` is the memory that ranks of one host share: for each rank a ring
 // buffer of messages, and the counters and doorbells for synchronization.
 
+#include "tessera/runtime/comm/shm_message.h"
 #include "tessera/runtime/core/unique_fd.h"
 
 #include <atomic>
@@ -11,16 +12,6 @@
 #include <string>
 
 namespace tessera::runtime {
-
-/// A message that a rank publishes to its peers in one turn of the ring buffer.
-struct ShmMessage {
-  int32_t operation = 0;
-  int32_t dtype = 0;
-  int64_t bytes = 0; ///< of the whole collective, to detect mismatches
-  /// Address of the bytes in the sender's memory, or 0 if they are in the
-  /// payload.
-  uint64_t address = 0;
-};
 
 inline constexpr uint64_t kShmRingSlots = 16;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/pack_cuda.h"
 
+#include "tessera/runtime/kernels/launch.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -41,20 +43,13 @@ __device__ float widen(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
+/// Rounds as LibTorch does: float64 to 16 bits by way of float32.
 template <typename To, typename Wide>
 __device__ To round_to(Wide x) {
   if constexpr (std::is_same_v<To, __half>) {
-    if constexpr (std::is_same_v<Wide, double>) {
-      return __double2half(x);
-    } else {
-      return __float2half_rn(x);
-    }
+    return __float2half_rn(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
-    if constexpr (std::is_same_v<Wide, double>) {
-      return __double2bfloat16(x);
-    } else {
-      return __float2bfloat16_rn(x);
-    }
+    return __float2bfloat16_rn(static_cast<float>(x));
   } else {
     return static_cast<To>(x);
   }
@@ -103,7 +98,7 @@ __device__ void pack_run(const PackShard& shard, double factor) {
 /// blockIdx.y is the run; blockIdx.x is a part of it.
 template <typename To>
 __global__ void __launch_bounds__(kThreads)
-    pack_kernel(const __grid_constant__ PackTable table, double factor) {
+    pack_kernel(const PackTable __grid_constant__ table, double factor) {
   const PackShard& shard = table.shards[blockIdx.y];
   switch (shard.source_type) {
     case ElementType::kFloat32:
@@ -117,13 +112,26 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename To>
-void launch_table(
+cudaError_t launch_table(
     const PackTable& table,
     dim3 grid,
+    ElementType target_type,
     double factor,
     cudaStream_t stream) {
-  pack_kernel<To><<<grid, kThreads, 0, stream>>>(table, factor);
+  const auto to = [&]<typename To>(To) {
+    return launch(&pack_kernel<To>, grid, kThreads, stream, table, factor);
+  };
+  switch (target_type) {
+    case ElementType::kFloat32:
+      return to(float{});
+    case ElementType::kFloat64:
+      return to(double{});
+    case ElementType::kFloat16:
+      return to(__half{});
+    case ElementType::kBFloat16:
+      return to(__nv_bfloat16{});
+  }
+  return cudaErrorInvalidValue;
 }
 
 } // namespace
@@ -147,21 +155,8 @@ cudaError_t launch_pack(
         static_cast<unsigned>(std::clamp<int64_t>(
             (longest + per_block - 1) / per_block, 1, kMostBlocks)),
         static_cast<unsigned>(part));
-    switch (target_type) {
-      case ElementType::kFloat32:
-        launch_table<float>(table, grid, factor, stream);
-        break;
-      case ElementType::kFloat64:
-        launch_table<double>(table, grid, factor, stream);
-        break;
-      case ElementType::kFloat16:
-        launch_table<__half>(table, grid, factor, stream);
-        break;
-      case ElementType::kBFloat16:
-        launch_table<__nv_bfloat16>(table, grid, factor, stream);
-        break;
-    }
-    const cudaError_t error = cudaGetLastError();
+    const cudaError_t error =
+        launch_table(table, grid, target_type, factor, stream);
     if (error != cudaSuccess) {
       return error;
     }

@@ -8,12 +8,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
-#include <optional>
 #include <vector>
 
 namespace tessera::runtime {
 
-namespace {
+namespace detail {
 
 std::optional<ElementType> element_type(at::ScalarType dtype) {
   switch (dtype) {
@@ -30,9 +29,7 @@ std::optional<ElementType> element_type(at::ScalarType dtype) {
   }
 }
 
-/// The run as a kernel argument, if source and target are dense blocks of
-/// memory with their elements in the same order.
-std::optional<PackShard> as_shard(const PackRun& run) {
+std::optional<PackShard> pack_shard(const PackRun& run) {
   const auto type = element_type(
       (run.source.defined() ? run.source : run.target).scalar_type());
   if (!type || !run.target.is_non_overlapping_and_dense()) {
@@ -52,6 +49,10 @@ std::optional<PackShard> as_shard(const PackRun& run) {
       run.target.numel(),
       *type};
 }
+
+} // namespace detail
+
+namespace {
 
 void pack_alone(const PackRun& run, double factor) {
   if (!run.source.defined()) {
@@ -89,13 +90,13 @@ void pack_runs_(std::span<const PackRun> runs, double factor) {
   }
   const c10::NoGradGuard no_grad;
   const at::Tensor& target = runs.front().target;
-  const auto target_type = element_type(target.scalar_type());
+  const auto target_type = detail::element_type(target.scalar_type());
   const bool has_kernel =
       at::isAccelerator(target.device().type()) && target_type.has_value();
   std::vector<PackShard> shards;
   for (const PackRun& run : runs) {
     check(run, runs.front());
-    const auto shard = has_kernel ? as_shard(run) : std::nullopt;
+    const auto shard = has_kernel ? detail::pack_shard(run) : std::nullopt;
     if (shard) {
       shards.push_back(*shard);
     } else {

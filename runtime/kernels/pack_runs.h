@@ -3,8 +3,11 @@
 // `pack_runs_()` copies many small tensors into a flat buffer at once, with
 // conversion, scaling and padding.
 
+#include "tessera/runtime/kernels/pack_shard.h"
+
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <span>
 
 namespace tessera::runtime {
@@ -25,5 +28,16 @@ struct PackRun {
 /// zeros, are packed with one launch per hundred or so; each other run is one
 /// operator. Runs on the current stream; does not synchronize.
 void pack_runs_(std::span<const PackRun> runs, double factor = 1);
+
+namespace detail {
+
+/// The type as kernels have it, if they have it.
+std::optional<ElementType> element_type(at::ScalarType dtype);
+
+/// The run as a kernel argument, if source and target are dense blocks of
+/// memory with their elements in the same order.
+std::optional<PackShard> pack_shard(const PackRun& run);
+
+} // namespace detail
 
 } // namespace tessera::runtime

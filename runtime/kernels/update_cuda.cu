@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/update_cuda.h"
 
 #include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/launch.cuh"
 #include "tessera/runtime/kernels/update_rules.cuh"
 
 #include <algorithm>
@@ -63,7 +64,7 @@ __device__ void for_each_pack(const Shard& shard, Body body) {
 /// blockIdx.y is the run; blockIdx.x is a part of it.
 template <typename Shard>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(const __grid_constant__ Table<Shard> table) {
+    update_kernel(const Table<Shard> __grid_constant__ table) {
   const Shard& shard = table.shards[blockIdx.y];
   for_each_pack(
       shard, [&]<int kWidth>(int64_t i) { update_pack<kWidth>(shard, i); });
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
-    const __grid_constant__ Table<LambShard<T>> table,
+    const Table<LambShard<T>> __grid_constant__ table,
     double* sums) {
   const LambShard<T>& shard = table.shards[blockIdx.y];
   LambSums own;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
   __shared__ double shared[2][kThreads];
   shared[0][threadIdx.x] = own.weights;
   shared[1][threadIdx.x] = own.direction;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {
       shared[0][threadIdx.x] += shared[0][threadIdx.x + half];
@@ -96,17 +97,20 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
   }
 }
 
-/// Calls launch(table, first, count) once per table full of runs.
+/// Calls launch_table(table, first, count) once per table full of runs.
 template <typename Shard, typename Launch>
-cudaError_t for_each_table(const Shard* shards, size_t count, Launch launch) {
+cudaError_t for_each_table(
+    const Shard* shards,
+    size_t count,
+    Launch launch_table) {
   for (size_t first = 0; first < count; first += Table<Shard>::kCapacity) {
     const size_t part = std::min(Table<Shard>::kCapacity, count - first);
     // Shards have no default constructor; unused entries stay uninitialized.
     alignas(Table<Shard>) unsigned char memory[sizeof(Table<Shard>)];
     auto& table = reinterpret_cast<Table<Shard>&>(memory);
     std::copy_n(shards + first, part, table.shards);
-    launch(table, first, static_cast<unsigned>(part));
-    const cudaError_t error = cudaGetLastError();
+    const cudaError_t error =
+        launch_table(table, first, static_cast<unsigned>(part));
     if (error != cudaSuccess) {
       return error;
     }
@@ -150,7 +154,8 @@ cudaError_t launch_update(
         const int64_t needed = (longest + per_block - 1) / per_block;
         const auto blocks = static_cast<unsigned>(
             std::clamp<int64_t>(needed, 1, std::max<int64_t>(resident, 1)));
-        update_kernel<<<dim3(blocks, part), kThreads, 0, stream>>>(table);
+        return launch(
+            &update_kernel<Shard>, dim3(blocks, part), kThreads, stream, table);
       });
 }
 
@@ -165,8 +170,13 @@ cudaError_t launch_lamb_moments(
       count,
       [&](const Table<LambShard<T>>& table, size_t first, unsigned part) {
         const dim3 grid(static_cast<unsigned>(kLambCudaBlocks), part);
-        lamb_moments_kernel<<<grid, kThreads, 0, stream>>>(
-            table, sums + 2 * kLambCudaBlocks * static_cast<int64_t>(first));
+        return launch(
+            &lamb_moments_kernel<T>,
+            grid,
+            kThreads,
+            stream,
+            table,
+            sums + 2 * kLambCudaBlocks * static_cast<int64_t>(first));
       });
 }
 

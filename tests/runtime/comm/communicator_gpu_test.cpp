@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator over NCCL: the same collectives on one device a rank.
+// The communicator over NCCL, with one device a rank, and of ranks that share
+// one.
 #include "support/cuda_devices.h"
 #include "support/ranks.h"
+#include "tessera/runtime/comm/cuda_transport.h"
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cstdlib>
 
 namespace tessera::runtime::communicator_gpu_test {
 
@@ -86,11 +90,56 @@ TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
 }
 
 // NCCL refuses them; a test of several ranks needs no more than one GPU.
-TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHost) {
+TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
+  if (tests::count_cuda_devices() < 1) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  for (const int ranks : {2, 4}) {
+    tests::run_ranks(
+        ranks,
+        [](World& world) {
+          ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
+          const at::Device device(at::kCUDA, 0);
+          const auto backend = make_cuda_backend(
+              world.store(),
+              world.rank(),
+              world.size(),
+              0,
+              world.options().timeout);
+          EXPECT_EQ(backend->getBackendName(), "ipc");
+          Communicator comm("test", backend, world.options().timeout);
+          check_collectives(comm, device);
+          // Many turns, and a stream that is busy when they are issued.
+          const int64_t numel = 30'000'001;
+          const auto options = at::TensorOptions(device);
+          const auto noise = at::randn({4096, 4096}, options);
+          for (int round = 0; round < 20; ++round) {
+            const auto own = at::full({numel}, world.rank() + round, options);
+            const auto all = at::empty({world.size(), numel}, options);
+            for (int i = 0; i < 5 * world.rank(); ++i) {
+              at::matmul(noise, noise);
+            }
+            comm.all_gather(all, own, "gather");
+            own.fill_(-1);
+            comm.all_reduce_sum(own, "sum");
+            EXPECT_EQ(own.min().item<float>(), -world.size());
+            EXPECT_EQ(own.max().item<float>(), -world.size());
+            for (int r = 0; r < world.size(); ++r) {
+              EXPECT_EQ(all[r].min().item<float>(), r + round);
+              EXPECT_EQ(all[r].max().item<float>(), r + round);
+            }
+          }
+        },
+        {.limit = std::chrono::seconds(180)});
+  }
+}
+
+TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHostIfToldTo) {
   if (tests::count_cuda_devices() < 1) {
     GTEST_SKIP() << "no CUDA device";
   }
   tests::run_ranks(2, [](World& world) {
+    ::setenv("TESSERA_TRANSPORT", "shm", /*overwrite=*/1);
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(at::kCUDA, 0);
     check_collectives(*world.new_communicator("test", device), device);

@@ -18,21 +18,30 @@ inline constexpr std::array kPackTypes = {
     at::kHalf,
     at::kBFloat16};
 
+/// What check_pack() does of all it can.
+struct PackCase {
+  at::ScalarType from;
+  at::ScalarType to;
+  double factor = 1;
+  at::Device device = at::kCPU;
+  int64_t longest_numel = 300'001; ///< elements of the longest run
+};
+
 /// Packs more runs than a launch takes, of all alignments, some of them zeros,
-/// transposed, expanded or with holes, into one buffer, and compares all of it:
-/// what lies between the runs keeps its value. Equal to the last bit: factors
-/// are applied in float32 (float64 for that type) and rounded once.
-inline void check_pack(
-    at::ScalarType from,
-    at::ScalarType to,
-    double factor,
-    at::Device device) {
+/// empty, transposed, expanded or with holes, into one buffer, and compares all
+/// of it: what lies between the runs keeps its value. Equal to the last bit:
+/// factors are applied in float32 (float64 for that type), and LibTorch rounds.
+/// @param pack pack_runs_(), or what stands for it.
+template <typename Pack>
+void check_pack(const PackCase& wanted, const Pack& pack) {
+  const auto [from, to, factor, device, longest_numel] = wanted;
   SCOPED_TRACE(
       std::string(c10::toString(from)) + " -> " + c10::toString(to) + " * " +
       std::to_string(factor));
   at::manual_seed(3);
   const auto options = at::TensorOptions(device);
-  const at::Tensor buffer = at::full({400'000}, 7, options.dtype(to));
+  const at::Tensor buffer =
+      at::full({longest_numel + 20'000}, 7, options.dtype(to));
   const at::Tensor expected = buffer.clone();
   std::vector<runtime::PackRun> runs;
   int64_t offset = 1;
@@ -51,21 +60,27 @@ inline void check_pack(
     offset += extent + 1;
   };
   const auto random = [&](at::IntArrayRef sizes) {
-    return (at::randn(sizes) * 3).to(from).to(device);
+    return (at::randn(sizes, at::kDouble) * 3).to(from).to(device);
   };
   for (int64_t i = 0; i < 150; ++i) {
-    const int64_t numel = 1 + i % 37;
+    const int64_t numel = i % 37;
     add(i % 5 == 0 ? at::Tensor() : random({numel}), {numel}, {1}, numel);
   }
-  add(random({300'001}), {300'001}, {1}, 300'001);
+  add(random({longest_numel}), {longest_numel}, {1}, longest_numel);
   add({}, {5'003}, {1}, 5'003);
   add(random({20, 30}), {20, 30}, {30, 1}, 600);
   add(random({30, 20}).t(), {20, 30}, {1, 20}, 600);
   add(random({20, 30}), {20, 30}, {1, 20}, 600); // another order in memory
   add(random({1, 30}).expand({20, 30}), {20, 30}, {30, 1}, 600);
   add(random({4, 6}), {4, 6}, {10, 1}, 36); // with holes
-  runtime::pack_runs_(runs, factor);
+  pack(runs, factor);
   EXPECT_TRUE(at::equal(buffer, expected));
+}
+
+inline void check_pack(const PackCase& wanted) {
+  check_pack(wanted, [](std::span<const runtime::PackRun> runs, double factor) {
+    runtime::pack_runs_(runs, factor);
+  });
 }
 
 } // namespace tessera

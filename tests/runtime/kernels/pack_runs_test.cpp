@@ -15,7 +15,7 @@ TEST(PackRuns, ConvertsScalesAndPads) {
   for (const at::ScalarType to : kPackTypes) {
     for (const at::ScalarType from : kPackTypes) {
       for (const double factor : {1.0, 0.25, 1.0 / 3}) {
-        check_pack(from, to, factor, at::kCPU);
+        check_pack({from, to, factor});
       }
     }
   }

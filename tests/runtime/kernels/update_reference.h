@@ -7,6 +7,9 @@
 
 #include <torch/torch.h>
 
+#include <span>
+#include <type_traits>
+
 namespace tessera {
 
 inline runtime::UpdateTensors random_tensors(
@@ -34,53 +37,64 @@ runtime::UpdateTensors converted(
       copy(t.low_precision)};
 }
 
+/// The kernels as a user calls them: those of the device of the tensors.
+struct PublicKernels {
+  template <typename Run>
+  void update(std::span<const Run> runs) const {
+    if constexpr (std::is_same_v<Run, runtime::AdamWRun>) {
+      runtime::adamw_runs_(runs);
+    } else if constexpr (std::is_same_v<Run, runtime::SgdRun>) {
+      runtime::sgd_runs_(runs);
+    } else {
+      runtime::lion_runs_(runs);
+    }
+  }
+  void lamb_moments(
+      std::span<const runtime::LambRun> runs,
+      std::span<double* const> sums) const {
+    runtime::lamb_moments_(runs, sums);
+  }
+  void lamb_weights(std::span<const runtime::LambRun> runs) const {
+    runtime::lamb_weights_(runs);
+  }
+};
+
 /// Calls body(update, name) for every optimizer; update takes the tensors.
-template <typename Body>
-void for_each_update(const Body& body) {
+/// @param kernels PublicKernels, or what stands for them.
+template <typename Body, typename Kernels = PublicKernels>
+void for_each_update(const Body& body, const Kernels& kernels = {}) {
+  const auto updates = [&]<typename Run>(const Run& like) {
+    return [&kernels, like](const runtime::UpdateTensors& t) {
+      Run run = like;
+      run.tensors = t;
+      kernels.update(std::span<const Run>(&run, 1));
+    };
+  };
+  body(updates(runtime::AdamWRun{{}, {.step = 3}}), "AdamW");
   body(
-      [](const runtime::UpdateTensors& t) {
-        const runtime::AdamWRun run{t, {.step = 3}};
-        runtime::adamw_runs_({&run, 1});
-      },
-      "AdamW");
-  body(
-      [](const runtime::UpdateTensors& t) {
-        const runtime::AdamWRun run{
-            t, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}};
-        runtime::adamw_runs_({&run, 1});
-      },
+      updates(runtime::AdamWRun{
+          {}, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}}),
       "Adam");
   body(
-      [](const runtime::UpdateTensors& t) {
-        const runtime::SgdRun run{
-            t,
-            {.momentum = 0.9,
-             .weight_decay = 0.1,
-             .nesterov = true,
-             .step = 2,
-             .grad_scale = 0.3}};
-        runtime::sgd_runs_({&run, 1});
-      },
+      updates(runtime::SgdRun{
+          {},
+          {.momentum = 0.9,
+           .weight_decay = 0.1,
+           .nesterov = true,
+           .step = 2,
+           .grad_scale = 0.3}}),
       "SGD");
+  body(updates(runtime::SgdRun{{}, {.lr = 0.1}}), "SGD without momentum");
   body(
-      [](const runtime::UpdateTensors& t) {
-        const runtime::SgdRun run{t, {.lr = 0.1}};
-        runtime::sgd_runs_({&run, 1});
-      },
-      "SGD without momentum");
-  body(
-      [](const runtime::UpdateTensors& t) {
-        const runtime::LionRun run{t, {.weight_decay = 0.1, .grad_scale = 0.3}};
-        runtime::lion_runs_({&run, 1});
-      },
+      updates(runtime::LionRun{{}, {.weight_decay = 0.1, .grad_scale = 0.3}}),
       "Lion");
   body(
-      [](const runtime::UpdateTensors& t) {
+      [&kernels](const runtime::UpdateTensors& t) {
         const runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}};
         double sums[2] = {};
         double* own = sums;
-        runtime::lamb_moments_({&run, 1}, {&own, 1});
-        runtime::lamb_weights_({&run, 1});
+        kernels.lamb_moments({&run, 1}, {&own, 1});
+        kernels.lamb_weights({&run, 1});
       },
       "LAMB");
 }

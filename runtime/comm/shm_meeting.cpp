@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/shm_meeting.h"
+
+#include "tessera/runtime/comm/store_text.h"
+#include "tessera/runtime/core/error.h"
+
+#include <optional>
+#include <utility>
+
+namespace tessera::runtime {
+
+namespace {
+
+constexpr const char* kGood = "good";
+
+} // namespace
+
+void all_succeed(
+    c10d::Store& store,
+    const std::string& key,
+    int rank,
+    int size,
+    const std::function<void()>& step) {
+  std::string mine = kGood;
+  try {
+    step();
+  } catch (const Error& error) {
+    mine = error.what();
+  }
+  const auto key_of = [&](int r) { return key + "/" + std::to_string(r); };
+  std::string all = mine;
+  if (rank == 0) {
+    for (int r = 1; r < size; ++r) {
+      const std::string theirs = to_text(store.get(key_of(r)));
+      if (all == kGood && theirs != kGood) {
+        all = "rank " + std::to_string(r) + ": " + theirs;
+      }
+    }
+    store.set(key, to_bytes(all));
+  } else {
+    store.set(key_of(rank), to_bytes(mine));
+    all = to_text(store.get(key));
+  }
+  TESSERA_CHECK(all == kGood, "{}", all);
+}
+
+ShmRegion meet(c10d::Store& store, int rank, int size) {
+  std::optional<ShmRegion> region;
+  all_succeed(store, "attached", rank, size, [&] {
+    if (rank == 0) {
+      try {
+        region.emplace(ShmRegion::create(size));
+      } catch (const Error&) {
+        store.set("region", to_bytes(""));
+        throw;
+      }
+      store.set("region", to_bytes(region->address()));
+    } else {
+      const std::string address = to_text(store.get("region"));
+      TESSERA_CHECK(!address.empty(), "rank 0 has no shared memory");
+      region.emplace(ShmRegion::attach(address, size));
+    }
+  });
+  return std::move(*region);
+}
+
+} // namespace tessera::runtime

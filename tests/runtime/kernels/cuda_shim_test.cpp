@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels, compiled as C++ (support/cuda_shim): their indices and
+// arithmetic are those of the CPU kernels and of LibTorch's operators.
+#include "runtime/kernels/device_cases.h"
+#include "runtime/kernels/pack_reference.h"
+#include "support/cuda_shim/kernel_run.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/pack_cuda.h"
+#include "tessera/runtime/kernels/update_checks.h"
+#include "tessera/runtime/kernels/update_cpu.h"
+#include "tessera/runtime/kernels/update_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <sys/mman.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::runtime::cuda_shim_test {
+
+namespace {
+
+using tests::cuda_shim::dim3;
+using tests::cuda_shim::kernel_options;
+using tests::cuda_shim::OptionsScope;
+
+template <typename T>
+AdamWShard<T> shard_type(const AdamWRun&);
+template <typename T>
+SgdShard<T> shard_type(const SgdRun&);
+template <typename T>
+LionShard<T> shard_type(const LionRun&);
+template <typename T>
+LambShard<T> shard_type(const LambRun&);
+
+int moments_of(const SgdRun& run) {
+  return run.step.momentum == 0 ? 0 : 1;
+}
+int moments_of(const LionRun&) {
+  return 1;
+}
+int moments_of(const AdamWRun&) {
+  return 2;
+}
+int moments_of(const LambRun&) {
+  return 2;
+}
+
+/// Calls launch(shards) with the runs as the kernels' arguments.
+template <typename Run, typename Launch>
+void with_shards(std::span<const Run> runs, const Launch& launch) {
+  const auto call = [&]<typename T>(T) {
+    std::vector<decltype(shard_type<T>(runs.front()))> shards;
+    for (const Run& run : runs) {
+      shards.push_back(
+          detail::make_shard<typename decltype(shards)::value_type>(
+              detail::UpdateChecks("cuda_shim_test"),
+              run.tensors,
+              run.step,
+              moments_of(run)));
+    }
+    EXPECT_EQ(launch(shards), cudaSuccess);
+  };
+  if (runs.front().tensors.master.scalar_type() == at::kDouble) {
+    call(double{});
+  } else {
+    call(float{});
+  }
+}
+
+/// The kernels that were compiled as C++, as device_cases.h uses them.
+struct ShimDevice {
+  static constexpr int64_t kManyTurns = 30'001;
+
+  at::Tensor copy(const at::Tensor& t, int64_t offset) const {
+    return at::empty({t.numel() + offset}, t.options())
+        .narrow(0, offset, t.numel())
+        .copy_(t);
+  }
+  template <typename Run>
+  void update(std::span<const Run> runs) const {
+    with_shards(runs, [](const auto& shards) {
+      return launch_update(shards.data(), shards.size(), nullptr);
+    });
+  }
+  void lamb_moments(
+      std::span<const LambRun> runs,
+      std::span<double* const> sums) const {
+    const at::Tensor partial = at::zeros(
+        {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2}, at::kDouble);
+    with_shards(runs, [&](const auto& shards) {
+      return launch_lamb_moments(
+          shards.data(),
+          shards.size(),
+          partial.mutable_data_ptr<double>(),
+          nullptr);
+    });
+    const at::Tensor totals = partial.sum(1);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      sums[i][0] += totals[row][0].item<double>();
+      sums[i][1] += totals[row][1].item<double>();
+    }
+  }
+  void lamb_weights(std::span<const LambRun> runs) const {
+    update(runs);
+  }
+};
+
+/// pack_runs_() as for CUDA tensors.
+void pack_by_shim(std::span<const PackRun> runs, double factor) {
+  std::vector<PackShard> shards;
+  for (const PackRun& run : runs) {
+    if (const auto shard = detail::pack_shard(run)) {
+      shards.push_back(*shard);
+    } else {
+      pack_runs_({&run, 1}, factor);
+    }
+  }
+  const auto type =
+      detail::element_type(runs.front().target.scalar_type()).value();
+  EXPECT_EQ(
+      launch_pack(shards.data(), shards.size(), type, factor, nullptr),
+      cudaSuccess);
+}
+
+class CudaShimUpdate : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  OptionsScope options_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    CudaShimUpdate,
+    ::testing::ValuesIn(device_cases::kMasterTypes),
+    [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+class CudaShim : public ::testing::Test {
+ protected:
+  OptionsScope options_;
+};
+
+/// Address space for an array; memory is taken for what is written.
+template <typename T>
+class VastArray {
+ public:
+  explicit VastArray(int64_t numel)
+      : bytes_(static_cast<size_t>(numel) * sizeof(T)),
+        data_(static_cast<T*>(::mmap(
+            nullptr,
+            bytes_,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+            -1,
+            0))) {
+    TESSERA_CHECK(data_ != MAP_FAILED, "no address space");
+    // Whole huge pages would take the memory that this is to save.
+    ::madvise(data_, bytes_, MADV_NOHUGEPAGE);
+  }
+  ~VastArray() {
+    ::munmap(data_, bytes_);
+  }
+  VastArray(const VastArray&) = delete;
+  VastArray& operator=(const VastArray&) = delete;
+
+  T* data() {
+    return data_;
+  }
+  /// Elements from `first` on, as a tensor over this memory.
+  at::Tensor elements(int64_t first, int64_t numel, at::ScalarType dtype) {
+    return at::from_blob(data_ + first, {numel}, dtype);
+  }
+
+ private:
+  size_t bytes_;
+  T* data_;
+};
+
+// The first is past what 32 bits can count, with a pack and a tail after it.
+constexpr int64_t kVast = (int64_t{1} << 31) + 777;
+// The elements that are looked at: the last block of a turn of the grid, and
+// what remains for the next turn.
+constexpr int64_t kSeen = 1024 + 777;
+
+/// Runs only these blocks of 1024.
+void run_blocks(const std::set<unsigned>& which) {
+  kernel_options().runs_block = [which](const dim3& block) {
+    EXPECT_EQ(tests::cuda_shim::kernel.grid.x, 1024);
+    return which.count(block.x) > 0;
+  };
+}
+
+} // namespace
+
+TEST_P(CudaShimUpdate, AdamWHasTheBitsOfTheCpu) {
+  device_cases::check_adamw_steps(ShimDevice(), GetParam());
+}
+
+TEST_P(CudaShimUpdate, HasTheBitsOfTheCpu) {
+  device_cases::check_all_updates(ShimDevice(), GetParam());
+}
+
+TEST_P(CudaShimUpdate, KeepsWhatIsNotFinite) {
+  device_cases::check_extremes(ShimDevice(), GetParam());
+}
+
+TEST_P(CudaShimUpdate, RoundsStochasticallyAsTheCpuDoes) {
+  device_cases::check_stochastic_rounding(ShimDevice(), GetParam());
+}
+
+TEST_P(CudaShimUpdate, ManyRunsOfAllAlignmentsAreAsOneByOne) {
+  device_cases::check_many_runs(ShimDevice(), GetParam());
+  EXPECT_GE(kernel_options().launches, 3); // of 100 runs
+}
+
+TEST_P(CudaShimUpdate, LambsSumsAgree) {
+  device_cases::check_lamb_sums(ShimDevice(), GetParam());
+  EXPECT_GE(kernel_options().launches, 2); // of 40 runs
+}
+
+TEST_F(CudaShim, AdamWIsAsInFloat64) {
+  torch::manual_seed(5);
+  AdamWState state(5003, 0, at::kFloat);
+  AdamWState wide = state.to(at::kDouble);
+  for (AdamWStep step; step.step <= 5; ++step.step) {
+    state.grad.normal_();
+    wide.grad.copy_(state.grad);
+    const AdamWRun run{
+        {state.master, state.grad, state.exp_avg, state.exp_avg_sq, {}}, step};
+    ShimDevice().update(std::span<const AdamWRun>(&run, 1));
+    reference_adamw_float64(wide, step);
+  }
+  // Per step, three roundings of half a unit, of the decay, its product and the
+  // sum; and a few of the update, which is at most some lr.
+  const at::Tensor bound = 5 * 3 * 6e-8 * (wide.master.abs() + 10 * 1e-3);
+  EXPECT_TRUE(((state.master - wide.master).abs() <= bound).all().item<bool>());
+}
+
+TEST_F(CudaShim, UpdatesReachElementsPast32Bits) {
+  kernel_options().processors = 128;
+  run_blocks({0, 1023});
+  VastArray<float> master(kVast);
+  VastArray<uint16_t> grad(kVast);
+  VastArray<uint16_t> moment(kVast);
+  VastArray<uint16_t> moment_sq(kVast);
+  VastArray<uint16_t> low(kVast);
+  const int64_t first = kVast - kSeen;
+  const UpdateTensors seen{
+      master.elements(first, kSeen, at::kFloat),
+      grad.elements(first, kSeen, at::kBFloat16),
+      moment.elements(first, kSeen, at::kBFloat16),
+      moment_sq.elements(first, kSeen, at::kBFloat16),
+      low.elements(first, kSeen, at::kBFloat16)};
+  UpdateTensors cpu =
+      device_cases::tensors_of(kSeen, at::kFloat, at::kBFloat16);
+  seen.master.copy_(cpu.master);
+  seen.grad.copy_(cpu.grad);
+  seen.moment.copy_(cpu.moment);
+  seen.moment_sq.copy_(cpu.moment_sq);
+  AdamWStep step{.step = 3, .rounding = {true, 5, /*first_element=*/7}};
+  const AdamWShard<float> shard{
+      .master = master.data(),
+      .grad = grad.data(),
+      .grad_format = LowPrecision::kBFloat16,
+      .moment = moment.data(),
+      .moment_sq = moment_sq.data(),
+      .moment_format = LowPrecision::kBFloat16,
+      .low_precision = low.data(),
+      .low_precision_format = LowPrecision::kBFloat16,
+      .rounding = RoundingKey(step.rounding),
+      .numel = kVast,
+      .scalars = AdamWScalars<float>(step)};
+  EXPECT_EQ(launch_update(&shard, 1, nullptr), cudaSuccess);
+  // The noise of these elements is that of their numbers.
+  step.rounding.first_element += static_cast<uint64_t>(first);
+  const AdamWRun run{cpu, step};
+  adamw_runs_({&run, 1});
+  device_cases::expect_same(seen, cpu);
+}
+
+TEST_F(CudaShim, PackingReachesElementsPast32Bits) {
+  // In packs, and element by element.
+  for (const int64_t offset : {0, 1}) {
+    // Without packs, four blocks do the last 777 elements.
+    run_blocks(
+        offset == 0 ? std::set<unsigned>{0, 1023}
+                    : std::set<unsigned>{0, 1, 2, 3});
+    const int64_t count = offset == 0 ? kSeen : 777;
+    VastArray<uint16_t> source(kVast);
+    VastArray<float> target(kVast + offset);
+    const at::Tensor values = at::randn({count}).to(at::kBFloat16);
+    source.elements(kVast - count, count, at::kBFloat16).copy_(values);
+    const PackShard shard{
+        source.data(), target.data() + offset, kVast, ElementType::kBFloat16};
+    EXPECT_EQ(
+        launch_pack(&shard, 1, ElementType::kFloat32, 0.3, nullptr),
+        cudaSuccess);
+    const at::Tensor found =
+        target.elements(offset + kVast - count, count, at::kFloat);
+    EXPECT_TRUE(same_bits(found.clone(), values.to(at::kFloat) * 0.3));
+  }
+}
+
+TEST_F(CudaShim, PackingConvertsScalesAndPads) {
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      for (const double factor : {1.0, 0.25, 1.0 / 3}) {
+        const int before = kernel_options().launches;
+        check_pack(
+            {.from = from, .to = to, .factor = factor, .longest_numel = 30'001},
+            pack_by_shim);
+        EXPECT_EQ(kernel_options().launches - before, 2);
+      }
+    }
+  }
+}
+
+TEST_F(CudaShim, PackingRoundsWhatIsNotFiniteOrTooLarge) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::vector<double> values = {
+      0.,
+      -0.,
+      NAN,
+      kInf,
+      -kInf,
+      65519.,
+      65520.,
+      -65536.,
+      3.4e38,
+      1e39,
+      -1e300,
+      1e-8,
+      5.9e-8,
+      3e-8,
+      1e-40,
+      1e-46,
+      1 + 0x1p-11 + 0x1p-40};
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      const at::Tensor source = at::tensor(values, at::kDouble).to(from);
+      const PackRun expected{at::zeros_like(source, to), source};
+      const PackRun run{at::zeros_like(source, to), source};
+      for (const double factor : {1.0, 3.0}) {
+        pack_runs_({&expected, 1}, factor);
+        pack_by_shim({&run, 1}, factor);
+        EXPECT_TRUE(same_bits_or_nan(run.target, expected.target))
+            << from << " -> " << to;
+      }
+    }
+  }
+}
+
+TEST_F(CudaShim, ErrorsOfLaunchesEndTheUpdate) {
+  const UpdateTensors t = random_tensors(8, at::kFloat);
+  std::vector<AdamWShard<float>> shards(
+      100,
+      detail::make_shard<AdamWShard<float>>(
+          detail::UpdateChecks("cuda_shim_test"), t, AdamWStep(), 2));
+  std::vector<PackShard> packs(
+      300, {nullptr, t.grad.mutable_data_ptr(), 8, ElementType::kFloat32});
+  kernel_options().failing_launch = 2;
+  EXPECT_NE(launch_update(shards.data(), shards.size(), nullptr), cudaSuccess);
+  EXPECT_EQ(kernel_options().launches, 2);
+  kernel_options().launches = 0;
+  EXPECT_NE(
+      launch_pack(
+          packs.data(), packs.size(), ElementType::kFloat32, 1, nullptr),
+      cudaSuccess);
+  EXPECT_EQ(kernel_options().launches, 2);
+}
+
+} // namespace tessera::runtime::cuda_shim_test
