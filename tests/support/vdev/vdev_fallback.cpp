@@ -119,7 +119,19 @@ struct Captured {
         dtype(tensor.dtype()),
         sizes(tensor.sizes().vec()),
         strides(tensor.strides().vec()),
-        offset(tensor.storage_offset()) {}
+        offset(tensor.storage_offset()) {
+    TORCH_CHECK(
+        at::detail::computeStorageNbytes(
+            sizes, strides, tensor.itemsize(), static_cast<size_t>(offset)) <=
+            storage_bytes,
+        "vdev: a tensor of sizes ",
+        tensor.sizes(),
+        " at ",
+        offset,
+        " exceeds its storage of ",
+        storage_bytes,
+        " bytes");
+  }
 
   at::Tensor on_host() const {
     return cpu_tensor(
@@ -355,6 +367,9 @@ class Call {
         c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
             c10::autocast_dispatch_keyset);
+    // Kernels with several outputs return references to their arguments, which
+    // the stack drops first.
+    const torch::jit::Stack kept = stack;
     op.callBoxed(&stack);
   }
 
@@ -607,9 +622,10 @@ class Call {
         }));
     command.run = [op = op_, arguments, targets, seed](bool) {
       const SeedScope scope(seed);
-      op.callBoxed(arguments.get());
+      torch::jit::Stack stack = *arguments; // see call_cpu()
+      op.callBoxed(&stack);
       for (const auto& [result, target] : targets) {
-        target.on_host().copy_((*arguments)[result].toTensor());
+        target.on_host().copy_(stack[result].toTensor());
       }
       return true;
     };

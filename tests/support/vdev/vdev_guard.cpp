@@ -104,8 +104,11 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr ||
-           Runtime::instance().is_done(*static_cast<Event*>(event)->latest);
+    if (event == nullptr) {
+      return true;
+    }
+    const auto mark = static_cast<Event*>(event)->latest;
+    return Runtime::instance().is_done(*mark);
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/)
       const noexcept override {
