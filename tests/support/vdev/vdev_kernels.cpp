@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product's kernels on the virtual device: those of the CPU, as commands of
+// the current stream.
+#include "support/vdev/vdev.h"
+
+#include "tessera/runtime/kernels/adamw_cpu.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/isa.h"
+#include "tessera/runtime/kernels/update_cpu.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <span>
+#include <vector>
+
+namespace tessera::tests::vdev {
+
+namespace {
+
+using runtime::AdamWShard;
+using runtime::ElementType;
+using runtime::LambShard;
+using runtime::LionShard;
+using runtime::LowPrecision;
+using runtime::PackShard;
+using runtime::SgdShard;
+
+void add(
+    std::vector<Access>& accesses,
+    const void* data,
+    int64_t numel,
+    size_t item,
+    bool is_write) {
+  if (data != nullptr && numel > 0) {
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    accesses.push_back(
+        {{begin, begin + static_cast<size_t>(numel) * item}, is_write});
+  }
+}
+
+void issue_kernel(
+    const char* name,
+    std::vector<Access> accesses,
+    std::function<void()> run) {
+  const auto& guard =
+      *c10::impl::getDeviceGuardImpl(c10::DeviceType::PrivateUse1);
+  Runtime::instance().issue(
+      guard.getStream(guard.getDevice()),
+      {.name = name,
+       .accesses = std::move(accesses),
+       .run =
+           [run = std::move(run)](bool) {
+             run();
+             return true;
+           },
+       .also_after = {}});
+}
+
+template <typename Shard>
+std::vector<Access> accesses_of(
+    std::span<const Shard> shards,
+    bool writes_master) {
+  using T = typename Shard::Master;
+  const auto size_of = [](LowPrecision format) {
+    return format == LowPrecision::kNone ? sizeof(T) : sizeof(uint16_t);
+  };
+  std::vector<Access> accesses;
+  for (const Shard& shard : shards) {
+    const size_t moment_item = size_of(shard.moment_format);
+    add(accesses, shard.grad, shard.numel, size_of(shard.grad_format), false);
+    add(accesses, shard.master, shard.numel, sizeof(T), writes_master);
+    add(accesses, shard.moment, shard.numel, moment_item, true);
+    add(accesses, shard.moment_sq, shard.numel, moment_item, true);
+    if (shard.low_precision_format != LowPrecision::kNone) {
+      add(accesses,
+          shard.low_precision,
+          shard.numel,
+          sizeof(uint16_t),
+          writes_master);
+    }
+  }
+  return accesses;
+}
+
+template <typename T>
+runtime::CpuUpdate cpu_update_of(const AdamWShard<T>& shard) {
+  return runtime::adamw_update(runtime::best_isa(), shard);
+}
+
+template <typename Shard>
+runtime::CpuUpdate cpu_update_of(const Shard& shard) {
+  return runtime::update_of(runtime::best_isa(), shard);
+}
+
+template <typename Shard>
+void update(std::span<const Shard> shards) {
+  issue_kernel(
+      "update_kernel",
+      accesses_of(shards, /*writes_master=*/true),
+      [own = std::vector<Shard>(shards.begin(), shards.end())] {
+        for (const Shard& shard : own) {
+          const runtime::CpuUpdate update = cpu_update_of(shard);
+          update.range(0, update.numel);
+        }
+      });
+}
+
+template <typename T>
+void lamb_weights(std::span<const LambShard<T>> shards) {
+  issue_kernel(
+      "lamb_weights_kernel",
+      accesses_of(shards, /*writes_master=*/true),
+      [own = std::vector<LambShard<T>>(shards.begin(), shards.end())] {
+        for (const LambShard<T>& shard : own) {
+          runtime::lamb_weights_cpu(runtime::best_isa(), shard);
+        }
+      });
+}
+
+template <typename T>
+void lamb_moments(std::span<const LambShard<T>> shards, double* sums) {
+  auto accesses = accesses_of(shards, /*writes_master=*/false);
+  constexpr int64_t kPerRun = 2 * runtime::kLambCudaBlocks;
+  add(accesses,
+      sums,
+      kPerRun * static_cast<int64_t>(shards.size()),
+      sizeof(double),
+      true);
+  issue_kernel(
+      "lamb_moments_kernel",
+      std::move(accesses),
+      [own = std::vector<LambShard<T>>(shards.begin(), shards.end()), sums] {
+        for (size_t i = 0; i < own.size(); ++i) {
+          const auto sum =
+              runtime::lamb_moments_cpu(runtime::best_isa(), own[i]);
+          double* into = sums + static_cast<int64_t>(i) * kPerRun;
+          into[0] += sum.weights;
+          into[1] += sum.direction;
+        }
+      });
+}
+
+at::ScalarType dtype_of(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return at::kFloat;
+    case ElementType::kFloat64:
+      return at::kDouble;
+    case ElementType::kFloat16:
+      return at::kHalf;
+    case ElementType::kBFloat16:
+      return at::kBFloat16;
+  }
+  return at::kFloat;
+}
+
+at::Tensor flat(const void* data, int64_t numel, ElementType type) {
+  return at::from_blob(const_cast<void*>(data), {numel}, dtype_of(type));
+}
+
+void pack(
+    std::span<const PackShard> shards,
+    ElementType target_type,
+    double factor) {
+  std::vector<Access> accesses;
+  for (const PackShard& shard : shards) {
+    add(accesses,
+        shard.source,
+        shard.numel,
+        c10::elementSize(dtype_of(shard.source_type)),
+        false);
+    add(accesses,
+        shard.target,
+        shard.numel,
+        c10::elementSize(dtype_of(target_type)),
+        true);
+  }
+  issue_kernel(
+      "pack_kernel",
+      std::move(accesses),
+      [own = std::vector<PackShard>(shards.begin(), shards.end()),
+       target_type,
+       factor] {
+        for (const PackShard& shard : own) {
+          const at::Tensor target =
+              flat(shard.target, shard.numel, target_type);
+          if (shard.source == nullptr) {
+            target.zero_();
+            continue;
+          }
+          const at::Tensor source =
+              flat(shard.source, shard.numel, shard.source_type);
+          if (factor == 1) {
+            target.copy_(source);
+          } else {
+            const auto wide =
+                at::promote_types(source.scalar_type(), at::kFloat);
+            target.copy_(source.to(wide).mul(factor));
+          }
+        }
+      });
+}
+
+} // namespace
+
+void install_kernels() {
+  runtime::register_pack_cuda(&pack);
+  runtime::register_update_cuda(
+      {&update<AdamWShard<float>>,
+       &update<AdamWShard<double>>,
+       &update<SgdShard<float>>,
+       &update<SgdShard<double>>,
+       &update<LionShard<float>>,
+       &update<LionShard<double>>,
+       &lamb_weights<float>,
+       &lamb_weights<double>,
+       &lamb_moments<float>,
+       &lamb_moments<double>});
+}
+
+} // namespace tessera::tests::vdev

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of the virtual device: ordered by streams, without the host.
+#include "support/vdev/vdev.h"
+#include "tessera/runtime/comm/communicator.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera::tests::vdev::vdev_process_group_test {
+
+namespace {
+
+using Order = Policy::Order;
+
+int64_t synchronizations() {
+  return Runtime::instance().counters().synchronizations;
+}
+
+c10::Stream new_stream(at::Device on) {
+  return c10::impl::getDeviceGuardImpl(on.type())->getStreamFromGlobalPool(
+      on, /*isHighPriority=*/true);
+}
+
+/// Runs `body` on two ranks, each of which must note the violation.
+void expect_violation_on_ranks(
+    const std::string& text,
+    const std::function<void(World&)>& body) {
+  install();
+  run_ranks(2, [&](World& world) {
+    Runtime::instance().set_policy({Order::kLazy});
+    try {
+      body(world);
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+          << error.what();
+    }
+    const auto violations = Runtime::instance().violations();
+    // Others may follow while what was made is freed.
+    ASSERT_FALSE(violations.empty());
+    EXPECT_NE(violations[0].find(text), std::string::npos) << violations[0];
+  });
+}
+
+} // namespace
+
+class Orders : public ::testing::TestWithParam<Policy> {};
+
+TEST_P(Orders, EveryCollectiveGivesWhatItGivesOnTheCpu) {
+  run_ranks_on_vdev(3, GetParam(), [](World& world) {
+    const auto run = [&](at::Device on) {
+      const auto group = world.new_communicator("all", on);
+      torch::manual_seed(world.rank());
+      std::vector<at::Tensor> results;
+      const at::Tensor own = torch::randn({12}).to(on);
+      results.push_back(torch::empty({36}).to(on));
+      auto gathered = group->all_gather(results.back(), own, "gather");
+      gathered.wait();
+      const at::Tensor whole = torch::randn({12}).to(on);
+      results.push_back(torch::empty({4}).to(on));
+      group->reduce_scatter_sum(results.back(), whole, "scatter").wait();
+      results.push_back(own.clone());
+      group->all_reduce_sum(results.back(), "sum").wait();
+      results.push_back(own.clone());
+      group->broadcast(results.back(), 1, "broadcast").wait();
+      results.push_back(torch::empty({12}).to(on));
+      group->all_to_all(results.back(), own, "exchange").wait();
+      std::vector<at::Tensor> on_cpu;
+      for (const at::Tensor& result : results) {
+        on_cpu.push_back(result.cpu());
+      }
+      group->barrier();
+      return on_cpu;
+    };
+    const auto expected = run(at::kCPU);
+    const auto got = run(world.device());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(torch::equal(got[i], expected[i])) << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllOrders,
+    Orders,
+    ::testing::Values(
+        Policy{Order::kEager},
+        Policy{Order::kLazy},
+        Policy{Order::kRandom, 1},
+        Policy{Order::kStarve, 0, 0}),
+    [](const auto& which) { return which.param.name(); });
+
+TEST(Streams, CollectivesDoNotBlockTheHost) {
+  run_ranks_on_vdev(2, {Order::kLazy}, [](World& world) {
+    const auto group = world.new_communicator("all", world.device());
+    const at::Tensor own =
+        torch::full({4}, world.rank() + 1.0F, world.device());
+    const at::Tensor sum = own.clone();
+    const int64_t before = synchronizations();
+    group->all_reduce_sum(sum, "sum").wait();
+    const at::Tensor twice = sum * 2;
+    EXPECT_EQ(synchronizations(), before);
+    EXPECT_EQ(twice[0].item<float>(), 6.0F);
+  });
+}
+
+TEST(Streams, AGatherThatDoesNotWaitForItsInputIsFound) {
+  expect_violation_on_ranks(
+      " reads memory that aten::fill_.Scalar on stream 0", [](World& world) {
+        const auto group = world.new_communicator("all", world.device());
+        const at::Tensor own = torch::empty({4}, world.device()).fill_(1);
+        const at::Tensor all = torch::empty({8}, world.device());
+        const c10::StreamGuard guard(new_stream(world.device()));
+        group->all_gather(all, own, "gather");
+      });
+}
+
+TEST(Groups, OneThatIsAbortedWithWorkInFlightLeavesNan) {
+  expect_violation_on_ranks("in flight", [](World& world) {
+    const at::Tensor sum = torch::ones({4}, world.device());
+    const auto group = world.new_communicator("all", world.device());
+    group->all_reduce_sum(sum, "sum");
+    group->abort();
+    EXPECT_TRUE(sum.isnan().all().item<bool>());
+  });
+}
+
+} // namespace tessera::tests::vdev::vdev_process_group_test
