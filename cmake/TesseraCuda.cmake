@@ -18,6 +18,12 @@ if(NOT TESSERA_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_ARCHITECTURES 75 80 86 90)
     endif()
     enable_language(CUDA)
+    if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+      message(FATAL_ERROR
+        "CMake ${CMAKE_VERSION} knows no C++20 for nvcc "
+        "${CMAKE_CUDA_COMPILER_VERSION}. Use a newer CMake, such as that in "
+        ".venv/bin after `make setup`, or configure with -DTESSERA_CUDA=OFF.")
+    endif()
     find_package(CUDAToolkit REQUIRED)
     # LibTorch's, not a second one: two runtimes in a process do not share
     # their current device or their streams.

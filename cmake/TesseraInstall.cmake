@@ -36,15 +36,17 @@ function(tessera_install_package)
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
   install(EXPORT tesseraTargets NAMESPACE tessera::
           DESTINATION ${TESSERA_PACKAGE_DIR})
+  # In a folder of their own: find_package() looks into the build folder if its
+  # bin/ is on PATH, and they serve what is installed only.
   configure_package_config_file(
-    cmake/tesseraConfig.cmake.in "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
+    cmake/tesseraConfig.cmake.in "${PROJECT_BINARY_DIR}/package/tesseraConfig.cmake"
     INSTALL_DESTINATION ${TESSERA_PACKAGE_DIR})
   write_basic_package_version_file(
-    "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake"
+    "${PROJECT_BINARY_DIR}/package/tesseraConfigVersion.cmake"
     COMPATIBILITY SameMinorVersion)
   install(FILES
-    "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
-    "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake"
+    "${PROJECT_BINARY_DIR}/package/tesseraConfig.cmake"
+    "${PROJECT_BINARY_DIR}/package/tesseraConfigVersion.cmake"
     cmake/TesseraTorch.cmake
     DESTINATION ${TESSERA_PACKAGE_DIR})
   install(FILES LICENSE configs/README.md

@@ -67,6 +67,10 @@ void check_places(const ConvertArguments& arguments) {
           !fs::exists(arguments.to),
       "--to is '{}', which is a file in the folder --from; choose another name",
       arguments.to);
+  TESSERA_CHECK(
+      !fs::exists(fs::path(arguments.to) / "config.json"),
+      "--to is '{}', which contains a model; choose another folder",
+      arguments.to);
   check_one_process("convert");
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),

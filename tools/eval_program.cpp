@@ -4,6 +4,7 @@
 
 #include "divided_model.h"
 #include "program_main.h"
+#include "run_folder.h"
 #include "task_program.h"
 #include "training_run.h"
 
@@ -39,8 +40,9 @@ constexpr const char* kOneRank = "parallel={}";
 Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
-      "{} has no result.json: it is not a run of `tessera train`, or the run has not finished; if it has saved checkpoints, resume it with training.resume=true, or make a model of the newest one with `tessera export`",
-      run);
+      "'{}' has no result.json: it is not a run of `tessera train`, or the run has not finished; {}",
+      run.string(),
+      newest_checkpoint_text(run));
   Trained trained{run / "config.json", std::move(overrides), {}};
   if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
     trained.adapter = run / "adapter"; // LoRA that was not merged

@@ -61,6 +61,12 @@ void export_run(ExportArguments arguments) {
       fs::exists(run / "config.json"),
       "'{}' has no config.json: give the run folder of `tessera train`",
       run.string());
+  for (const char* file : {"config.json", "adapter_config.json"}) {
+    TESSERA_CHECK(
+        arguments.to.empty() || !fs::exists(arguments.to / file),
+        "--to is '{}', which contains a model; choose another folder",
+        arguments.to.string());
+  }
   const auto checkpoint = engine::checkpoint_to_resume(run, arguments.from);
   TESSERA_CHECK(
       checkpoint.has_value(),

@@ -155,6 +155,11 @@ json model_identity(const std::filesystem::path& file) {
 json describe_run(
     const zoo::TrainingConfig& config,
     const nlohmann::ordered_json& resolved) {
+  TESSERA_CHECK(
+      config.model_folder.empty() ||
+          std::filesystem::is_directory(config.model_folder),
+      "model.folder '{}' does not exist; give the path of an unpacked Hugging Face model, e.g. of `hf download NAME --local-dir FOLDER`",
+      config.model_folder.string());
   return {
       {"config", json(resolved)},
       {"model",

@@ -161,8 +161,14 @@ void RunFolder::prepare(const nlohmann::ordered_json& resolved) {
       fs::remove(folder / result, code);
     }
   }
-  runtime::write_file_atomically(
-      folder / "config.json", resolved.dump(2) + "\n");
+  // What was meant for this start only would lose this run when its
+  // configuration is used again.
+  nlohmann::ordered_json kept = resolved;
+  kept["output"].erase("overwrite");
+  for (const char* key : {"resume", "resume_from", "new_data"}) {
+    kept["training"].erase(key);
+  }
+  runtime::write_file_atomically(folder / "config.json", kept.dump(2) + "\n");
 }
 
 std::string newest_checkpoint_text(const fs::path& run_folder) {

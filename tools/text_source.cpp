@@ -100,8 +100,8 @@ std::optional<GivenText> TextSource::next_line() {
 GivenText TextSource::parsed(const std::string& line) const {
   const std::string place = formatted("{}:{}", name_, line_);
   if (*is_json_) {
-    auto text =
-        zoo::text_in(runtime::parse_json(line, name_, line_), columns_, place);
+    auto text = zoo::text_in(
+        runtime::parse_json(line, name_, line_), columns_, place, "--text-key");
     return {std::move(text.text), std::move(text.second)};
   }
   if (!are_pairs()) {

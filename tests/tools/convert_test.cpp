@@ -67,6 +67,11 @@ TEST(Convert, WritesFolders) {
   const auto again = folder / "again";
   result = convert({"--from", half.string(), "--to", again.string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
+  // A model is not overwritten.
+  result = convert({"--from", model("bert"), "--to", again.string()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.output.find("which contains a model"), std::string::npos)
+      << result.output;
   EXPECT_TRUE(
       runtime::read_text_file(half / "model.safetensors") ==
       runtime::read_text_file(again / "model.safetensors"));

@@ -268,6 +268,15 @@ TEST_F(RunSafety, AFailedExportCanBeRepeated) {
        (folder_ / "there").string()});
   ASSERT_EQ(elsewhere.exit_code, 0) << elsewhere.output;
   EXPECT_EQ(content_of(folder_ / "there/model.safetensors"), expected);
+  const auto over_a_model = run_tessera(
+      1,
+      {"export",
+       (folder_ / "run").string(),
+       "--to",
+       (folder_ / "whole/model").string()});
+  EXPECT_EQ(over_a_model.exit_code, 1);
+  EXPECT_TRUE(has(over_a_model, "which contains a model"))
+      << over_a_model.output;
   const auto nothing =
       run_tessera(1, {"export", (folder_ / "absent").string()});
   EXPECT_EQ(nothing.exit_code, 1);
@@ -340,6 +349,10 @@ TEST_F(RunSafety, AFinishedRunIsOverwrittenOnRequestOnly) {
   ASSERT_EQ(
       train("run", {"training.seed=5", "output.overwrite=true"}).exit_code, 0);
   EXPECT_NE(content_of(model), trained);
+  // Its configuration can be used again, but loses nothing by itself.
+  EXPECT_EQ(
+      content_of(folder_ / "run/config.json").find("overwrite"),
+      std::string::npos);
   // That one has a checkpoint.
   const auto lost = train("run");
   EXPECT_EQ(lost.exit_code, 1);

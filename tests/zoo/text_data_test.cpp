@@ -164,6 +164,10 @@ TEST_F(TextData, OtherFormatsAreNamedWithAConversion) {
     expect_error([&] { read_labelled_texts(path); }, {"expected JSON lines"});
     expect_error([&] { read_labelled_texts(path); }, one.parts);
   }
+  // The command does not write what it reads, and shells take the path.
+  expect_error(
+      [&] { read_labelled_texts(write("text,label\na,b\n", "it's.jsonl")); },
+      {"it'\\''s.jsonl' > '", "it'\\''s_converted.jsonl'"});
   // A byte order mark and commas are no table.
   EXPECT_EQ(
       read_labelled_texts(

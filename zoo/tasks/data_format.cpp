@@ -106,6 +106,20 @@ const char* name_of(DataFormat format) {
   return "of an unknown format";
 }
 
+std::string shell_word(const std::filesystem::path& path) {
+  const std::string text = path.string();
+  if (text.find_first_not_of(
+          "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+          "_-+=:,./@%") == std::string::npos) {
+    return text;
+  }
+  std::string word = "'";
+  for (const char c : text) {
+    word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return word + "'";
+}
+
 std::string unpack_command(
     DataFormat format,
     const std::filesystem::path& path) {
@@ -113,7 +127,8 @@ std::string unpack_command(
                               : format == DataFormat::kZstandard ? "unzstd"
                               : format == DataFormat::kZip       ? "unzip"
                                                                  : nullptr;
-  return program == nullptr ? "" : formatted("{} {}", program, path.string());
+  return program == nullptr ? ""
+                            : formatted("{} {}", program, shell_word(path));
 }
 
 } // namespace tessera::zoo

@@ -30,6 +30,9 @@ DataFormat data_format_of(const std::filesystem::path& path);
 /// "a NumPy array", for messages.
 const char* name_of(DataFormat format);
 
+/// The path as one word of a shell command.
+std::string shell_word(const std::filesystem::path& path);
+
 /// A shell command that unpacks a compressed file; empty for other formats.
 std::string unpack_command(
     DataFormat format,

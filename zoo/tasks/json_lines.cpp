@@ -20,8 +20,15 @@ namespace fs = std::filesystem;
 
 constexpr const char* kBlank = " \t\r\n";
 
-std::string with_extension(fs::path path) {
-  return path.replace_extension(".jsonl").string();
+/// The file that a conversion writes, as a word of its command: never the one
+/// that it reads.
+std::string converted(const fs::path& path) {
+  fs::path to = path;
+  to.replace_extension(".jsonl");
+  if (to == path) {
+    to.replace_filename(path.stem().string() + "_converted.jsonl");
+  }
+  return shell_word(to);
 }
 
 [[noreturn]] void refuse(
@@ -44,9 +51,9 @@ void check_is_text(const fs::path& path) {
   std::string command = unpack_command(format, path);
   if (command.empty()) { // of Parquet; for others, pandas has other readers
     command = formatted(
-        "python3 -c 'import pandas; pandas.read_parquet(\"{}\").to_json(\"{}\", orient=\"records\", lines=True)'",
-        path.string(),
-        with_extension(path));
+        "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True)' {} {}",
+        shell_word(path),
+        converted(path));
   }
   refuse(path, name_of(format), command);
 }
@@ -65,16 +72,16 @@ void check_first_line(const fs::path& path, std::string_view first) {
     refuse(
         path,
         "a JSON object over several lines",
-        formatted("jq -c . {} > {}", path.string(), with_extension(path)));
+        formatted("jq -c . {} > {}", shell_word(path), converted(path)));
   }
   if (start == '[') {
     refuse(
         path,
         "a JSON array",
         formatted(
-            "python3 -c 'import json; [print(json.dumps(one)) for one in json.load(open(\"{}\"))]' > {}",
-            path.string(),
-            with_extension(path)));
+            "python3 -c 'import json, sys; [print(json.dumps(one)) for one in json.load(open(sys.argv[1], encoding=\"utf-8-sig\"))]' {} > {}",
+            shell_word(path),
+            converted(path)));
   }
   const bool has_tabs = first.find('\t') != std::string_view::npos;
   const bool has_semicolons = std::count(first.begin(), first.end(), ';') >
@@ -89,12 +96,12 @@ void check_first_line(const fs::path& path, std::string_view first) {
         : has_semicolons ? "a table with semicolons (CSV)"
                          : "a table with commas (CSV)",
         formatted(
-            "python3 -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(\"{}\"){})]' > {}",
-            path.string(),
+            "python3 -c 'import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], encoding=\"utf-8-sig\"){})]' {} > {}",
             has_tabs         ? ", delimiter=\"\\t\""
             : has_semicolons ? ", delimiter=\";\""
                              : "",
-            with_extension(path)));
+            shell_word(path),
+            converted(path)));
   }
 }
 

@@ -23,10 +23,14 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kKeys = "data.text_key and data.label_key";
+
+/// @param options what names the columns, for messages.
 const json& column_of(
     const json& object,
     const std::string& key,
-    const std::string& place) {
+    const std::string& place,
+    const char* options) {
   const auto found = object.find(key);
   if (found == object.end()) {
     std::vector<std::string> keys;
@@ -34,11 +38,12 @@ const json& column_of(
       keys.push_back(name);
     }
     TESSERA_FAIL(
-        "{}: there is no '{}', but {}; name the columns in data.text_key and data.label_key",
+        "{}: there is no '{}', but {}; name the columns in {}",
         place,
         key,
         keys.empty() ? "an empty object"
-                     : "'" + runtime::join_names(keys) + "'");
+                     : "'" + runtime::join_names(keys) + "'",
+        options);
   }
   return *found;
 }
@@ -46,8 +51,9 @@ const json& column_of(
 std::string text_column(
     const json& object,
     const std::string& key,
-    const std::string& place) {
-  const json& value = column_of(object, key, place);
+    const std::string& place,
+    const char* options) {
+  const json& value = column_of(object, key, place, options);
   TESSERA_CHECK(
       value.is_string(),
       "{}: '{}' is {}; expected a string",
@@ -102,9 +108,9 @@ class Reader {
     if (!result_.texts.empty()) {
       check_is_like_first(object, place);
     }
-    LabelledText text = text_in(object, columns_.texts, place);
+    LabelledText text = text_in(object, columns_.texts, place, kKeys);
     text.line = line;
-    const json& label = column_of(object, columns_.label, place);
+    const json& label = column_of(object, columns_.label, place, kKeys);
     if (result_.kind == LabelKind::kNumbers) {
       const auto number = number_of(label);
       TESSERA_CHECK(
@@ -189,11 +195,12 @@ int64_t index_of_label(
 LabelledText text_in(
     const json& object,
     const std::vector<std::string>& columns,
-    const std::string& place) {
+    const std::string& place,
+    const char* options) {
   LabelledText text;
-  text.text = text_column(object, columns.front(), place);
+  text.text = text_column(object, columns.front(), place, options);
   if (columns.size() > 1) {
-    text.second = text_column(object, columns.back(), place);
+    text.second = text_column(object, columns.back(), place, options);
   }
   return text;
 }

@@ -40,12 +40,13 @@ struct LabelledTexts {
 };
 
 /// The text, or the pair of texts, of a JSON object; `place` names it in
-/// messages.
+/// messages, and `options` what names the columns.
 /// @throws Error on a column that is missing or not a string.
 LabelledText text_in(
     const nlohmann::json& object,
     const std::vector<std::string>& columns,
-    const std::string& place);
+    const std::string& place,
+    const char* options);
 
 /// Reads a JSON lines file; empty lines are skipped. Labels are strings,
 /// integers or booleans, which name classes as JSON writes them ("1", "true").
