@@ -14,11 +14,13 @@
 namespace tessera::engine {
 
 int64_t library_bytes(const World& world, c10::Device device) {
-  auto* allocator = device.is_cpu() ? nullptr
-                                    : dynamic_cast<c10::DeviceAllocator*>(
-                                          c10::GetAllocator(device.type()));
-  if (allocator == nullptr ||
+  if (device.is_cpu() ||
       world.local_size() > runtime::load_cuda_backend().device_count) {
+    return 0;
+  }
+  auto* allocator =
+      dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator == nullptr) {
     return 0;
   }
   const c10::NoGradGuard no_grad;

@@ -36,12 +36,12 @@ class NullDevice : public c10::impl::DeviceGuardImplInterface {
     return 2;
   }
   c10::Stream getStream(c10::Device device) const override {
-    return {c10::Stream::UNSAFE, device, 0};
+    return c10::Stream(c10::Stream::UNSAFE, device, 0);
   }
   c10::Stream getStreamFromGlobalPool(
       c10::Device device,
       bool /*is_high_priority*/) const override {
-    return {c10::Stream::UNSAFE, device, 1};
+    return c10::Stream(c10::Stream::UNSAFE, device, 1);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return getStream(stream.device());

@@ -106,12 +106,10 @@ TEST_F(DeviceCommunicator, IsNotLeftInOrderAfterAnError) {
 TEST_F(DeviceCommunicator, AGroupOfOneHasABackendOnlyOnRequest) {
   run_ranks(1, [](World& world) {
     replace_cuda_backend(
-        {.loaded = true,
-         .device_count = 1,
-         .device_type = kFakeDevice.type()});
+        {.loaded = true, .device_count = 1, .device_type = kFakeDevice.type()});
     register_nccl_backend(
-        {[](const c10::intrusive_ptr<c10d::Store>&, const NcclOptions& options)
-             -> c10::intrusive_ptr<c10d::Backend> {
+        {[](const c10::intrusive_ptr<c10d::Store>&,
+            const NcclOptions& options) -> c10::intrusive_ptr<c10d::Backend> {
            EXPECT_EQ(options.size, 1);
            return c10::make_intrusive<FakeBackend>();
          },
