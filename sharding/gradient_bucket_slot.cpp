@@ -191,11 +191,12 @@ void GradientBucket::begin_reduce(
   reducing_ = true;
   apply_ = apply;
   applying_ = apply && slot_.defined() && !accumulates();
+  // fill_missing() was ordered after all other writers. Norms and updates are
+  // issued to the lane even where nothing is reduced.
+  lane.follow_current();
   if (!slot_.defined()) {
     return;
   }
-  // fill_missing() was ordered after all other writers.
-  lane.follow_current();
   const runtime::StreamLane::Scope on_lane(lane);
   // Results that are added to the shard, or are never moved there, are placed
   // in the slot, at this rank's part of the input.

@@ -156,10 +156,10 @@ TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {
        "pipeline 2 x data 2 x shard 1 x context 1 x tensor 2"});
   expect_error(
       [] { ParallelMesh(sizes(3, 1, 0, 1, 1), 8, 8); },
-      {"exactly 8 ranks", "sizes that would fit"});
+      {"does not fit the 8 ranks", "sizes that would fit"});
   expect_error(
       [] { ParallelMesh(sizes(1 << 30, 1 << 30, 0, 1, 8), 8, 8); },
-      {"exactly 8 ranks"});
+      {"does not fit the 8 ranks"});
 }
 
 TEST(ParallelMesh, TensorGroupsStayInsideANode) {

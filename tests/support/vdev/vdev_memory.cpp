@@ -248,7 +248,7 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
   }
   void* data = std::aligned_alloc(kGranule, size);
   std::memset(data, kPoison, size);
-  regions_[reinterpret_cast<uintptr_t>(data)] = {size, false, true};
+  regions_[reinterpret_cast<uintptr_t>(data)] = {size, false};
   return {data, data, &free_pinned_memory, c10::kCPU};
 }
 
@@ -269,7 +269,7 @@ void PinnedMemory::free(void* data) {
 
 void PinnedMemory::add(void* data, size_t bytes) {
   const Lock lock(mutex());
-  regions_[reinterpret_cast<uintptr_t>(data)] = {bytes, false, false};
+  regions_[reinterpret_cast<uintptr_t>(data)] = {bytes, false};
 }
 
 void PinnedMemory::remove(void* data) {
@@ -300,15 +300,6 @@ bool PinnedMemory::contains(const void* data) {
   }
   --found;
   return at < found->first + found->second.bytes;
-}
-
-int64_t PinnedMemory::registered_bytes() {
-  const Lock lock(mutex());
-  int64_t bytes = 0;
-  for (const auto& [begin, region] : regions_) {
-    bytes += region.is_own ? 0 : static_cast<int64_t>(region.bytes);
-  }
-  return bytes;
 }
 
 void install_memory() {

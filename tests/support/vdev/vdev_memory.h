@@ -94,13 +94,11 @@ class PinnedMemory final : public c10::Allocator {
   void add(void* data, size_t bytes);
   void remove(void* data);
   bool contains(const void* data);
-  int64_t registered_bytes();
 
  private:
   struct Region {
     size_t bytes = 0;
     bool is_idle = false; ///< allocated here, and free
-    bool is_own = false; ///< allocated here
   };
 
   PinnedMemory() = default;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/vdev/vdev_runtime.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -256,6 +257,13 @@ Runtime::Step Runtime::step(Queue& queue, bool nudge) {
     item.recorded->seconds = now_seconds();
   }
   if (item.run) {
+    // Any thread that waits runs commands: all with the same number of threads,
+    // on which the bits of sums depend.
+    static thread_local const bool kHasThreads = [] {
+      at::init_num_threads();
+      return true;
+    }();
+    (void)kHasThreads;
     try {
       // Nothing of the issuing thread: neither autograd nor modes.
       const c10::impl::ForceDispatchKeyGuard keys(
@@ -453,13 +461,6 @@ void Runtime::synchronize_device(c10::DeviceIndex index) {
   }
 }
 
-Clock Runtime::clock_of(const c10::Stream& stream) {
-  const Lock lock(mutex_);
-  Queue& queue = queue_of(stream);
-  merge(queue.clock, host_);
-  return queue.clock;
-}
-
 Counters Runtime::counters() {
   const Lock lock(mutex_);
   return counters_;
@@ -483,12 +484,6 @@ void Runtime::note_violation(const std::string& text) {
 std::vector<std::string> Runtime::violations() {
   const Lock lock(mutex_);
   return violations_;
-}
-
-void Runtime::clear_violations() {
-  const Lock lock(mutex_);
-  violations_.clear();
-  failure_.clear();
 }
 
 void Runtime::run_in_background() {

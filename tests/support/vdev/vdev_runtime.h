@@ -109,9 +109,6 @@ class Runtime {
   void synchronize(const c10::Stream& stream, const std::string& reason);
   void synchronize_device(c10::DeviceIndex index);
 
-  /// What is issued to `stream` next comes after this.
-  Clock clock_of(const c10::Stream& stream);
-
   /// Forgets who used the memory: it is another buffer now.
   void forget(const Range& range);
   /// The name of a command that uses the memory and that the host does not know
@@ -126,7 +123,6 @@ class Runtime {
   /// Notes something that the product must not do, where it cannot be thrown.
   void note_violation(const std::string& text);
   std::vector<std::string> violations();
-  void clear_violations();
 
   /// From now on a thread runs commands while the host neither issues nor waits
   /// for any, as a device does: other ranks may wait for this one.
