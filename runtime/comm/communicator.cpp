@@ -176,6 +176,7 @@ void PendingCollective::wait(const WaitCheck& check) {
   auto next_notice = runtime::kWaitNoticeInterval;
   bool has_answered = false;
   while (true) {
+    const bool was_over = work->isCompleted();
     try {
       // With a timeout, NCCL's work would block the host and, after the
       // timeout, abort the communicator.
@@ -185,10 +186,11 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
       return;
     } catch (const std::exception& failure) {
-      if (!wait_.on_stream && work->isCompleted() && work->isSuccess()) {
-        continue; // it ended just after the interval
+      const bool is_over = work->isCompleted();
+      if (!wait_.on_stream && is_over && !was_over) {
+        continue; // it ended just after the interval, or failed: wait() tells
       }
-      if (wait_.on_stream || work->isCompleted()) {
+      if (wait_.on_stream || is_over) {
         // A peer that left because of an error may have reported it.
         look_around(check);
         runtime::blame_peer();

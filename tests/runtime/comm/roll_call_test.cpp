@@ -40,17 +40,23 @@ TEST(RollCall, RanksReadAsASentence) {
 // A collective that not all ranks join ends with an error that names them.
 TEST(RollCall, ATimeoutNamesTheRanksThatDidNotJoin) {
   tests::RankOptions options;
-  options.collective_timeout = std::chrono::milliseconds(1500);
+  options.collective_timeout = std::chrono::milliseconds(3000);
   tests::run_ranks(
       3,
       [](World& world) {
         const auto group = world.new_communicator("all");
         group->barrier();
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(4000));
+          std::this_thread::sleep_for(std::chrono::milliseconds(5500));
           return;
         }
         torch::Tensor value = torch::ones({1});
+        if (world.rank() == 2) {
+          // Its limit ends after that of rank 0, whose error ends it.
+          std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+          EXPECT_THROW(group->all_reduce_sum(value, "the sum").wait(), Error);
+          return;
+        }
         expect_error(
             [&] { group->all_reduce_sum(value, "the sum").wait(); },
             {"the sum is still incomplete", "rank 1 has not joined it"});
