@@ -61,31 +61,6 @@ class MixedNorm
     return is_layer_norm() ? mixed_layer_norm(x, shape, weight, bias, kEps)
                            : mixed_rms_norm(x, shape, weight, kEps);
   }
-  void expect_as_in_float64(
-      const at::Tensor& x,
-      const at::Tensor& weight,
-      const at::Tensor& bias) const {
-    const int64_t features = x.size(-1);
-    const at::Tensor y = norm(x, {features}, weight, bias);
-    EXPECT_EQ(y.scalar_type(), dtype());
-    const at::Tensor gradient = at::randn(y.sizes()).to(dtype());
-    const std::vector<at::Tensor> wide = {
-        wide_leaf(x), wide_leaf(weight), wide_leaf(bias)};
-    const at::Tensor exact =
-        reference_norm(wide[0], wide[1], wide[2], kEps, is_layer_norm());
-    y.backward(gradient);
-    exact.backward(gradient.to(at::kDouble));
-    EXPECT_TRUE(is_rounded(y, exact)) << x.sizes();
-    EXPECT_TRUE(is_rounded(x.grad(), wide[0].grad())) << x.sizes();
-    EXPECT_EQ(x.grad().scalar_type(), dtype());
-    for (const auto& [own, reference] :
-         {std::pair{weight, wide[1]}, {bias, wide[2]}}) {
-      if (own.defined()) {
-        EXPECT_EQ(own.grad().scalar_type(), at::kFloat);
-        EXPECT_TRUE(is_rounded(own.grad(), reference.grad())) << x.sizes();
-      }
-    }
-  }
 
  private:
   void SetUp() override {
@@ -106,10 +81,13 @@ TEST_P(MixedNorm, IsAsInFloat64) {
         if (has_bias && !is_layer_norm()) {
           continue;
         }
-        expect_as_in_float64(
-            x_of({3, 5, features}),
-            has_weight ? parameter({features}) : at::Tensor(),
-            has_bias ? parameter({features}) : at::Tensor());
+        norm_cases::check_mixed_norm(
+            {.dtype = dtype(),
+             .is_layer_norm = is_layer_norm(),
+             .rows = 15,
+             .features = features,
+             .has_weight = has_weight,
+             .has_bias = has_bias});
       }
     }
   }

@@ -2,9 +2,12 @@
 #pragma once
 // LayerNorm and RMSNorm in float64, and how far 16-bit results may be from it.
 
+#include "tessera/runtime/kernels/mixed_norm.h"
+
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <vector>
+#include <utility>
 
 namespace tessera::runtime::norm_cases {
 
@@ -41,6 +44,58 @@ inline bool is_rounded(const at::Tensor& found, const at::Tensor& exact) {
       unit * exact.abs() + 4e-6 * exact.abs().max().clamp_min(0.01);
   return found.sizes() == exact.sizes() &&
          ((found.to(at::kDouble) - exact).abs() <= bound).all().item<bool>();
+}
+
+struct NormCase {
+  at::ScalarType dtype = at::kBFloat16;
+  bool is_layer_norm = true;
+  int64_t rows = 0;
+  int64_t features = 0;
+  bool has_weight = true;
+  bool has_bias = true; ///< only for LayerNorm
+  at::Device device = at::kCPU;
+};
+
+/// Results and gradients of mixed_layer_norm() and mixed_rms_norm().
+inline void check_mixed_norm(const NormCase& which) {
+  constexpr double kEps = 1e-5;
+  torch::manual_seed(3);
+  const auto leaf = [&](const at::Tensor& t) {
+    return t.to(which.device).requires_grad_();
+  };
+  const at::Tensor x =
+      leaf((at::randn({which.rows, which.features}) * 2 + 1).to(which.dtype));
+  const at::Tensor weight =
+      which.has_weight ? leaf(at::rand({which.features}) + 0.5) : at::Tensor();
+  const at::Tensor bias =
+      which.has_bias ? leaf(at::randn({which.features})) : at::Tensor();
+  const at::Tensor y =
+      which.is_layer_norm
+          ? mixed_layer_norm(x, {which.features}, weight, bias, kEps)
+          : mixed_rms_norm(x, {which.features}, weight, kEps);
+  EXPECT_EQ(y.scalar_type(), which.dtype);
+  const at::Tensor gradient =
+      at::randn(y.sizes()).to(which.dtype).to(which.device);
+  const at::Tensor wide_x = wide_leaf(x);
+  const at::Tensor wide_weight = wide_leaf(weight);
+  const at::Tensor wide_bias = wide_leaf(bias);
+  const at::Tensor exact =
+      reference_norm(wide_x, wide_weight, wide_bias, kEps, which.is_layer_norm);
+  y.backward(gradient);
+  exact.backward(gradient.to(at::kDouble));
+  const auto where = [&] {
+    return ::testing::Message() << which.rows << " x " << which.features;
+  };
+  EXPECT_TRUE(is_rounded(y, exact)) << where();
+  EXPECT_TRUE(is_rounded(x.grad(), wide_x.grad())) << where();
+  EXPECT_EQ(x.grad().scalar_type(), which.dtype);
+  for (const auto& [own, reference] :
+       {std::pair{weight, wide_weight}, {bias, wide_bias}}) {
+    if (own.defined()) {
+      EXPECT_EQ(own.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(is_rounded(own.grad(), reference.grad())) << where();
+    }
+  }
 }
 
 } // namespace tessera::runtime::norm_cases
