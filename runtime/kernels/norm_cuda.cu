@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-/// A power of two, at least a warp, with at most `work` threads if that can be.
+/// A power of two, at least a warp: a thread for each of `work`, up to a limit.
 int threads_for(int64_t work) {
   int threads = 32;
   while (threads < kMostThreads && threads < work) {
