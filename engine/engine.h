@@ -321,7 +321,6 @@ class Engine {
       const char* function,
       const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
-  TierBytes plan_memory() const;
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<World> part_; ///< ranks with this part of the model

@@ -43,7 +43,6 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 
 GradientBucket::GradientBucket(
     ParamGroup& group,
-    GradientTypes types,
     PageFaultHandler& handler,
     const ShardMesh& mesh,
     Communicator& replicas,
@@ -55,7 +54,7 @@ GradientBucket::GradientBucket(
       ranks_(mesh.shard_size * mesh.replicas),
       replicas_(replicas),
       ledger_(ledger),
-      types_(types),
+      types_(group.spec().gradients),
       store_(store),
       keeps_shard_(keeps_shard),
       packs_(!group.device().is_cpu()) {
@@ -98,21 +97,10 @@ void GradientBucket::ensure_shard() {
                                    group_.device()));
 }
 
-int64_t GradientBucket::shard_bytes() const {
-  if (!keeps_shard_) {
-    return 0;
-  }
-  return shard_.bytes();
-}
-
 int64_t GradientBucket::slot_numel() const {
   const runtime::FlatLayout& layout = group_.layout();
   return types_.slot_numel(
       layout.padded_numel(), layout.shard_numel(), is_stored());
-}
-
-int64_t GradientBucket::slot_bytes() const {
-  return slot_numel() * static_cast<int64_t>(c10::elementSize(types_.slot));
 }
 
 GradientBucket::~GradientBucket() {

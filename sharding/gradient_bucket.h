@@ -56,7 +56,6 @@ class GradientBucket {
   /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
-      GradientTypes types,
       PageFaultHandler& handler,
       const ShardMesh& mesh,
       Communicator& replicas,
@@ -100,15 +99,12 @@ class GradientBucket {
   at::ScalarType shard_dtype() const {
     return types_.shard;
   }
-  /// Returns the bytes of shard() while it is kept, as the ledger counts them.
-  int64_t shard_bytes() const;
   /// The tier on which the shard rests.
   MemoryTier tier() const {
     return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
   }
-  /// Elements and bytes of a slot.
+  /// Elements of a slot.
   int64_t slot_numel() const;
-  int64_t slot_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
   const std::vector<runtime::FlatRun>& own_runs() const {

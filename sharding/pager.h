@@ -8,16 +8,17 @@
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/gradient_bucket.h"
-#include "tessera/sharding/grouping.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/pager_statistics.h"
 #include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
-#include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/shard_stores.h"
 #include "tessera/sharding/shard_user.h"
+#include "tessera/sharding/slot_plan.h"
 #include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -52,15 +53,23 @@ namespace tessera::sharding {
 class Pager : public PageFaultHandler {
  public:
   /// Shards the parameters; afterwards each rank holds only its shards. Call
-  /// make_slots() next. Collective. `world`, `ledger` and the placement's
-  /// stores must outlive the pager.
-  /// @param placement null: everything is on the parameters' device.
+  /// make_slots() next. Collective. `world`, `ledger` and the stores must
+  /// outlive the pager.
+  /// @param pages of plan_pages() for this module, options and world.
+  /// @param stores per page; empty: everything is on the parameters' device.
+  Pager(
+      World& world,
+      torch::nn::Module& module,
+      const std::vector<PageSpec>& pages,
+      const PagerOptions& options,
+      MemoryLedger& ledger,
+      std::vector<ShardStores> stores);
+  /// As above, with everything on the parameters' device.
   Pager(
       World& world,
       torch::nn::Module& module,
       const PagerOptions& options,
-      MemoryLedger& ledger,
-      ShardPlacement* placement = nullptr);
+      MemoryLedger& ledger);
   /// Without a prior unwrap(), the parameters' values are lost, and reading
   /// them is an error.
   ~Pager() override;
@@ -68,9 +77,12 @@ class Pager : public PageFaultHandler {
   Pager& operator=(const Pager&) = delete;
 
   /// Allocates the arenas for unsharded groups and whole gradients, once.
-  /// @param slot_bytes for both; by default what PagerOptions asks for.
+  /// @param budget_bytes for both; by default what PagerOptions asks for.
   /// @throws tessera::Error when a group does not fit, with the minimum needed.
-  void make_slots(std::optional<int64_t> slot_bytes = std::nullopt);
+  void make_slots(std::optional<int64_t> budget_bytes = std::nullopt);
+  const SlotPlan& slots() const {
+    return slots_;
+  }
 
   const PagerOptions& options() const {
     return options_;
@@ -92,7 +104,7 @@ class Pager : public PageFaultHandler {
   /// Returns whether a single rank holds everything, so that nothing is paged
   /// or agreed on.
   bool is_alone() const {
-    return is_alone_;
+    return slots_.is_alone();
   }
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
@@ -202,10 +214,6 @@ class Pager : public PageFaultHandler {
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
 
-  /// Returns the bytes of shards, own master weights, gradients and slots on
-  /// this rank.
-  TierBytes planned_bytes() const;
-
   const PagerStatistics& statistics() const {
     return statistics_;
   }
@@ -233,31 +241,21 @@ class Pager : public PageFaultHandler {
 
  private:
   // pager.cpp
-  Pager(
-      World& world,
-      torch::nn::Module& module,
-      const std::vector<GroupSpec>& specs,
-      const PagerOptions& options,
-      MemoryLedger& ledger,
-      ShardPlacement* placement);
   std::string describe(const RankIntent& intent) const;
 
   // pager_setup.cpp
-  void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
+  void check_same_on_all_ranks(const std::vector<PageSpec>& pages);
   void broadcast_seeds(const torch::nn::Module& module);
   void broadcast_module(
       torch::nn::Module& module,
-      const std::vector<GroupSpec>& specs);
+      const std::vector<PageSpec>& pages);
   void install_hooks();
   void remove_hooks();
-  void find_tied_groups(const torch::nn::Module& module);
 
   // pager_slots.cpp
-  bool pages_any() const;
-  bool keeps_whole_gradients(size_t group) const;
-  std::vector<PlanEvent> expected_events() const;
-  PlanLimits plan_limits() const;
-  int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
+  PlanLimits plan_limits() const {
+    return slots_.limits(gather_arena_.capacity_bytes(), has_budget_);
+  }
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   // pager_scopes.cpp
@@ -345,17 +343,11 @@ class Pager : public PageFaultHandler {
 
   PagerOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
-  /// Per group, settings that override options_.
-  std::vector<std::optional<int>> zero_stages_;
-  std::vector<std::optional<bool>> reshards_after_forward_;
-  std::vector<int> tied_groups_; ///< whose weights are used in two places
-  std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
   std::vector<ParameterPlace> places_;
   /// Index in places_, under each name that a parameter is registered under.
   std::unordered_map<std::string, size_t> by_name_;
   ShardMesh mesh_;
-  std::vector<bool> pages_; ///< per group: it is paged, in a slot
-  bool is_alone_ = false;
+  SlotPlan slots_;
   RankAgreement agreement_;
   runtime::StreamLane gather_lane_;
   runtime::StreamLane reduce_lane_;

@@ -286,7 +286,7 @@ runtime::Slot Pager::take_gather_slot(
       const bool evictable =
           group->residency() == Residency::kUnsharded && group->pins == 0 &&
           group->touched_epoch != epoch_ && !group->slot_is_outside() &&
-          pages_[static_cast<size_t>(group->number)];
+          slots_.is_paged(static_cast<size_t>(group->number));
       if (evictable && (!victim || group->last_use < victim->last_use)) {
         victim = group.get();
       }
@@ -296,7 +296,7 @@ runtime::Slot Pager::take_gather_slot(
         log_warning(
             "group '{}' did not fit next to the groups in use; allocating {} bytes outside the planned gather slots",
             wanted.name(),
-            wanted.padded_bytes());
+            wanted.spec().padded_bytes());
       }
       return gather_arena_.allocate_outside(numel, wanted.dtype());
     }
@@ -317,7 +317,7 @@ void Pager::settle_shard(size_t g) {
 void Pager::reshard(int group_number) {
   ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !pages_[static_cast<size_t>(group_number)]) {
+      !slots_.is_paged(static_cast<size_t>(group_number))) {
     return;
   }
   issue_gathers(group_number);

@@ -91,7 +91,7 @@ runtime::Slot Pager::take_reduce_slot(
       log_warning(
           "the gradients of group '{}' did not fit next to those being collected; allocating {} bytes outside the planned reduce slots",
           group.name(),
-          bucket.slot_bytes());
+          group.spec().gradient_slot_bytes(bucket.is_stored()));
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }
@@ -141,8 +141,8 @@ void Pager::note_arrival(size_t parameter) {
   }
   // Without a plan a group is reduced as soon as it is complete. Later
   // gradients are reduced again and added.
-  if (!is_alone() && !keeps_whole_gradients(g) && !cursor().following() &&
-      buckets_[g]->all_arrived()) {
+  if (!is_alone() && !groups_[g]->spec().keeps_whole_gradients &&
+      !cursor().following() && buckets_[g]->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
     finish_reductions();
@@ -171,7 +171,7 @@ void Pager::begin_reduce(size_t g, bool is_final) {
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
   final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived() &&
-              !is_apart_[g];
+              !groups_[g]->spec().is_apart;
   bucket.begin_reduce(
       reductions_ ? *reductions_ : *data_,
       reduce_lane_,
@@ -280,7 +280,8 @@ void Pager::reduce_leftovers(bool all) {
   const at::Tensor open = at::zeros({count}, at::kByte);
   auto* flags = open.mutable_data_ptr<uint8_t>();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const bool due = buckets_[g] && (all || !keeps_whole_gradients(g));
+    const bool due =
+        buckets_[g] && (all || !groups_[g]->spec().keeps_whole_gradients);
     flags[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
   }
   control()

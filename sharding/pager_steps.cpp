@@ -24,7 +24,7 @@ void Pager::drop_values(const char* why) {
   }
   leave_phase();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!pages_[g]) {
+    if (!slots_.is_paged(g)) {
       settle_shard(g); // operators read it without an unshard that would wait
     }
     groups_[g]->bump_versions();
