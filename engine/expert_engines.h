@@ -50,7 +50,7 @@ class ExpertEngines {
       const PipelineCallbacks& callbacks);
 
   /// @param p finite.
-  double clip_grad_norm(double max_norm, double p = 2);
+  DeferredScalar clip_grad_norm(double max_norm, double p = 2);
 
   bool step();
   void zero_grad();

@@ -260,7 +260,8 @@ bool GradientBucket::applied() {
 }
 
 void GradientBucket::clear() {
-  factor_ = 1;
+  known_factor_ = 1;
+  deferred_factor_ = 1;
   applied_ = false;
   has_copies_ = false;
   if (!keeps_shard_) {

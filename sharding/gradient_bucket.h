@@ -9,6 +9,7 @@
 // may overflow.
 
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/shard_store.h"
@@ -81,13 +82,18 @@ class GradientBucket {
   void change(const std::function<void(const at::Tensor& shard)>& change);
 
   /// The factor by which shard() must be multiplied to get the gradients:
-  /// clipping defers the multiplication to the next reader.
+  /// clipping defers the multiplication to the next reader. May block, see
+  /// DeferredScalar; known_factor() * deferred_factor() do not.
   double factor() const {
-    return factor_;
+    return known_factor_ * deferred_factor_.value();
   }
-  void multiply(double factor) {
-    factor_ *= factor;
+  double known_factor() const {
+    return known_factor_;
   }
+  const DeferredScalar& deferred_factor() const {
+    return deferred_factor_;
+  }
+  void multiply(const DeferredScalar& factor);
   /// Multiplies the shard by factor().
   void apply_factor();
 
@@ -286,7 +292,8 @@ class GradientBucket {
   bool applying_ = false; ///< the result to apply is in the slot
   bool applied_ = false;
   bool has_copies_ = false;
-  double factor_ = 1;
+  double known_factor_ = 1;
+  DeferredScalar deferred_factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;
 };

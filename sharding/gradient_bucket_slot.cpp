@@ -20,11 +20,21 @@ bool GradientBucket::divides_first() const {
          (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_)));
 }
 
+void GradientBucket::multiply(const DeferredScalar& factor) {
+  if (factor.is_deferred()) {
+    known_factor_ = this->factor();
+    deferred_factor_ = factor;
+  } else {
+    known_factor_ *= factor;
+  }
+}
+
 void GradientBucket::apply_factor() {
-  if (factor_ != 1 && shard_.defined()) {
-    change([&](const at::Tensor& shard) {
-      shard.mul_(std::exchange(factor_, 1.0));
-    });
+  const double factor = this->factor();
+  if (factor != 1 && shard_.defined()) {
+    change([&](const at::Tensor& shard) { shard.mul_(factor); });
+    known_factor_ = 1;
+    deferred_factor_ = 1;
   }
 }
 

@@ -239,7 +239,11 @@ void Pager::all_gather_shards(
 }
 
 void Pager::sum_over_shards(const at::Tensor& values) {
-  sum_over_ranks(values);
+  if (!values.is_cpu()) {
+    data_->all_reduce_sum(values, "sum over the shards").wait(watch_failures());
+    return;
+  }
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
   if (mesh_.replicas > 1) {
     values.div_(mesh_.replicas); // every replica has been added
   }

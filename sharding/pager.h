@@ -132,7 +132,9 @@ class Pager : public PageFaultHandler {
   size_t find_parameter(const at::Tensor& tensor) const;
 
   /// Makes the gradients final: reduces what backward left over and agrees
-  /// which parameters have one. Collective.
+  /// which parameters have one. If they were settled before in this step and no
+  /// rank has changed them since, the ranks only agree on the intent.
+  /// Collective.
   /// @param intent the operation that follows, on which all ranks must agree.
   void settle_gradients(
       const RankIntent& intent = {RankIntent::Kind::kStep, -1, -1});
@@ -143,7 +145,10 @@ class Pager : public PageFaultHandler {
 
   /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
-  /// As above, over the ranks that shard one replica.
+  /// Sums a small tensor over the ranks that shard one replica, in place.
+  /// Collective, as part of an operation that the ranks have agreed on. Does
+  /// not block if the tensor is on the parameters' device and that is an
+  /// accelerator.
   void sum_over_shards(const at::Tensor& values);
   /// Takes the maximum over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
@@ -159,7 +164,7 @@ class Pager : public PageFaultHandler {
 
   /// Multiplies all settled gradients; the multiplication is deferred to the
   /// next reader.
-  void multiply_gradients(double factor);
+  void multiply_gradients(const DeferredScalar& factor);
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.
@@ -294,7 +299,8 @@ class Pager : public PageFaultHandler {
   /// Orders the gather lane and the current stream after the ShardUser's work
   /// on the shard. Blocks.
   void settle_shard(size_t group);
-  void agree_joining_reductions(const RankIntent& intent);
+  /// @return whether all ranks have stated that they are settled.
+  bool agree_joining_reductions(const RankIntent& intent);
   WaitCheck watch(int group);
   PlanCursor& cursor() {
     return cursors_[static_cast<size_t>(phase_)];
@@ -306,6 +312,7 @@ class Pager : public PageFaultHandler {
   /// Takes gradients that arrived without a call of the hook: set by hand, or
   /// because the user has replaced our hook.
   void take_untaken(size_t group);
+  void take_all_untaken();
   /// @param is_final nothing reads the group or adds to its gradients until the
   ///   step.
   void begin_reduce(size_t group, bool is_final = false);
@@ -329,8 +336,18 @@ class Pager : public PageFaultHandler {
     reduce_lane_.mark().block_current(reduce_lane_.device());
   }
   void on_backward_end();
-  /// Reduces collected gradients; those that are kept whole only if `all`.
-  void reduce_leftovers(bool all);
+  /// Flags of the groups with collected gradients, and of the parameters with a
+  /// gradient, on this rank: [groups + parameters] uint8.
+  /// @param all also groups whose gradients are kept whole.
+  at::Tensor gradient_flags(bool all) const;
+  /// Whether this rank's flags are those that the ranks have agreed on, with
+  /// nothing left to reduce.
+  bool is_settled() const;
+  /// Reduces collected gradients, those that are kept whole only if `all`.
+  /// @return gradient_flags() of all ranks, before that.
+  at::Tensor reduce_leftovers(bool all);
+  /// @param flags gradient_flags() of all ranks, whose groups are reduced.
+  void agree_on_gradients(const at::Tensor& flags);
 
   // pager_steps.cpp
   /// Drops pages and gradients.
@@ -397,6 +414,9 @@ class Pager : public PageFaultHandler {
   /// plan.
   std::vector<int> arrivals_;
   std::vector<int> expected_arrivals_;
+  /// gradient_flags() of all ranks when they were settled last in this step;
+  /// undefined: they were not.
+  at::Tensor settled_flags_;
   uint64_t epoch_ = 1; ///< of the touch in progress
   /// Number, in autograd, of the backward at whose end gradients are flushed.
   int backward_to_flush_ = -1;

@@ -328,16 +328,19 @@ void Pager::reshard(int group_number) {
   }
 }
 
-void Pager::agree_joining_reductions(const RankIntent& intent) {
-  while (const auto reduction = agreement_.agree(intent)) {
+bool Pager::agree_joining_reductions(const RankIntent& intent) {
+  RankConsent consent = agreement_.agree(intent);
+  while (const auto reduction = consent.reduction) {
     finish_reductions();
     begin_reduce(static_cast<size_t>(*reduction));
     finish_reductions();
     if (intent.kind == RankIntent::Kind::kReduce &&
         intent.group == *reduction) {
-      return;
+      break;
     }
+    consent = agreement_.agree(intent);
   }
+  return consent.all_settled;
 }
 
 } // namespace tessera::sharding

@@ -7,6 +7,7 @@
 #include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -274,21 +275,54 @@ void Pager::on_backward_end() {
   reduce_leftovers(/*all=*/false);
 }
 
-void Pager::reduce_leftovers(bool all) {
-  finish_reductions();
-  const auto count = static_cast<int64_t>(groups_.size());
-  const at::Tensor open = at::zeros({count}, at::kByte);
-  auto* flags = open.mutable_data_ptr<uint8_t>();
-  for (size_t g = 0; g < groups_.size(); ++g) {
+at::Tensor Pager::gradient_flags(bool all) const {
+  const size_t groups = groups_.size();
+  const at::Tensor flags =
+      at::zeros({static_cast<int64_t>(groups + places_.size())}, at::kByte);
+  auto* flag = flags.mutable_data_ptr<uint8_t>();
+  for (size_t g = 0; g < groups; ++g) {
     const bool due =
         buckets_[g] && (all || !groups_[g]->spec().keeps_whole_gradients);
-    flags[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
+    flag[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
   }
-  control()
-      .all_reduce_max(open, "agreement on gradients left over")
-      .wait(watch_failures());
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const auto& bucket = buckets_[places_[p].group];
+    flag[groups + p] =
+        bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
+  }
+  return flags;
+}
+
+bool Pager::is_settled() const {
+  if (!settled_flags_.defined()) {
+    return false;
+  }
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (flags[g] != 0) {
+    GradientBucket* bucket = buckets_[g].get();
+    if (bucket == nullptr) {
+      continue;
+    }
+    bucket->refresh();
+    bool changed = bucket->is_open();
+    for (size_t i = 0; i < groups_[g]->parameters().size(); ++i) {
+      changed = changed || bucket->is_untaken(i);
+    }
+    if (changed) {
+      return false;
+    }
+  }
+  return at::equal(settled_flags_, gradient_flags(/*all=*/true));
+}
+
+at::Tensor Pager::reduce_leftovers(bool all) {
+  finish_reductions();
+  const at::Tensor flags = gradient_flags(all);
+  control()
+      .all_reduce_max(flags, "agreement on gradients")
+      .wait(watch_failures());
+  const auto* due = flags.const_data_ptr<uint8_t>();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (due[g] != 0) {
       finish_reductions();
       begin_reduce(g);
     } else if (
@@ -302,12 +336,27 @@ void Pager::reduce_leftovers(bool all) {
   }
   finish_reductions();
   finish_storing();
+  return flags;
 }
 
 void Pager::settle_gradients(const RankIntent& intent) {
   check_identity();
-  agree_joining_reductions(intent);
+  RankIntent stated = intent;
+  stated.is_settled = is_settled();
+  const bool all_settled = agree_joining_reductions(stated);
   finish_reductions();
+  if (!all_settled) {
+    take_all_untaken();
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  if (!all_settled) {
+    agree_on_gradients(reduce_leftovers(/*all=*/true));
+  }
+  finish_storing();
+  wait_for_reduce_lane();
+}
+
+void Pager::take_all_untaken() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (buckets_[g] == nullptr) {
       for (const auto& frozen : groups_[g]->parameters()) {
@@ -320,30 +369,21 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  {
-    const TransferWaits::Scope waits(transfer_waits_);
-    reduce_leftovers(/*all=*/true);
-    wait_for_reduce_lane();
-  }
-
-  const at::Tensor has =
-      at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
-  auto* flags = has.mutable_data_ptr<uint8_t>();
-  for (size_t p = 0; p < places_.size(); ++p) {
-    const auto& bucket = buckets_[places_[p].group];
-    flags[p] = bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
-  }
-  control()
-      .all_reduce_max(has, "agreement on which parameters have a gradient")
-      .wait(watch_failures());
-  for (size_t p = 0; p < places_.size(); ++p) {
-    if (const auto& bucket = buckets_[places_[p].group]) {
-      bucket->set_has_gradient(places_[p].position, flags[p] != 0);
-    }
-  }
 }
 
-void Pager::multiply_gradients(double factor) {
+void Pager::agree_on_gradients(const at::Tensor& flags) {
+  auto* flag = flags.mutable_data_ptr<uint8_t>();
+  std::fill_n(flag, groups_.size(), uint8_t{0}); // these are reduced now
+  for (size_t p = 0; p < places_.size(); ++p) {
+    if (const auto& bucket = buckets_[places_[p].group]) {
+      bucket->set_has_gradient(
+          places_[p].position, flag[groups_.size() + p] != 0);
+    }
+  }
+  settled_flags_ = flags;
+}
+
+void Pager::multiply_gradients(const DeferredScalar& factor) {
   for (const auto& bucket : buckets_) {
     if (bucket) {
       bucket->multiply(factor);

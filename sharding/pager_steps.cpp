@@ -23,6 +23,7 @@ void Pager::drop_values(const char* why) {
         why);
   }
   leave_phase();
+  settled_flags_ = at::Tensor();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (!slots_.is_paged(g)) {
       settle_shard(g); // operators read it without an unshard that would wait

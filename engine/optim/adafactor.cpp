@@ -186,9 +186,9 @@ class AdafactorMethod : public UpdateMethod {
   static at::Tensor gradient_of(
       const ParameterRun& run,
       const ShardTensors& shard) {
-    return shard.gradient.narrow(0, run.shard_offset, run.numel)
-        .to(shard.master.scalar_type())
-        .mul(run.parameter->grad_scale);
+    return run.parameter->scaled(
+        shard.gradient.narrow(0, run.shard_offset, run.numel)
+            .to(shard.master.scalar_type()));
   }
 
   /// Elements of a parameter in the first sum: the square of its weights, then

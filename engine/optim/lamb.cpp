@@ -77,13 +77,15 @@ class LambMethod : public UpdateMethod {
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
     step.rounding = rounding_of(part, span);
-    return {
+    runtime::LambRun run{
         tensors_of(
             {shard, part.state},
             span.shard_offset,
             span.state_offset,
             span.numel),
         step};
+    run.tensors.grad_factor = parameter.grad_factor;
+    return run;
   }
 
   int64_t row_of(const UpdateSpan& span) const {

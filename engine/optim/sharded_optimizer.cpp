@@ -46,6 +46,18 @@ UpdateOverlap overlap_of(
   return UpdateOverlap::kOff;
 }
 
+/// Whether updates are on an accelerator, with all that they read and write.
+bool computes_on_device(const UpdateContext& context) {
+  for (size_t g = 0; g < context.access.size(); ++g) {
+    const sharding::GradientBucket* bucket = context.pager.bucket(g);
+    if (bucket != nullptr && (bucket->is_stored() || context.streams[g] ||
+                              context.access[g]->device().is_cpu())) {
+      return false;
+    }
+  }
+  return !context.pager.groups().front()->device().is_cpu();
+}
+
 /// Makes the methods of one rule.
 struct MethodMaker {
   UpdateContext& context;
@@ -138,6 +150,8 @@ ShardedOptimizer::ShardedOptimizer(
     }
   }
   first_parameters_.push_back(parameters_.size());
+  is_all_on_device_ =
+      overlap_ == UpdateOverlap::kOff && computes_on_device(context_);
   // The parameters' addresses are final only now.
   std::map<size_t, Parameters> by_rule;
   for (OptimizedParameter& parameter : parameters_) {
@@ -235,7 +249,12 @@ void ShardedOptimizer::begin_update(
     double grad_scale) {
   const sharding::GradientBucket& bucket =
       *context_.pager.bucket(parameter.group);
-  parameter.grad_scale = grad_scale * bucket.factor();
+  if (is_all_on_device_) {
+    parameter.grad_scale = grad_scale * bucket.known_factor();
+    parameter.grad_factor = bucket.deferred_factor().on_device();
+  } else {
+    parameter.grad_scale = grad_scale * bucket.factor();
+  }
   if (bucket.has_gradient(parameter.position)) {
     ++parameter.steps;
   }

@@ -29,12 +29,19 @@ struct OptimizedParameter {
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
-  /// For the current step: gradients are multiplied by it first, for the loss
-  /// scale and for clipping.
+  /// For the current step: gradients are multiplied by both first, for the loss
+  /// scale and for clipping. The second is [] float64 on the device of updates,
+  /// see DeferredScalar; undefined: 1.
   double grad_scale = 1;
+  at::Tensor grad_factor;
 
   const std::string& name() const {
     return paged->record.name();
+  }
+  /// Returns `gradient` multiplied by both.
+  at::Tensor scaled(const at::Tensor& gradient) const {
+    const at::Tensor scaled = gradient.mul(grad_scale);
+    return grad_factor.defined() ? scaled.mul_(grad_factor) : scaled;
   }
 };
 

@@ -30,12 +30,13 @@ std::vector<LambShard<T>> shards_of(std::span<const LambRun> runs) {
 
 template <typename T>
 bool moments(std::span<const LambRun> runs, std::span<double* const> sums) {
-  const auto shards = shards_of<T>(runs);
+  auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
   if (master.is_cpu()) {
     bool finite = true;
     for (size_t i = 0; i < shards.size(); ++i) {
+      fold_grad_factor(shards[i]);
       const LambSums own = lamb_moments_cpu(best_isa(), shards[i]);
       sums[i][0] += own.weights;
       sums[i][1] += own.direction;

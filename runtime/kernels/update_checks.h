@@ -40,6 +40,7 @@ class UpdateChecks {
   void can_round(
       const at::Tensor& low_precision,
       const StochasticRounding& rounding) const;
+  void factor(const at::Tensor& factor, const at::Tensor& master) const;
   /// @param tensor of master's dtype (kNone), bfloat16 or float16.
   LowPrecision format_or_none(
       const char* name,
@@ -89,6 +90,9 @@ Shard make_shard(
                            : LowPrecision::kNone,
       .low_precision = static_cast<uint16_t*>(address(t.low_precision)),
       .low_precision_format = check.format_of("low_precision", t.low_precision),
+      .grad_factor = t.grad_factor.defined()
+                         ? t.grad_factor.const_data_ptr<double>()
+                         : nullptr,
       .rounding = RoundingKey(step.rounding),
       .numel = t.master.numel(),
       .scalars = decltype(Shard::scalars)(step)};

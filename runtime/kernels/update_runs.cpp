@@ -100,7 +100,7 @@ void dispatch(
     std::span<const Run> runs,
     const Use& use) {
   using Shard = decltype(shard_type<T>(runs[0].step));
-  const auto shards = shards_of<Shard>(check, runs);
+  auto shards = shards_of<Shard>(check, runs);
   const at::Tensor& first = runs.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
   if (!first.is_cpu()) {
@@ -109,7 +109,8 @@ void dispatch(
   }
   std::vector<CpuUpdate> updates;
   updates.reserve(shards.size());
-  for (const auto& shard : shards) {
+  for (auto& shard : shards) {
+    fold_grad_factor(shard);
     updates.push_back(cpu_update(shard));
   }
   use(std::move(updates));

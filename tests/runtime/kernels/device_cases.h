@@ -39,7 +39,9 @@ runtime::UpdateTensors on_device(
       copy(t.grad, kGrad),
       copy(t.moment, kMoment),
       copy(t.moment_sq, kMomentSq),
-      copy(t.low_precision, kLow)};
+      copy(t.low_precision, kLow),
+      t.grad_factor.defined() ? device.copy(t.grad_factor.view(1), 0)
+                              : at::Tensor()};
 }
 
 /// Equal bits in all that an update writes; NaNs as such.
@@ -156,6 +158,9 @@ void check_all_updates(const Device& device, at::ScalarType dtype) {
     for (int moved = 0; moved < kFields; ++moved) {
       check_update(device, tensors(1027), moved);
     }
+    runtime::UpdateTensors clipped = tensors(1027);
+    clipped.grad_factor = at::scalar_tensor(0.37, at::kDouble);
+    check_update(device, clipped);
   }
 }
 

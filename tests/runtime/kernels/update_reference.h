@@ -34,7 +34,8 @@ runtime::UpdateTensors converted(
       copy(t.grad),
       copy(t.moment),
       copy(t.moment_sq),
-      copy(t.low_precision)};
+      copy(t.low_precision),
+      t.grad_factor};
 }
 
 /// The kernels as a user calls them: those of the device of the tensors.

@@ -168,6 +168,22 @@ INSTANTIATE_TEST_SUITE_P(
     UpdateRunsFormats,
     ::testing::Values(at::kBFloat16, at::kHalf));
 
+TEST(UpdateRuns, AFactorInATensorMultipliesTheGradient) {
+  for_each_update([](const auto& update, const char* name) {
+    SCOPED_TRACE(name);
+    UpdateTensors t = random_tensors(1027, at::kFloat);
+    UpdateTensors scaled = converted(t, at::Device(at::kCPU));
+    t.grad_factor = at::scalar_tensor(0.25, at::kDouble); // exact
+    scaled.grad.mul_(0.25);
+    update(t);
+    update(scaled);
+    EXPECT_TRUE(same_bits(t.master, scaled.master));
+    EXPECT_TRUE(same_bits(t.moment, scaled.moment));
+    t.grad_factor = at::scalar_tensor(0.25F);
+    expect_error([&] { update(t); }, {"grad_factor", "one Double"});
+  });
+}
+
 TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
   std::vector<UpdateTensors> together;
   std::vector<UpdateTensors> alone;

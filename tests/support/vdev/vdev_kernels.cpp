@@ -69,6 +69,7 @@ std::vector<Access> accesses_of(
   for (const Shard& shard : shards) {
     const size_t moment_item = size_of(shard.moment_format);
     add(accesses, shard.grad, shard.numel, size_of(shard.grad_format), false);
+    add(accesses, shard.grad_factor, 1, sizeof(double), false);
     add(accesses, shard.master, shard.numel, sizeof(T), writes_master);
     add(accesses, shard.moment, shard.numel, moment_item, true);
     add(accesses, shard.moment_sq, shard.numel, moment_item, true);
@@ -99,7 +100,8 @@ void update(std::span<const Shard> shards) {
       "update_kernel",
       accesses_of(shards, /*writes_master=*/true),
       [own = std::vector<Shard>(shards.begin(), shards.end())] {
-        for (const Shard& shard : own) {
+        for (Shard shard : own) {
+          runtime::fold_grad_factor(shard);
           const runtime::CpuUpdate update = cpu_update_of(shard);
           update.range(0, update.numel);
         }
@@ -132,8 +134,10 @@ void lamb_moments(std::span<const LambShard<T>> shards, double* sums) {
       std::move(accesses),
       [own = std::vector<LambShard<T>>(shards.begin(), shards.end()), sums] {
         for (size_t i = 0; i < own.size(); ++i) {
+          LambShard<T> shard = own[i];
+          runtime::fold_grad_factor(shard);
           const auto sum =
-              runtime::lamb_moments_cpu(runtime::best_isa(), own[i]);
+              runtime::lamb_moments_cpu(runtime::best_isa(), shard);
           double* into = sums + static_cast<int64_t>(i) * kPerRun;
           into[0] += sum.weights;
           into[1] += sum.direction;
