@@ -392,6 +392,7 @@ void Pager::agree_on_gradients(const at::Tensor& flags) {
     }
   }
   settled_flags_ = flags;
+  ++statistics_.gradient_agreements;
 }
 
 void Pager::multiply_gradients(const DeferredScalar& factor) {
