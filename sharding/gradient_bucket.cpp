@@ -119,30 +119,50 @@ void GradientBucket::take(size_t i) {
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
   if (packs_) {
-    entry.waiting = std::move(gradient);
-    arrived_on_.insert(*runtime::current_stream(group_.device()));
+    keep(entry, std::move(gradient), /*adds=*/false);
   } else {
     store(entry, gradient);
   }
   entry.arrived = true;
   entry.has = true;
   place_token(entry);
-  if (packs_ && all_arrived()) {
+}
+
+void GradientBucket::keep(Entry& entry, at::Tensor gradient, bool adds) {
+  if (entry.waiting.defined()) {
+    pack_waiting({});
+    adds = true;
+  }
+  entry.waiting = std::move(gradient);
+  entry.adds = adds;
+  arrived_on_.insert(*runtime::current_stream(group_.device()));
+  if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& other) {
+        return other.waiting.defined() || !other.requires_grad;
+      })) {
     pack_waiting({});
   }
 }
 
-void GradientBucket::add(size_t i, const at::Tensor& gradient) {
+void GradientBucket::pack() {
+  const c10::NoGradGuard no_grad;
+  if (std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+        return entry.waiting.defined();
+      })) {
+    pack_waiting({});
+  }
+}
+
+void GradientBucket::add(size_t i, const at::Tensor& gradient, bool keeps) {
   Entry& entry = entries_[i];
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
   // If the slot is the shard, it contains earlier gradients.
   const bool accumulate =
       entry.arrived || (collects_on_top() && entry.in_shard);
-  if (accumulate) {
-    if (entry.waiting.defined()) {
-      pack_waiting({});
-    }
+  if (packs_ && keeps) {
+    keep(entry, gradient, accumulate);
+  } else if (accumulate) {
+    pack();
     write_on_current_stream();
     slot_view(entry).add_(gradient, packing_factor());
   } else {

@@ -47,8 +47,9 @@ namespace tessera::sharding {
 /// is never moved to a shard. A bucket made for this has a shard only while a
 /// step needs one.
 ///
-/// On a device with streams take() only keeps the gradient until all have
-/// arrived or the reduction begins; then one kernel moves all of them.
+/// On a device with streams take(), and add() of what autograd accumulates,
+/// only keep the gradient until all have arrived or the reduction begins; then
+/// one kernel moves or adds all of them.
 class GradientBucket {
  public:
   /// @param group, replicas outlive the bucket.
@@ -133,7 +134,11 @@ class GradientBucket {
   void take(size_t i);
 
   /// Adds `gradient` to the collected gradient of parameter `i`.
-  void add(size_t i, const at::Tensor& gradient);
+  /// @param keeps whether `gradient` does not change any more, so that the
+  ///   bucket may keep it as take() does.
+  void add(size_t i, const at::Tensor& gradient, bool keeps = false);
+  /// Moves gradients that wait to the slot.
+  void pack();
 
   /// Sets the collected and accumulated gradient of parameter `i` to zero; the
   /// parameter still has a gradient.
@@ -223,6 +228,7 @@ class GradientBucket {
     at::Tensor token;
     GradientTokenInfo info;
     at::Tensor waiting; ///< arrived, but not yet in the slot
+    bool adds = false; ///< the waiting gradient, to what the slot holds
     runtime::FlatSpan span;
     bool requires_grad = false;
     bool arrived = false; ///< something of it is in the slot
@@ -244,6 +250,8 @@ class GradientBucket {
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
   void store(const Entry& entry, const at::Tensor& gradient);
+  /// Keeps a gradient of the current stream until the group's others have come.
+  void keep(Entry& entry, at::Tensor gradient, bool adds);
   void fill_missing();
   /// Orders the current stream after the previous writer of the slot.
   void write_on_current_stream();

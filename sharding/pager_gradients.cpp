@@ -11,6 +11,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <utility>
@@ -33,7 +35,11 @@ void Pager::on_gradient(size_t parameter_index) {
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[parameter];
   open_bucket(place.group);
-  buckets_[place.group]->add(place.position, gradient);
+  // What autograd accumulates is not written to any more; what a user adds may
+  // be.
+  const bool keeps = dynamic_cast<torch::autograd::AccumulateGrad*>(
+                         torch::autograd::get_current_node().get()) != nullptr;
+  buckets_[place.group]->add(place.position, gradient, keeps);
 }
 
 void Pager::on_token_zero(size_t parameter) {
@@ -257,6 +263,12 @@ void Pager::check_not_updated(size_t g, const char* what) const {
 }
 
 void Pager::on_backward_end() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    // Other groups are packed when they are reduced.
+    if (buckets_[g] && buckets_[g]->is_open() && keeps_whole_gradients(g)) {
+      buckets_[g]->pack();
+    }
+  }
   if (is_alone()) {
     reduce_leftovers(/*all=*/false);
     return;
@@ -381,6 +393,7 @@ void Pager::agree_on_gradients(const at::Tensor& flags) {
     }
   }
   settled_flags_ = flags;
+  ++statistics_.gradient_agreements;
 }
 
 void Pager::multiply_gradients(const DeferredScalar& factor) {

@@ -46,18 +46,6 @@ UpdateOverlap overlap_of(
   return UpdateOverlap::kOff;
 }
 
-/// Whether updates are on an accelerator, with all that they read and write.
-bool computes_on_device(const UpdateContext& context) {
-  for (size_t g = 0; g < context.access.size(); ++g) {
-    const sharding::GradientBucket* bucket = context.pager.bucket(g);
-    if (bucket != nullptr && (bucket->is_stored() || context.streams[g] ||
-                              context.access[g]->device().is_cpu())) {
-      return false;
-    }
-  }
-  return !context.pager.groups().front()->device().is_cpu();
-}
-
 /// Makes the methods of one rule.
 struct MethodMaker {
   UpdateContext& context;
@@ -151,7 +139,7 @@ ShardedOptimizer::ShardedOptimizer(
   }
   first_parameters_.push_back(parameters_.size());
   is_all_on_device_ =
-      overlap_ == UpdateOverlap::kOff && computes_on_device(context_);
+      overlap_ == UpdateOverlap::kOff && !context_.device_of_sums().is_cpu();
   // The parameters' addresses are final only now.
   std::map<size_t, Parameters> by_rule;
   for (OptimizedParameter& parameter : parameters_) {

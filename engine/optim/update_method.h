@@ -135,6 +135,11 @@ struct UpdateContext {
   /// As in OptimizerOptions.
   std::optional<at::ScalarType> moment_dtype;
   bool stochastic_rounding = false;
+
+  /// The device of the values that one step computes for all parameters, such
+  /// as sums over them: the accelerator if all updates run there, so that none
+  /// waits for it, else the CPU. The same on all ranks.
+  c10::Device device_of_sums() const;
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs

@@ -169,20 +169,23 @@ void check_tensors(
     check.like_master("low_precision", tensors.low_precision, master);
   }
   check.can_round(tensors.low_precision, rounding);
-  check.factor(tensors.grad_factor, master);
+  check.factor("grad_factor", tensors.grad_factor, master);
 }
 
-void UpdateChecks::factor(const at::Tensor& factor, const at::Tensor& master)
-    const {
+void UpdateChecks::factor(
+    const char* name,
+    const at::Tensor& factor,
+    const at::Tensor& master) const {
   TESSERA_CHECK(
       !factor.defined() ||
           (factor.numel() == 1 && factor.scalar_type() == at::kDouble &&
            factor.device() == master.device()),
-      "{}: grad_factor is {} of shape {} on {}; it must be one Double on {}",
+      "{}: {} is {} of shape {} on {}; it must be one Double on {}",
       op_,
+      name,
       factor.toString(),
-      factor.defined() ? factor.sizes() : c10::IntArrayRef{},
-      factor.defined() ? factor.device() : master.device(),
+      factor.sizes(),
+      factor.device(),
       master.device());
 }
 

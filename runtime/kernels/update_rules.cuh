@@ -110,6 +110,9 @@ __device__ void update_pack(
     T /*grad_scale*/,
     int64_t i) {
   const LambScalars<T>& s = shard.scalars;
+  const T minus_lr = s.lr_factor == nullptr
+                         ? s.minus_lr
+                         : static_cast<T>(-mul(s.lr, *s.lr_factor));
   const ShardPacks<kWidth, LambShard<T>> packs{shard, i};
   auto master = packs.master();
   const auto exp_avg = packs.moment();
@@ -119,7 +122,7 @@ __device__ void update_pack(
     T& p = master.values[k];
     const T direction =
         lamb_direction(s, p, exp_avg.values[k], exp_avg_sq.values[k]);
-    p = fused(direction, s.minus_lr, p);
+    p = fused(direction, minus_lr, p);
   }
   packs.store_master(master);
 }

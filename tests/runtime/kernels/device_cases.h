@@ -270,17 +270,20 @@ template <typename Device>
 void check_lamb_sums(const Device& device, at::ScalarType dtype) {
   const runtime::AdamWStep step{.step = 3, .grad_scale = 0.7};
   std::vector<runtime::LambRun> runs;
-  std::vector<std::array<double, 2>> sums(40, {0, 0});
-  std::vector<double*> addresses;
-  for (size_t i = 0; i < sums.size(); ++i) {
+  constexpr size_t kRuns = 40;
+  for (size_t i = 0; i < kRuns; ++i) {
     const int64_t numel =
         i == 17 ? 100'003 : static_cast<int64_t>(1 + 31 * i % 257);
     // The direction is that of the moments as they are stored.
     const auto format = i % 2 == 0 ? dtype : at::kBFloat16;
-    runs.push_back({on_device(device, tensors_of(numel, dtype, format)), step});
-    addresses.push_back(sums[i].data());
+    runs.push_back(
+        {on_device(device, tensors_of(numel, dtype, format)), step, {}});
   }
-  device.lamb_moments(runs, addresses);
+  const at::Tensor sums = at::empty(
+      {static_cast<int64_t>(kRuns), 2},
+      runs[0].tensors.master.options().dtype(at::kDouble));
+  device.lamb_moments(runs, sums);
+  const at::Tensor found = sums.cpu();
   for (size_t i = 0; i < runs.size(); ++i) {
     const runtime::UpdateTensors& t = runs[i].tensors;
     const auto wide = [](const at::Tensor& x) {
@@ -295,8 +298,9 @@ void check_lamb_sums(const Device& device, at::ScalarType dtype) {
     const double squares = sum_of_squares(direction);
     // In float32, a square has the roundings of some eight operations.
     const double tolerance = dtype == at::kFloat ? 1e-6 : 1e-14;
-    EXPECT_NEAR(sums[i][0], weights, tolerance * weights) << i;
-    EXPECT_NEAR(sums[i][1], squares, tolerance * squares) << i;
+    const double* own = found.const_data_ptr<double>() + 2 * i;
+    EXPECT_NEAR(own[0], weights, tolerance * weights) << i;
+    EXPECT_NEAR(own[1], squares, tolerance * squares) << i;
   }
 }
 

@@ -23,6 +23,7 @@ using runtime::ElementType;
 using runtime::LambShard;
 using runtime::LionShard;
 using runtime::LowPrecision;
+using runtime::PackMode;
 using runtime::PackShard;
 using runtime::SgdShard;
 
@@ -110,11 +111,16 @@ void update(std::span<const Shard> shards) {
 
 template <typename T>
 void lamb_weights(std::span<const LambShard<T>> shards) {
+  auto accesses = accesses_of(shards, /*writes_master=*/true);
+  for (const LambShard<T>& shard : shards) {
+    add(accesses, shard.scalars.lr_factor, 1, sizeof(double), false);
+  }
   issue_kernel(
       "lamb_weights_kernel",
-      accesses_of(shards, /*writes_master=*/true),
+      std::move(accesses),
       [own = std::vector<LambShard<T>>(shards.begin(), shards.end())] {
-        for (const LambShard<T>& shard : own) {
+        for (LambShard<T> shard : own) {
+          runtime::fold_lr_factor(shard.scalars);
           runtime::lamb_weights_cpu(runtime::best_isa(), shard);
         }
       });
@@ -166,7 +172,8 @@ at::Tensor flat(const void* data, int64_t numel, ElementType type) {
 void pack(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor) {
+    double factor,
+    PackMode mode) {
   std::vector<Access> accesses;
   for (const PackShard& shard : shards) {
     add(accesses,
@@ -185,7 +192,8 @@ void pack(
       std::move(accesses),
       [own = std::vector<PackShard>(shards.begin(), shards.end()),
        target_type,
-       factor] {
+       factor,
+       mode] {
         for (const PackShard& shard : own) {
           const at::Tensor target =
               flat(shard.target, shard.numel, target_type);
@@ -195,7 +203,9 @@ void pack(
           }
           const at::Tensor source =
               flat(shard.source, shard.numel, shard.source_type);
-          if (factor == 1) {
+          if (mode == PackMode::kAdd) {
+            target.add_(source, factor);
+          } else if (factor == 1) {
             target.copy_(source);
           } else {
             const auto wide =
