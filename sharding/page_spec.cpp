@@ -93,6 +93,7 @@ int64_t PageSpec::gradient_slot_bytes(bool stored) const {
 
 PageSpec make_page_spec(
     const GroupSpec& group,
+    int number,
     size_t first_index,
     const PagerOptions& options,
     const ShardMesh& mesh) {
@@ -110,6 +111,7 @@ PageSpec make_page_spec(
   }
   PageSpec page{
       .name = group.name,
+      .number = number,
       .device = first.tensor.device(),
       .dtype = first.dtype,
       .original_dtype = first.tensor.scalar_type(),
@@ -152,7 +154,8 @@ std::vector<PageSpec> plan_pages(
   std::vector<PageSpec> pages;
   size_t first_index = 0;
   for (const GroupSpec& group : make_groups(module, census, options.groups)) {
-    pages.push_back(make_page_spec(group, first_index, options, mesh));
+    pages.push_back(make_page_spec(
+        group, static_cast<int>(pages.size()), first_index, options, mesh));
     PageSpec& page = pages.back();
     first_index += page.parameters.size();
     page.is_tied =

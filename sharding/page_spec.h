@@ -30,6 +30,7 @@ struct PagedParameter {
 /// on every rank that has it.
 struct PageSpec {
   std::string name; ///< as GroupSpec::name
+  int number = 0; ///< in the list of pages
   std::vector<PagedParameter> parameters; ///< in registration order; not empty
   c10::Device device = at::kCPU; ///< of the parameters
   at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
@@ -58,9 +59,11 @@ struct PageSpec {
   int64_t gradient_slot_bytes(bool stored) const;
 };
 
+/// @param number in the list of pages.
 /// @param first_index index of the first parameter in the list of all.
 PageSpec make_page_spec(
     const GroupSpec& group,
+    int number,
     size_t first_index,
     const PagerOptions& options,
     const ShardMesh& mesh);

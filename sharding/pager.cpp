@@ -90,9 +90,8 @@ Pager::Pager(
   stores.resize(pages.size());
   for (const PageSpec& page : pages) {
     const size_t g = groups_.size();
-    groups_.push_back(std::make_unique<ParamGroup>(
+    groups_.push_back(std::make_unique<PagedGroup>(
         page, *this, mesh_.shard_rank, ledger, stores[g]));
-    groups_.back()->number = static_cast<int>(g);
     for (const PagedParameter& parameter : page.parameters) {
       for (const std::string& name : parameter.record.names) {
         by_name_.emplace(name, parameter.index);
@@ -102,24 +101,17 @@ Pager::Pager(
   }
   materialize(module); // lazy tensors that are ignored
   for (size_t g = 0; g < groups_.size(); ++g) {
-    buckets_.push_back(
-        groups_[g]->trainable()
-            ? std::make_unique<GradientBucket>(
-                  *groups_[g],
-                  *this,
-                  mesh_,
-                  *replicas_,
-                  ledger,
-                  options.update_in_backward ? nullptr : stores[g].gradients,
-                  /*keeps_shard=*/!options.update_in_backward)
-            : nullptr);
+    if (groups_[g]->trainable()) {
+      groups_[g]->gradients = std::make_unique<GradientBucket>(
+          *groups_[g],
+          *this,
+          mesh_,
+          *replicas_,
+          ledger,
+          options.update_in_backward ? nullptr : stores[g].gradients,
+          /*keeps_shard=*/!options.update_in_backward);
+    }
   }
-  unshard_sequence_.resize(groups_.size());
-  reduce_sequence_.resize(groups_.size());
-  writable_pins_.resize(groups_.size());
-  final_.resize(groups_.size());
-  arrivals_.resize(groups_.size());
-  expected_arrivals_.resize(groups_.size());
   install_hooks();
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (!slots_.is_paged(g)) {
@@ -138,6 +130,10 @@ Pager::~Pager() {
     wait_for_reduce_lane();
   } catch (const std::exception& failure) {
     log_warning("the device failed: {}", failure.what());
+  }
+  // Reductions in progress end before their communicators do.
+  for (const auto& group : groups_) {
+    group->gradients.reset();
   }
 }
 

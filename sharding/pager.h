@@ -7,12 +7,11 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
-#include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/page_spec.h"
+#include "tessera/sharding/paged_group.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/pager_statistics.h"
-#include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
@@ -107,12 +106,12 @@ class Pager : public PageFaultHandler {
     return slots_.is_alone();
   }
 
-  const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
+  const std::vector<std::unique_ptr<PagedGroup>>& groups() const {
     return groups_;
   }
   /// Returns the gradients of group `g`, or null when it is frozen.
   GradientBucket* bucket(size_t g) const {
-    return buckets_[g].get();
+    return groups_[g]->gradients.get();
   }
 
   /// The place of parameter number `index`.
@@ -264,10 +263,13 @@ class Pager : public PageFaultHandler {
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   // pager_scopes.cpp
-  void write_back(ParamGroup& group) noexcept;
+  void write_back(PagedGroup& group) noexcept;
   at::Tensor gather_master(size_t group);
 
   // pager_faults.cpp
+  PagedGroup& group_of(const PageAccess& access) const {
+    return *groups_[static_cast<size_t>(access.page->group().number())];
+  }
   void touch(std::vector<int> groups, const PageAccess& cause);
   void enter_phase(PlanPhase phase);
   void leave_phase();
@@ -282,7 +284,7 @@ class Pager : public PageFaultHandler {
       runtime::OffsetAllocator::End end,
       bool exposed);
   void unshard_on_demand(int group);
-  void begin_unshard(ParamGroup& group, runtime::Slot slot);
+  void begin_unshard(PagedGroup& group, runtime::Slot slot);
   /// Runs `use_of_stores`; if it throws, tells the other ranks, so that they
   /// need not wait for this one.
   void or_abandon(const std::function<void()>& use_of_stores);
@@ -322,7 +324,7 @@ class Pager : public PageFaultHandler {
   /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
   runtime::Slot take_reduce_slot(
-      const ParamGroup& group,
+      const PagedGroup& group,
       const GradientBucket& bucket);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
@@ -357,9 +359,11 @@ class Pager : public PageFaultHandler {
   void start_plan();
   void count_arrivals();
   void adopt_plans();
+  /// Of the train plan, to the groups.
+  void note_final_reductions();
 
   PagerOptions options_;
-  std::vector<std::unique_ptr<ParamGroup>> groups_;
+  std::vector<std::unique_ptr<PagedGroup>> groups_;
   std::vector<ParameterPlace> places_;
   /// Index in places_, under each name that a parameter is registered under.
   std::unordered_map<std::string, size_t> by_name_;
@@ -378,7 +382,6 @@ class Pager : public PageFaultHandler {
   runtime::SlotArena reduce_arena_;
   runtime::OffsetAllocator::End reduce_slot_end_ =
       runtime::OffsetAllocator::End::kLow;
-  std::vector<std::unique_ptr<GradientBucket>> buckets_;
   /// Per parameter, the hook that ours replaced, maybe null; std::nullopt if
   /// there is no hook of ours (requires_grad may change after wrap).
   std::vector<
@@ -387,15 +390,11 @@ class Pager : public PageFaultHandler {
 
   std::array<PlanCursor, kPlanPhaseCount> cursors_;
   PlanPhase phase_ = PlanPhase::kTrain;
-  std::vector<uint64_t> unshard_sequence_; ///< per group, of its last unshard
-  std::vector<uint64_t> reduce_sequence_; ///< per group, of its last reduction
   const PagedStorage* reading_ = nullptr; ///< in the touch in progress
-  std::vector<int> writable_pins_; ///< per group
   std::deque<int> reading_groups_; ///< see issue_gathers()
   std::vector<size_t> reducing_; ///< groups, in issue order
   /// groups whose slots are being written to files
   std::vector<size_t> storing_;
-  std::vector<bool> final_; ///< per group, of its running reduction
   ShardUser* shard_user_ = nullptr;
   /// [Note: held slots] Gradients that are applied in backward stay in their
   /// slot while the update reads them, concurrently with the rest of backward.
@@ -407,13 +406,6 @@ class Pager : public PageFaultHandler {
     runtime::Slot slot;
   };
   std::deque<HeldSlot> held_slots_;
-  /// Per group, the entry of the train plan at which its gradients are final.
-  std::vector<std::optional<size_t>> final_reductions_;
-  /// Per group, the number of gradients that arrived in this step, and the
-  /// number that makes it complete. With a world size of one they replace the
-  /// plan.
-  std::vector<int> arrivals_;
-  std::vector<int> expected_arrivals_;
   /// gradient_flags() of all ranks when they were settled last in this step;
   /// undefined: they were not.
   at::Tensor settled_flags_;

@@ -203,12 +203,10 @@ class ParamGroup {
   bool slot_is_outside() const {
     return slot_.defined() && slot_.offset < 0;
   }
-  /// Bookkeeping of the pager.
-  int number = 0; ///< in the pager's list
-  uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
-  uint64_t last_use = 0; ///< for least-recently-used eviction
-  int pins = 0; ///< gather scopes that hold it
-  bool written = false; ///< by a gather scope, since it was unsharded
+  /// In the list of pages.
+  int number() const {
+    return spec_.number;
+  }
 
  private:
   void begin_gather(const at::Tensor& shard);
