@@ -106,6 +106,7 @@ class Kit:
                     "runtime/kernels/update_gpu_test.cpp",
                     "runtime/kernels/pack_gpu_test.cpp",
                     "runtime/kernels/counter_random_gpu_test.cpp",
+                    "runtime/kernels/mixed_norm_gpu_test.cpp",
                     "offload/shard_store_gpu_test.cpp"]], workers=3),
             Phase("engine", [
                 self.tests(file, seconds=450) for file in [

@@ -158,6 +158,54 @@ MUTATIONS = [
         "for (const runtime::FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
         "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
     ),
+    Mutation(
+        "norms get float32 copies of activations",
+        "sharding/page_key.cpp",
+        "if (call_mixed_norm(op, *dtype, *stack)) {",
+        "if (false) {",
+        "All/NormsInFloat32.*",
+    ),
+    Mutation(
+        "counting the choices of experts waits for the device",
+        "sharding/parallel/expert_router.cpp",
+        "return at::zeros({experts}, flat.options())"
+        " .scatter_add_(0, flat, at::ones_like(flat));",
+        "return flat.bincount({}, experts);",
+        "AllOrders/Experts.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "frequencies are copied from memory that is not pinned",
+        "zoo/layers/rotary.cpp",
+        "runtime::to_device(frequencies.inverse, position_ids.device())",
+        "frequencies.inverse.to(position_ids.device())",
+        "Positions.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "attention with a mask gets grouped heads on devices",
+        "zoo/layers/attention_function.cpp",
+        "return call.mask.defined() && !call.query.is_cpu();",
+        "return false;",
+        "FusedAttention.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "the budget has what libraries take",
+        "engine/engine_setup.cpp",
+        "options, engine::library_bytes(world, device_of(*module_))),",
+        "options, 0),",
+        "LibraryMemory.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "NCCL's defaults are not set",
+        "runtime/comm/nccl_registry.cpp",
+        "set_defaults(); return functions_for_device(options.device_index)",
+        "return functions_for_device(options.device_index)",
+        "NcclRegistry.*",
+        "runtime_tests",
+    ),
 ]
 
 
@@ -438,10 +486,11 @@ def outcome_of(build, mutation):
 
 def outcome_without(build, number):
     """What noticed that wait `number` is left out, or "SURVIVED"."""
+    program, *arguments = WAITS[number].tests
     code, output = run_tests(
         build,
-        "vdev_tests",
-        ["--gtest_fail_fast"],
+        program,
+        [*arguments, "--gtest_fail_fast"],
         WAIT_SECONDS,
         {"TESSERA_LEFT_OUT": str(number)},
     )
@@ -462,12 +511,13 @@ def leave_out_waits(build, only):
         for number, wait in enumerate(WAITS)
         if not only or any(text in wait.name for text in only)
     ]
-    code, output = run_tests(build, "vdev_tests", [], 3600)
-    if code != 0:
-        sys.exit(
-            f"vdev_tests fails with all waits, in {failed_test(output)}:\n"
-            f"{output[-4000:]}"
-        )
+    for program, *arguments in {WAITS[number].tests for number in chosen}:
+        code, output = run_tests(build, program, arguments, 3600)
+        if code != 0:
+            sys.exit(
+                f"{program} fails with all waits, in {failed_test(output)}:\n"
+                f"{output[-4000:]}"
+            )
     wrong = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         outcomes = pool.map(lambda n: outcome_without(build, n), chosen)

@@ -12,6 +12,7 @@ class Wait:
     statement: str
     after: str = ""  # the text before it, where the statement is there twice
     redundant: str = ""  # why nothing can notice
+    tests: tuple = ("vdev_tests",)  # the program that has to notice
 
     @property
     def name(self):
@@ -32,6 +33,8 @@ def after(text, statement, **more):
 def redundant(statement, reason):
     return {"statement": statement, "redundant": reason}
 
+
+IPC_TESTS = ("runtime_tests", "--file=runtime/comm/ipc_backend_test.cpp")
 
 WAITS = [
     *waits_of(
@@ -191,5 +194,25 @@ WAITS = [
         " .recordDataPtrOnStream(received.tensor_.storage().data_ptr(), *user);",
         "received.issued_ = lane.mark();",
         "issued_.block_current(lane_->device());",
+    ),
+    *(
+        dataclasses.replace(wait, tests=IPC_TESTS)
+        for wait in waits_of(
+            "runtime/comm/ipc_queue.cpp",
+            "driver_->wait_flag( stream, flags(rank_, r).consumed,"
+            " flag_value(turn + 1 - kSlots));",
+            "driver_->write_flag( stream, flags(r, rank_).published,"
+            " flag_value(turn + 1));",
+            "driver_->wait_flag( stream, flags(rank_, r).published,"
+            " flag_value(turn + 1));",
+            "driver_->write_flag(stream, flags(r, rank_).consumed,"
+            " flag_value(turn + 1));",
+            "driver_->wait_flag(stream, done(), flag_value(first));",
+            "driver_->wait_flag(stream, done(), flag_value(end_turn));",
+            "compare_with_peers(plan.message);",
+            after("sound_turns_ = ended_turns();", "release_waits();"),
+            after("if (failure_) {", "release_waits();"),
+            "fail(reason);",
+        )
     ),
 ]
