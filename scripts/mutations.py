@@ -91,8 +91,8 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard",
         "sharding/gradient_norm.cpp",
-        "pager.sum_over_shards(total);",
-        ";",
+        "} pager.sum_over_shards(total);",
+        "}",
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
     Mutation(
@@ -112,8 +112,8 @@ MUTATIONS = [
     Mutation(
         "a micro-batch overwrites the gradients of the one before",
         "sharding/gradient_bucket_slot.cpp",
-        "target.add_(source);",
-        "target.copy_(source);",
+        "runtime::pack_runs_(added, 1, runtime::PackMode::kAdd);",
+        "runtime::pack_runs_(added);",
         ACCUMULATION,
     ),
     Mutation(
@@ -193,8 +193,8 @@ MUTATIONS = [
     Mutation(
         "the budget has what libraries take",
         "engine/engine_setup.cpp",
-        "options, engine::library_bytes(world, device_of(*module_))),",
-        "options, 0),",
+        "budget_of_state(options, engine::library_bytes(world, device));",
+        "budget_of_state(options, 0);",
         "LibraryMemory.*",
         "vdev_tests",
     ),

@@ -76,7 +76,7 @@ WAITS = [
         "marks.block_current(reduce_lane_.device());",
         "reduce_lane_.wait_for(marks);",
         "group.follow_users(reduce_lane_);",
-        after("reduce_leftovers(/*all=*/true);", "wait_for_reduce_lane();"),
+        after("finish_storing();", "wait_for_reduce_lane();"),
     ),
     *waits_of(
         "sharding/pager_steps.cpp",
