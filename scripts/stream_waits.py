@@ -187,6 +187,12 @@ WAITS = [
         "done_.synchronize();",
     ),
     *waits_of(
+        "runtime/memory/deferred_scalar.cpp",
+        "computed_->done.block(user);",
+        "c10::impl::VirtualGuardImpl(tensor.device().type())"
+        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
+    ),
+    *waits_of(
         "runtime/comm/lane_collective.cpp",
         "lane.follow_current();",
         after("if (!pending_.pending()) {", "issued_ = lane.mark();"),
