@@ -69,7 +69,7 @@ pack() {
   done < <(libraries "${files[@]}")
   cp benchmarks/peers/{compare_cuda,gpt2_cuda}.py "$content/peers/"
   # The models of the zoo's smoke test.
-  grep -oE '^ +"[a-z0-9_]+"' tests/zoo/smoke_gpu_test.cpp | tr -d ' "' |
+  grep -oE '^ +"[a-z0-9_]+"' tests/zoo/family_fixtures.h | tr -d ' "' |
     while read -r name; do
       cp -r "tests/zoo/fixtures/models/$name" "$content/tests/zoo/fixtures/models/"
     done

@@ -3,6 +3,12 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/stream_marks.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -25,6 +31,22 @@ const NcclFunctions& functions_for_device(int device_index) {
   return nccl_functions;
 }
 
+/// Connects the ranks, and waits for them. A communicator that is connected by
+/// its first collective would block the host there: ranks that each send before
+/// they receive, on groups of two, would wait for each other in a circle. The
+/// broadcast is needed too, because NCCL connects what an algorithm uses when
+/// it is first used.
+void connect(c10d::Backend& group, at::Device device) {
+  const c10::DeviceGuard guard(device);
+  group.eagerConnectSingleDevice(device);
+  std::vector<at::Tensor> tensors{
+      at::zeros({1}, at::TensorOptions(at::kByte).device(device))};
+  c10d::BroadcastOptions options;
+  options.asyncOp = false; // on the current stream
+  group.broadcast(tensors, options);
+  current_stream(device)->synchronize();
+}
+
 } // namespace
 
 void register_nccl_backend(const NcclFunctions& functions) {
@@ -38,8 +60,14 @@ std::string cuda_device_identity(int device_index) {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
-  return functions_for_device(options.device_index)
-      .make_backend(store, options);
+  auto group =
+      functions_for_device(options.device_index).make_backend(store, options);
+  connect(
+      *group,
+      at::Device(
+          load_cuda_backend().device_type,
+          static_cast<c10::DeviceIndex>(options.device_index)));
+  return group;
 }
 
 } // namespace tessera::runtime

@@ -615,6 +615,13 @@ class Call {
           if (is_here(tensor)) {
             return Captured(tensor).on_host();
           }
+          TORCH_CHECK(
+              tensor.dim() == 0,
+              "vdev: ",
+              name_,
+              " has arguments on ",
+              device_,
+              " and on the CPU");
           at::Tensor copy = tensor.detach().clone();
           copy.unsafeGetTensorImpl()->set_wrapped_number(
               tensor.unsafeGetTensorImpl()->is_wrapped_number());
