@@ -66,6 +66,8 @@ struct BranchesImpl : torch::nn::Module {
       done.block_current(device);
     }
     for (const at::Tensor& part : late) {
+      // Its memory is that stream's.
+      part.record_stream(*runtime::current_stream(device));
       sum = sum + part;
     }
     return sum;

@@ -58,16 +58,11 @@ struct Setting {
   bool clips = false;
 };
 
-/// State on the host is streamed, so that all work is the calling thread's.
-void keep_on_host(EngineOptions& options, bool gradients, bool parameters) {
+/// Updates in step(), so that all waits are those of the calling thread.
+void keep_state_on_host(EngineOptions& options, double ratio) {
   options.optimizer.placement = StatePlacement::kHost;
-  options.offload.ratio = 0;
-  if (gradients) {
-    options.memory.gradients = MemoryTier::kHost;
-  }
-  if (parameters) {
-    options.memory.parameters = MemoryTier::kHost;
-  }
+  options.optimizer.overlap = UpdateOverlap::kOff;
+  options.offload.ratio = ratio;
 }
 
 Waits waits_of_a_step(World& world, const Setting& setting) {
@@ -106,26 +101,38 @@ std::vector<Setting> settings() {
       {.name = "clipping",
        .expected = {{{"copy_ to the host", 1}}, 1},
        .clips = true},
-      // A layer's two moments are given out when the copies of the step before
-      // have left them.
-      {.name = "state on the host",
-       .expected = {{{"synchronizeEvent", 2 * kLayers}}},
-       .choose =
-           [](EngineOptions& options) { keep_on_host(options, false, false); }},
       {.name = "gradients on the host",
        .expected = {},
        .choose =
            [](EngineOptions& options) {
              options.memory.gradients = MemoryTier::kHost;
            }},
-      {.name = "gradients and state on the host",
+      // A layer's two moments are given out when the copies of the step before
+      // have left them.
+      {.name = "streamed state",
        .expected = {{{"synchronizeEvent", 2 * kLayers}}},
        .choose =
-           [](EngineOptions& options) { keep_on_host(options, true, false); }},
+           [](EngineOptions& options) { keep_state_on_host(options, 0); }},
+      // The CPU updates a layer when its gradient has arrived.
+      {.name = "state on the host, updated there",
+       .expected = {{{"synchronizeEvent", 2 * kLayers}}},
+       .choose =
+           [](EngineOptions& options) { keep_state_on_host(options, 1); }},
+      {.name = "parameters on the host",
+       .expected = {{{"synchronizeEvent", 2 * kLayers}}},
+       .choose =
+           [](EngineOptions& options) {
+             keep_state_on_host(options, 1);
+             options.memory.parameters = MemoryTier::kHost;
+           }},
       {.name = "everything on the host",
        .expected = {{{"synchronizeEvent", 2 * kLayers}}},
        .choose =
-           [](EngineOptions& options) { keep_on_host(options, true, true); }},
+           [](EngineOptions& options) {
+             keep_state_on_host(options, 1);
+             options.memory.parameters = MemoryTier::kHost;
+             options.memory.gradients = MemoryTier::kHost;
+           }},
   };
 }
 

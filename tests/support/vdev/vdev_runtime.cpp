@@ -3,7 +3,6 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Backtrace.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -432,7 +431,7 @@ bool Runtime::is_idle(const c10::Stream& stream) {
 void Runtime::synchronize(const Mark& mark, const std::string& reason) {
   Lock lock(mutex_);
   ++counters_.synchronizations;
-  ++reasons_[reason + (getenv("VDEV_BT") ? c10::get_backtrace(2, 14) : "")];
+  ++reasons_[reason];
   drive(lock, queues_.at(mark.stream), [&] { return mark.done; });
   merge(host_, mark.clock);
   throw_failure();
