@@ -3,6 +3,7 @@
 // `ExpertEngines` trains a model whose experts are divided over ranks.
 
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
 
 #include <filesystem>
 #include <functional>

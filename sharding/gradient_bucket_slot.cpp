@@ -320,7 +320,9 @@ runtime::Slot GradientBucket::release_slot() {
   applied_ = std::exchange(apply_, false) || applied_;
   applying_ = false;
   reduced_ = at::Tensor();
+  // The slot is free, and the shard complete, in the order of the lane.
   storing_.wait_issued();
+  storing_.release();
   if (slot_.defined()) {
     slot_.after = lane_->mark();
   }

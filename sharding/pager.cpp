@@ -126,7 +126,7 @@ Pager::~Pager() {
   remove_hooks();
   // The memory that is freed now is next used by the current stream.
   try {
-    gather_lane_.mark().block_current(gather_lane_.device());
+    wait_for_gather_lane();
     wait_for_reduce_lane();
   } catch (const std::exception& failure) {
     log_warning("the device failed: {}", failure.what());

@@ -197,6 +197,12 @@ class Pager : public PageFaultHandler {
   /// or rewound and its first all-gathers are issued. Collective.
   void begin_next_step();
 
+  /// Makes the current stream wait for all-gathers under way. Must be called
+  /// before shards are written outside of a step.
+  void wait_for_gather_lane() const {
+    gather_lane_.mark().block_current(gather_lane_.device());
+  }
+
   /// Must be called after the shards were written outside of a step. Pages
   /// still unsharded are stale and dropped, gradients (settled before) are
   /// reset. Collective.
