@@ -80,7 +80,7 @@ TEST_P(Experts, WaitOnceForTheDeviceAndComputeAsTheCpu) {
         on_cpu.result.sum().backward();
         Layer layer(world, world.device(), options);
         layer.forward(); // connects the group
-        layer.result = {};
+        layer.result.reset();
         EXPECT_EQ(waits_of([&] { layer.forward(); }), (Waits{1, 0}));
         const at::Tensor sum = layer.result.sum();
         EXPECT_EQ(waits_of([&] { sum.backward(); }), (Waits{0, 0}));
