@@ -4,6 +4,8 @@
 #include "engine/checkpoint/checkpoint_support.h"
 #include "support/vdev/vdev.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -213,6 +215,19 @@ TEST_P(Gradients, AccumulatedHaveTheBitsOfTheCpu) {
             << name << ", stage " << zero_stage;
       }
     }
+  });
+}
+
+TEST_P(Gradients, ADeferredScalarIsForAnyStream) {
+  run([](World& world) {
+    std::optional<DeferredScalar> value(
+        torch::ones({}, torch::kDouble).to(world.device()) * 3);
+    const c10::StreamGuard on_other(
+        c10::impl::getDeviceGuardImpl(world.device().type())
+            ->getStreamFromGlobalPool(world.device(), true));
+    const at::Tensor twice = value->on_device() * 2;
+    value.reset(); // its memory must not be used again before that
+    EXPECT_EQ(twice.item<double>(), 6);
   });
 }
 
