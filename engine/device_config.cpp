@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 
+#include <ATen/Context.h>
+
 namespace tessera::engine {
 
 DeviceOptions read_device(const runtime::ConfigReader& reader) {
@@ -20,6 +22,10 @@ DeviceOptions read_device(const runtime::ConfigReader& reader) {
        {"libtorch", CpuMatmul::kLibTorch},
        {"onednn", CpuMatmul::kOneDnn}},
       options.matmul);
+  options.cuda_matmul = reader.get_enum<CudaMatmul>(
+      "cuda_matmul",
+      {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
+      options.cuda_matmul);
   return options;
 }
 
@@ -35,6 +41,8 @@ World& init_on(const DeviceOptions& options) {
   }
   if (world.device().is_cpu()) {
     set_cpu_matmul(options.matmul);
+  } else if (options.cuda_matmul == CudaMatmul::kTf32) {
+    at::globalContext().setAllowTF32CuBLAS(true);
   }
   return world;
 }

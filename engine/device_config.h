@@ -15,21 +15,29 @@ enum class DeviceChoice {
   kCuda,
 };
 
+/// How CUDA multiplies float32 matrices.
+enum class CudaMatmul {
+  kFloat32, ///< LibTorch's default
+  kTf32, ///< factors rounded to 10 bits of mantissa, on tensor cores
+};
+
 struct DeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   /// The implementation of matrix products on the CPU.
   CpuMatmul matmul = CpuMatmul::kAuto;
+  CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
 };
 
-/// Reads `device`: "auto" (the default), "cpu" or "cuda"; and `cpu_matmul`:
-/// "auto" (the default), "libtorch" or "onednn".
+/// Reads `device`: "auto" (the default), "cpu" or "cuda"; `cpu_matmul`: "auto"
+/// (the default), "libtorch" or "onednn"; and `cuda_matmul`: "float32" (the
+/// default) or "tf32".
 /// @throws tessera::Error on another value, naming the file and the allowed
 ///   values.
 DeviceOptions read_device(const runtime::ConfigReader& reader);
 
 /// Joins the job (tessera::init()) with the requested device as World::device()
-/// and, on the CPU, selects the implementation of matrix products. Call it
-/// before anything asks LibTorch about CUDA.
+/// and selects the implementation of matrix products on it, for the process.
+/// Call it before anything asks LibTorch about CUDA.
 /// @throws tessera::Error for kCuda without a CUDA device, with the reason.
 World& init_on(const DeviceOptions& options);
 

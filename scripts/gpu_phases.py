@@ -4,7 +4,7 @@
 
     gpu_phases.py FOLDER [PHASE ...] [--logs FOLDER] [--dry-run] [--list]
 
-FOLDER holds bin/, lib/, peers/ and fixtures/. Without PHASE all run, in the
+FOLDER holds bin/, lib/, peers/, site/ (DeepSpeed) and tests/. Without PHASE all run, in the
 order of --list. The programs of a phase run beside each other, unless their
 times are the result. Each has a log, LOGS/PHASE/NAME.log; LOGS/summary.json is
 rewritten after each program, so that a phase that is cut off loses nothing.
@@ -80,10 +80,10 @@ class Kit:
                                       "threads=16", *arguments),
                    environment or {}, seconds)
 
-    def compare(self, name, *arguments, seconds):
+    def compare(self, name, *arguments, seconds, is_information=False):
         return Job(name, [sys.executable, str(self.folder / "peers/compare_cuda.py"),
                           "--program", str(self.folder / "bin/train_gpt2"), *arguments],
-                   {}, seconds)
+                   {"PYTHONPATH": str(self.folder / "site")}, seconds, is_information)
 
     def phases(self):
         size_124m = ["layers=12", "width=768", "heads=12"]
@@ -106,6 +106,7 @@ class Kit:
                     "runtime/kernels/update_gpu_test.cpp",
                     "runtime/kernels/pack_gpu_test.cpp",
                     "runtime/kernels/counter_random_gpu_test.cpp",
+                    "runtime/kernels/mixed_norm_gpu_test.cpp",
                     "offload/shard_store_gpu_test.cpp"]], workers=3),
             Phase("engine", [
                 self.tests(file, seconds=450) for file in [
@@ -167,6 +168,13 @@ class Kit:
                 *[self.gpt2(f"124m_{mode}", *size_124m, f"mode={mode}", "batch=2", "sequence=256",
                             "steps=50", seconds=60)
                   for mode in ("plain", "tessera")]]),
+            # It compiles its operators at their first use.
+            Phase("deepspeed", [
+                self.compare("1b_deepspeed", "--rounds", "1", "--engine", "lazy=1",
+                             "tessera", "deepspeed", seconds=240, is_information=True),
+                self.compare("1b_deepspeed_offload", "--rounds", "1", "--steps", "4", "--warmup", "2",
+                             "--engine", f"lazy=1 {host}",
+                             "tessera", "deepspeed-offload", seconds=240, is_information=True)]),
             Phase("profile", [
                 self.gpt2("1b_profile", *size_1b, "steps=3", "warmup=3", "lazy=1",
                           f"profile={self.work / 'trace.json'}")]),

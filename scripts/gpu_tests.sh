@@ -18,6 +18,8 @@
 #   CUDAARCHS="90"        the CUDA architectures to compile for
 #   BUILD=FOLDER          where to build (default build/gpu)
 #   JOBS=N                parallel compilations
+#   PEER_PYTHON=3.12      pack: the version of the Python there, for DeepSpeed,
+#                         which travels as a peer where pip gets it
 #   PYTHON=python3        run: the Python that has torch
 #   OUT=FOLDER            run: where logs and summary.json go (default gpu_logs)
 set -euo pipefail
@@ -37,6 +39,25 @@ fail() {
 libraries() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' |
     sort -u
+}
+
+# pack_deepspeed SITE WORK: its modules, and those it needs that come with few
+# installations of torch.
+pack_deepspeed() {
+  local site=$1 work=$2 python=.venv/bin/python wheel
+  # Its set-up imports torch, and compiles nothing.
+  "$python" -m pip install -q --target "$work/tools" wheel 'setuptools<82' &&
+    PYTHONPATH=$work/tools DS_BUILD_OPS=0 DS_ACCELERATOR=cpu \
+      "$python" -m pip wheel -q --no-deps --no-build-isolation \
+      -w "$work/wheels" deepspeed==0.19.8 hjson==3.1.0 &&
+    "$python" -m pip download -q --no-deps --only-binary=:all: \
+      --implementation cp --python-version "${PEER_PYTHON:-3.12}" \
+      --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+      -d "$work/wheels" pydantic==2.14.3 pydantic-core==2.50.4 \
+      annotated-types==0.8.0 typing-inspection==0.4.5 || return
+  for wheel in "$work"/wheels/*.whl; do
+    "$python" -m zipfile -e "$wheel" "$site" || return
+  done
 }
 
 pack() {
@@ -68,6 +89,12 @@ pack() {
     fi
   done < <(libraries "${files[@]}")
   cp benchmarks/peers/{compare_cuda,gpt2_cuda}.py "$content/peers/"
+  mkdir -p "$content"/{site,work}
+  if ! pack_deepspeed "$content/site" "$content/work" &>"$content/work/log"; then
+    cat "$content/work/log" >&2
+    printf 'gpu_tests: packing goes on without DeepSpeed, for this reason\n' >&2
+  fi
+  rm -rf "$content/work"
   # The models of the zoo's smoke test.
   grep -oE '^ +"[a-z0-9_]+"' tests/zoo/smoke_gpu_test.cpp | tr -d ' "' |
     while read -r name; do

@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the tests notice a broken engine.
 
-    mutations.py [--build build/release] [--only NAME ...] [--list]
+    mutations.py [--build build/release] [--only NAME ...] [--list] [--waits]
 
 Breaks the sources of one library in one place at a time, rebuilds that library
 in a folder of its own, and runs the tests that have to notice. Each must pass
 with the library as it is, and fail, or hang, with the broken one. The sources
 and the build are not changed; the build must be complete and up to date.
 
+With --waits it leaves out, one at a time, what orders streams (stream_waits.py),
+and runs the tests of the virtual device.
+
 Exits with 1 when a mutation survives, no longer applies or does not compile.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -25,8 +29,11 @@ import sys
 import time
 import zlib
 
+from stream_waits import WAITS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEST_SECONDS = 300
+WAIT_SECONDS = 900
 
 
 @dataclasses.dataclass
@@ -151,24 +158,112 @@ MUTATIONS = [
         "for (const runtime::FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
         "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
     ),
+    Mutation(
+        "norms get float32 copies of activations",
+        "sharding/page_key.cpp",
+        "if (call_mixed_norm(op, *dtype, *stack)) {",
+        "if (false) {",
+        "All/NormsInFloat32.*",
+    ),
+    Mutation(
+        "counting the choices of experts waits for the device",
+        "sharding/parallel/expert_router.cpp",
+        "return at::zeros({experts}, flat.options())"
+        " .scatter_add_(0, flat, at::ones_like(flat));",
+        "return flat.bincount({}, experts);",
+        "AllOrders/Experts.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "frequencies are copied from memory that is not pinned",
+        "zoo/layers/rotary.cpp",
+        "runtime::to_device(frequencies.inverse, position_ids.device())",
+        "frequencies.inverse.to(position_ids.device())",
+        "Positions.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "attention with a mask gets grouped heads on devices",
+        "zoo/layers/attention_function.cpp",
+        "return call.mask.defined() && !call.query.is_cpu();",
+        "return false;",
+        "FusedAttention.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "the budget has what libraries take",
+        "engine/engine_setup.cpp",
+        "options, engine::library_bytes(world, device_of(*module_))),",
+        "options, 0),",
+        "LibraryMemory.*",
+        "vdev_tests",
+    ),
+    Mutation(
+        "NCCL's defaults are not set",
+        "runtime/comm/nccl_registry.cpp",
+        "set_defaults(); return functions_for_device(options.device_index)",
+        "return functions_for_device(options.device_index)",
+        "NcclRegistry.*",
+        "runtime_tests",
+    ),
 ]
+
+
+SWITCH = """
+#ifndef TESSERA_LEFT_OUT
+#define TESSERA_LEFT_OUT
+#include <cstdlib>
+inline bool tessera_left_out(int wait) {
+  static const char* const kChosen = std::getenv("TESSERA_LEFT_OUT");
+  return kChosen != nullptr && std::atoi(kChosen) == wait;
+}
+#endif
+"""
 
 
 class Failure(Exception):
     pass
 
 
+def pattern_of(code):
+    """A regular expression for code with any white space."""
+    return r"\s+".join(re.escape(word) for word in code.split())
+
+
+def place_of(pattern, file):
+    """Where the only match of the last group of `pattern` is."""
+    found = list(re.finditer(pattern, (ROOT / file).read_text()))
+    if len(found) != 1:
+        raise Failure(f"does not apply: {file} has its text {len(found)} times")
+    return found[0].span(found[0].re.groups)
+
+
 def mutated(mutation):
     """The text of the broken file."""
     text = (ROOT / mutation.file).read_text()
-    pattern = r"\s+".join(re.escape(word) for word in mutation.old.split())
-    found = list(re.finditer(pattern, text))
-    if len(found) != 1:
-        raise Failure(
-            f"does not apply: {mutation.file} has its text {len(found)} times"
-        )
-    begin, end = found[0].span()
+    begin, end = place_of(pattern_of(mutation.old), mutation.file)
     return text[:begin] + mutation.new + text[end:]
+
+
+def switchable(waits):
+    """@return by file, its text in which TESSERA_LEFT_OUT, a number of the
+    environment, leaves out that wait of the list."""
+    texts = {}
+    for file in dict.fromkeys(wait.file for wait in waits):
+        cuts = []
+        for number, wait in enumerate(waits):
+            if wait.file == file:
+                before = pattern_of(wait.after) + r"\s+" if wait.after else ""
+                pattern = f"{before}({pattern_of(wait.statement)})"
+                cuts.append((*place_of(pattern, file), number))
+        text = (ROOT / file).read_text()
+        for begin, end, number in sorted(cuts, reverse=True):
+            text = (
+                f"{text[:begin]}if (!tessera_left_out({number})) "
+                f"{{ {text[begin:end]} }}{text[end:]}"
+            )
+        texts[file] = SWITCH + text
+    return texts
 
 
 class Build:
@@ -214,10 +309,11 @@ class Build:
             if "-c" in words and f"tessera_{room}.dir" in " ".join(words)
         ]
         for source in compiled:
-            if source == ROOT / file:
-                return library, source, None
-            if f'#include "{file}"' in source.read_text():
-                return library, source, source.read_text()
+            if (
+                source == ROOT / file
+                or f'#include "{file}"' in source.read_text()
+            ):
+                return library, source
         raise Failure(f"{file} is not in {library}")
 
     def without_optimization(self, words):
@@ -253,42 +349,54 @@ class Build:
             )
         return str(copy)
 
-    def make(self, mutation, broken_text):
-        """Puts the library with that text of the file into self.lib."""
-        library, source, unity = self.library_of(mutation.file)
-        # Not by its own path, which includes would find.
-        broken = self.work / "broken.cpp"
-        broken.write_text(broken_text)
-        start = broken
-        if unity is not None:
-            start = self.work / "unity.cpp"
-            start.write_text(
-                unity.replace(
-                    f'#include "{mutation.file}"', f'#include "{broken}"'
-                )
+    def compile(self, source, compilation, texts):
+        """@param texts by file, which `source` is or includes.
+        @return the object."""
+        start = source
+        for number, (file, text) in enumerate(texts.items()):
+            # Not by its own path, which includes would find.
+            broken = self.work / f"broken_{number}.cpp"
+            broken.write_text(text)
+            if source == ROOT / file:
+                start = broken
+                continue
+            unity = start.read_text().replace(
+                f'#include "{file}"', f'#include "{broken}"'
             )
-        commands = [shlex.split(line) for line in self.commands_of(library)]
-        compilation = next(
-            words
-            for words in commands
-            if "-c" in words and words[words.index("-c") + 1] == str(source)
-        )
-        made = compilation[compilation.index("-o") + 1]
+            start = self.work / "unity.cpp"
+            start.write_text(unity)
         flags, header = self.without_optimization(compilation)
         includes = (
             ["-include", self.precompiled(flags, header)] if header else []
         )
-        new = str(self.work / "mutant.o")
-        self.run([*flags, *includes, "-c", str(start), "-o", new])
+        key = f"{zlib.crc32(str(source).encode()):08x}"
+        made = self.work / f"broken_{key}.o"
+        self.run([*flags, *includes, "-c", str(start), "-o", str(made)])
+        return str(made)
+
+    def make(self, texts):
+        """Puts the library with these texts, by file, into self.lib."""
+        of_source = {}
+        for file, text in texts.items():
+            library, source = self.library_of(file)
+            of_source.setdefault(source, {})[file] = text
+        commands = [shlex.split(line) for line in self.commands_of(library)]
         link = [word for word in commands[-1] if word not in (":", "&&")]
-        output = link.index("-o") + 1
+        for source, some in of_source.items():
+            compilation = next(
+                words
+                for words in commands
+                if "-c" in words and words[words.index("-c") + 1] == str(source)
+            )
+            original = compilation[compilation.index("-o") + 1]
+            link[link.index(original)] = self.compile(source, compilation, some)
         target = self.lib / pathlib.Path(library).name
-        link[output] = str(target)
-        self.run([new if word == made else word for word in link])
+        link[link.index("-o") + 1] = str(target)
+        self.run(link)
         return target
 
 
-def run_tests(build, program, arguments, seconds):
+def run_tests(build, program, arguments, seconds, environment=None):
     """@return exit code, None after `seconds`; output."""
     paths = [
         str(build.lib),
@@ -300,6 +408,7 @@ def run_tests(build, program, arguments, seconds):
         cwd=build.folder,
         env={
             **os.environ,
+            **(environment or {}),
             "LD_LIBRARY_PATH": ":".join(filter(None, paths)),
         },
         stdout=subprocess.PIPE,
@@ -331,7 +440,7 @@ def check_unbroken(build, mutations):
     for (_, program), some in of_source.items():
         filters = {mutation.tests for mutation in some}
         unbroken = (ROOT / some[0].file).read_text()
-        library = build.make(some[0], unbroken)
+        library = build.make({some[0].file: unbroken})
         code, output = run_tests(
             build, program, ["--gtest_filter=" + ":".join(filters)], 3600
         )
@@ -355,7 +464,7 @@ def check_unbroken(build, mutations):
 
 def outcome_of(build, mutation):
     """@return what noticed. @throws Failure when nothing did."""
-    library = build.make(mutation, mutated(mutation))
+    library = build.make({mutation.file: mutated(mutation)})
     try:
         code, output = run_tests(
             build, mutation.program, ["--gtest_list_tests"], TEST_SECONDS
@@ -375,6 +484,52 @@ def outcome_of(build, mutation):
     return "hangs" if code is None else failed_test(output)
 
 
+def outcome_without(build, number):
+    """What noticed that wait `number` is left out, or "SURVIVED"."""
+    program, *arguments = WAITS[number].tests
+    code, output = run_tests(
+        build,
+        program,
+        [*arguments, "--gtest_fail_fast"],
+        WAIT_SECONDS,
+        {"TESSERA_LEFT_OUT": str(number)},
+    )
+    if code == 0:
+        return "SURVIVED"
+    return "hangs" if code is None else failed_test(output)
+
+
+def leave_out_waits(build, only):
+    """@return exit code."""
+    files = {}
+    for file, text in switchable(WAITS).items():
+        files.setdefault(file.split("/")[0], {})[file] = text
+    for texts in files.values():
+        build.make(texts)
+    chosen = [
+        number
+        for number, wait in enumerate(WAITS)
+        if not only or any(text in wait.name for text in only)
+    ]
+    for program, *arguments in {WAITS[number].tests for number in chosen}:
+        code, output = run_tests(build, program, arguments, 3600)
+        if code != 0:
+            sys.exit(
+                f"{program} fails with all waits, in {failed_test(output)}:\n"
+                f"{output[-4000:]}"
+            )
+    wrong = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        outcomes = pool.map(lambda n: outcome_without(build, n), chosen)
+        for number, outcome in zip(chosen, outcomes):
+            wait = WAITS[number]
+            wrong += (outcome == "SURVIVED") != bool(wait.redundant)
+            note = f" (redundant: {wait.redundant})" * bool(wait.redundant)
+            print(f"{wait.name} {outcome}{note}", flush=True)
+    print(f"{len(chosen) - wrong} of {len(chosen)} waits are as stated")
+    return 1 if wrong else 0
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -384,7 +539,10 @@ def main():
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--waits", action="store_true")
     options = parser.parse_args()
+    if options.waits:
+        return leave_out_waits(Build(options.build), options.only)
     chosen = [
         mutation
         for mutation in MUTATIONS

@@ -218,6 +218,11 @@ void page_fallback(
       bring_in(found, op);
       uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {
+        const c10::impl::ExcludeDispatchKeyGuard guard{
+            c10::DispatchKeySet{kPageKey}};
+        if (call_mixed_norm(op, *dtype, *stack)) {
+          return;
+        }
         results_in = cast_arguments(op, *dtype, *stack);
       }
     }

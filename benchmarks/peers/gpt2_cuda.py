@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 on one CUDA device under PyTorch alone, its FSDP2, FSDP2 with shards in
-the host's memory, or DeepSpeed's ZeRO-Offload: the peer of
-`train_gpt2 device=cuda`, with the same layers, types and update.
+the host's memory, or DeepSpeed's ZeRO-3, with optimizer state on the device or
+in the host's memory: the peer of `train_gpt2 device=cuda`, with the same layers,
+types and update.
 
-Needs torch, and deepspeed for that one. Started by compare_cuda.py; prints one
+Needs torch, and deepspeed for those two. Started by compare_cuda.py; prints one
 line of JSON with the same fields as train_gpt2.
 """
 import argparse
@@ -25,7 +26,7 @@ VOCABULARY = 50257
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=[
-        "fsdp2", "single", "fsdp2-offload", "deepspeed-offload"],
+        "fsdp2", "single", "fsdp2-offload", "deepspeed", "deepspeed-offload"],
                         required=True)
     for name, value in [("layers", 12), ("width", 768), ("heads", 12),
                         ("batch", 2), ("sequence", 256), ("steps", 10),
@@ -124,26 +125,33 @@ class Torch:
 
 
 class DeepSpeed:
-    """ZeRO-3 with parameters on the device, optimizer state on the host and the
-    update by its CPU Adam."""
+    """ZeRO-3 with parameters on the device. With optimizer state there too,
+    PyTorch's fused AdamW updates; on the host, DeepSpeed's CPU Adam does."""
 
     def __init__(self, options):
         import deepspeed
         torch.manual_seed(0)
+        offloads = options.mode == "deepspeed-offload"
         config = {
             "train_micro_batch_size_per_gpu": options.batch,
             "gradient_clipping": 1.0,
-            "zero_optimization": {
-                "stage": 3,
-                "offload_optimizer": {"device": "cpu", "pin_memory": True}},
-            "bf16": {"enabled": options.dtype == "bfloat16"},
-            "optimizer": {"type": "AdamW", "params": {
-                "lr": 1e-4, "weight_decay": 0.01}}}
+            "zero_optimization": {"stage": 3},
+            "bf16": {"enabled": options.dtype == "bfloat16"}}
+        if offloads:
+            config["zero_optimization"]["offload_optimizer"] = {
+                "device": "cpu", "pin_memory": True}
+            config["optimizer"] = {"type": "AdamW", "params": {
+                "lr": 1e-4, "weight_decay": 0.01}}
         with deepspeed.zero.Init(config_dict_or_path=config):
             model = Gpt2(options)
         self.parameters = sum(p.ds_numel for p in model.parameters())
+        adamw = None if offloads else torch.optim.AdamW(
+            model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        if adamw:
+            config["zero_allow_untested_optimizer"] = True
         self.engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(), config=config)
+            model=model, model_parameters=model.parameters(), config=config,
+            optimizer=adamw)
 
     def step(self, ids):
         loss = self.engine(ids)
@@ -160,7 +168,7 @@ def main():
         os.environ.setdefault("MASTER_PORT", "29631")
         # Shards on the host need a group for the CPU as well.
         dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
-    trained = (DeepSpeed if options.mode == "deepspeed-offload"
+    trained = (DeepSpeed if options.mode.startswith("deepspeed")
                else Torch)(options)
     torch.manual_seed(1000)
     ids = torch.randint(

@@ -157,6 +157,26 @@ IpcPlan IpcBackend::gather(
   return plan;
 }
 
+decltype(IpcPlan::publish) IpcBackend::publish_blocks(
+    const at::Tensor& in,
+    std::vector<ByteSpan> blocks,
+    int64_t row) const {
+  return [in,
+          row,
+          blocks = std::move(blocks),
+          this_rank = getRank(),
+          &driver = queue_->driver()](
+             IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
+    for (int r = 0; r < static_cast<int>(blocks.size()); ++r) {
+      if (r != this_rank) {
+        const ByteSpan span = part(blocks[static_cast<size_t>(r)], row, piece);
+        driver.copy(
+            stream, slot + r * row, bytes_of(in) + span.begin, span.bytes());
+      }
+    }
+  };
+}
+
 IpcPlan IpcBackend::reduce(
     const at::Tensor& out,
     const at::Tensor& in,
@@ -172,19 +192,7 @@ IpcPlan IpcBackend::reduce(
       in,
       bytes_in(in));
   plan.pieces = pieces_of(longest_bytes(spans), row);
-  plan.publish = [=, &driver](
-                     IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    for (size_t r = 0; r < spans.size(); ++r) {
-      if (r != mine) {
-        const ByteSpan span = part(spans[r], row, piece);
-        driver.copy(
-            stream,
-            slot + static_cast<int64_t>(r) * row,
-            bytes_of(in) + span.begin,
-            span.bytes());
-      }
-    }
-  };
+  plan.publish = publish_blocks(in, spans, row);
   plan.consume =
       [=, &driver](
           IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
@@ -255,19 +263,7 @@ IpcPlan IpcBackend::exchange(
   // Blocks differ in length between ranks; the longest does not.
   plan.message = message_of(CollectiveKind::kExchange, out, longest_bytes);
   plan.pieces = pieces_of(longest_bytes, row);
-  plan.publish = [=, &driver](
-                     IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    for (size_t r = 0; r < blocks.in.size(); ++r) {
-      if (r != mine) {
-        const ByteSpan span = part(blocks.in[r], row, piece);
-        driver.copy(
-            stream,
-            slot + static_cast<int64_t>(r) * row,
-            bytes_of(in) + span.begin,
-            span.bytes());
-      }
-    }
-  };
+  plan.publish = publish_blocks(in, blocks.in, row);
   plan.consume =
       [=, &driver](
           IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {

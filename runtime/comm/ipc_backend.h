@@ -88,6 +88,12 @@ class IpcBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> issue(
       const IpcPlan& plan,
       bool blocks_host = false);
+  /// Copies the block of `in` for each other rank to that rank's row of the
+  /// slot, `row` bytes of it at a time.
+  decltype(IpcPlan::publish) publish_blocks(
+      const at::Tensor& in,
+      std::vector<ByteSpan> blocks,
+      int64_t row) const;
   /// Fills each rank's span of `out` with the `own` of that rank.
   IpcPlan gather(
       const at::Tensor& out,

@@ -4,6 +4,9 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 
+#include <cstdlib>
+#include <utility>
+
 namespace tessera::runtime {
 
 namespace {
@@ -25,6 +28,32 @@ const NcclFunctions& functions_for_device(int device_index) {
   return nccl_functions;
 }
 
+/// Defaults of variables that c10d and NCCL read when a group is made. A
+/// variable that is already set takes precedence.
+void set_defaults() {
+  constexpr int kKeepWhatIsSet = 0;
+  const std::pair<const char*, const char*> kDefaults[] = {
+      // A failed or late collective ends the process (3: without clean-up,
+      // which may hang), and a second thread monitors the watchdog thread.
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"},
+      {"TORCH_NCCL_ENABLE_MONITORING", "1"},
+      // Informs the other ranks, so that they do not wait for their own
+      // timeout.
+      {"TORCH_NCCL_PROPAGATE_ERROR", "1"},
+      // The flight recorder: the latest collectives are written to a file when
+      // one of them times out.
+      {"TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"},
+      {"TORCH_NCCL_DUMP_ON_TIMEOUT", "1"},
+      // Collectives of different groups run in the order in which this process
+      // issued them, which is the same on all ranks: those that run at the same
+      // time cannot wait for each other in a circle.
+      {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
+  };
+  for (const auto& [name, value] : kDefaults) {
+    ::setenv(name, value, kKeepWhatIsSet);
+  }
+}
+
 } // namespace
 
 void register_nccl_backend(const NcclFunctions& functions) {
@@ -38,6 +67,7 @@ std::string cuda_device_identity(int device_index) {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
+  set_defaults();
   return functions_for_device(options.device_index)
       .make_backend(store, options);
 }

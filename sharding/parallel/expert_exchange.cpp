@@ -2,14 +2,16 @@
 #include "tessera/sharding/parallel/expert_exchange.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/pending_transfer.h"
 #include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/exchange_operations.h"
 #include "tessera/sharding/parallel/linear_function.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -29,11 +31,10 @@ at::Tensor with_gradient_times(const at::Tensor& x, double factor) {
       [factor](const at::Tensor& gradient) { return gradient * factor; });
 }
 
-/// The kept choices of all tokens, numbered token * k + choice, ordered by
-/// expert.
+/// The choices of all tokens, numbered token * k + choice.
 struct Choices {
-  at::Tensor order; ///< int64 [kept]
-  at::Tensor counts; ///< int64 [experts]: number of choices per expert
+  at::Tensor order; ///< int64: their numbers by expert, dropped ones last
+  at::Tensor counts; ///< int64 [experts]: number of kept choices per expert
 };
 
 Choices by_expert(const ExpertRouting& routing, int64_t experts) {
@@ -45,13 +46,42 @@ Choices by_expert(const ExpertRouting& routing, int64_t experts) {
   return {
       std::get<1>(
           at::sort(expert, /*stable=*/true, /*dim=*/0, /*descending=*/false)),
-      at::bincount(expert, {}, experts + 1).narrow(0, 0, experts)};
+      count_choices(expert, experts + 1).narrow(0, 0, experts)};
 }
 
-std::vector<int64_t> numbers_in(const at::Tensor& counts) {
-  const at::Tensor host = counts.to(at::kCPU).contiguous();
-  const auto* begin = host.const_data_ptr<int64_t>();
-  return {begin, begin + host.numel()};
+/// How many rows this rank has for each expert, and how many it gets.
+struct Traffic {
+  /// int64 [ranks, experts of a rank]: by rank that the rows come from.
+  at::Tensor taken;
+  at::Tensor sent_on_host; ///< [ranks, experts of a rank]: by destination
+  at::Tensor taken_on_host;
+};
+
+/// The only wait of the host for the device.
+/// @param group null: all rows stay here.
+Traffic traffic_of(const at::Tensor& counts, Communicator* group) {
+  const at::Tensor sent =
+      counts.view({group == nullptr ? 1 : group->size(), -1});
+  at::Tensor taken = sent;
+  if (group != nullptr) {
+    taken = at::empty_like(sent);
+    group
+        ->all_to_all(
+            taken, sent, "how many tokens go where in '" + group->name() + "'")
+        .wait();
+  }
+  const at::Tensor both = at::stack({sent, taken});
+  const at::Tensor host = at::empty(
+      both.sizes(),
+      both.options().device(at::kCPU).pinned_memory(!both.is_cpu()));
+  runtime::begin_copy(host, both).wait();
+  return {taken, host[0], host[1]};
+}
+
+std::vector<int64_t> numbers_in(const at::Tensor& host) {
+  const at::Tensor numbers = host.contiguous();
+  const auto* begin = numbers.const_data_ptr<int64_t>();
+  return {begin, begin + numbers.numel()};
 }
 
 /// Applies the experts of this rank one after another.
@@ -74,36 +104,34 @@ at::Tensor apply_in_turn(
 /// Sends rows to the ranks that have their experts, and returns the results.
 at::Tensor apply_elsewhere(
     const at::Tensor& rows,
-    const at::Tensor& counts,
+    const Traffic& traffic,
     Communicator& group,
     const ExpertFunction& expert) {
-  const int64_t ranks = group.size();
-  const int64_t local = counts.size(0) / ranks;
-  const at::Tensor sent = counts.contiguous();
-  const at::Tensor taken = at::empty_like(sent);
-  group
-      .all_to_all(
-          taken, sent, "how many tokens go where in '" + group.name() + "'")
-      .wait();
-  // By rank and local expert, as rows arrive; on the host.
-  const at::Tensor both =
-      at::stack({sent, taken}).to(at::kCPU).view({2, ranks, local});
-  const RowCounts there{numbers_in(both[0].sum(1)), numbers_in(both[1].sum(1))};
+  const RowCounts there{
+      numbers_in(traffic.sent_on_host.sum(1)),
+      numbers_in(traffic.taken_on_host.sum(1))};
   const at::Tensor arrived = all_to_all_rows(rows, there, group);
 
-  const at::Tensor lengths = both[1];
-  const at::Tensor expert_of_row = at::arange(local, lengths.options())
-                                       .repeat({ranks})
-                                       .repeat_interleave(lengths.flatten())
-                                       .to(rows.device());
+  // Rows arrive by rank, then by expert: their experts, found by their places.
+  const at::Tensor ends = traffic.taken.flatten().cumsum(0);
+  const at::Tensor expert_of_row =
+      at::searchsorted(
+          ends,
+          at::arange(arrived.size(0), ends.options()),
+          /*out_int32=*/false,
+          /*right=*/true)
+          .remainder(traffic.taken.size(1));
   const auto [sorted, order] =
       at::sort(expert_of_row, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const auto size = static_cast<double>(ranks);
+  const auto size = static_cast<double>(group.size());
   const at::Tensor inputs =
       with_gradient_times(arrived.index_select(0, order), size);
   const at::Tensor results = with_gradient_times(
       apply_in_turn(
-          inputs, numbers_in(lengths.sum(0)), /*skip_empty=*/false, expert),
+          inputs,
+          numbers_in(traffic.taken_on_host.sum(0)),
+          /*skip_empty=*/false,
+          expert),
       1 / size);
   const at::Tensor by_rank =
       at::zeros_like(results).index_copy(0, order, results);
@@ -141,7 +169,8 @@ at::Tensor apply_experts(
   }
   const int64_t choices = routing.experts.size(1);
   const Choices chosen = by_expert(routing, experts);
-  const int64_t kept = chosen.counts.sum().item<int64_t>();
+  const Traffic traffic = traffic_of(chosen.counts, group);
+  const auto kept = traffic.sent_on_host.sum().item<int64_t>();
   const at::Tensor order = chosen.order.narrow(0, 0, kept);
   // A copy per choice, so that gradients are summed in a fixed order.
   const at::Tensor rows = tokens.unsqueeze(1)
@@ -149,10 +178,10 @@ at::Tensor apply_experts(
                               .flatten(0, 1)
                               .index_select(0, order);
   const at::Tensor results =
-      group != nullptr ? apply_elsewhere(rows, chosen.counts, *group, expert)
+      group != nullptr ? apply_elsewhere(rows, traffic, *group, expert)
                        : apply_in_turn(
                              rows,
-                             numbers_in(chosen.counts),
+                             numbers_in(traffic.sent_on_host),
                              /*skip_empty=*/true,
                              expert);
   const at::Tensor by_choice =

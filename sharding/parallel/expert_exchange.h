@@ -45,10 +45,11 @@ using ExpertFunction =
 /// holds k T rows of inputs and outputs of its experts. Dropless experts may
 /// get up to n T rows: memory depends on the routing.
 ///
-/// Synchronizes with the device, because the number of rows per expert is
-/// data-dependent. With a group, it is collective, in backward too; every rank
-/// calls all of its experts in order, and the number of tokens may differ
-/// between ranks. Without a group, experts that no token chose are not called.
+/// Waits once for the device, for the number of rows per expert, which is
+/// data-dependent; backward does not wait. With a group, it is collective, in
+/// backward too; every rank calls all of its experts in order, and the number
+/// of tokens may differ between ranks. Without a group, experts that no token
+/// chose are not called.
 /// @param tokens [tokens, features].
 /// @param routing of these tokens over `experts`.
 /// @param group must outlive the graph; null: all experts are on this rank.

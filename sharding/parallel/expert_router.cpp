@@ -4,10 +4,11 @@
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bincount.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +27,7 @@ at::Tensor kept_within(
   const at::Tensor flat = chosen.t().flatten();
   const auto [sorted, order] =
       at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor counts = at::bincount(flat, {}, experts);
+  const at::Tensor counts = count_choices(flat, experts);
   const at::Tensor begins = counts.cumsum(0) - counts;
   const at::Tensor places =
       at::arange(flat.size(0), flat.options()) - begins.index_select(0, sorted);
@@ -48,6 +49,13 @@ void check(const RouterOptions& options, int64_t experts) {
                                    *options.capacity_factor > 0),
       "the expert capacity factor is {}; it must be a number above 0, or not given, to drop nothing",
       options.capacity_factor.value_or(0));
+}
+
+at::Tensor count_choices(const at::Tensor& chosen, int64_t experts) {
+  const at::Tensor flat = chosen.flatten();
+  // Integers: sums in any order are the same.
+  return at::zeros({experts}, flat.options())
+      .scatter_add_(0, flat, at::ones_like(flat));
 }
 
 int64_t expert_capacity(

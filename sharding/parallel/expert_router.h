@@ -30,6 +30,10 @@ struct ExpertRouting {
   at::Tensor kept;
 };
 
+/// The number of times that each of 0 .. `experts` - 1 is among `chosen`, int64
+/// of any shape: int64 [experts]. Does not synchronize, unlike bincount().
+at::Tensor count_choices(const at::Tensor& chosen, int64_t experts);
+
 /// Returns how many choices of these tokens an expert accepts: ceil(factor * k
 /// * tokens / experts), at least 1.
 /// @param options must have a capacity_factor.

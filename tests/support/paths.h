@@ -16,6 +16,9 @@ std::string program(const std::string& name);
 /// libtessera_cuda.so, which a CUDA build has.
 std::string cuda_plugin();
 
+/// libcuda.so.1 that finds no device.
+std::string fake_cuda_driver();
+
 /// The project's version, e.g. "0.1.0".
 std::string version();
 

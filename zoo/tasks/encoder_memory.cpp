@@ -28,7 +28,7 @@ std::int64_t layer_bytes_per_token(
   // The inner features before and after the activation.
   bytes += 2 * layer_of(config).feed_forward.inner * element;
   // Twice: a dropout mask and the input of a LayerNorm.
-  bytes += 2 * hidden * (shape.dropout_bytes + shape.norm_bytes);
+  bytes += 2 * hidden * (shape.dropout_bytes + shape.element_bytes);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
     bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
@@ -48,7 +48,7 @@ std::int64_t outer_bytes_per_token(
     const EncoderBatchShape& shape) {
   constexpr std::int64_t kIdsAndTypes = 2 * 8;
   return config.features *
-             (shape.norm_bytes + shape.dropout_bytes + shape.element_bytes) +
+             (shape.element_bytes + shape.dropout_bytes + shape.element_bytes) +
          kIdsAndTypes;
 }
 
@@ -63,7 +63,6 @@ EncoderBatchShape::EncoderBatchShape(
       length(length),
       element_bytes(static_cast<std::int64_t>(
           c10::elementSize(precision.parameters.value_or(c10::kFloat)))),
-      norm_bytes(precision.norms_in_float32 ? 4 : element_bytes),
       // LibTorch's CPU multiplies by a mask of the activation's type.
       dropout_bytes(device.is_cpu() ? element_bytes : 1),
       has_fused_attention(!device.is_cpu()) {}

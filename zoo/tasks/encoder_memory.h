@@ -25,7 +25,6 @@ struct EncoderBatchShape {
   std::int64_t rows;
   std::int64_t length; ///< of the longest sequence, in tokens
   std::int64_t element_bytes; ///< of activations
-  std::int64_t norm_bytes; ///< of what LayerNorm saves
   std::int64_t dropout_bytes; ///< per element of a dropout mask
   /// Attention saves no [length, length] matrices: on CUDA.
   bool has_fused_attention;

@@ -4,8 +4,11 @@
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/mixed_norm.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/ones.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,6 +34,15 @@ std::string start_plugin() {
   return reason == nullptr ? "" : reason;
 }
 
+/// Whether a defined operator has a kernel for CUDA.
+bool is_on_cuda(const char* name) {
+  // Defines it.
+  mixed_rms_norm(at::ones({1, 1}, at::kHalf), {1}, {}, 1);
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow(name, "")
+      .hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
 } // namespace
 
 // Each test loads it in a process of its own.
@@ -40,6 +52,8 @@ TEST(CudaPlugin, RegistersItsKernelsWhenItIsLoaded) {
         [] { update_cuda_functions(); }, {"the CUDA backend is not loaded"});
     EXPECT_EQ(start_plugin(), "");
     EXPECT_NE(std::get<0>(update_cuda_functions()), nullptr);
+    EXPECT_TRUE(is_on_cuda("tessera::mixed_norm"));
+    EXPECT_TRUE(is_on_cuda("tessera::mixed_norm_backward"));
     ::_exit(HasFailure() ? 1 : 0);
   };
   EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");

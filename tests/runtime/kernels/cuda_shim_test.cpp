@@ -4,6 +4,7 @@
 #include "runtime/kernels/device_cases.h"
 #include "runtime/kernels/pack_reference.h"
 #include "support/cuda_shim/kernel_run.h"
+#include "support/cuda_shim/vast_array.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_checks.h"
@@ -11,8 +12,6 @@
 #include "tessera/runtime/kernels/update_cuda.h"
 
 #include <gtest/gtest.h>
-
-#include <sys/mman.h>
 
 #include <cmath>
 #include <limits>
@@ -28,6 +27,7 @@ namespace {
 using tests::cuda_shim::dim3;
 using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
+using tests::cuda_shim::VastArray;
 
 /// Calls launch(shards) with the runs as the kernels' arguments.
 template <typename Run, typename Launch>
@@ -115,42 +115,6 @@ INSTANTIATE_TEST_SUITE_P(
 class CudaShim : public ::testing::Test {
  protected:
   OptionsScope options_;
-};
-
-/// Address space for an array; memory is taken for what is written.
-template <typename T>
-class VastArray {
- public:
-  explicit VastArray(int64_t numel)
-      : bytes_(static_cast<size_t>(numel) * sizeof(T)),
-        data_(static_cast<T*>(::mmap(
-            nullptr,
-            bytes_,
-            PROT_READ | PROT_WRITE,
-            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-            -1,
-            0))) {
-    TESSERA_CHECK(data_ != MAP_FAILED, "no address space");
-    // Whole huge pages would take the memory that this is to save.
-    ::madvise(data_, bytes_, MADV_NOHUGEPAGE);
-  }
-  ~VastArray() {
-    ::munmap(data_, bytes_);
-  }
-  VastArray(const VastArray&) = delete;
-  VastArray& operator=(const VastArray&) = delete;
-
-  T* data() {
-    return data_;
-  }
-  /// Elements from `first` on, as a tensor over this memory.
-  at::Tensor elements(int64_t first, int64_t numel, at::ScalarType dtype) {
-    return at::from_blob(data_ + first, {numel}, dtype);
-  }
-
- private:
-  size_t bytes_;
-  T* data_;
 };
 
 // The first is past what 32 bits can count, with a pack and a tail after it.

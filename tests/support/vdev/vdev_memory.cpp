@@ -200,7 +200,12 @@ void DeviceMemory::resetPeakStats(c10::DeviceIndex index) {
 std::pair<size_t, size_t> DeviceMemory::getMemoryInfo(c10::DeviceIndex index) {
   const Lock lock(mutex());
   const Device& device = devices_.at(static_cast<size_t>(index));
-  return {kArenaBytes - device.used, kArenaBytes};
+  return {kArenaBytes - device.used - taken_elsewhere_, kArenaBytes};
+}
+
+void DeviceMemory::take_elsewhere(size_t bytes) {
+  const Lock lock(mutex());
+  taken_elsewhere_ = bytes;
 }
 
 std::optional<c10::Device> DeviceMemory::device_of(const void* data) const {

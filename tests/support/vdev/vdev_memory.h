@@ -41,6 +41,10 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex index) override;
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override;
 
+  /// From now on getMemoryInfo() says that so much is taken by others: what
+  /// libraries of a device take.
+  void take_elsewhere(size_t bytes);
+
   /// The device whose memory this is, live or not; null for other memory.
   std::optional<c10::Device> device_of(const void* data) const;
   /// Whether all bytes belong to one live allocation.
@@ -75,6 +79,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void release_retired(Device& device);
 
   std::array<Device, kDevices> devices_;
+  size_t taken_elsewhere_ = 0;
   std::map<uintptr_t, std::unique_ptr<Block>> blocks_; ///< by first byte
 
   friend void free_device_memory(void* data);

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The waits, marks and blocks that order streams, for mutations.py: each is a
+statement that is left out in turn. What the tests of the virtual device do not
+notice has to be redundant, with the reason here."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Wait:
+    file: str
+    statement: str
+    after: str = ""  # the text before it, where the statement is there twice
+    redundant: str = ""  # why nothing can notice
+    tests: tuple = ("vdev_tests",)  # the program that has to notice
+
+    @property
+    def name(self):
+        return f"{self.file}: {self.after}{' ' * bool(self.after)}{self.statement}"
+
+
+def waits_of(file, *waits):
+    return [
+        Wait(file, **(wait if isinstance(wait, dict) else {"statement": wait}))
+        for wait in waits
+    ]
+
+
+def after(text, statement, **more):
+    return {"statement": statement, "after": text, **more}
+
+
+def redundant(statement, reason):
+    return {"statement": statement, "redundant": reason}
+
+
+IPC_TESTS = ("runtime_tests", "--file=runtime/comm/ipc_backend_test.cpp")
+
+WAITS = [
+    *waits_of(
+        "sharding/param_group.cpp",
+        "lane.wait_for(slot_.after);",
+        after("if (!gather_.pending()) {", "ready_ = lane_->mark();"),
+        after("attach(slot_.tensor);", "use_on_current_stream();"),
+        "ready_.block(*stream);",
+        "lane.wait_for(users_.mark());",
+        "slot_.after = users_.mark();",
+        "slot_.after.add(ready_);",
+        "arriving_.wait_issued();",
+    ),
+    *waits_of(
+        "sharding/gradient_bucket_slot.cpp",
+        "transfer.wait_issued();",
+        after("if (on_top_) {", "write_on_current_stream();"),
+        after(
+            "const std::vector<runtime::FlatSpan>& rest) {",
+            "write_on_current_stream();",
+        ),
+        "before.block(*stream);",
+        "slot_.after.block(*stream);",
+        "gradients.block_current(group_.device());",
+        "arrived_on_.block(runtime::mark_current(group_.device()));",
+        "lane.follow_current();",
+        "storing_.wait_issued();",
+        "slot_.after = lane_->mark();",
+    ),
+    *waits_of("sharding/gradient_bucket.cpp", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
+    *waits_of(
+        "sharding/pager_gradients.cpp",
+        after(
+            "const ParameterPlace& place = places_[parameter];"
+            " finish_reductions();",
+            "wait_for_reduce_lane();",
+        ),
+        "held.slot.after.add(shard_user_->before_gradients_change(held.group));",
+        "marks.block_current(reduce_lane_.device());",
+        "reduce_lane_.wait_for(marks);",
+        "group.follow_users(reduce_lane_);",
+        after("reduce_leftovers(/*all=*/true);", "wait_for_reduce_lane();"),
+    ),
+    *waits_of(
+        "sharding/pager_steps.cpp",
+        "settle_shard(g);",
+        "gather_lane_.follow_current();",
+    ),
+    *waits_of(
+        "sharding/pager.cpp",
+        "gather_lane_.mark().block_current(gather_lane_.device());",
+        "wait_for_reduce_lane();",
+    ),
+    *waits_of(
+        "sharding/pager_faults.cpp",
+        "access.page->group().use_on_current_stream();",
+        after("group.touched_epoch = epoch_;", "group.use_on_current_stream();"),
+        after("} else {", "group.use_on_current_stream();"),
+        "gather_lane_.wait_for(marks);",
+        "marks.block_current(gather_lane_.device());",
+    ),
+    *waits_of("sharding/pager_scopes.cpp", "gather_lane_.follow_current();"),
+    *waits_of("sharding/pager_slots.cpp", "gather_lane_.follow_current();"),
+    *waits_of(
+        "offload/activation_copies.cpp",
+        "lane->synchronize();",
+        "to_host_.wait_for(streams.mark());",
+        "to_host_.wait_for(piece.after);",
+        "done = to_host_.mark();",
+        "piece.after = done;",
+        "to_device_.follow_current();",
+        "to_device_.wait_for(done);",
+        "done = to_device_.mark();",
+    ),
+    *waits_of(
+        "offload/host_activation_moves.cpp",
+        "saved.copying.block_current(options_.device);",
+        "saved.streams.block(saved.copying);",
+        "guard.recordDataPtrOnStream(saved.on_device.data_ptr(), stream);",
+        "saved.streams.insert(*stream);",
+    ),
+    *waits_of("offload/host_activation_sink.cpp", "saved->streams.insert(*stream);"),
+    *waits_of("offload/activation_room.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
+    *waits_of(
+        "offload/host_store.cpp",
+        "copies_.back().record(*stream);",
+        "event.block(stream);",
+        "copies_.back().record(stream);",
+        "event.synchronize();",
+    ),
+    *waits_of(
+        "offload/block_pipeline.cpp",
+        "place.delivered->synchronize();",
+        "last_copy->synchronize();",
+        "place.delivered->record(*transfer.stream);",
+        "transfer.last_copy->record(*transfer.stream);",
+    ),
+    *waits_of(
+        "engine/optim/streamed_update.cpp",
+        after("StreamedUpdate::~StreamedUpdate() {", "wait();"),
+        "buffer.free = runtime::mark_current(device_);",
+        "updating_.follow_current();",
+        "arriving_.wait_for(buffer.free);",
+        "updating_.wait_for(arriving_.mark());",
+        "leaving_.wait_for(updating_.mark());",
+        "buffer.free = leaving_.mark();",
+        "hold(runs);",
+        "tensor.used_on_current_stream(device_);",
+        "leaving_.synchronize();",
+    ),
+    *waits_of(
+        "engine/optim/group_updates.cpp",
+        "streamed_[g] = context_.streamed.mark();",
+        after("} else {", "context_.streamed.join();"),
+        "queue_->wait(tickets_[g]);",
+        "marks.add(streamed_[g]);",
+        "queue_->wait_all();",
+        "queue_->mark().block_current(device_);",
+        after("queue_->mark().block_current(device_);", "context_.streamed.join();"),
+    ),
+    *waits_of("engine/optim/update_queue.cpp", "lane_.follow_current();"),
+    *waits_of(
+        "engine/optim/sharded_optimizer.cpp",
+        "guarded([&] { marks = updates_->wait(g); });",
+    ),
+    *waits_of(
+        "engine/optim/update_method.cpp",
+        "context_.streamed.note_use(tensor);",
+        "context_.streamed.wait();",
+        after(
+            "ShardTensors shard = context_.access[part.group]->tensors();"
+            " for (runtime::PendingTransfer& transfer : part.arriving) {",
+            "transfer.wait();",
+        ),
+    ),
+    *waits_of("engine/optim/shard_access.cpp", "transfer.wait();"),
+    *waits_of("engine/optim/state_shadow.cpp", "transfer.wait();"),
+    *waits_of("engine/optim/state_stage.cpp", "transfer.wait();"),
+    *waits_of(
+        "runtime/memory/slot_arena.cpp",
+        "marks_.marks_of(0, this->capacity_bytes()).block_current(device_);",
+        "marks_.leave(0, capacity_bytes, mark_current(device_));",
+        "marks_.leave( slot.offset, slot.offset +"
+        " static_cast<int64_t>(slot.tensor.nbytes()), slot.after);",
+        "slot.after.block_current(device_);",
+    ),
+    *waits_of(
+        "runtime/memory/pending_transfer.cpp",
+        "done_.record(*current_stream(device()));",
+        "done_.synchronize();",
+    ),
+    *waits_of(
+        "runtime/comm/lane_collective.cpp",
+        "lane.follow_current();",
+        after("if (!pending_.pending()) {", "issued_ = lane.mark();"),
+        "c10::impl::VirtualGuardImpl(lane.device().type())"
+        " .recordDataPtrOnStream(received.tensor_.storage().data_ptr(), *user);",
+        "received.issued_ = lane.mark();",
+        "issued_.block_current(lane_->device());",
+    ),
+    *(
+        dataclasses.replace(wait, tests=IPC_TESTS)
+        for wait in waits_of(
+            "runtime/comm/ipc_queue.cpp",
+            "driver_->wait_flag( stream, flags(rank_, r).consumed,"
+            " flag_value(turn + 1 - kSlots));",
+            "driver_->write_flag( stream, flags(r, rank_).published,"
+            " flag_value(turn + 1));",
+            "driver_->wait_flag( stream, flags(rank_, r).published,"
+            " flag_value(turn + 1));",
+            "driver_->write_flag(stream, flags(r, rank_).consumed,"
+            " flag_value(turn + 1));",
+            "driver_->wait_flag(stream, done(), flag_value(first));",
+            "driver_->wait_flag(stream, done(), flag_value(end_turn));",
+            "compare_with_peers(plan.message);",
+            after("sound_turns_ = ended_turns();", "release_waits();"),
+            after("if (failure_) {", "release_waits();"),
+            "fail(reason);",
+        )
+    ),
+]

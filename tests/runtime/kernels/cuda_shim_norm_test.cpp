@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels of LayerNorm and RMSNorm, compiled as C++
+// (support/cuda_shim).
+#include "runtime/kernels/norm_cases.h"
+#include "support/cuda_shim/kernel_run.h"
+#include "support/cuda_shim/vast_array.h"
+#include "tessera/runtime/kernels/norm_cuda.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tessera::runtime::cuda_shim_norm_test {
+
+namespace {
+
+using norm_cases::is_rounded;
+using norm_cases::reference_norm;
+using norm_cases::wide_leaf;
+using tests::cuda_shim::dim3;
+using tests::cuda_shim::kernel_options;
+using tests::cuda_shim::OptionsScope;
+using tests::cuda_shim::VastArray;
+
+constexpr float kEps = 1e-5F;
+
+LowPrecision format_of(at::ScalarType dtype) {
+  return dtype == at::kHalf ? LowPrecision::kFloat16 : LowPrecision::kBFloat16;
+}
+
+/// A copy whose first element is `offset` elements behind aligned memory.
+at::Tensor at_offset(const at::Tensor& t, int64_t offset) {
+  if (!t.defined()) {
+    return t;
+  }
+  return at::empty({t.numel() + offset}, t.options())
+      .narrow(0, offset, t.numel())
+      .copy_(t.flatten())
+      .view(t.sizes());
+}
+
+const float* data_of(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr<float>() : nullptr;
+}
+
+/// Within two roundings of numbers of this size.
+bool is_near(const at::Tensor& found, const at::Tensor& expected) {
+  const double unit = found.scalar_type() == at::kHalf ? 0x1p-10 : 0x1p-7;
+  return ((found - expected).abs().max() <= unit * expected.abs().max())
+      .item<bool>();
+}
+
+/// [rows, features] through the kernels.
+struct ShimNorm {
+  at::Tensor x;
+  at::Tensor weight;
+  at::Tensor bias;
+  bool centered;
+  int64_t parts = 3;
+  at::Tensor y = at::empty_like(x);
+  at::Tensor mean = at::full({x.size(0)}, NAN);
+  at::Tensor rstd = at::full({x.size(0)}, NAN);
+  at::Tensor gradient_x = at::empty_like(x);
+  at::Tensor gradient_weight = at::full({parts, x.size(1)}, NAN);
+  at::Tensor gradient_bias = at::full({parts, x.size(1)}, NAN);
+
+  NormRows rows() const {
+    return {
+        x.const_data_ptr(),
+        format_of(x.scalar_type()),
+        data_of(weight),
+        x.size(0),
+        x.size(1),
+        centered};
+  }
+  void forward() {
+    EXPECT_EQ(
+        launch_norm(
+            {rows(),
+             data_of(bias),
+             kEps,
+             y.mutable_data_ptr(),
+             centered ? mean.mutable_data_ptr<float>() : nullptr,
+             rstd.mutable_data_ptr<float>()},
+            nullptr),
+        cudaSuccess);
+  }
+  void backward(const at::Tensor& gradient) {
+    EXPECT_EQ(
+        launch_norm_backward(
+            {rows(),
+             gradient.const_data_ptr(),
+             centered ? mean.const_data_ptr<float>() : nullptr,
+             rstd.const_data_ptr<float>(),
+             gradient_x.mutable_data_ptr(),
+             gradient_weight.mutable_data_ptr<float>(),
+             gradient_bias.mutable_data_ptr<float>(),
+             parts},
+            nullptr),
+        cudaSuccess);
+  }
+};
+
+class CudaShimNorm
+    : public ::testing::TestWithParam<std::tuple<at::ScalarType, bool>> {
+ protected:
+  at::ScalarType dtype() const {
+    return std::get<0>(GetParam());
+  }
+  bool is_layer_norm() const {
+    return std::get<1>(GetParam());
+  }
+  at::Tensor random(at::IntArrayRef sizes) const {
+    return (at::randn(sizes) * 2 + 1).to(dtype());
+  }
+
+  OptionsScope options_;
+
+ private:
+  void SetUp() override {
+    torch::manual_seed(3);
+  }
+};
+
+} // namespace
+
+TEST_P(CudaShimNorm, IsAsInFloat64AndInLibTorch) {
+  for (const int64_t features : {3, 7, 64, 100, 1030, 1500}) {
+    for (const int64_t offset : {0, 1}) {
+      for (const bool has_parameters : {true, false}) {
+        const at::Tensor weight =
+            has_parameters ? at::rand({features}) + 0.5 : at::Tensor();
+        const at::Tensor bias = has_parameters && is_layer_norm()
+                                    ? at::randn({features})
+                                    : at::Tensor();
+        ShimNorm shim{
+            at_offset(random({7, features}), offset),
+            weight,
+            bias,
+            is_layer_norm()};
+        shim.forward();
+        const at::Tensor gradient = random({7, features});
+        shim.backward(gradient);
+
+        const std::vector<at::Tensor> wide = {
+            wide_leaf(shim.x), wide_leaf(weight), wide_leaf(bias)};
+        const at::Tensor exact =
+            reference_norm(wide[0], wide[1], wide[2], kEps, is_layer_norm());
+        exact.backward(gradient.to(at::kDouble));
+        const at::Tensor cpu_x = shim.x.detach().clone().requires_grad_();
+        const std::string where =
+            std::to_string(features) + " features at " + std::to_string(offset);
+        EXPECT_TRUE(is_rounded(shim.y, exact)) << where;
+        EXPECT_TRUE(is_rounded(shim.gradient_x, wide[0].grad())) << where;
+        // LibTorch has such a kernel on the CPU only, for LayerNorm; it adds up
+        // the parameters' gradients in 16 bits.
+        if (is_layer_norm() && has_parameters) {
+          const at::Tensor cpu =
+              at::layer_norm(cpu_x, {features}, weight, bias, kEps);
+          cpu.backward(gradient);
+          EXPECT_TRUE(is_near(shim.y, cpu)) << where;
+          EXPECT_TRUE(is_near(shim.gradient_x, cpu_x.grad())) << where;
+        }
+        if (has_parameters) {
+          EXPECT_TRUE(is_rounded(shim.gradient_weight.sum({0}), wide[1].grad()))
+              << where;
+        }
+        if (bias.defined()) {
+          EXPECT_TRUE(is_rounded(shim.gradient_bias.sum({0}), wide[2].grad()))
+              << where;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaShimNorm, ALargeMeanDoesNotCancelTheVariance) {
+  const at::Tensor x = (at::randn({2, 256}) + 200).to(dtype());
+  ShimNorm shim{x, {}, {}, is_layer_norm()};
+  shim.forward();
+  EXPECT_TRUE(is_rounded(
+      shim.y,
+      reference_norm(
+          x.to(at::kDouble), {}, {}, kEps, /*centered=*/is_layer_norm())));
+}
+
+TEST_P(CudaShimNorm, PartsWithoutRowsAreZeros) {
+  ShimNorm shim{random({4, 40}), {}, {}, is_layer_norm(), /*parts=*/6};
+  shim.forward();
+  shim.backward(at::ones({4, 40}, dtype()));
+  EXPECT_TRUE(torch::equal(
+      shim.gradient_bias.sum({0}), at::full({40}, 4.0, at::kFloat)));
+  EXPECT_TRUE(torch::equal(
+      shim.gradient_weight.slice(0, 4), at::zeros({2, 40}, at::kFloat)));
+  EXPECT_EQ(norm_backward_parts(0), 1);
+  EXPECT_LE(norm_backward_parts(int64_t{1} << 40), 65535);
+}
+
+TEST_P(CudaShimNorm, ReachesElementsPast32Bits) {
+  // More rows than blocks, and more elements than 32 bits can count.
+  constexpr int64_t kBlocks = int64_t{1} << 20;
+  constexpr int64_t kRows = kBlocks + 5;
+  constexpr int64_t kFeatures = 2052;
+  constexpr int64_t kRow = kRows - 1;
+  constexpr int64_t kPerPart = (kRows + 65534) / 65535;
+  const int64_t parts = 65535;
+  VastArray<uint16_t> x(kRows * kFeatures);
+  VastArray<uint16_t> y(kRows * kFeatures);
+  VastArray<uint16_t> gradient(kRows * kFeatures);
+  VastArray<uint16_t> gradient_x(kRows * kFeatures);
+  VastArray<float> mean(kRows);
+  VastArray<float> rstd(kRows);
+  VastArray<float> gradient_weight(parts * kFeatures);
+  ShimNorm small{random({1, kFeatures}), {}, {}, is_layer_norm()};
+  const at::Tensor small_gradient = random({1, kFeatures});
+  small.forward();
+  small.backward(small_gradient);
+  const auto row_of = [&](auto& array) {
+    return array.elements(kRow * kFeatures, kFeatures, dtype());
+  };
+  row_of(x).copy_(small.x[0]);
+  row_of(gradient).copy_(small_gradient[0]);
+  const NormRows rows{
+      x.data(), format_of(dtype()), nullptr, kRows, kFeatures, is_layer_norm()};
+  // The second turn of block 4 is the last row.
+  kernel_options().runs_block = [](const dim3& block) {
+    return tests::cuda_shim::kernel.grid.y == 1
+               ? block.x == 4
+               : block.x == kFeatures / 256 && block.y == kRow / kPerPart;
+  };
+  EXPECT_EQ(
+      launch_norm(
+          {rows, nullptr, kEps, y.data(), mean.data(), rstd.data()}, nullptr),
+      cudaSuccess);
+  EXPECT_TRUE(torch::equal(row_of(y), small.y[0]));
+  EXPECT_EQ(rstd.data()[kRow], small.rstd[0].item<float>());
+  EXPECT_EQ(
+      launch_norm_backward(
+          {rows,
+           gradient.data(),
+           mean.data(),
+           rstd.data(),
+           gradient_x.data(),
+           gradient_weight.data(),
+           nullptr,
+           parts},
+          nullptr),
+      cudaSuccess);
+  EXPECT_TRUE(torch::equal(row_of(gradient_x), small.gradient_x[0]));
+  // The last four columns are the block's; the part's other rows are zeros.
+  const at::Tensor weights = gradient_weight.elements(
+      kRow / kPerPart * kFeatures + kFeatures - 4, 4, at::kFloat);
+  EXPECT_TRUE(torch::equal(
+      weights, small.gradient_weight[0].narrow(0, kFeatures - 4, 4)));
+}
+
+TEST_P(CudaShimNorm, ErrorsOfLaunchesAreReturned) {
+  ShimNorm shim{random({2, 8}), {}, {}, is_layer_norm()};
+  shim.forward();
+  for (const int failing : {1, 2}) {
+    kernel_options().launches = 0;
+    kernel_options().failing_launch = failing;
+    EXPECT_NE(
+        launch_norm_backward(
+            {shim.rows(),
+             shim.x.const_data_ptr(),
+             shim.mean.const_data_ptr<float>(),
+             shim.rstd.const_data_ptr<float>(),
+             shim.gradient_x.mutable_data_ptr(),
+             shim.gradient_weight.mutable_data_ptr<float>(),
+             nullptr,
+             shim.parts},
+            nullptr),
+        cudaSuccess);
+    EXPECT_EQ(kernel_options().launches, failing);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    CudaShimNorm,
+    ::testing::Combine(
+        ::testing::Values(at::kBFloat16, at::kHalf),
+        ::testing::Bool()),
+    [](const auto& info) {
+      return std::string(c10::toString(std::get<0>(info.param))) +
+             (std::get<1>(info.param) ? "LayerNorm" : "RmsNorm");
+    });
+
+} // namespace tessera::runtime::cuda_shim_norm_test

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings of an accelerator in a configuration.
+#include "support/expect_error.h"
+#include "support/vdev/vdev.h"
+#include "tessera/engine/device_config.h"
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace tessera::tests::vdev::vdev_device_config_test {
+
+TEST(DeviceConfig, Float32MatrixProductsUseTf32OnlyOnRequest) {
+  run_ranks_on_vdev(1, {Policy::Order::kEager}, [](World& world) {
+    const auto options_of = [](const char* text) {
+      return engine::read_device(
+          runtime::ConfigReader(nlohmann::json::parse(text), "run.json"));
+    };
+    EXPECT_EQ(&engine::init_on(options_of("{}")), &world);
+    EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+    engine::init_on(options_of(R"({"cuda_matmul": "tf32"})"));
+    EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+    expect_error(
+        [&] { options_of(R"({"cuda_matmul": "high"})"); },
+        {"cuda_matmul", "float32", "tf32"});
+  });
+}
+
+} // namespace tessera::tests::vdev::vdev_device_config_test
