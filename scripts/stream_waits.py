@@ -64,6 +64,12 @@ WAITS = [
         "storing_.wait_issued();",
         "slot_.after = lane_->mark();",
     ),
+    *waits_of(
+        "runtime/memory/deferred_scalar.cpp",
+        "computed_->done.block(user);",
+        "c10::impl::VirtualGuardImpl(tensor.device().type())"
+        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
+    ),
     *waits_of("sharding/gradient_bucket.cpp", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
     *waits_of(
         "sharding/pager_gradients.cpp",
@@ -76,7 +82,7 @@ WAITS = [
         "marks.block_current(reduce_lane_.device());",
         "reduce_lane_.wait_for(marks);",
         "group.follow_users(reduce_lane_);",
-        after("reduce_leftovers(/*all=*/true);", "wait_for_reduce_lane();"),
+        after("finish_storing();", "wait_for_reduce_lane();"),
     ),
     *waits_of(
         "sharding/pager_steps.cpp",
