@@ -22,13 +22,8 @@ using Order = Policy::Order;
 /// A net and its engine on one device.
 class Training {
  public:
-  explicit Training(
-      at::Device device,
-      const OptimizerOptions& optimizer = {},
-      std::optional<at::ScalarType> precision = std::nullopt)
-      : device_(device),
-        net_(make()),
-        engine_(wrap_net(optimizer, precision)) {}
+  Training(at::Device device, const EngineOptions& options)
+      : device_(device), net_(make()), engine_(wrap(net_, options)) {}
 
   void backward(int64_t batch, double factor = 1) {
     torch::manual_seed(batch);

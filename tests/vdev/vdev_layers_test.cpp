@@ -58,12 +58,12 @@ class AttentionCalls {
 TEST(Positions, TablesDoNotBlockTheHost) {
   run_ranks_on_vdev(1, {Order::kLazy}, [](World& world) {
     for (const auto scaling :
-         {zoo::RotaryScaling::kNone, zoo::RotaryScaling::kDynamic}) {
+         {zoo::RotaryScalingKind::kNone, zoo::RotaryScalingKind::kDynamic}) {
       zoo::RotaryOptions options;
       options.features = 8;
       options.scaling.kind = scaling;
       options.scaling.factor = 2;
-      options.scaling.max_positions = kLength / 2;
+      options.max_positions = kLength / 2;
       const auto table_on = [&](c10::Device device) {
         return zoo::rotary_tables(
             options,
