@@ -64,6 +64,12 @@ WAITS = [
         "storing_.wait_issued();",
         "slot_.after = lane_->mark();",
     ),
+    *waits_of(
+        "runtime/memory/deferred_scalar.cpp",
+        "computed_->done.block(user);",
+        "c10::impl::VirtualGuardImpl(tensor.device().type())"
+        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
+    ),
     *waits_of("sharding/gradient_bucket.cpp", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
     *waits_of(
         "sharding/pager_gradients.cpp",

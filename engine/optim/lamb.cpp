@@ -55,12 +55,11 @@ class LambMethod : public UpdateMethod {
         parts,
         {.state = false},
         [&](ShardPart& part, const ShardTensors& shard) {
+          const at::Tensor own = ratios.to(shard.master.device());
           std::vector<runtime::LambRun> runs;
           for (const UpdateSpan& span : spans_of(part)) {
             runs.push_back(run_of(part, shard, span, input));
-            runs.back().lr_factor =
-                ratios[static_cast<int64_t>(row_of(span))].to(
-                    shard.master.device());
+            runs.back().lr_factor = own[static_cast<int64_t>(row_of(span))];
           }
           runtime::lamb_weights_(runs);
         });

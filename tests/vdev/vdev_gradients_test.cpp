@@ -4,6 +4,8 @@
 #include "engine/checkpoint/checkpoint_support.h"
 #include "support/vdev/vdev.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,13 +22,8 @@ using Order = Policy::Order;
 /// A net and its engine on one device.
 class Training {
  public:
-  explicit Training(
-      at::Device device,
-      const OptimizerOptions& optimizer = {},
-      std::optional<at::ScalarType> precision = std::nullopt)
-      : device_(device),
-        net_(make()),
-        engine_(wrap_net(optimizer, precision)) {}
+  Training(at::Device device, const EngineOptions& options)
+      : device_(device), net_(make()), engine_(wrap(net_, options)) {}
 
   void backward(int64_t batch, double factor = 1) {
     torch::manual_seed(batch);
@@ -213,6 +210,19 @@ TEST_P(Gradients, AccumulatedHaveTheBitsOfTheCpu) {
             << name << ", stage " << zero_stage;
       }
     }
+  });
+}
+
+TEST_P(Gradients, ADeferredScalarIsForAnyStream) {
+  run([](World& world) {
+    std::optional<DeferredScalar> value(
+        torch::ones({}, torch::kDouble).to(world.device()) * 3);
+    const c10::StreamGuard on_other(
+        c10::impl::getDeviceGuardImpl(world.device().type())
+            ->getStreamFromGlobalPool(world.device(), true));
+    const at::Tensor twice = value->on_device() * 2;
+    value.reset(); // its memory must not be used again before that
+    EXPECT_EQ(twice.item<double>(), 6);
   });
 }
 
