@@ -91,8 +91,12 @@ WAITS = [
     ),
     *waits_of(
         "sharding/pager.cpp",
-        "gather_lane_.mark().block_current(gather_lane_.device());",
+        "wait_for_gather_lane();",
         "wait_for_reduce_lane();",
+    ),
+    *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
+    *waits_of(
+        "engine/checkpoint/part_loading.cpp", "part_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
         "sharding/pager_faults.cpp",
@@ -176,7 +180,11 @@ WAITS = [
             "transfer.wait();",
         ),
     ),
-    *waits_of("engine/optim/shard_access.cpp", "transfer.wait();"),
+    *waits_of(
+        "engine/optim/shard_access.cpp",
+        "arrival.transfer.wait();",
+        "arrival.transfer.wait_issued();",
+    ),
     *waits_of("engine/optim/state_shadow.cpp", "transfer.wait();"),
     *waits_of("engine/optim/state_stage.cpp", "transfer.wait();"),
     *waits_of(
