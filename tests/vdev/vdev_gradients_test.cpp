@@ -3,6 +3,7 @@
 // numbers of the CPU and without waits of the host.
 #include "engine/checkpoint/checkpoint_support.h"
 #include "support/vdev/vdev.h"
+#include "tessera/sharding/move_module.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -54,7 +55,7 @@ class Training {
         torch::nn::Tanh(),
         torch::nn::Linear(13, 3));
     if (!device_.is_cpu()) {
-      move_to(*net, device_);
+      move_module(*net, device_);
     }
     return net;
   }

@@ -5,6 +5,7 @@
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/sharding/move_module.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -62,7 +63,7 @@ TORCH_MODULE(Branches);
 Branches make_net(World& world) {
   torch::manual_seed(5);
   Branches net;
-  move_to(*net, world.device());
+  move_module(*net, world.device());
   return net;
 }
 
