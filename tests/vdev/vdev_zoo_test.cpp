@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 
 namespace tessera::tests::vdev::vdev_zoo_test {
@@ -36,12 +37,19 @@ TEST_P(Families, TrainAsPlainLibTorchOnTheCpu) {
   run_ranks_on_vdev(ranks, policy, [&](World& world) {
     const auto expected = zoo::train_plain_family(name, world.size());
     const auto found = zoo::train_wrapped_family(world, name);
-    EXPECT_EQ(found.losses, expected.losses);
-    EXPECT_NE(expected.losses.front(), expected.losses.back());
+    // The device's attention is matrix products, the CPU's one kernel: float32
+    // sums in another order, over two updates.
+    const double tolerance = 1e-6 * std::abs(expected.losses.front());
+    for (size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance);
+    }
+    EXPECT_GT(
+        std::abs(expected.losses.back() - expected.losses.front()),
+        10 * tolerance);
     EXPECT_FALSE(found.weights.empty());
     for (const auto& [key, own] : found.weights) {
       const at::Tensor& weight = expected.weights.at(key);
-      EXPECT_TRUE(torch::equal(own, weight))
+      EXPECT_TRUE(own.allclose(weight, 1e-5, 1e-6))
           << key << " is off by " << (own - weight).abs().max().item<double>();
     }
   });
