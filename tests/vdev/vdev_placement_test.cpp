@@ -2,8 +2,6 @@
 // Parameters, gradients and optimizer state of the virtual device in all tiers:
 // the same bits in any order of execution.
 #include "engine/optim/device_placement.h"
-#include "offload/device_shards.h"
-#include "sharding/move_module_cases.h"
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 
@@ -73,29 +71,5 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<Policy>(which.param).name() + "_" +
              std::to_string(std::get<int>(which.param)) + "_ranks";
     });
-
-class Stores : public ::testing::TestWithParam<Policy> {};
-
-TEST_P(Stores, ShardsComeBackInTheOrderOfTheStream) {
-  constexpr int64_t kNumel = (int64_t{1} << 18) + 77;
-  run_ranks_on_vdev(1, GetParam(), [](World& world) {
-    device_shards::expect_order_of_host_store(world.device(), kNumel);
-    device_shards::expect_order_of_nvme_store(world.device(), kNumel);
-  });
-}
-
-TEST_P(Stores, ModulesAreMovedMaterializedAndDivided) {
-  run_ranks_on_vdev(2, GetParam(), [](World& world) {
-    move_module_cases::expect_materialized_there();
-    move_module_cases::expect_copied(world);
-    move_module_cases::expect_divided_there();
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    AllOrders,
-    Stores,
-    ::testing::ValuesIn(orders()),
-    [](const auto& which) { return which.param.name(); });
 
 } // namespace tessera::tests::vdev::vdev_placement_test
