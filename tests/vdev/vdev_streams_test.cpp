@@ -48,6 +48,10 @@ struct BranchesImpl : torch::nn::Module {
       runtime::StreamMarks done;
       done.add(*other);
       done.block_current(x.device());
+      for (size_t i = 1; i < parts.size(); i += 2) {
+        // Its memory is that stream's.
+        parts[i].record_stream(*runtime::current_stream(x.device()));
+      }
     }
     at::Tensor sum = parts[0];
     for (size_t i = 1; i < parts.size(); ++i) {
