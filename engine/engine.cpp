@@ -35,6 +35,24 @@ bool trains(const sharding::Pager& pager) {
   return false;
 }
 
+/// The factor by which clip_grad_norm() multiplies gradients: at most 1.
+/// @param skips a norm that is not finite changes nothing: the step is skipped.
+DeferredScalar clip_factor(double norm, double max_norm, bool skips) {
+  const double factor = max_norm / (norm + 1e-6);
+  return factor >= 1 || (skips && !std::isfinite(norm)) ? 1 : factor;
+}
+
+/// As above, on the norm's device.
+DeferredScalar clip_factor(
+    const at::Tensor& norm,
+    double max_norm,
+    bool skips) {
+  const at::Tensor factor = (norm + 1e-6).reciprocal_().mul_(max_norm);
+  factor.clamp_max_(1); // keeps NaN
+  return DeferredScalar(
+      skips ? factor.masked_fill_(norm.isfinite().logical_not_(), 1) : factor);
+}
+
 } // namespace
 
 void Engine::check_usable(const char* function) const {
@@ -122,27 +140,30 @@ void Engine::check_keeps_gradients(const char* function) const {
       function);
 }
 
-double Engine::clip_grad_norm(double max_norm, double p) {
+DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
       max_norm);
-  const double norm = grad_norm(p);
-  const double factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1) && !(scaler_.is_active() && !std::isfinite(norm))) {
-    multiply_gradients(factor);
-  }
+  const DeferredScalar norm = grad_norm(p);
+  pager_->multiply_gradients(
+      norm.is_deferred()
+          ? clip_factor(norm.on_device(), max_norm, scaler_.is_active())
+          : clip_factor(norm.value(), max_norm, scaler_.is_active()));
   return norm;
 }
 
-double Engine::grad_norm(double p) {
+DeferredScalar Engine::grad_norm(double p) {
   check_keeps_gradients("grad_norm");
   TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
-  return gradient_norm(
-             *pager_, optimizer_->gradient_sums(p), p, model_ranks_.get()) /
-         scaler_.scale();
+  sharding::GradientSums& sums = optimizer_->gradient_sums(p);
+  if (optimizer_->is_all_on_device() && !model_ranks_ && std::isfinite(p)) {
+    return DeferredScalar(
+        gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()));
+  }
+  return gradient_norm(*pager_, sums, p, model_ranks_.get()) / scaler_.scale();
 }
 
 void Engine::multiply_gradients(double factor) {

@@ -9,6 +9,7 @@
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/load_weights.h"
 #include "tessera/sharding/pager_options.h"
@@ -138,14 +139,15 @@ class Engine {
   /// Scales all gradients so that their global p-norm is at most `max_norm` (by
   /// max_norm / (norm + 1e-6), as PyTorch does). With loss scaling, a norm that
   /// is not finite leaves the gradients unchanged, and step() skips.
-  /// Collective.
+  /// Collective. Does not wait for the device where gradients and their updates
+  /// are on one, p is finite and layers are not divided.
   /// @param p above 0; infinity gives the largest magnitude.
-  /// @return the norm before clipping.
-  double clip_grad_norm(double max_norm, double p = 2);
+  /// @return the norm before clipping. To read it is to wait for the device.
+  DeferredScalar clip_grad_norm(double max_norm, double p = 2);
 
   /// Returns the p-norm of all gradients of the whole model, as
   /// clip_grad_norm() does. Collective.
-  double grad_norm(double p = 2);
+  DeferredScalar grad_norm(double p = 2);
 
   /// Multiplies all gradients by `factor`, to clip by another norm. Not
   /// collective, but all ranks must call it.
@@ -321,7 +323,6 @@ class Engine {
       const char* function,
       const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
-  TierBytes plan_memory() const;
 
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<World> part_; ///< ranks with this part of the model

@@ -20,7 +20,7 @@ std::vector<at::Tensor> EngineRef::run_pipeline(
       [&](auto* one) { return one->run_pipeline(stage, callbacks); }, engine_);
 }
 
-double EngineRef::clip_grad_norm(double max_norm) {
+DeferredScalar EngineRef::clip_grad_norm(double max_norm) {
   return std::visit(
       [&](auto* one) { return one->clip_grad_norm(max_norm); }, engine_);
 }

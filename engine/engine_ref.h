@@ -27,7 +27,7 @@ class EngineRef {
   std::vector<at::Tensor> run_pipeline(
       PipelineExecutor& stage,
       const PipelineCallbacks& callbacks);
-  double clip_grad_norm(double max_norm);
+  DeferredScalar clip_grad_norm(double max_norm);
   bool step();
 
   double learning_rate() const;

@@ -6,8 +6,10 @@
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/engine/library_memory.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/model_ranks.h"
@@ -68,9 +70,8 @@ OffloadOptions limited(const EngineOptions& options, const TierBytes& planned) {
   return offload;
 }
 
-int64_t& host_activations(TierBytes& bytes) {
-  return bytes[static_cast<size_t>(MemoryTier::kHost)]
-              [static_cast<size_t>(MemoryPurpose::kActivations)];
+int64_t& bytes_for(TierBytes& bytes, MemoryTier tier, MemoryPurpose purpose) {
+  return bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)];
 }
 
 /// @throws tessera::Error naming the option that it cannot be combined with.
@@ -168,15 +169,20 @@ Engine::Engine(
     sharding.groups.parameters_apart = model_ranks_->tied().names();
   }
   World& own_world = part_ ? *part_ : world;
+  const sharding::ShardMesh mesh(
+      own_world.rank(), own_world.size(), sharding.shard_ranks);
+  const std::vector<sharding::PageSpec> pages =
+      sharding::plan_pages(*module_, sharding, mesh);
+  const c10::Device device = pages.front().device;
+  const MemoryBudget budget =
+      budget_of_state(options, engine::library_bytes(world, device));
   tiers_ = std::make_unique<engine::StateTiers>(
-      rules,
-      budget_of_state(
-          options, engine::library_bytes(world, device_of(*module_))),
-      options.offload,
-      sharding,
+      engine::plan_tiers(pages, rules, budget, options.offload, sharding, mesh),
+      budget,
+      device,
       *ledger_);
   pager_ = std::make_unique<sharding::Pager>(
-      own_world, *module_, sharding, *ledger_, tiers_.get());
+      own_world, *module_, pages, sharding, *ledger_, tiers_->stores());
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
       *pager_, *tiers_, rules, options.offload);
   if (options.update_in_backward ||
@@ -184,29 +190,39 @@ Engine::Engine(
     pager_->set_shard_user(optimizer_.get());
   }
   // Its communicators exist now.
-  libraries_ = ledger_->count(
-      MemoryPurpose::kLibraries,
-      MemoryTier::kDevice,
-      engine::library_bytes(world, device_of(*module_)));
+  const int64_t libraries = engine::library_bytes(world, device);
+  libraries_ =
+      ledger_->count(MemoryPurpose::kLibraries, MemoryTier::kDevice, libraries);
+  planned_memory_ =
+      engine::plan_page_memory(pages, tiers_->plan().pages, sharding);
+  engine::add_bytes(planned_memory_, optimizer_->planned_bytes());
+  const auto planned = [&](MemoryTier tier, MemoryPurpose purpose) -> int64_t& {
+    return bytes_for(planned_memory_, tier, purpose);
+  };
+  planned(MemoryTier::kDevice, MemoryPurpose::kLibraries) = libraries;
+  std::optional<int64_t> slot_bytes;
   if (options.memory.device_bytes) {
-    pager_->make_slots(
-        *options.memory.device_bytes - options.memory.activation_bytes -
-        total_bytes(plan_memory().front()));
-  } else {
-    pager_->make_slots();
+    slot_bytes = *options.memory.device_bytes -
+                 options.memory.activation_bytes -
+                 total_bytes(planned_memory_.front());
   }
-  planned_memory_ = plan_memory();
+  const sharding::SlotPlan& slots = pager_->slots();
+  planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) =
+      slots.gather_bytes(slot_bytes);
+  planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =
+      slots.reduce_bytes();
+  pager_->make_slots(slot_bytes);
   const OffloadOptions offload = limited(options, planned_memory_);
   if (offloads_activations(options)) {
-    host_activations(planned_memory_) =
+    planned(MemoryTier::kHost, MemoryPurpose::kActivations) =
         offload.activation_host_bytes.value_or(0);
   }
-  if (const auto budget = options.memory.device_bytes) {
+  if (const auto limit = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed =
         total_bytes(planned_memory()) + options.memory.activation_bytes;
     TESSERA_CHECK(
-        needed <= *budget,
+        needed <= *limit,
         "{}",
         engine::device_budget_error(
             options.memory,
@@ -270,19 +286,6 @@ void Engine::join_model_ranks(
 
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
-
-TierBytes Engine::plan_memory() const {
-  TierBytes bytes = optimizer_->planned_bytes();
-  constexpr auto kLibraries = static_cast<size_t>(MemoryPurpose::kLibraries);
-  bytes.front()[kLibraries] = ledger_->live_bytes()[kLibraries];
-  const TierBytes sharded = pager_->planned_bytes();
-  for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
-    for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
-      bytes[tier][i] += sharded[tier][i];
-    }
-  }
-  return bytes;
-}
 
 Engine wrap(torch::nn::Module& module, const EngineOptions& options) {
   // The caller keeps the ownership: a shared_ptr that frees nothing.

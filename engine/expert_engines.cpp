@@ -66,7 +66,7 @@ std::vector<at::Tensor> ExpertEngines::run_pipeline(
   return rest_.run_pipeline(stage, callbacks);
 }
 
-double ExpertEngines::clip_grad_norm(double max_norm, double p) {
+DeferredScalar ExpertEngines::clip_grad_norm(double max_norm, double p) {
   TESSERA_CHECK(
       max_norm > 0 && std::isfinite(p),
       "ExpertEngines::clip_grad_norm: max_norm is {} and p {}; both must be above 0, and p must be finite.",

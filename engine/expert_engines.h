@@ -3,6 +3,7 @@
 // `ExpertEngines` trains a model whose experts are divided over ranks.
 
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
 
 #include <filesystem>
 #include <functional>
@@ -50,7 +51,7 @@ class ExpertEngines {
       const PipelineCallbacks& callbacks);
 
   /// @param p finite.
-  double clip_grad_norm(double max_norm, double p = 2);
+  DeferredScalar clip_grad_norm(double max_norm, double p = 2);
 
   bool step();
   void zero_grad();

@@ -7,6 +7,7 @@
 #include "tessera/runtime/io/posix_error.h"
 #include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/memory/host_pinning.h"
+#include "tessera/runtime/memory/populate_memory.h"
 
 #include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
@@ -32,9 +33,12 @@ bool HostMemory::pin(void* data, int64_t bytes) {
     return false;
   }
   const runtime::HostPinning& pinning = runtime::host_pinning();
-  const std::string refusal =
-      pinning.pin == nullptr ? "the CUDA backend is not loaded"
-                             : pinning.pin(data, static_cast<size_t>(bytes));
+  std::string refusal = "the CUDA backend is not loaded";
+  if (pinning.pin != nullptr) {
+    const auto size = static_cast<size_t>(bytes);
+    runtime::populate_memory(data, size, runtime::update_pool());
+    refusal = pinning.pin(data, size);
+  }
   if (!refusal.empty()) {
     log_warning(
         "host memory cannot be pinned ({}); copies between it and the device will be slower. Raise the limit of locked memory (ulimit -l) or lower memory.host_bytes.",

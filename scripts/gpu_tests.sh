@@ -96,7 +96,7 @@ pack() {
   fi
   rm -rf "$content/work"
   # The models of the zoo's smoke test.
-  grep -oE '^ +"[a-z0-9_]+"' tests/zoo/smoke_gpu_test.cpp | tr -d ' "' |
+  grep -oE '^ +"[a-z0-9_]+"' tests/zoo/family_fixtures.h | tr -d ' "' |
     while read -r name; do
       cp -r "tests/zoo/fixtures/models/$name" "$content/tests/zoo/fixtures/models/"
     done

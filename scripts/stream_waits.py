@@ -64,6 +64,12 @@ WAITS = [
         "storing_.wait_issued();",
         "slot_.after = lane_->mark();",
     ),
+    *waits_of(
+        "runtime/memory/deferred_scalar.cpp",
+        "computed_->done.block(user);",
+        "c10::impl::VirtualGuardImpl(tensor.device().type())"
+        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
+    ),
     *waits_of("sharding/gradient_bucket.cpp", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
     *waits_of(
         "sharding/pager_gradients.cpp",
@@ -76,7 +82,7 @@ WAITS = [
         "marks.block_current(reduce_lane_.device());",
         "reduce_lane_.wait_for(marks);",
         "group.follow_users(reduce_lane_);",
-        after("reduce_leftovers(/*all=*/true);", "wait_for_reduce_lane();"),
+        after("finish_storing();", "wait_for_reduce_lane();"),
     ),
     *waits_of(
         "sharding/pager_steps.cpp",
@@ -85,8 +91,12 @@ WAITS = [
     ),
     *waits_of(
         "sharding/pager.cpp",
-        "gather_lane_.mark().block_current(gather_lane_.device());",
+        "wait_for_gather_lane();",
         "wait_for_reduce_lane();",
+    ),
+    *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
+    *waits_of(
+        "engine/checkpoint/part_loading.cpp", "part_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
         "sharding/pager_faults.cpp",
@@ -170,7 +180,11 @@ WAITS = [
             "transfer.wait();",
         ),
     ),
-    *waits_of("engine/optim/shard_access.cpp", "transfer.wait();"),
+    *waits_of(
+        "engine/optim/shard_access.cpp",
+        "arrival.transfer.wait();",
+        "arrival.transfer.wait_issued();",
+    ),
     *waits_of("engine/optim/state_shadow.cpp", "transfer.wait();"),
     *waits_of("engine/optim/state_stage.cpp", "transfer.wait();"),
     *waits_of(
@@ -185,6 +199,12 @@ WAITS = [
         "runtime/memory/pending_transfer.cpp",
         "done_.record(*current_stream(device()));",
         "done_.synchronize();",
+    ),
+    *waits_of(
+        "runtime/memory/deferred_scalar.cpp",
+        "computed_->done.block(user);",
+        "c10::impl::VirtualGuardImpl(tensor.device().type())"
+        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
     ),
     *waits_of(
         "runtime/comm/lane_collective.cpp",

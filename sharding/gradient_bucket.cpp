@@ -43,7 +43,6 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 
 GradientBucket::GradientBucket(
     ParamGroup& group,
-    GradientTypes types,
     PageFaultHandler& handler,
     const ShardMesh& mesh,
     Communicator& replicas,
@@ -55,7 +54,7 @@ GradientBucket::GradientBucket(
       ranks_(mesh.shard_size * mesh.replicas),
       replicas_(replicas),
       ledger_(ledger),
-      types_(types),
+      types_(group.spec().gradients),
       store_(store),
       keeps_shard_(keeps_shard),
       packs_(!group.device().is_cpu()) {
@@ -98,21 +97,10 @@ void GradientBucket::ensure_shard() {
                                    group_.device()));
 }
 
-int64_t GradientBucket::shard_bytes() const {
-  if (!keeps_shard_) {
-    return 0;
-  }
-  return shard_.bytes();
-}
-
 int64_t GradientBucket::slot_numel() const {
   const runtime::FlatLayout& layout = group_.layout();
   return types_.slot_numel(
       layout.padded_numel(), layout.shard_numel(), is_stored());
-}
-
-int64_t GradientBucket::slot_bytes() const {
-  return slot_numel() * static_cast<int64_t>(c10::elementSize(types_.slot));
 }
 
 GradientBucket::~GradientBucket() {
@@ -131,30 +119,50 @@ void GradientBucket::take(size_t i) {
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
   if (packs_) {
-    entry.waiting = std::move(gradient);
-    arrived_on_.insert(*runtime::current_stream(group_.device()));
+    keep(entry, std::move(gradient), /*adds=*/false);
   } else {
     store(entry, gradient);
   }
   entry.arrived = true;
   entry.has = true;
   place_token(entry);
-  if (packs_ && all_arrived()) {
+}
+
+void GradientBucket::keep(Entry& entry, at::Tensor gradient, bool adds) {
+  if (entry.waiting.defined()) {
+    pack_waiting({});
+    adds = true;
+  }
+  entry.waiting = std::move(gradient);
+  entry.adds = adds;
+  arrived_on_.insert(*runtime::current_stream(group_.device()));
+  if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& other) {
+        return other.waiting.defined() || !other.requires_grad;
+      })) {
     pack_waiting({});
   }
 }
 
-void GradientBucket::add(size_t i, const at::Tensor& gradient) {
+void GradientBucket::pack() {
+  const c10::NoGradGuard no_grad;
+  if (std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+        return entry.waiting.defined();
+      })) {
+    pack_waiting({});
+  }
+}
+
+void GradientBucket::add(size_t i, const at::Tensor& gradient, bool keeps) {
   Entry& entry = entries_[i];
   check_dense(gradient, entry.info.parameter_name);
   const c10::NoGradGuard no_grad;
   // If the slot is the shard, it contains earlier gradients.
   const bool accumulate =
       entry.arrived || (collects_on_top() && entry.in_shard);
-  if (accumulate) {
-    if (entry.waiting.defined()) {
-      pack_waiting({});
-    }
+  if (packs_ && keeps) {
+    keep(entry, gradient, accumulate);
+  } else if (accumulate) {
+    pack();
     write_on_current_stream();
     slot_view(entry).add_(gradient, packing_factor());
   } else {
@@ -272,7 +280,8 @@ bool GradientBucket::applied() {
 }
 
 void GradientBucket::clear() {
-  factor_ = 1;
+  known_factor_ = 1;
+  deferred_factor_ = 1;
   applied_ = false;
   has_copies_ = false;
   if (!keeps_shard_) {

@@ -9,6 +9,7 @@
 // may overflow.
 
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/shard_store.h"
@@ -46,8 +47,9 @@ namespace tessera::sharding {
 /// is never moved to a shard. A bucket made for this has a shard only while a
 /// step needs one.
 ///
-/// On a device with streams take() only keeps the gradient until all have
-/// arrived or the reduction begins; then one kernel moves all of them.
+/// On a device with streams take(), and add() of what autograd accumulates,
+/// only keep the gradient until all have arrived or the reduction begins; then
+/// one kernel moves or adds all of them.
 class GradientBucket {
  public:
   /// @param group, replicas outlive the bucket.
@@ -56,7 +58,6 @@ class GradientBucket {
   /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
-      GradientTypes types,
       PageFaultHandler& handler,
       const ShardMesh& mesh,
       Communicator& replicas,
@@ -82,13 +83,18 @@ class GradientBucket {
   void change(const std::function<void(const at::Tensor& shard)>& change);
 
   /// The factor by which shard() must be multiplied to get the gradients:
-  /// clipping defers the multiplication to the next reader.
+  /// clipping defers the multiplication to the next reader. May block, see
+  /// DeferredScalar; known_factor() * deferred_factor() do not.
   double factor() const {
-    return factor_;
+    return known_factor_ * deferred_factor_.value();
   }
-  void multiply(double factor) {
-    factor_ *= factor;
+  double known_factor() const {
+    return known_factor_;
   }
+  const DeferredScalar& deferred_factor() const {
+    return deferred_factor_;
+  }
+  void multiply(const DeferredScalar& factor);
   /// Multiplies the shard by factor().
   void apply_factor();
 
@@ -100,15 +106,12 @@ class GradientBucket {
   at::ScalarType shard_dtype() const {
     return types_.shard;
   }
-  /// Returns the bytes of shard() while it is kept, as the ledger counts them.
-  int64_t shard_bytes() const;
   /// The tier on which the shard rests.
   MemoryTier tier() const {
     return store_ != nullptr ? store_->tier() : MemoryTier::kDevice;
   }
-  /// Elements and bytes of a slot.
+  /// Elements of a slot.
   int64_t slot_numel() const;
-  int64_t slot_bytes() const;
 
   /// The runs of shard(), by position in the group's parameter list.
   const std::vector<runtime::FlatRun>& own_runs() const {
@@ -131,7 +134,11 @@ class GradientBucket {
   void take(size_t i);
 
   /// Adds `gradient` to the collected gradient of parameter `i`.
-  void add(size_t i, const at::Tensor& gradient);
+  /// @param keeps whether `gradient` does not change any more, so that the
+  ///   bucket may keep it as take() does.
+  void add(size_t i, const at::Tensor& gradient, bool keeps = false);
+  /// Moves gradients that wait to the slot.
+  void pack();
 
   /// Sets the collected and accumulated gradient of parameter `i` to zero; the
   /// parameter still has a gradient.
@@ -221,6 +228,7 @@ class GradientBucket {
     at::Tensor token;
     GradientTokenInfo info;
     at::Tensor waiting; ///< arrived, but not yet in the slot
+    bool adds = false; ///< the waiting gradient, to what the slot holds
     runtime::FlatSpan span;
     bool requires_grad = false;
     bool arrived = false; ///< something of it is in the slot
@@ -242,6 +250,8 @@ class GradientBucket {
   void refresh(Entry& entry);
   at::Tensor slot_view(const Entry& entry) const;
   void store(const Entry& entry, const at::Tensor& gradient);
+  /// Keeps a gradient of the current stream until the group's others have come.
+  void keep(Entry& entry, at::Tensor gradient, bool adds);
   void fill_missing();
   /// Orders the current stream after the previous writer of the slot.
   void write_on_current_stream();
@@ -290,7 +300,8 @@ class GradientBucket {
   bool applying_ = false; ///< the result to apply is in the slot
   bool applied_ = false;
   bool has_copies_ = false;
-  double factor_ = 1;
+  double known_factor_ = 1;
+  DeferredScalar deferred_factor_ = 1;
   bool open_ = false;
   bool reducing_ = false;
 };

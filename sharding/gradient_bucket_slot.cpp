@@ -20,11 +20,21 @@ bool GradientBucket::divides_first() const {
          (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_)));
 }
 
+void GradientBucket::multiply(const DeferredScalar& factor) {
+  if (factor.is_deferred()) {
+    known_factor_ = this->factor();
+    deferred_factor_ = factor;
+  } else {
+    known_factor_ *= factor;
+  }
+}
+
 void GradientBucket::apply_factor() {
-  if (factor_ != 1 && shard_.defined()) {
-    change([&](const at::Tensor& shard) {
-      shard.mul_(std::exchange(factor_, 1.0));
-    });
+  const double factor = this->factor();
+  if (factor != 1 && shard_.defined()) {
+    change([&](const at::Tensor& shard) { shard.mul_(factor); });
+    known_factor_ = 1;
+    deferred_factor_ = 1;
   }
 }
 
@@ -96,11 +106,16 @@ void GradientBucket::pack_waiting(const std::vector<runtime::FlatSpan>& rest) {
   }
   gradients.block_current(group_.device());
   std::vector<runtime::PackRun> runs;
+  std::vector<runtime::PackRun> added;
   for (const runtime::FlatSpan& span : rest) {
     runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
   }
   for (Entry& entry : entries_) {
     if (!entry.waiting.defined()) {
+      continue;
+    }
+    if (entry.adds) {
+      added.push_back({slot_view(entry), entry.waiting});
       continue;
     }
     if (entry.span.numel != entry.parameter.numel()) {
@@ -110,6 +125,7 @@ void GradientBucket::pack_waiting(const std::vector<runtime::FlatSpan>& rest) {
     runs.push_back({slot_view(entry), entry.waiting});
   }
   runtime::pack_runs_(runs, packing_factor());
+  runtime::pack_runs_(added, packing_factor(), runtime::PackMode::kAdd);
   // The memory of the gradients is returned to the streams that made them.
   if (!gradients.empty()) {
     arrived_on_.block(runtime::mark_current(group_.device()));
@@ -266,15 +282,16 @@ void GradientBucket::store_reduced() {
     if (!in_place) {
       read_shard(sum);
     }
+    std::vector<runtime::PackRun> added;
+    std::vector<runtime::PackRun> copied;
     for (const runtime::FlatRun& run : own_runs_) {
-      auto target = sum.narrow(0, run.shard_offset, run.numel);
-      const auto source = reduced_.narrow(0, run.shard_offset, run.numel);
-      if (entries_[run.parameter].in_shard) {
-        target.add_(source);
-      } else {
-        target.copy_(source);
-      }
+      (entries_[run.parameter].in_shard ? added : copied)
+          .push_back(
+              {sum.narrow(0, run.shard_offset, run.numel),
+               reduced_.narrow(0, run.shard_offset, run.numel)});
     }
+    runtime::pack_runs_(added, 1, runtime::PackMode::kAdd);
+    runtime::pack_runs_(copied);
   } else if (converts || (in_place && !sum.is_alias_of(reduced_))) {
     sum.copy_(reduced_);
   }
@@ -303,7 +320,9 @@ runtime::Slot GradientBucket::release_slot() {
   applied_ = std::exchange(apply_, false) || applied_;
   applying_ = false;
   reduced_ = at::Tensor();
+  // The slot is free, and the shard complete, in the order of the lane.
   storing_.wait_issued();
+  storing_.release();
   if (slot_.defined()) {
     slot_.after = lane_->mark();
   }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/gradient_norm.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
@@ -114,6 +116,25 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
   return all;
 }
 
+at::Tensor GradientSums::total_on(c10::Device device, double p) {
+  std::vector<at::Tensor> norms;
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    begin(g, p)();
+    const at::Tensor& own = known_[g]->sums.norms_on_device();
+    if (own.defined()) {
+      const double factor = bucket->factor();
+      norms.push_back(factor == 1 ? own : own * factor);
+    }
+  }
+  return norms.empty()
+             ? at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble))
+             : at::cat(norms).pow_(p).sum(0, /*keepdim=*/true);
+}
+
 double gradient_norm(
     Pager& pager,
     GradientSums& sums,
@@ -150,6 +171,12 @@ double gradient_norm(
   }
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
+}
+
+at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
+  const at::Tensor total = sums.total_on(pager.groups().front()->device(), p);
+  pager.sum_over_shards(total);
+  return total.pow_(1 / p).squeeze(0);
 }
 
 bool gradients_are_finite(Pager& pager, GradientSums& sums, ModelRanks* model) {

@@ -40,6 +40,10 @@ class GradientSums {
   };
   /// Returns power_sum() of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
+  /// The sum of power_sum() over this rank's part of all gradients, which are
+  /// on `device`, an accelerator: [1] float64 there. Does not block.
+  /// @param p finite.
+  at::Tensor total_on(c10::Device device, double p);
 
  private:
   struct Group {
@@ -64,6 +68,11 @@ double gradient_norm(
     GradientSums& sums,
     double p,
     ModelRanks* model = nullptr);
+
+/// As above, for gradients on an accelerator and one copy of the model per rank
+/// group, without blocking: [] float64 on the accelerator.
+/// @param p above 0, finite.
+at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p);
 
 /// Returns whether every element of every settled gradient is finite, on all
 /// ranks. Collective; blocks.

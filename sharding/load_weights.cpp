@@ -154,6 +154,7 @@ LoadWeightsReport load_sharded_weights(
           : match_weights_of_stage(
                 targets, files, options, *stages, pager.watch_failures());
   pager.settle_gradients();
+  pager.wait_for_gather_lane();
   std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>
       by_tensor;
   for (const sharding::WeightTarget& target : targets) {

@@ -1,42 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // `Pager`: construction, lookup, and small collectives.
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/lazy.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy.h"
 
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::sharding {
 
 namespace {
 
-c10::Device device_of(const std::vector<GroupSpec>& specs) {
-  return specs.front().parameters.front().tensor.device();
+MemoryTier tier_of(const runtime::ShardStore* store) {
+  return store != nullptr ? store->tier() : MemoryTier::kDevice;
 }
 
-/// Checks the module before the ranks are connected, so that all ranks report
-/// an error in the module and none fails because another one has exited.
-std::vector<GroupSpec> checked_groups(
-    const torch::nn::Module& module,
-    const PagerOptions& options) {
-  check(options);
-  ensure_page_key_registered();
-  auto census = take_parameter_census(module, options.groups.ignored);
-  choose_dtypes(module, options.precision, census);
-  return make_groups(module, census, options.groups);
-}
-
-ShardStores stores_for(ShardPlacement* placement, size_t group) {
-  if (placement == nullptr) {
-    return {};
+std::vector<ShardTiers> tiers_of(
+    const std::vector<ShardStores>& stores,
+    size_t pages) {
+  std::vector<ShardTiers> tiers;
+  for (const ShardStores& of : stores) {
+    tiers.push_back(
+        {tier_of(of.parameters), tier_of(of.gradients), tier_of(of.state)});
   }
-  return {placement->parameter_store(group), placement->master_store(group)};
+  tiers.resize(pages);
+  return tiers;
 }
 
 } // namespace
@@ -45,118 +37,87 @@ Pager::Pager(
     World& world,
     torch::nn::Module& module,
     const PagerOptions& options,
-    MemoryLedger& ledger,
-    ShardPlacement* placement)
+    MemoryLedger& ledger)
     : Pager(
           world,
           module,
-          checked_groups(module, options),
+          plan_pages(
+              module,
+              options,
+              ShardMesh(world.rank(), world.size(), options.shard_ranks)),
           options,
           ledger,
-          placement) {}
+          {}) {}
 
 Pager::Pager(
     World& world,
     torch::nn::Module& module,
-    const std::vector<GroupSpec>& specs,
+    const std::vector<PageSpec>& pages,
     const PagerOptions& options,
     MemoryLedger& ledger,
-    ShardPlacement* placement)
+    std::vector<ShardStores> stores)
     : options_(options),
       mesh_(world.rank(), world.size(), options.shard_ranks),
+      slots_(pages, tiers_of(stores, pages.size()), options, mesh_),
       agreement_(
           world,
           "engine",
           [this](const RankIntent& intent) { return describe(intent); }),
-      gather_lane_(device_of(specs)),
-      reduce_lane_(device_of(specs)),
+      gather_lane_(pages.front().device),
+      reduce_lane_(pages.front().device),
       data_(world.new_communicator(
           "engine shards",
-          device_of(specs),
+          pages.front().device,
           mesh_.shard_group)),
       reductions_(
           reduce_lane_.is_real() ? world.new_communicator(
                                        "engine reductions",
-                                       device_of(specs),
+                                       pages.front().device,
                                        mesh_.shard_group)
                                  : nullptr),
       replicas_(world.new_communicator(
           "engine replicas",
-          device_of(specs),
+          pages.front().device,
           mesh_.replicate_group)),
-      gather_arena_(ledger, MemoryPurpose::kGatherSlots, device_of(specs)),
-      reduce_arena_(ledger, MemoryPurpose::kReduceSlots, device_of(specs)) {
-  check_same_on_all_ranks(specs);
-  if (placement != nullptr) {
-    placement->plan(specs, mesh_);
-  }
+      gather_arena_(ledger, MemoryPurpose::kGatherSlots, pages.front().device),
+      reduce_arena_(ledger, MemoryPurpose::kReduceSlots, pages.front().device) {
+  ensure_page_key_registered();
+  check_same_on_all_ranks(pages);
   if (options.broadcast_from_rank0 && world.size() > 1) {
-    broadcast_module(module, specs);
+    broadcast_module(module, pages);
   }
   convert_buffers(module, options.precision);
-  for (const GroupSpec& spec : specs) {
-    const size_t group = groups_.size();
-    groups_.push_back(std::make_unique<ParamGroup>(
-        spec,
-        places_.size(),
-        options.precision,
-        *this,
-        mesh_.shard_rank,
-        mesh_.shard_size,
-        ledger,
-        stores_for(placement, group)));
-    groups_.back()->number = static_cast<int>(group);
-    pages_.push_back(is_divided() || groups_.back()->is_stored());
-    zero_stages_.push_back(spec.zero_stage);
-    is_apart_.push_back(is_apart(spec, options.groups));
-    reshards_after_forward_.push_back(spec.reshard_after_forward);
-    for (size_t i = 0; i < spec.parameters.size(); ++i) {
-      for (const std::string& name : spec.parameters[i].names) {
-        by_name_.emplace(name, places_.size());
+  stores.resize(pages.size());
+  for (const PageSpec& page : pages) {
+    const size_t g = groups_.size();
+    groups_.push_back(std::make_unique<PagedGroup>(
+        page, *this, mesh_.shard_rank, ledger, stores[g]));
+    for (const PagedParameter& parameter : page.parameters) {
+      for (const std::string& name : parameter.record.names) {
+        by_name_.emplace(name, parameter.index);
       }
-      places_.push_back({group, i});
+      places_.push_back({g, parameter.index - page.parameters.front().index});
     }
   }
   materialize(module); // lazy tensors that are ignored
-  for (const auto& group : groups_) {
-    if (!group->trainable()) {
-      buckets_.push_back(nullptr);
-      continue;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g]->trainable()) {
+      groups_[g]->gradients = std::make_unique<GradientBucket>(
+          *groups_[g],
+          *this,
+          mesh_,
+          *replicas_,
+          ledger,
+          options.update_in_backward ? nullptr : stores[g].gradients,
+          /*keeps_shard=*/!options.update_in_backward);
     }
-    buckets_.push_back(std::make_unique<GradientBucket>(
-        *group,
-        gradient_types(
-            options,
-            mesh_,
-            group->dtype(),
-            zero_stages_[static_cast<size_t>(group->number)]),
-        *this,
-        mesh_,
-        *replicas_,
-        ledger,
-        placement != nullptr && !options.update_in_backward
-            ? placement->gradient_store(buckets_.size())
-            : nullptr,
-        /*keeps_shard=*/!options.update_in_backward));
   }
-  is_alone_ =
-      world_size() == 1 && !pages_any() &&
-      std::none_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
-        return bucket && bucket->is_stored();
-      });
-  find_tied_groups(module);
-  unshard_sequence_.resize(groups_.size());
-  reduce_sequence_.resize(groups_.size());
-  writable_pins_.resize(groups_.size());
-  final_.resize(groups_.size());
-  arrivals_.resize(groups_.size());
-  expected_arrivals_.resize(groups_.size());
   install_hooks();
-  for (const auto& group : groups_) {
-    if (!pages_[static_cast<size_t>(group->number)]) {
-      group->attach_shard(options.update_in_backward);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (!slots_.is_paged(g)) {
+      groups_[g]->attach_shard(options.update_in_backward);
       // When alone, no use has to be detected.
-      group->touched_epoch = is_alone() ? epoch_ : 0;
+      groups_[g]->touched_epoch = is_alone() ? epoch_ : 0;
     }
   }
 }
@@ -165,10 +126,14 @@ Pager::~Pager() {
   remove_hooks();
   // The memory that is freed now is next used by the current stream.
   try {
-    gather_lane_.mark().block_current(gather_lane_.device());
+    wait_for_gather_lane();
     wait_for_reduce_lane();
   } catch (const std::exception& failure) {
     log_warning("the device failed: {}", failure.what());
+  }
+  // Reductions in progress end before their communicators do.
+  for (const auto& group : groups_) {
+    group->gradients.reset();
   }
 }
 
@@ -270,7 +235,11 @@ void Pager::all_gather_shards(
 }
 
 void Pager::sum_over_shards(const at::Tensor& values) {
-  sum_over_ranks(values);
+  if (!values.is_cpu()) {
+    data_->all_reduce_sum(values, "sum over the shards").wait(watch_failures());
+    return;
+  }
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
   if (mesh_.replicas > 1) {
     values.div_(mesh_.replicas); // every replica has been added
   }

@@ -7,17 +7,17 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
-#include "tessera/sharding/gradient_bucket.h"
-#include "tessera/sharding/grouping.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/page_spec.h"
+#include "tessera/sharding/paged_group.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/pager_statistics.h"
-#include "tessera/sharding/param_group.h"
 #include "tessera/sharding/plan_cursor.h"
 #include "tessera/sharding/rank_agreement.h"
 #include "tessera/sharding/shard_mesh.h"
-#include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/shard_stores.h"
 #include "tessera/sharding/shard_user.h"
+#include "tessera/sharding/slot_plan.h"
 #include "tessera/sharding/transfer_waits.h"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -52,15 +52,23 @@ namespace tessera::sharding {
 class Pager : public PageFaultHandler {
  public:
   /// Shards the parameters; afterwards each rank holds only its shards. Call
-  /// make_slots() next. Collective. `world`, `ledger` and the placement's
-  /// stores must outlive the pager.
-  /// @param placement null: everything is on the parameters' device.
+  /// make_slots() next. Collective. `world`, `ledger` and the stores must
+  /// outlive the pager.
+  /// @param pages of plan_pages() for this module, options and world.
+  /// @param stores per page; empty: everything is on the parameters' device.
+  Pager(
+      World& world,
+      torch::nn::Module& module,
+      const std::vector<PageSpec>& pages,
+      const PagerOptions& options,
+      MemoryLedger& ledger,
+      std::vector<ShardStores> stores);
+  /// As above, with everything on the parameters' device.
   Pager(
       World& world,
       torch::nn::Module& module,
       const PagerOptions& options,
-      MemoryLedger& ledger,
-      ShardPlacement* placement = nullptr);
+      MemoryLedger& ledger);
   /// Without a prior unwrap(), the parameters' values are lost, and reading
   /// them is an error.
   ~Pager() override;
@@ -68,9 +76,12 @@ class Pager : public PageFaultHandler {
   Pager& operator=(const Pager&) = delete;
 
   /// Allocates the arenas for unsharded groups and whole gradients, once.
-  /// @param slot_bytes for both; by default what PagerOptions asks for.
+  /// @param budget_bytes for both; by default what PagerOptions asks for.
   /// @throws tessera::Error when a group does not fit, with the minimum needed.
-  void make_slots(std::optional<int64_t> slot_bytes = std::nullopt);
+  void make_slots(std::optional<int64_t> budget_bytes = std::nullopt);
+  const SlotPlan& slots() const {
+    return slots_;
+  }
 
   const PagerOptions& options() const {
     return options_;
@@ -92,15 +103,15 @@ class Pager : public PageFaultHandler {
   /// Returns whether a single rank holds everything, so that nothing is paged
   /// or agreed on.
   bool is_alone() const {
-    return is_alone_;
+    return slots_.is_alone();
   }
 
-  const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
+  const std::vector<std::unique_ptr<PagedGroup>>& groups() const {
     return groups_;
   }
   /// Returns the gradients of group `g`, or null when it is frozen.
   GradientBucket* bucket(size_t g) const {
-    return buckets_[g].get();
+    return groups_[g]->gradients.get();
   }
 
   /// The place of parameter number `index`.
@@ -120,7 +131,9 @@ class Pager : public PageFaultHandler {
   size_t find_parameter(const at::Tensor& tensor) const;
 
   /// Makes the gradients final: reduces what backward left over and agrees
-  /// which parameters have one. Collective.
+  /// which parameters have one. If they were settled before in this step and no
+  /// rank has changed them since, the ranks only agree on the intent.
+  /// Collective.
   /// @param intent the operation that follows, on which all ranks must agree.
   void settle_gradients(
       const RankIntent& intent = {RankIntent::Kind::kStep, -1, -1});
@@ -131,7 +144,10 @@ class Pager : public PageFaultHandler {
 
   /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
-  /// As above, over the ranks that shard one replica.
+  /// Sums a small tensor over the ranks that shard one replica, in place.
+  /// Collective, as part of an operation that the ranks have agreed on. Does
+  /// not block if the tensor is on the parameters' device and that is an
+  /// accelerator.
   void sum_over_shards(const at::Tensor& values);
   /// Takes the maximum over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
@@ -147,7 +163,7 @@ class Pager : public PageFaultHandler {
 
   /// Multiplies all settled gradients; the multiplication is deferred to the
   /// next reader.
-  void multiply_gradients(double factor);
+  void multiply_gradients(const DeferredScalar& factor);
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.
@@ -181,6 +197,12 @@ class Pager : public PageFaultHandler {
   /// or rewound and its first all-gathers are issued. Collective.
   void begin_next_step();
 
+  /// Makes the current stream wait for all-gathers under way. Must be called
+  /// before shards are written outside of a step.
+  void wait_for_gather_lane() const {
+    gather_lane_.mark().block_current(gather_lane_.device());
+  }
+
   /// Must be called after the shards were written outside of a step. Pages
   /// still unsharded are stale and dropped, gradients (settled before) are
   /// reset. Collective.
@@ -201,10 +223,6 @@ class Pager : public PageFaultHandler {
 
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
-
-  /// Returns the bytes of shards, own master weights, gradients and slots on
-  /// this rank.
-  TierBytes planned_bytes() const;
 
   const PagerStatistics& statistics() const {
     return statistics_;
@@ -233,38 +251,31 @@ class Pager : public PageFaultHandler {
 
  private:
   // pager.cpp
-  Pager(
-      World& world,
-      torch::nn::Module& module,
-      const std::vector<GroupSpec>& specs,
-      const PagerOptions& options,
-      MemoryLedger& ledger,
-      ShardPlacement* placement);
   std::string describe(const RankIntent& intent) const;
 
   // pager_setup.cpp
-  void check_same_on_all_ranks(const std::vector<GroupSpec>& specs);
+  void check_same_on_all_ranks(const std::vector<PageSpec>& pages);
   void broadcast_seeds(const torch::nn::Module& module);
   void broadcast_module(
       torch::nn::Module& module,
-      const std::vector<GroupSpec>& specs);
+      const std::vector<PageSpec>& pages);
   void install_hooks();
   void remove_hooks();
-  void find_tied_groups(const torch::nn::Module& module);
 
   // pager_slots.cpp
-  bool pages_any() const;
-  bool keeps_whole_gradients(size_t group) const;
-  std::vector<PlanEvent> expected_events() const;
-  PlanLimits plan_limits() const;
-  int64_t reduce_slot_bytes(const std::vector<PlanEvent>& events) const;
+  PlanLimits plan_limits() const {
+    return slots_.limits(gather_arena_.capacity_bytes(), has_budget_);
+  }
   std::optional<ResidencyPlan> make_plan(const std::vector<PlanEvent>& events);
 
   // pager_scopes.cpp
-  void write_back(ParamGroup& group) noexcept;
+  void write_back(PagedGroup& group) noexcept;
   at::Tensor gather_master(size_t group);
 
   // pager_faults.cpp
+  PagedGroup& group_of(const PageAccess& access) const {
+    return *groups_[static_cast<size_t>(access.page->group().number())];
+  }
   void touch(std::vector<int> groups, const PageAccess& cause);
   void enter_phase(PlanPhase phase);
   void leave_phase();
@@ -279,7 +290,7 @@ class Pager : public PageFaultHandler {
       runtime::OffsetAllocator::End end,
       bool exposed);
   void unshard_on_demand(int group);
-  void begin_unshard(ParamGroup& group, runtime::Slot slot);
+  void begin_unshard(PagedGroup& group, runtime::Slot slot);
   /// Runs `use_of_stores`; if it throws, tells the other ranks, so that they
   /// need not wait for this one.
   void or_abandon(const std::function<void()>& use_of_stores);
@@ -296,7 +307,8 @@ class Pager : public PageFaultHandler {
   /// Orders the gather lane and the current stream after the ShardUser's work
   /// on the shard. Blocks.
   void settle_shard(size_t group);
-  void agree_joining_reductions(const RankIntent& intent);
+  /// @return whether all ranks have stated that they are settled.
+  bool agree_joining_reductions(const RankIntent& intent);
   WaitCheck watch(int group);
   PlanCursor& cursor() {
     return cursors_[static_cast<size_t>(phase_)];
@@ -308,6 +320,7 @@ class Pager : public PageFaultHandler {
   /// Takes gradients that arrived without a call of the hook: set by hand, or
   /// because the user has replaced our hook.
   void take_untaken(size_t group);
+  void take_all_untaken();
   /// @param is_final nothing reads the group or adds to its gradients until the
   ///   step.
   void begin_reduce(size_t group, bool is_final = false);
@@ -317,7 +330,7 @@ class Pager : public PageFaultHandler {
   /// @return whether they are still being read from the slot.
   bool hand_over_gradients(size_t group);
   runtime::Slot take_reduce_slot(
-      const ParamGroup& group,
+      const PagedGroup& group,
       const GradientBucket& bucket);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
@@ -331,8 +344,18 @@ class Pager : public PageFaultHandler {
     reduce_lane_.mark().block_current(reduce_lane_.device());
   }
   void on_backward_end();
-  /// Reduces collected gradients; those that are kept whole only if `all`.
-  void reduce_leftovers(bool all);
+  /// Flags of the groups with collected gradients, and of the parameters with a
+  /// gradient, on this rank: [groups + parameters] uint8.
+  /// @param all also groups whose gradients are kept whole.
+  at::Tensor gradient_flags(bool all) const;
+  /// Whether this rank's flags are those that the ranks have agreed on, with
+  /// nothing left to reduce.
+  bool is_settled() const;
+  /// Reduces collected gradients, those that are kept whole only if `all`.
+  /// @return gradient_flags() of all ranks, before that.
+  at::Tensor reduce_leftovers(bool all);
+  /// @param flags gradient_flags() of all ranks, whose groups are reduced.
+  void agree_on_gradients(const at::Tensor& flags);
 
   // pager_steps.cpp
   /// Drops pages and gradients.
@@ -342,20 +365,16 @@ class Pager : public PageFaultHandler {
   void start_plan();
   void count_arrivals();
   void adopt_plans();
+  /// Of the train plan, to the groups.
+  void note_final_reductions();
 
   PagerOptions options_;
-  std::vector<std::unique_ptr<ParamGroup>> groups_;
-  /// Per group, settings that override options_.
-  std::vector<std::optional<int>> zero_stages_;
-  std::vector<std::optional<bool>> reshards_after_forward_;
-  std::vector<int> tied_groups_; ///< whose weights are used in two places
-  std::vector<bool> is_apart_; ///< per group, see GroupPolicy::parameters_apart
+  std::vector<std::unique_ptr<PagedGroup>> groups_;
   std::vector<ParameterPlace> places_;
   /// Index in places_, under each name that a parameter is registered under.
   std::unordered_map<std::string, size_t> by_name_;
   ShardMesh mesh_;
-  std::vector<bool> pages_; ///< per group: it is paged, in a slot
-  bool is_alone_ = false;
+  SlotPlan slots_;
   RankAgreement agreement_;
   runtime::StreamLane gather_lane_;
   runtime::StreamLane reduce_lane_;
@@ -369,7 +388,6 @@ class Pager : public PageFaultHandler {
   runtime::SlotArena reduce_arena_;
   runtime::OffsetAllocator::End reduce_slot_end_ =
       runtime::OffsetAllocator::End::kLow;
-  std::vector<std::unique_ptr<GradientBucket>> buckets_;
   /// Per parameter, the hook that ours replaced, maybe null; std::nullopt if
   /// there is no hook of ours (requires_grad may change after wrap).
   std::vector<
@@ -378,15 +396,11 @@ class Pager : public PageFaultHandler {
 
   std::array<PlanCursor, kPlanPhaseCount> cursors_;
   PlanPhase phase_ = PlanPhase::kTrain;
-  std::vector<uint64_t> unshard_sequence_; ///< per group, of its last unshard
-  std::vector<uint64_t> reduce_sequence_; ///< per group, of its last reduction
   const PagedStorage* reading_ = nullptr; ///< in the touch in progress
-  std::vector<int> writable_pins_; ///< per group
   std::deque<int> reading_groups_; ///< see issue_gathers()
   std::vector<size_t> reducing_; ///< groups, in issue order
   /// groups whose slots are being written to files
   std::vector<size_t> storing_;
-  std::vector<bool> final_; ///< per group, of its running reduction
   ShardUser* shard_user_ = nullptr;
   /// [Note: held slots] Gradients that are applied in backward stay in their
   /// slot while the update reads them, concurrently with the rest of backward.
@@ -398,13 +412,9 @@ class Pager : public PageFaultHandler {
     runtime::Slot slot;
   };
   std::deque<HeldSlot> held_slots_;
-  /// Per group, the entry of the train plan at which its gradients are final.
-  std::vector<std::optional<size_t>> final_reductions_;
-  /// Per group, the number of gradients that arrived in this step, and the
-  /// number that makes it complete. With a world size of one they replace the
-  /// plan.
-  std::vector<int> arrivals_;
-  std::vector<int> expected_arrivals_;
+  /// gradient_flags() of all ranks when they were settled last in this step;
+  /// undefined: they were not.
+  at::Tensor settled_flags_;
   uint64_t epoch_ = 1; ///< of the touch in progress
   /// Number, in autograd, of the backward at whose end gradients are flushed.
   int backward_to_flush_ = -1;

@@ -25,10 +25,9 @@ bool in_backward() {
 void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
   bool current = true;
   for (const PageAccess& access : accesses) {
-    const ParamGroup& group = access.page->group();
+    const PagedGroup& group = group_of(access);
     TESSERA_CHECK(
-        !access.is_write ||
-            writable_pins_[static_cast<size_t>(group.number)] > 0,
+        !access.is_write || group.writable_pins > 0,
         "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; instead of a torch::optim optimizer, use Engine::step().",
         access.page->parameter_name(),
         op_name);
@@ -44,7 +43,7 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
   }
   std::vector<int> groups;
   for (const PageAccess& access : accesses) {
-    groups.push_back(access.page->group().number);
+    groups.push_back(access.page->group().number());
   }
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
@@ -57,7 +56,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
   }
   if (is_alone()) {
     for (const int g : groups) {
-      ParamGroup& group = *groups_[static_cast<size_t>(g)];
+      PagedGroup& group = *groups_[static_cast<size_t>(g)];
       group.touched_epoch = epoch_;
       group.use_on_current_stream();
     }
@@ -86,7 +85,7 @@ void Pager::touch(std::vector<int> groups, const PageAccess& cause) {
     groups_[static_cast<size_t>(g)]->touched_epoch = epoch_;
   }
   for (const int g : groups) {
-    ParamGroup& group = *groups_[static_cast<size_t>(g)];
+    PagedGroup& group = *groups_[static_cast<size_t>(g)];
     group.last_use = epoch_;
     if (group.residency() == Residency::kSharded) {
       unshard_on_demand(g);
@@ -133,7 +132,7 @@ void Pager::follow(PlanCursor::Range range, bool wait_for_last) {
     const bool in_use = wait_for_last && i + 1 == range.last;
     if (in_use) {
       for (const int g : entry.groups) {
-        ParamGroup& group = *groups_[static_cast<size_t>(g)];
+        PagedGroup& group = *groups_[static_cast<size_t>(g)];
         group.touched_epoch = epoch_;
         group.last_use = epoch_;
       }
@@ -177,8 +176,8 @@ void Pager::perform(
       finish_reductions();
       begin_reduce(
           g,
-          entry && g < final_reductions_.size() &&
-              final_reductions_[g] == entry && phase_ == PlanPhase::kTrain);
+          entry && groups_[g]->final_reduction == entry &&
+              phase_ == PlanPhase::kTrain);
       break;
     }
   }
@@ -189,13 +188,13 @@ void Pager::unshard_planned(
     runtime::OffsetAllocator::End end,
     bool exposed) {
   const auto g = static_cast<size_t>(group_number);
-  ParamGroup& group = *groups_[g];
+  PagedGroup& group = *groups_[g];
   if (group.residency() != Residency::kSharded) {
     return;
   }
   settle_shard(g);
   runtime::Slot slot = take_gather_slot(group_number, end);
-  unshard_sequence_[g] = agreement_.count_collective();
+  groups_[g]->unshard_sequence = agreement_.count_collective();
   begin_unshard(group, std::move(slot));
   if (group.is_reading()) {
     reading_groups_.push_back(group_number);
@@ -208,13 +207,13 @@ void Pager::unshard_on_demand(int group_number) {
   settle_shard(g);
   issue_gathers();
   agree_joining_reductions(intent_to_read(group_number));
-  unshard_sequence_[g] = agreement_.count_collective();
+  groups_[g]->unshard_sequence = agreement_.count_collective();
   begin_unshard(*groups_[g], take_gather_slot(group_number));
   or_abandon([&] { groups_[g]->issue_unshard(); });
   ++statistics_.on_demand_unshards;
 }
 
-void Pager::begin_unshard(ParamGroup& group, runtime::Slot slot) {
+void Pager::begin_unshard(PagedGroup& group, runtime::Slot slot) {
   or_abandon(
       [&] { group.begin_unshard(*data_, std::move(slot), gather_lane_); });
 }
@@ -244,7 +243,7 @@ void Pager::issue_gathers(std::optional<int> up_to) {
 }
 
 void Pager::wait_ready(int group_number) {
-  ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
+  PagedGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kUnsharding) {
     const TransferWaits::Scope waits(transfer_waits_);
     group.end_unshard(watch(group_number));
@@ -266,14 +265,14 @@ RankIntent Pager::intent_to_read(int group_number) const {
 
 WaitCheck Pager::watch(int group_number) {
   return agreement_.watch(
-      unshard_sequence_[static_cast<size_t>(group_number)],
+      groups_[static_cast<size_t>(group_number)]->unshard_sequence,
       [this, group_number] { return describe(intent_to_read(group_number)); });
 }
 
 runtime::Slot Pager::take_gather_slot(
     int group_number,
     runtime::OffsetAllocator::End end) {
-  const ParamGroup& wanted = *groups_[static_cast<size_t>(group_number)];
+  const PagedGroup& wanted = *groups_[static_cast<size_t>(group_number)];
   const int64_t numel = wanted.layout().padded_numel();
   while (true) {
     runtime::Slot slot = gather_arena_.try_allocate(numel, wanted.dtype(), end);
@@ -281,12 +280,12 @@ runtime::Slot Pager::take_gather_slot(
       return slot;
     }
     // Evict the least recently used group that is not held.
-    const ParamGroup* victim = nullptr;
+    const PagedGroup* victim = nullptr;
     for (const auto& group : groups_) {
       const bool evictable =
           group->residency() == Residency::kUnsharded && group->pins == 0 &&
           group->touched_epoch != epoch_ && !group->slot_is_outside() &&
-          pages_[static_cast<size_t>(group->number)];
+          slots_.is_paged(static_cast<size_t>(group->number()));
       if (evictable && (!victim || group->last_use < victim->last_use)) {
         victim = group.get();
       }
@@ -296,11 +295,11 @@ runtime::Slot Pager::take_gather_slot(
         log_warning(
             "group '{}' did not fit next to the groups in use; allocating {} bytes outside the planned gather slots",
             wanted.name(),
-            wanted.padded_bytes());
+            wanted.spec().padded_bytes());
       }
       return gather_arena_.allocate_outside(numel, wanted.dtype());
     }
-    reshard(victim->number);
+    reshard(victim->number());
   }
 }
 
@@ -315,9 +314,9 @@ void Pager::settle_shard(size_t g) {
 }
 
 void Pager::reshard(int group_number) {
-  ParamGroup& group = *groups_[static_cast<size_t>(group_number)];
+  PagedGroup& group = *groups_[static_cast<size_t>(group_number)];
   if (group.residency() == Residency::kSharded || group.pins > 0 ||
-      !pages_[static_cast<size_t>(group_number)]) {
+      !slots_.is_paged(static_cast<size_t>(group_number))) {
     return;
   }
   issue_gathers(group_number);
@@ -328,16 +327,19 @@ void Pager::reshard(int group_number) {
   }
 }
 
-void Pager::agree_joining_reductions(const RankIntent& intent) {
-  while (const auto reduction = agreement_.agree(intent)) {
+bool Pager::agree_joining_reductions(const RankIntent& intent) {
+  RankConsent consent = agreement_.agree(intent);
+  while (const auto reduction = consent.reduction) {
     finish_reductions();
     begin_reduce(static_cast<size_t>(*reduction));
     finish_reductions();
     if (intent.kind == RankIntent::Kind::kReduce &&
         intent.group == *reduction) {
-      return;
+      break;
     }
+    consent = agreement_.agree(intent);
   }
+  return consent.all_settled;
 }
 
 } // namespace tessera::sharding

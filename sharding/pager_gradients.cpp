@@ -7,9 +7,12 @@
 #include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <utility>
@@ -18,7 +21,7 @@ namespace tessera::sharding {
 
 void Pager::on_gradient(size_t parameter_index) {
   const ParameterPlace& place = places_[parameter_index];
-  GradientBucket& bucket = *buckets_[place.group];
+  GradientBucket& bucket = *groups_[place.group]->gradients;
   if (!parameter(parameter_index).record.tensor.grad().defined()) {
     return; // a hook of the user has dropped it
   }
@@ -32,7 +35,11 @@ void Pager::on_gradient(size_t parameter_index) {
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[parameter];
   open_bucket(place.group);
-  buckets_[place.group]->add(place.position, gradient);
+  // What autograd accumulates is not written to any more; what a user adds may
+  // be.
+  const bool keeps = dynamic_cast<torch::autograd::AccumulateGrad*>(
+                         torch::autograd::get_current_node().get()) != nullptr;
+  groups_[place.group]->gradients->add(place.position, gradient, keeps);
 }
 
 void Pager::on_token_zero(size_t parameter) {
@@ -40,11 +47,11 @@ void Pager::on_token_zero(size_t parameter) {
   finish_reductions();
   wait_for_reduce_lane();
   before_gradients_change(place.group);
-  buckets_[place.group]->zero(place.position);
+  groups_[place.group]->gradients->zero(place.position);
 }
 
 void Pager::open_bucket(size_t g) {
-  GradientBucket& bucket = *buckets_[g];
+  GradientBucket& bucket = *groups_[g]->gradients;
   if (bucket.reducing()) {
     finish_reductions();
   }
@@ -57,7 +64,7 @@ void Pager::open_bucket(size_t g) {
   check_not_updated(g, "gets a gradient");
   before_gradients_change(g);
   if (is_alone() &&
-      (!options_.update_in_backward || expected_arrivals_[g] == 0)) {
+      (!options_.update_in_backward || groups_[g]->expected_arrivals == 0)) {
     or_abandon([&] { bucket.open({}); });
     return;
   }
@@ -66,7 +73,7 @@ void Pager::open_bucket(size_t g) {
 }
 
 runtime::Slot Pager::take_reduce_slot(
-    const ParamGroup& group,
+    const PagedGroup& group,
     const GradientBucket& bucket) {
   const int64_t numel = bucket.slot_numel();
   const at::ScalarType dtype = bucket.slot_dtype();
@@ -91,7 +98,7 @@ runtime::Slot Pager::take_reduce_slot(
       log_warning(
           "the gradients of group '{}' did not fit next to those being collected; allocating {} bytes outside the planned reduce slots",
           group.name(),
-          bucket.slot_bytes());
+          group.spec().gradient_slot_bytes(bucket.is_stored()));
     }
     slot = reduce_arena_.allocate_outside(numel, dtype);
   }
@@ -117,7 +124,7 @@ void Pager::before_gradients_change(size_t g) {
 
 void Pager::note_arrival(size_t parameter) {
   const size_t g = places_[parameter].group;
-  ++arrivals_[g];
+  ++groups_[g]->arrivals;
   if (!is_alone()) {
     enter_phase(PlanPhase::kTrain);
     cursor().record(
@@ -134,26 +141,26 @@ void Pager::note_arrival(size_t parameter) {
       on_backward_end();
     });
   }
-  if (is_alone() && arrivals_[g] == expected_arrivals_[g] &&
-      buckets_[g]->is_open()) {
+  if (is_alone() && groups_[g]->arrivals == groups_[g]->expected_arrivals &&
+      groups_[g]->gradients->is_open()) {
     begin_reduce(g, /*is_final=*/true);
     finish_reductions();
   }
   // Without a plan a group is reduced as soon as it is complete. Later
   // gradients are reduced again and added.
-  if (!is_alone() && !keeps_whole_gradients(g) && !cursor().following() &&
-      buckets_[g]->all_arrived()) {
+  if (!is_alone() && !groups_[g]->spec().keeps_whole_gradients &&
+      !cursor().following() && groups_[g]->gradients->all_arrived()) {
     agree_joining_reductions(
         {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
     finish_reductions();
-    if (buckets_[g]->is_open()) {
+    if (groups_[g]->gradients->is_open()) {
       begin_reduce(g);
     }
   }
 }
 
 void Pager::take_untaken(size_t g) {
-  GradientBucket& bucket = *buckets_[g];
+  GradientBucket& bucket = *groups_[g]->gradients;
   bucket.refresh();
   for (size_t i = 0; i < groups_[g]->parameters().size(); ++i) {
     if (bucket.is_untaken(i)) {
@@ -164,18 +171,19 @@ void Pager::take_untaken(size_t g) {
 }
 
 void Pager::begin_reduce(size_t g, bool is_final) {
-  GradientBucket& bucket = *buckets_[g];
+  GradientBucket& bucket = *groups_[g]->gradients;
   open_bucket(g);
   take_untaken(g);
-  reduce_sequence_[g] = agreement_.count_collective();
+  groups_[g]->reduce_sequence = agreement_.count_collective();
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
-  final_[g] = is_final && shard_user_ != nullptr && bucket.all_arrived() &&
-              !is_apart_[g];
+  groups_[g]->reduction_is_final = is_final && shard_user_ != nullptr &&
+                                   bucket.all_arrived() &&
+                                   !groups_[g]->spec().is_apart;
   bucket.begin_reduce(
       reductions_ ? *reductions_ : *data_,
       reduce_lane_,
-      final_[g] && options_.update_in_backward);
+      groups_[g]->reduction_is_final && options_.update_in_backward);
   reducing_.push_back(g);
   ++statistics_.reductions;
 }
@@ -186,15 +194,17 @@ void Pager::finish_reductions() {
   }
   const TransferWaits::Scope waits(transfer_waits_);
   for (const size_t g : std::exchange(reducing_, {})) {
-    buckets_[g]->end_reduce(agreement_.watch(reduce_sequence_[g], [&] {
-      return describe({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
-    }));
-    const bool held = final_[g] && hand_over_gradients(g);
-    final_[g] = false;
-    if (buckets_[g]->is_storing()) {
+    groups_[g]->gradients->end_reduce(
+        agreement_.watch(groups_[g]->reduce_sequence, [&] {
+          return describe(
+              {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+        }));
+    const bool held = groups_[g]->reduction_is_final && hand_over_gradients(g);
+    groups_[g]->reduction_is_final = false;
+    if (groups_[g]->gradients->is_storing()) {
       storing_.push_back(g);
     } else if (held) {
-      held_slots_.push_back({g, buckets_[g]->release_slot()});
+      held_slots_.push_back({g, groups_[g]->gradients->release_slot()});
     } else {
       release_reduce_slot(g);
     }
@@ -213,7 +223,7 @@ void Pager::finish_storing() {
 
 void Pager::release_reduce_slot(size_t g) {
   runtime::Slot slot;
-  or_abandon([&] { slot = buckets_[g]->release_slot(); });
+  or_abandon([&] { slot = groups_[g]->gradients->release_slot(); });
   if (slot.defined()) {
     reduce_arena_.release(slot);
   }
@@ -221,41 +231,49 @@ void Pager::release_reduce_slot(size_t g) {
 
 bool Pager::hand_over_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
-  ParamGroup& group = *groups_[g];
+  PagedGroup& group = *groups_[g];
   bool still_read = false;
-  if (buckets_[g]->applying()) {
+  if (groups_[g]->gradients->applying()) {
     group.follow_users(reduce_lane_); // the update writes what they read
   }
   {
     const runtime::StreamLane::Scope on_lane(reduce_lane_);
     still_read = shard_user_->on_final_gradients(g);
   }
-  if (!buckets_[g]->applying()) {
+  if (!groups_[g]->gradients->applying()) {
     return false;
   }
   // Invalidate the old weights: a pending backward that saved them gets an
   // error, and operators have to fault the group in.
   group.bump_versions();
-  reshard(group.number);
+  reshard(group.number());
   group.touched_epoch = 0;
   return still_read;
 }
 
 bool Pager::updated_in_backward() const {
-  return std::any_of(buckets_.begin(), buckets_.end(), [](const auto& bucket) {
-    return bucket && bucket->applied();
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->gradients && group->gradients->applied();
   });
 }
 
 void Pager::check_not_updated(size_t g, const char* what) const {
   TESSERA_CHECK(
-      !options_.update_in_backward || !buckets_[g] || !buckets_[g]->applied(),
+      !options_.update_in_backward || !groups_[g]->gradients ||
+          !groups_[g]->gradients->applied(),
       "group '{}' {} after it was updated in backward. Call Engine::step() before the next forward or backward; if the number of them in a step varies, or their gradients may be dropped, turn off update_in_backward.",
       groups_[g]->name(),
       what);
 }
 
 void Pager::on_backward_end() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    // Other groups are packed when they are reduced.
+    if (groups_[g]->gradients && groups_[g]->gradients->is_open() &&
+        groups_[g]->spec().keeps_whole_gradients) {
+      groups_[g]->gradients->pack();
+    }
+  }
   if (is_alone()) {
     reduce_leftovers(/*all=*/false);
     return;
@@ -274,26 +292,61 @@ void Pager::on_backward_end() {
   reduce_leftovers(/*all=*/false);
 }
 
-void Pager::reduce_leftovers(bool all) {
-  finish_reductions();
-  const auto count = static_cast<int64_t>(groups_.size());
-  const at::Tensor open = at::zeros({count}, at::kByte);
-  auto* flags = open.mutable_data_ptr<uint8_t>();
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const bool due = buckets_[g] && (all || !keeps_whole_gradients(g));
-    flags[g] = due && buckets_[g]->any_arrived() ? 1 : 0;
+at::Tensor Pager::gradient_flags(bool all) const {
+  const size_t groups = groups_.size();
+  const at::Tensor flags =
+      at::zeros({static_cast<int64_t>(groups + places_.size())}, at::kByte);
+  auto* flag = flags.mutable_data_ptr<uint8_t>();
+  for (size_t g = 0; g < groups; ++g) {
+    const bool due = groups_[g]->gradients &&
+                     (all || !groups_[g]->spec().keeps_whole_gradients);
+    flag[g] = due && groups_[g]->gradients->any_arrived() ? 1 : 0;
   }
-  control()
-      .all_reduce_max(open, "agreement on gradients left over")
-      .wait(watch_failures());
+  for (size_t p = 0; p < places_.size(); ++p) {
+    const auto& bucket = groups_[places_[p].group]->gradients;
+    flag[groups + p] =
+        bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
+  }
+  return flags;
+}
+
+bool Pager::is_settled() const {
+  if (!settled_flags_.defined()) {
+    return false;
+  }
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (flags[g] != 0) {
+    GradientBucket* bucket = groups_[g]->gradients.get();
+    if (bucket == nullptr) {
+      continue;
+    }
+    bucket->refresh();
+    bool changed = bucket->is_open();
+    for (size_t i = 0; i < groups_[g]->parameters().size(); ++i) {
+      changed = changed || bucket->is_untaken(i);
+    }
+    if (changed) {
+      return false;
+    }
+  }
+  return at::equal(settled_flags_, gradient_flags(/*all=*/true));
+}
+
+at::Tensor Pager::reduce_leftovers(bool all) {
+  finish_reductions();
+  const at::Tensor flags = gradient_flags(all);
+  control()
+      .all_reduce_max(flags, "agreement on gradients")
+      .wait(watch_failures());
+  const auto* due = flags.const_data_ptr<uint8_t>();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (due[g] != 0) {
       finish_reductions();
       begin_reduce(g);
     } else if (
-        buckets_[g] && buckets_[g]->is_open() && !buckets_[g]->any_arrived()) {
+        groups_[g]->gradients && groups_[g]->gradients->is_open() &&
+        !groups_[g]->gradients->any_arrived()) {
       // Everything in it was dropped by zero_grad().
-      runtime::Slot slot = buckets_[g]->close_empty();
+      runtime::Slot slot = groups_[g]->gradients->close_empty();
       if (slot.defined()) {
         reduce_arena_.release(slot);
       }
@@ -301,14 +354,29 @@ void Pager::reduce_leftovers(bool all) {
   }
   finish_reductions();
   finish_storing();
+  return flags;
 }
 
 void Pager::settle_gradients(const RankIntent& intent) {
   check_identity();
-  agree_joining_reductions(intent);
+  RankIntent stated = intent;
+  stated.is_settled = is_settled();
+  const bool all_settled = agree_joining_reductions(stated);
   finish_reductions();
+  if (!all_settled) {
+    take_all_untaken();
+  }
+  const TransferWaits::Scope waits(transfer_waits_);
+  if (!all_settled) {
+    agree_on_gradients(reduce_leftovers(/*all=*/true));
+  }
+  finish_storing();
+  wait_for_reduce_lane();
+}
+
+void Pager::take_all_untaken() {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (buckets_[g] == nullptr) {
+    if (groups_[g]->gradients == nullptr) {
       for (const auto& frozen : groups_[g]->parameters()) {
         TESSERA_CHECK(
             !frozen.record.tensor.grad().defined(),
@@ -319,33 +387,25 @@ void Pager::settle_gradients(const RankIntent& intent) {
     }
     take_untaken(g);
   }
-  {
-    const TransferWaits::Scope waits(transfer_waits_);
-    reduce_leftovers(/*all=*/true);
-    wait_for_reduce_lane();
-  }
-
-  const at::Tensor has =
-      at::zeros({static_cast<int64_t>(places_.size())}, at::kByte);
-  auto* flags = has.mutable_data_ptr<uint8_t>();
-  for (size_t p = 0; p < places_.size(); ++p) {
-    const auto& bucket = buckets_[places_[p].group];
-    flags[p] = bucket && bucket->got_gradient(places_[p].position) ? 1 : 0;
-  }
-  control()
-      .all_reduce_max(has, "agreement on which parameters have a gradient")
-      .wait(watch_failures());
-  for (size_t p = 0; p < places_.size(); ++p) {
-    if (const auto& bucket = buckets_[places_[p].group]) {
-      bucket->set_has_gradient(places_[p].position, flags[p] != 0);
-    }
-  }
 }
 
-void Pager::multiply_gradients(double factor) {
-  for (const auto& bucket : buckets_) {
-    if (bucket) {
-      bucket->multiply(factor);
+void Pager::agree_on_gradients(const at::Tensor& flags) {
+  auto* flag = flags.mutable_data_ptr<uint8_t>();
+  std::fill_n(flag, groups_.size(), uint8_t{0}); // these are reduced now
+  for (size_t p = 0; p < places_.size(); ++p) {
+    if (const auto& bucket = groups_[places_[p].group]->gradients) {
+      bucket->set_has_gradient(
+          places_[p].position, flag[groups_.size() + p] != 0);
+    }
+  }
+  settled_flags_ = flags;
+  ++statistics_.gradient_agreements;
+}
+
+void Pager::multiply_gradients(const DeferredScalar& factor) {
+  for (const auto& group : groups_) {
+    if (group->gradients) {
+      group->gradients->multiply(factor);
     }
   }
 }
@@ -353,7 +413,7 @@ void Pager::multiply_gradients(double factor) {
 void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
   const ParameterPlace& place = places_[index];
   TESSERA_CHECK(
-      buckets_[place.group] != nullptr,
+      groups_[place.group]->gradients != nullptr,
       "parameter '{}' is frozen and takes no gradient.",
       parameter(index).record.name());
   agree_joining_reductions(
@@ -366,7 +426,7 @@ void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
 
 bool Pager::any_gradient() const {
   for (const ParameterPlace& place : places_) {
-    const auto& bucket = buckets_[place.group];
+    const auto& bucket = groups_[place.group]->gradients;
     if (bucket && bucket->got_gradient(place.position)) {
       return true;
     }
@@ -376,12 +436,12 @@ bool Pager::any_gradient() const {
 
 at::Tensor Pager::whole_gradient(size_t index) {
   const ParameterPlace& place = places_[index];
-  const auto& bucket = buckets_[place.group];
+  const auto& bucket = groups_[place.group]->gradients;
   if (!bucket || !bucket->has_gradient(place.position)) {
     return {};
   }
   const PagedParameter& wanted = parameter(index);
-  const ParamGroup& group = *groups_[place.group];
+  const PagedGroup& group = *groups_[place.group];
   settle_shard(place.group); // readers of the gradients have finished too
   const at::Tensor shard = bucket->shard().load(group.device());
   if (!is_divided()) {

@@ -14,7 +14,7 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
   try {
     issue_gathers();
     for (const size_t g : groups) {
-      ParamGroup& group = *groups_[g];
+      PagedGroup& group = *groups_[g];
       if (group.residency() == Residency::kUnsharding) {
         wait_ready(static_cast<int>(g));
       }
@@ -30,7 +30,7 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
         group.end_unshard(watch_failures());
       }
       ++group.pins;
-      writable_pins_[g] += writable ? 1 : 0;
+      groups_[g]->writable_pins += writable ? 1 : 0;
       held.push_back(g);
     }
   } catch (...) {
@@ -41,9 +41,9 @@ void Pager::pin(const std::vector<size_t>& groups, bool writable) {
 
 void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
   for (const size_t g : groups) {
-    ParamGroup& group = *groups_[g];
+    PagedGroup& group = *groups_[g];
     if (writable) {
-      --writable_pins_[g];
+      --groups_[g]->writable_pins;
       write_back(group);
       gather_lane_.follow_current();
       group.bump_versions();
@@ -62,9 +62,9 @@ void Pager::unpin(const std::vector<size_t>& groups, bool writable) noexcept {
 
 /// Does not throw, because it runs at the end of a scope: if the values cannot
 /// be stored, the job ends.
-void Pager::write_back(ParamGroup& group) noexcept {
+void Pager::write_back(PagedGroup& group) noexcept {
   try {
-    settle_shard(static_cast<size_t>(group.number));
+    settle_shard(static_cast<size_t>(group.number()));
     group.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + group.name() +
@@ -102,7 +102,7 @@ void Pager::unwrap() {
   check_identity();
   finish_reductions();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    ParamGroup& group = *groups_[g];
+    PagedGroup& group = *groups_[g];
     TESSERA_CHECK(
         group.pins == 0,
         "unwrap: group '{}' is held by a gather scope; end it first.",
@@ -112,8 +112,8 @@ void Pager::unwrap() {
   remove_hooks();
   for (size_t g = 0; g < groups_.size(); ++g) {
     const at::Tensor whole = gather_master(g);
-    if (buckets_[g]) {
-      buckets_[g]->retire();
+    if (groups_[g]->gradients) {
+      groups_[g]->gradients->retire();
     }
     runtime::Slot slot = groups_[g]->restore(whole, watch_failures());
     if (slot.defined()) {

@@ -9,11 +9,9 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -45,11 +43,11 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   torch::autograd::PostAccumulateGradHook* user_hook_; ///< owned by the pager
 };
 
-std::string signature_of(const std::vector<GroupSpec>& specs) {
+std::string signature_of(const std::vector<PageSpec>& pages) {
   std::ostringstream text;
-  for (const auto& spec : specs) {
-    text << spec.name << ":";
-    for (const auto& record : spec.parameters) {
+  for (const PageSpec& page : pages) {
+    text << page.name << ":";
+    for (const auto& [record, index, span] : page.parameters) {
       text << record.name() << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
            << record.tensor.requires_grad();
@@ -65,12 +63,12 @@ std::string signature_of(const std::vector<GroupSpec>& specs) {
 
 } // namespace
 
-void Pager::check_same_on_all_ranks(const std::vector<GroupSpec>& specs) {
+void Pager::check_same_on_all_ranks(const std::vector<PageSpec>& pages) {
   if (world_size() == 1) {
     return;
   }
   const auto hash =
-      static_cast<int64_t>(std::hash<std::string>{}(signature_of(specs)));
+      static_cast<int64_t>(std::hash<std::string>{}(signature_of(pages)));
   const at::Tensor mine = at::tensor({hash}, at::kLong);
   const at::Tensor all = at::empty({world_size()}, at::kLong);
   control()
@@ -117,7 +115,7 @@ void Pager::broadcast_seeds(const torch::nn::Module& module) {
 
 void Pager::broadcast_module(
     torch::nn::Module& module,
-    const std::vector<GroupSpec>& specs) {
+    const std::vector<PageSpec>& pages) {
   const c10::NoGradGuard no_grad;
   broadcast_seeds(module);
   std::unordered_set<const c10::StorageImpl*> done;
@@ -144,9 +142,9 @@ void Pager::broadcast_module(
     }
     data_->broadcast(bytes, 0, what).wait();
   };
-  for (const GroupSpec& spec : specs) {
-    for (const ParameterRecord& record : spec.parameters) {
-      send(record.tensor, record.name());
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      send(parameter.record.tensor, parameter.record.name());
     }
   }
   for (const auto& item : module.named_buffers()) {
@@ -179,36 +177,6 @@ void Pager::remove_hooks() {
     }
   }
   user_hooks_.clear();
-}
-
-void Pager::find_tied_groups(const torch::nn::Module& module) {
-  std::set<int> tied;
-  for (const auto& group : groups_) {
-    for (const PagedParameter& parameter : group->parameters()) {
-      if (parameter.record.names.size() > 1) {
-        tied.insert(group->number);
-      }
-    }
-  }
-  // After `head->weight = embedding->weight` the head's own is still
-  // registered.
-  for (const auto& part : module.modules(/*include_self=*/false)) {
-    const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
-    const auto registered = part->named_parameters(/*recurse=*/false);
-    const at::Tensor* own =
-        linear != nullptr ? registered.find("weight") : nullptr;
-    if (own == nullptr || own->is_same(linear->weight)) {
-      continue;
-    }
-    for (const ParameterPlace& place : places_) {
-      const ParamGroup& group = *groups_[place.group];
-      if (group.parameters()[place.position].record.tensor.is_same(
-              linear->weight)) {
-        tied.insert(group.number);
-      }
-    }
-  }
-  tied_groups_.assign(tied.begin(), tied.end());
 }
 
 } // namespace tessera::sharding

@@ -12,6 +12,8 @@ struct PagerStatistics {
   /// issued when an operator was already waiting
   int64_t on_demand_unshards = 0;
   int64_t reductions = 0;
+  /// of the ranks, on which parameters have a gradient
+  int64_t gradient_agreements = 0;
   int64_t steps = 0;
 };
 

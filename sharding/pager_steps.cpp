@@ -23,13 +23,14 @@ void Pager::drop_values(const char* why) {
         why);
   }
   leave_phase();
+  settled_flags_ = at::Tensor();
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!pages_[g]) {
+    if (!slots_.is_paged(g)) {
       settle_shard(g); // operators read it without an unshard that would wait
     }
     groups_[g]->bump_versions();
-    if (buckets_[g]) {
-      buckets_[g]->clear();
+    if (groups_[g]->gradients) {
+      groups_[g]->gradients->clear();
     }
   }
   // The caller has written the shards.
@@ -67,11 +68,12 @@ void Pager::begin_next_step() {
 void Pager::count_arrivals() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (is_alone() && shard_user_ != nullptr) {
-      expected_arrivals_[g] = std::max(expected_arrivals_[g], arrivals_[g]);
+      groups_[g]->expected_arrivals =
+          std::max(groups_[g]->expected_arrivals, groups_[g]->arrivals);
       // when alone, there are no page faults
       groups_[g]->touched_epoch = epoch_;
     }
-    arrivals_[g] = 0;
+    groups_[g]->arrivals = 0;
   }
 }
 
@@ -104,13 +106,22 @@ void Pager::adopt_plans() {
         cursor.set_plan(make_plan(cursor.events()));
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
-        final_reductions_ =
-            cursor.has_plan()
-                ? final_reductions(cursor.plan(), options_.update_in_backward)
-                : std::vector<std::optional<size_t>>{};
+        note_final_reductions();
       }
     }
     cursor.rewind();
+  }
+}
+
+void Pager::note_final_reductions() {
+  const PlanCursor& cursor = cursors_[static_cast<size_t>(PlanPhase::kTrain)];
+  auto final =
+      cursor.has_plan()
+          ? final_reductions(cursor.plan(), options_.update_in_backward)
+          : std::vector<std::optional<size_t>>{};
+  final.resize(groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g]->final_reduction = final[g];
   }
 }
 

@@ -20,25 +20,8 @@ namespace tessera::sharding {
 
 namespace {
 
-std::vector<c10::Storage> unique_storages(const GroupSpec& spec) {
-  std::vector<c10::Storage> storages;
-  std::unordered_map<const c10::StorageImpl*, size_t> seen;
-  for (const auto& record : spec.parameters) {
-    const c10::Storage& storage = record.tensor.storage();
-    if (seen.emplace(storage.unsafeGetStorageImpl(), seen.size()).second) {
-      storages.push_back(storage);
-    }
-  }
-  return storages;
-}
-
 int64_t itemsize(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
-int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
-  const int64_t size = itemsize(dtype);
-  return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
 /// Makes later accesses to the storage throw `message` instead of reading freed
@@ -49,74 +32,43 @@ void abandon(PagedStorage& page, const std::string& message) {
   forbid_access(storage, message);
 }
 
-bool any_requires_grad(const GroupSpec& spec) {
-  for (const auto& record : spec.parameters) {
-    if (record.tensor.requires_grad()) {
-      return true;
-    }
-  }
-  return false;
-}
-
 } // namespace
 
-runtime::FlatLayout flat_layout_of(const GroupSpec& spec, int shards) {
-  const ParameterRecord& first = spec.parameters.front();
-  std::vector<int64_t> numels;
-  for (const auto& storage : unique_storages(spec)) {
-    // The storages still have the original dtype.
-    numels.push_back(numel_of(storage, first.tensor.scalar_type()));
-  }
-  return runtime::FlatLayout(
-      numels,
-      runtime::OffsetAllocator::kAlignment / itemsize(first.dtype),
-      shards);
-}
-
 ParamGroup::ParamGroup(
-    const GroupSpec& spec,
-    size_t first_index,
-    const PrecisionPolicy& policy,
+    PageSpec spec,
     PageFaultHandler& handler,
     int rank,
-    int world_size,
     MemoryLedger& ledger,
     const ShardStores& stores)
-    : name_(spec.name),
-      scattered_(spec.scattered),
-      blocks_(spec.blocks),
-      trainable_(any_requires_grad(spec)),
-      dtype_(spec.parameters.front().dtype),
-      original_dtype_(spec.parameters.front().tensor.scalar_type()),
-      casts_arguments_(policy.is_mixed() && at::isFloatingType(dtype_)),
-      handler_(handler),
-      rank_(rank),
-      layout_(flat_layout_of(spec, world_size)),
-      device_(spec.parameters.front().tensor.device()) {
+    : spec_(std::move(spec)), handler_(handler), rank_(rank) {
   const c10::NoGradGuard no_grad;
-  auto storages = unique_storages(spec);
+  auto storages = storages_of(spec_);
   shard_ = make_shard(
-      "weights", MemoryPurpose::kParameters, dtype_, ledger, stores.parameters);
-  own_master_ = trainable_ && policy.master_weights && is_low_precision(dtype_);
-  if (own_master_) {
+      "weights",
+      MemoryPurpose::kParameters,
+      spec_.dtype,
+      ledger,
+      stores.parameters);
+  if (spec_.has_own_master) {
     master_ = make_shard(
         "master weights",
         MemoryPurpose::kOptimizerState,
         at::kFloat,
         ledger,
-        stores.master);
+        stores.state);
   }
   const at::Tensor shard = shard_.load();
-  const at::Tensor master = own_master_ ? master_.load() : at::Tensor();
+  const at::Tensor master =
+      spec_.has_own_master ? master_.load() : at::Tensor();
   for (size_t i = 0; i < storages.size(); ++i) {
-    take_slice(storages[i], layout_.offset(i), shard, master);
+    take_slice(storages[i], spec_.layout.offset(i), shard, master);
   }
   shard_.store(shard);
-  if (own_master_) {
+  if (spec_.has_own_master) {
     master_.store(master);
   }
-  if (original_dtype_ != dtype_) {
-    storages = retype(spec, storages);
+  if (spec_.original_dtype != spec_.dtype) {
+    storages = retype(storages);
   }
 
   std::unordered_map<const c10::StorageImpl*, size_t> storage_index;
@@ -124,19 +76,14 @@ ParamGroup::ParamGroup(
     storage_index[storages[i].unsafeGetStorageImpl()] = i;
   }
   std::vector<bool> paged(storages.size(), false);
-  for (const auto& record : spec.parameters) {
+  for (const auto& [record, index, span] : spec_.parameters) {
     const size_t i =
         storage_index.at(record.tensor.storage().unsafeGetStorageImpl());
     if (!paged[i]) {
       paged[i] = true;
       storages_.push_back(std::make_unique<PagedStorage>(
-          storages[i], *this, record.name(), layout_.offset(i)));
+          storages[i], *this, record.name(), spec_.layout.offset(i)));
     }
-    parameters_.push_back(
-        {record,
-         first_index + parameters_.size(),
-         {layout_.offset(i) + record.tensor.storage_offset(),
-          storage_extent(record.tensor)}});
     add_page_key(record.tensor);
   }
 }
@@ -148,13 +95,13 @@ runtime::RestingTensor ParamGroup::make_shard(
     at::ScalarType dtype,
     MemoryLedger& ledger,
     runtime::ShardStore* store) const {
-  const int64_t numel = layout_.shard_numel();
+  const int64_t numel = spec_.layout.shard_numel();
   if (store == nullptr) {
     return runtime::RestingTensor(
-        ledger.allocate_zeros(purpose, numel, dtype, device_));
+        ledger.allocate_zeros(purpose, numel, dtype, spec_.device));
   }
   return runtime::RestingTensor(store->reserve(
-      formatted("{} of '{}'", what, name_), purpose, numel, dtype));
+      formatted("{} of '{}'", what, spec_.name), purpose, numel, dtype));
 }
 
 void ParamGroup::take_slice(
@@ -162,8 +109,8 @@ void ParamGroup::take_slice(
     int64_t begin,
     const at::Tensor& shard,
     const at::Tensor& master) {
-  const runtime::FlatSpan mine = layout_.shard(rank_);
-  const runtime::FlatSpan span{begin, numel_of(storage, original_dtype_)};
+  const runtime::FlatSpan mine = spec_.layout.shard(rank_);
+  const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
   for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
     const at::Tensor source = slice_of(storage, from, run.numel);
@@ -179,7 +126,7 @@ at::Tensor ParamGroup::slice_of(
     int64_t first,
     int64_t numel) const {
   const auto options =
-      at::TensorOptions().dtype(original_dtype_).device(storage.device());
+      at::TensorOptions().dtype(spec_.original_dtype).device(storage.device());
   if (const auto* deferred = deferred_init(*storage.unsafeGetStorageImpl())) {
     const at::Tensor slice = at::empty({numel}, options);
     deferred->fill(slice, first);
@@ -187,30 +134,30 @@ at::Tensor ParamGroup::slice_of(
   }
   return at::from_blob(
       static_cast<std::byte*>(storage.mutable_data()) +
-          first * itemsize(original_dtype_),
+          first * itemsize(spec_.original_dtype),
       {numel},
       options);
 }
 
 std::vector<c10::Storage> ParamGroup::retype(
-    const GroupSpec& spec,
     const std::vector<c10::Storage>& storages) {
   std::vector<c10::Storage> retyped;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages) {
     retyped.emplace_back(
         c10::Storage::use_byte_size_t{},
-        numel_of(storage, original_dtype_) * itemsize(dtype_),
+        numel_of(storage, spec_.original_dtype) * itemsize(spec_.dtype),
         c10::DataPtr(nullptr, storage.device()),
         /*allocator=*/nullptr,
         /*resizable=*/false);
     replacement.emplace(storage.unsafeGetStorageImpl(), retyped.back());
   }
-  for (const auto& record : spec.parameters) {
+  for (const PagedParameter& parameter : spec_.parameters) {
+    const at::Tensor& tensor = parameter.record.tensor;
     replace_storage(
-        record.tensor,
-        replacement.at(record.tensor.storage().unsafeGetStorageImpl()),
-        dtype_);
+        tensor,
+        replacement.at(tensor.storage().unsafeGetStorageImpl()),
+        spec_.dtype);
   }
   return retyped;
 }
@@ -225,13 +172,9 @@ ParamGroup::~ParamGroup() {
               "unwrap(); its values were lost with it.");
     }
   }
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : spec_.parameters) {
     remove_page_key(parameter.record.tensor);
   }
-}
-
-int64_t ParamGroup::padded_bytes() const {
-  return layout_.padded_numel() * itemsize(dtype_);
 }
 
 void ParamGroup::begin_unshard(
@@ -241,7 +184,7 @@ void ParamGroup::begin_unshard(
   TESSERA_CHECK(
       residency_ == Residency::kSharded,
       "unshard of '{}': it is already unsharded",
-      name_);
+      spec_.name);
   check_values();
   slot_ = std::move(slot);
   lane_ = &lane;
@@ -249,7 +192,7 @@ void ParamGroup::begin_unshard(
   const runtime::StreamLane::Scope on_lane(lane);
   lane.wait_for(slot_.after);
   residency_ = Residency::kUnsharding;
-  if (shard_.is_on(device_)) {
+  if (shard_.is_on(spec_.device)) {
     begin_gather(shard_.tensor());
     return;
   }
@@ -273,14 +216,14 @@ void ParamGroup::issue_unshard() {
 /// @param shard this rank's shard, which may be in the slot.
 void ParamGroup::begin_gather(const at::Tensor& shard) {
   gather_ = communicator_->all_gather(
-      slot_.tensor, shard, "unshard of '" + name_ + "'");
+      slot_.tensor, shard, "unshard of '" + spec_.name + "'");
   if (!gather_.pending()) {
     ready_ = lane_->mark();
   }
 }
 
 at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
-  const runtime::FlatSpan mine = layout_.shard(rank_);
+  const runtime::FlatSpan mine = spec_.layout.shard(rank_);
   return whole.narrow(0, mine.begin, mine.numel);
 }
 
@@ -306,7 +249,7 @@ void ParamGroup::use_on_current_stream() {
   if (ready_.empty() && !notes_users_) {
     return;
   }
-  const auto stream = runtime::current_stream(device_);
+  const auto stream = runtime::current_stream(spec_.device);
   if (stream && users_.insert(*stream)) {
     ready_.block(*stream);
   }
@@ -328,7 +271,7 @@ void ParamGroup::attach(const at::Tensor& whole) {
   whole_ = whole;
   auto* base = static_cast<std::byte*>(whole_.data_ptr());
   for (const auto& storage : storages_) {
-    storage->attach(base + storage->begin() * itemsize(dtype_));
+    storage->attach(base + storage->begin() * itemsize(spec_.dtype));
   }
   residency_ = Residency::kUnsharded;
 }
@@ -365,7 +308,7 @@ runtime::Slot ParamGroup::take_slot() {
 }
 
 void ParamGroup::bump_versions() {
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : spec_.parameters) {
     parameter.record.tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
@@ -373,9 +316,9 @@ void ParamGroup::bump_versions() {
 void ParamGroup::write_back() {
   const c10::NoGradGuard no_grad;
   const at::Tensor mine = own_slice(whole_);
-  if (own_master_) {
+  if (spec_.has_own_master) {
     const at::Tensor master = read_master();
-    const at::Tensor written = mine.ne(master.to(dtype_));
+    const at::Tensor written = mine.ne(master.to(spec_.dtype));
     master.copy_(at::where(written, mine.to(master.dtype()), master));
     master_.store(master);
   }
@@ -389,19 +332,19 @@ void ParamGroup::check_values() const {
 at::Tensor ParamGroup::read_master() const {
   const c10::NoGradGuard no_grad;
   check_values();
-  return master().load(device_);
+  return master().load(spec_.device);
 }
 
 void ParamGroup::write_master(const at::Tensor& values) {
   const c10::NoGradGuard no_grad;
-  if (own_master_) {
+  if (spec_.has_own_master) {
     master_.store(values);
   }
   shard_.store(values);
 }
 
 at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
-  const PagedParameter& parameter = parameters_[i];
+  const PagedParameter& parameter = spec_.parameters[i];
   return whole.as_strided(
       parameter.record.tensor.sizes(),
       parameter.record.tensor.strides(),
@@ -409,7 +352,7 @@ at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
 }
 
 void ParamGroup::check_identity() const {
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : spec_.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;
     const auto* page =
         tensor.has_storage()
@@ -429,11 +372,11 @@ runtime::Slot ParamGroup::restore(
   finish_gather(check);
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
-    const int64_t numel = storage->nbytes() / itemsize(dtype_);
+    const int64_t numel = storage->nbytes() / itemsize(spec_.dtype);
     const at::Tensor own =
-        at::empty({numel}, whole.options().dtype(original_dtype_));
+        at::empty({numel}, whole.options().dtype(spec_.original_dtype));
     own.copy_(whole.narrow(0, storage->begin(), numel));
-    if (original_dtype_ != dtype_) {
+    if (spec_.original_dtype != spec_.dtype) {
       replacement.emplace(storage->impl(), own.storage());
       abandon(
           *storage,
@@ -448,18 +391,18 @@ runtime::Slot ParamGroup::restore(
         [](void* context) { delete static_cast<at::Tensor*>(context); },
         own.device()));
   }
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : spec_.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;
     remove_page_key(tensor);
-    if (original_dtype_ != dtype_) {
+    if (spec_.original_dtype != spec_.dtype) {
       replace_storage(
           tensor,
           replacement.at(tensor.storage().unsafeGetStorageImpl()),
-          original_dtype_);
+          spec_.original_dtype);
     }
   }
   storages_.clear();
-  parameters_.clear();
+  spec_.parameters.clear();
   whole_ = at::Tensor();
   residency_ = Residency::kSharded;
   return take_slot();

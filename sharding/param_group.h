@@ -4,15 +4,13 @@
 // together.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
-#include "tessera/runtime/memory/shard_store.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
-#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/paged_storage.h"
-#include "tessera/sharding/precision.h"
+#include "tessera/sharding/shard_stores.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -23,19 +21,6 @@
 namespace tessera::sharding {
 
 class PageFaultHandler;
-
-/// A parameter and its place in its group's flat buffer.
-struct PagedParameter {
-  ParameterRecord record;
-  size_t index = 0; ///< in the pager's list of all parameters
-  runtime::FlatSpan span; ///< in the flat buffer, elements
-};
-
-/// Where this rank's shards of a group rest; null: on the parameters' device.
-struct ShardStores {
-  runtime::ShardStore* parameters = nullptr;
-  runtime::ShardStore* master = nullptr; ///< if the group has master weights
-};
 
 enum class Residency { kSharded, kUnsharding, kUnsharded };
 
@@ -57,42 +42,34 @@ class ParamGroup {
   /// Takes this rank's slice of every parameter and frees the rest; for a
   /// deferred parameter (deferred_init.h) it makes only the slice. Parameters
   /// are converted to ParameterRecord::dtype.
-  /// @param first_index index of the first parameter in the pager's list.
-  /// @param policy assigns the same dtype to all records.
+  /// @param rank among those that the spec's layout is for.
   /// @param stores must outlive the group.
   ParamGroup(
-      const GroupSpec& spec,
-      size_t first_index,
-      const PrecisionPolicy& policy,
+      PageSpec spec,
       PageFaultHandler& handler,
       int rank,
-      int world_size,
       MemoryLedger& ledger,
       const ShardStores& stores = {});
   ~ParamGroup();
 
+  const PageSpec& spec() const {
+    return spec_;
+  }
   const std::string& name() const {
-    return name_;
+    return spec_.name;
   }
   bool trainable() const {
-    return trainable_;
-  }
-  bool scattered() const {
-    return scattered_;
-  }
-  /// See GroupSpec::blocks.
-  const std::vector<int>& blocks() const {
-    return blocks_;
+    return spec_.trainable;
   }
   at::ScalarType dtype() const {
-    return dtype_;
+    return spec_.dtype;
   }
   const runtime::FlatLayout& layout() const {
-    return layout_;
+    return spec_.layout;
   }
-  int64_t padded_bytes() const;
+  /// None after restore().
   const std::vector<PagedParameter>& parameters() const {
-    return parameters_;
+    return spec_.parameters;
   }
   PageFaultHandler& handler() const {
     return handler_;
@@ -100,7 +77,7 @@ class ParamGroup {
 
   /// Device of the parameters.
   c10::Device device() const {
-    return device_;
+    return spec_.device;
   }
 
   /// This rank's shard of the weights, as it is all-gathered: [shard_numel],
@@ -117,13 +94,13 @@ class ParamGroup {
   /// of at least float32 precision. It is shard() itself if that is precise
   /// enough; otherwise the updater writes the rounded values to shard().
   const runtime::RestingTensor& master() const {
-    return own_master_ ? master_ : shard_;
+    return spec_.has_own_master ? master_ : shard_;
   }
   bool has_own_master() const {
-    return own_master_;
+    return spec_.has_own_master;
   }
   at::ScalarType master_dtype() const {
-    return own_master_ ? at::kFloat : dtype_;
+    return spec_.has_own_master ? at::kFloat : spec_.dtype;
   }
   /// Marks the weights as lost: from now on, reading them from where they rest
   /// throws an error with this reason.
@@ -145,11 +122,11 @@ class ParamGroup {
   void write_master(const at::Tensor& values);
   /// The parameters' dtype outside of the engine.
   at::ScalarType original_dtype() const {
-    return original_dtype_;
+    return spec_.original_dtype;
   }
   /// Whether operators get their other arguments cast to dtype().
   bool casts_arguments() const {
-    return casts_arguments_;
+    return spec_.casts_arguments;
   }
 
   /// Returns a view of `whole` ([padded_numel], any dtype) as parameter `i`'s
@@ -226,12 +203,10 @@ class ParamGroup {
   bool slot_is_outside() const {
     return slot_.defined() && slot_.offset < 0;
   }
-  /// Bookkeeping of the pager.
-  int number = 0; ///< in the pager's list
-  uint64_t touched_epoch = 0; ///< of the plan entry that last used the group
-  uint64_t last_use = 0; ///< for least-recently-used eviction
-  int pins = 0; ///< gather scopes that hold it
-  bool written = false; ///< by a gather scope, since it was unsharded
+  /// In the list of pages.
+  int number() const {
+    return spec_.number;
+  }
 
  private:
   void begin_gather(const at::Tensor& shard);
@@ -253,26 +228,14 @@ class ParamGroup {
       const at::Tensor& master);
   at::Tensor slice_of(const c10::Storage& storage, int64_t first, int64_t numel)
       const;
-  std::vector<c10::Storage> retype(
-      const GroupSpec& spec,
-      const std::vector<c10::Storage>& storages);
+  std::vector<c10::Storage> retype(const std::vector<c10::Storage>& storages);
 
-  std::string name_;
-  bool scattered_;
-  std::vector<int> blocks_;
-  bool trainable_;
-  at::ScalarType dtype_;
-  at::ScalarType original_dtype_;
-  bool casts_arguments_;
+  PageSpec spec_;
   PageFaultHandler& handler_;
   int rank_;
-  runtime::FlatLayout layout_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
-  std::vector<PagedParameter> parameters_;
-  c10::Device device_;
   runtime::RestingTensor shard_;
-  bool own_master_ = false;
-  runtime::RestingTensor master_;
+  runtime::RestingTensor master_; ///< if it has its own
   std::string loss_; ///< why the values were lost; empty: they were not
   at::Tensor whole_;
   runtime::Slot slot_;
@@ -287,8 +250,5 @@ class ParamGroup {
   bool notes_users_ = false; ///< of a group that is not sharded
   Residency residency_ = Residency::kSharded;
 };
-
-/// Returns how a group's parameters are laid out in its flat buffer.
-runtime::FlatLayout flat_layout_of(const GroupSpec& spec, int shards);
 
 } // namespace tessera::sharding

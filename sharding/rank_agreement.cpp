@@ -17,7 +17,7 @@ namespace tessera::sharding {
 
 namespace {
 
-constexpr int64_t kIntentFields = 3;
+constexpr int64_t kIntentFields = 4;
 
 } // namespace
 
@@ -59,12 +59,16 @@ std::string RankAgreement::disagreement(
          "look for control flow that depends on the rank or on its data.";
 }
 
-std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
+RankConsent RankAgreement::agree(const RankIntent& mine) {
   if (size() == 1) {
-    return std::nullopt;
+    return {std::nullopt, mine.is_settled};
   }
   const at::Tensor stated = at::tensor(
-      {static_cast<int64_t>(mine.kind), mine.group, mine.parameter}, at::kLong);
+      {static_cast<int64_t>(mine.kind),
+       mine.group,
+       mine.parameter,
+       static_cast<int64_t>(mine.is_settled)},
+      at::kLong);
   const at::Tensor all = at::empty({kIntentFields * size()}, at::kLong);
   control_->all_gather(all, stated, "agreement on " + describe_(mine))
       .wait(watch_agreement(mine));
@@ -73,7 +77,10 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
   for (int r = 0; r < size(); ++r) {
     const auto* fields = all.const_data_ptr<int64_t>() + r * kIntentFields;
     intents.push_back(
-        {static_cast<RankIntent::Kind>(fields[0]), fields[1], fields[2]});
+        {static_cast<RankIntent::Kind>(fields[0]),
+         fields[1],
+         fields[2],
+         fields[3] != 0});
   }
   // It does not matter which of a group's parameters caused it.
   const auto same = [](const RankIntent& a, const RankIntent& b) {
@@ -82,7 +89,11 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
   if (std::all_of(intents.begin(), intents.end(), [&](const auto& intent) {
         return same(intent, intents[0]);
       })) {
-    return std::nullopt;
+    return {
+        std::nullopt,
+        std::all_of(intents.begin(), intents.end(), [](const auto& intent) {
+          return intent.is_settled;
+        })};
   }
   // A rank that did not use some parameter of a group completes it later than
   // the others; joining their reduction early costs nothing.
@@ -94,7 +105,7 @@ std::optional<int64_t> RankAgreement::agree(const RankIntent& mine) {
     }
   }
   if (reduction) {
-    return reduction;
+    return {reduction, false};
   }
   std::vector<Account> accounts;
   for (size_t r = 0; r < intents.size(); ++r) {

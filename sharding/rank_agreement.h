@@ -33,6 +33,16 @@ struct RankIntent {
   Kind kind = Kind::kUnshard;
   int64_t group = -1; ///< or the number of the phase
   int64_t parameter = -1; ///< that caused it, or -1
+  /// See Pager::settle_gradients(); ranks may differ in it.
+  bool is_settled = false;
+};
+
+/// What the ranks have stated, if they can continue.
+struct RankConsent {
+  /// The group of a reduction that some rank needs first: every rank joins it,
+  /// then states its intent again. Nothing: all agree.
+  std::optional<int64_t> reduction;
+  bool all_settled = false;
 };
 
 /// Agreement over a communicator of its own, so that its small messages are
@@ -71,10 +81,8 @@ class RankAgreement {
   }
 
   /// States `mine` and blocks until every rank has stated its intent.
-  /// @return nothing when all agree; or the group of a reduction that some rank
-  ///   needs first: every rank joins it, then states its intent again.
   /// @throws tessera::Error naming every rank's intent when they differ.
-  std::optional<int64_t> agree(const RankIntent& mine);
+  RankConsent agree(const RankIntent& mine);
 
   /// Must be called when a planned or agreed data collective is issued.
   /// @return its number.

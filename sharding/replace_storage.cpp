@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/replace_storage.h"
 
+#include <ATen/ops/_has_compatible_shallow_copy_type.h>
 #include <c10/core/TensorOptions.h>
 
 namespace tessera::sharding {
@@ -16,7 +17,14 @@ void replace_storage(
       c10::scalarTypeToTypeMeta(dtype));
   replacement.unsafeGetTensorImpl()->set_sizes_and_strides(
       tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  tensor.set_data(replacement);
+  if (at::_has_compatible_shallow_copy_type(tensor, replacement)) {
+    tensor.set_data(replacement);
+    return;
+  }
+  // LibTorch calls a device that it does not know itself (PrivateUse1) never
+  // compatible. What else set_data() does is for gradients of earlier use.
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(
+      replacement.getIntrusivePtr());
 }
 
 } // namespace tessera::sharding

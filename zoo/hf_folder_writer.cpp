@@ -114,7 +114,7 @@ void HfFolderWriter::commit() {
 }
 
 void check_hf_folder(const fs::path& folder) {
-  check_replaceable(folder, is_own);
+  runtime::check_replaceable(folder, is_own);
 }
 
 } // namespace tessera::zoo

@@ -2,7 +2,7 @@
 #pragma once
 // `HfFolderWriter` writes a folder that transformers loads.
 
-#include "tessera/zoo/atomic_folder.h"
+#include "tessera/runtime/io/atomic_folder.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -36,7 +36,7 @@ class HfFolderWriter {
   void commit();
 
  private:
-  AtomicFolder folder_;
+  runtime::AtomicFolder folder_;
 };
 
 /// @throws Error if HfFolderWriter would refuse to replace `folder`.

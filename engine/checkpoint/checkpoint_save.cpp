@@ -219,8 +219,8 @@ CheckpointManifest describe(
 void commit(
     const CheckpointSubject& subject,
     const JobRanks& job,
-    const fs::path& path) {
-  const fs::path partial = runtime::partial_folder_of(path);
+    runtime::AtomicFolder& folder) {
+  const fs::path& partial = folder.temporary();
   CheckpointManifest manifest = describe(subject, job);
   for (int r = 0; r < job.size(); ++r) {
     const fs::path file = partial / rank_file(r, ".json");
@@ -230,7 +230,7 @@ void commit(
     fs::remove(file);
   }
   runtime::write_file_atomically(partial / "manifest.json", to_text(manifest));
-  runtime::commit_folder(path);
+  folder.commit();
 }
 
 } // namespace
@@ -242,16 +242,17 @@ fs::path save_checkpoint(
   const c10::NoGradGuard no_grad;
   std::vector<WholePart> parts = whole_parts_of(subject);
   JobRanks& job = parts.front().model.job();
-  const fs::path path = checkpoint_path(
-      fs::absolute(folder), subject.parts.front().optimizer.steps());
+  const fs::path path = runtime::resolved_folder(
+      checkpoint_path(folder, subject.parts.front().optimizer.steps()));
+  std::optional<runtime::AtomicFolder> written; // on rank 0
   job.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
     if (job.rank() == 0) {
-      runtime::begin_folder(path);
+      written.emplace(path);
     }
   });
   job.on_all_ranks("save: writing the checkpoint", [&] {
-    const fs::path partial = runtime::partial_folder_of(path);
+    const fs::path partial = runtime::AtomicFolder::temporary_of(path);
     RankReport report{write_rank(subject, parts, job.rank(), partial), {}};
     for (const WholePart& saved : parts) {
       if (saved.model.job().is_first_of_stage()) {
@@ -263,7 +264,7 @@ fs::path save_checkpoint(
   });
   job.on_all_ranks("save: committing the checkpoint", [&] {
     if (job.rank() == 0) {
-      commit(subject, job, path);
+      commit(subject, job, *written);
     }
   });
   if (job.rank() == 0) {

@@ -70,6 +70,7 @@ PartLoading::PartLoading(
 }
 
 void PartLoading::apply() {
+  part_.pager.wait_for_gather_lane();
   load_pieces();
   for (size_t i = 0; i < wholes_.size(); ++i) {
     tensors_.wholes[i].values.copy_(wholes_[i]);

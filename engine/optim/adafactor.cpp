@@ -3,7 +3,7 @@
 #include "tessera/engine/optim/factored_moment.h"
 #include "tessera/engine/optim/update_method.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -18,7 +18,10 @@ namespace {
 /// [Note: sums of Adafactor] One step needs two sums over the ranks: of squared
 /// gradients by row and column, with the squares of the weights; and of the
 /// squared updates, to clip them. Each is one flat float64 tensor for all
-/// parameters, so that every rank continues with the same numbers.
+/// parameters, so that every rank continues with the same numbers; where all
+/// updates are on an accelerator, it is there too, and the host does not wait
+/// for it. Updates are computed twice, for their squares and to apply them:
+/// kept, they would take as much memory as the weights.
 class AdafactorMethod : public UpdateMethod {
  public:
   AdafactorMethod(
@@ -94,33 +97,24 @@ class AdafactorMethod : public UpdateMethod {
     context_.pager.sum_over_shards(squares);
     forget_and_add(squares);
     const at::Tensor update_squares =
-        at::zeros({static_cast<int64_t>(order_.size())}, at::kDouble);
-    std::vector<at::Tensor> updates;
+        zero_sums(static_cast<int64_t>(order_.size()));
     for_each_active_run(
         parts,
         {.weights = false},
         [&](const ParameterRun& run, const ShardTensors& shard) {
-          const Entry& entry = entries_.at(run.parameter);
-          at::Tensor update = gradient_of(run, shard);
-          if (entry.shape) {
-            entry.shape->divide_by_root(
-                update, run.parameter_offset, entry.values());
-          } else {
-            update.div_(entry.values().sqrt());
-          }
-          update_squares[row_of(run)] += update.square().sum(at::kDouble).cpu();
-          updates.push_back(std::move(update));
+          update_squares[row_of(run)] += update_of(run, shard)
+                                             .square_()
+                                             .sum(at::kDouble)
+                                             .to(update_squares.device());
         });
     context_.pager.sum_over_shards(update_squares);
-    size_t next = 0;
     for_each_active_run(
         parts, {}, [&](const ParameterRun& run, const ShardTensors& shard) {
           apply(
               run,
               shard,
-              updates[next++],
               input.lr_of(*run.parameter),
-              update_squares[row_of(run)].item<double>());
+              update_squares[row_of(run)]);
         });
   }
 
@@ -146,8 +140,7 @@ class AdafactorMethod : public UpdateMethod {
     /// [numel] of the run, nothing if this rank has none. They are small and
     /// stay in memory where updates run.
     std::optional<runtime::RestingTensor> moments;
-    double weight_squares = 0; ///< of the step in progress
-    size_t row = 0; ///< of the step in progress, in sums
+    at::Tensor weight_squares; ///< of the step in progress: [] float64
 
     at::Tensor values() const {
       return moments->tensor();
@@ -186,9 +179,28 @@ class AdafactorMethod : public UpdateMethod {
   static at::Tensor gradient_of(
       const ParameterRun& run,
       const ShardTensors& shard) {
-    return shard.gradient.narrow(0, run.shard_offset, run.numel)
-        .to(shard.master.scalar_type())
-        .mul(run.parameter->grad_scale);
+    return run.parameter->scaled(
+        shard.gradient.narrow(0, run.shard_offset, run.numel)
+            .to(shard.master.scalar_type()));
+  }
+
+  /// The step of a run before clipping and learning rate.
+  at::Tensor update_of(const ParameterRun& run, const ShardTensors& shard)
+      const {
+    const Entry& entry = entries_.at(run.parameter);
+    at::Tensor update = gradient_of(run, shard);
+    if (entry.shape) {
+      entry.shape->divide_by_root(update, run.parameter_offset, entry.values());
+    } else {
+      update.div_(entry.values().sqrt());
+    }
+    return update;
+  }
+
+  at::Tensor zero_sums(int64_t numel) const {
+    return at::zeros(
+        {numel},
+        at::TensorOptions(context_.device_of_sums()).dtype(at::kDouble));
   }
 
   /// Elements of a parameter in the first sum: the square of its weights, then
@@ -205,7 +217,7 @@ class AdafactorMethod : public UpdateMethod {
       offsets[parameter] = numel;
       numel += has_gradient(*parameter) ? sum_numel(entries_.at(parameter)) : 0;
     }
-    const at::Tensor sums = at::zeros({numel}, at::kDouble);
+    const at::Tensor sums = zero_sums(numel);
     for_each_active_run(
         parts,
         {.weights = false},
@@ -217,7 +229,7 @@ class AdafactorMethod : public UpdateMethod {
                         .to(at::kDouble)
                         .square()
                         .sum()
-                        .cpu();
+                        .to(sums.device());
           const at::Tensor squares =
               gradient_of(run, shard).square_().add_(options_.eps);
           if (entry.shape) {
@@ -246,7 +258,7 @@ class AdafactorMethod : public UpdateMethod {
         continue;
       }
       Entry& entry = entries_.at(parameter);
-      entry.weight_squares = sums[offset].item<double>();
+      entry.weight_squares = sums[offset];
       if (entry.shape) {
         const at::Tensor means = entry.shape->means_of(
             sums.narrow(0, offset + 1, entry.shape->state_numel()));
@@ -259,28 +271,45 @@ class AdafactorMethod : public UpdateMethod {
     }
   }
 
+  /// @param update_squares of the whole parameter: [] float64.
   void apply(
       const ParameterRun& run,
       const ShardTensors& shard,
-      const at::Tensor& update,
       double lr,
-      double squares_of_update) const {
+      const at::Tensor& update_squares) const {
     const OptimizedParameter& parameter = *run.parameter;
     const auto numel =
         static_cast<double>(parameter.paged->record.tensor.numel());
-    const double rms = std::sqrt(squares_of_update / numel);
-    if (options_.scale_by_parameter) {
-      lr *= std::max(
-          options_.min_scale,
-          std::sqrt(entries_.at(&parameter).weight_squares / numel));
-    }
+    const at::Tensor rate = rate_of(parameter, lr);
+    const at::Tensor rms = (update_squares / numel).sqrt_();
+    const at::Tensor clipped =
+        rate / (rms / options_.clip_threshold).clamp_min_(1);
+    const at::Tensor decay = 1 - rate * parameter.settings.weight_decay;
+    const at::Tensor update = update_of(run, shard);
     const at::Tensor master =
         shard.master.narrow(0, run.shard_offset, run.numel);
-    master.mul_(1 - lr * parameter.settings.weight_decay);
-    master.sub_(update, lr / std::max(1.0, rms / options_.clip_threshold));
+    if (rate.is_cpu()) {
+      master.mul_(decay.item());
+      master.sub_(update, clipped.item());
+    } else {
+      master.mul_(decay);
+      master.addcmul_(update, clipped.to(update.scalar_type()), -1);
+    }
     if (shard.low_precision.defined()) {
       shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master);
     }
+  }
+
+  /// The learning rate of a parameter, which may depend on its size: []
+  /// float64.
+  at::Tensor rate_of(const OptimizedParameter& parameter, double lr) const {
+    const at::Tensor& squares = entries_.at(&parameter).weight_squares;
+    if (!options_.scale_by_parameter) {
+      return at::full_like(squares, lr);
+    }
+    const auto numel =
+        static_cast<double>(parameter.paged->record.tensor.numel());
+    return (squares / numel).sqrt_().clamp_min_(options_.min_scale).mul_(lr);
   }
 
   AdafactorOptions options_;

@@ -66,8 +66,10 @@ class ElementwiseMethod : public UpdateMethod {
     update.part = &part;
     update.gradient = bucket.shard();
     std::vector<Step> steps;
+    at::Tensor grad_factor; // of the group
     for (const UpdateSpan& span : active_spans(part, bucket)) {
       const OptimizedParameter& parameter = *span.parameter;
+      grad_factor = parameter.grad_factor;
       update.spans.push_back(
           {span.shard_offset,
            span.state_offset,
@@ -86,7 +88,7 @@ class ElementwiseMethod : public UpdateMethod {
       if (streamed != nullptr) {
         stream(*streamed, master_on_host, kernel, spans, steps, tensors);
       } else {
-        run(kernel, spans, steps, tensors, before);
+        run(kernel, spans, steps, grad_factor, tensors, before);
       }
     };
     return update;
@@ -96,12 +98,14 @@ class ElementwiseMethod : public UpdateMethod {
       Kernel kernel,
       const std::vector<SpanUpdate>& spans,
       const std::vector<Step>& steps,
+      const at::Tensor& grad_factor,
       const PartTensors& tensors,
       const PartTensors* before) {
     std::vector<Run> runs;
     std::vector<runtime::UpdateTensors> begin_from;
     for (size_t i = 0; i < spans.size(); ++i) {
       runs.push_back({views(tensors, spans[i]), steps[i]});
+      runs.back().tensors.grad_factor = grad_factor;
       if (before != nullptr) {
         begin_from.push_back(views(*before, spans[i]));
       }

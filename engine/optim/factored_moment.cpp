@@ -76,13 +76,13 @@ void FactoredShape::add_sums(
     const at::Tensor& sums) const {
   for_each_block(*this, values, offset, [&](const MomentBlock& block) {
     sums.narrow(0, block.row, block.values.size(0))
-        .add_(block.values.sum(1, false, at::kDouble).cpu());
+        .add_(block.values.sum(1, false, at::kDouble).to(sums.device()));
     const int64_t matrix = block.row / rows;
     sums.narrow(
             0,
             matrices * rows + matrix * columns + block.column,
             block.values.size(1))
-        .add_(block.values.sum(0, false, at::kDouble).cpu());
+        .add_(block.values.sum(0, false, at::kDouble).to(sums.device()));
   });
 }
 

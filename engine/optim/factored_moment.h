@@ -27,7 +27,7 @@ struct FactoredShape {
 
   /// Adds the row and column sums of a stretch to `sums`.
   /// @param values [n], elements [offset, offset + n) of the stack.
-  /// @param sums [state_numel] float64 on the CPU.
+  /// @param sums [state_numel] float64, on any device.
   void add_sums(
       const at::Tensor& values,
       int64_t offset,

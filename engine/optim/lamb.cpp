@@ -3,10 +3,11 @@
 #include "tessera/runtime/kernels/lamb.h"
 #include "tessera/engine/optim/update_method.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace tessera::engine {
 
@@ -26,31 +27,39 @@ class LambMethod : public UpdateMethod {
     // First the moments and the sums of squares of this rank's shard, then the
     // norms of whole parameters, then the weights.
     const std::vector<ShardPart*> parts = active_parts();
-    const at::Tensor all =
-        at::zeros({static_cast<int64_t>(parameters_.size()), 2}, at::kDouble);
-    auto* sums = all.mutable_data_ptr<double>();
+    const auto options = at::TensorOptions(context_.device_of_sums());
+    const at::Tensor none = at::zeros({1, 2}, options.dtype(at::kDouble));
+    std::vector<at::Tensor> rows(parameters_.size(), none);
     for_each_part(
         parts,
         {.weights = false},
         [&](ShardPart& part, const ShardTensors& shard) {
           std::vector<runtime::LambRun> runs;
-          std::vector<double*> rows;
-          for (const UpdateSpan& span : spans_of(part)) {
+          const std::vector<UpdateSpan> spans = spans_of(part);
+          for (const UpdateSpan& span : spans) {
             runs.push_back(run_of(part, shard, span, input));
-            rows.push_back(sums + 2 * row_of(span));
           }
-          runtime::lamb_moments_(runs, rows);
+          at::Tensor sums = at::empty(
+              {static_cast<int64_t>(runs.size()), 2},
+              none.options().device(shard.master.device()));
+          runtime::lamb_moments_(runs, sums);
+          sums = sums.to(none.device());
+          for (size_t i = 0; i < spans.size(); ++i) {
+            rows[row_of(spans[i])] = sums.narrow(0, static_cast<int64_t>(i), 1);
+          }
         });
-    context_.pager.sum_over_shards(all);
+    const at::Tensor sums = at::cat(rows);
+    context_.pager.sum_over_shards(sums);
+    const at::Tensor ratios = trust_ratios(sums);
     for_each_part(
         parts,
         {.state = false},
         [&](ShardPart& part, const ShardTensors& shard) {
+          const at::Tensor own = ratios.to(shard.master.device());
           std::vector<runtime::LambRun> runs;
           for (const UpdateSpan& span : spans_of(part)) {
-            const double* row = sums + 2 * row_of(span);
             runs.push_back(run_of(part, shard, span, input));
-            runs.back().step.lr *= trust_ratio(row[0], row[1]);
+            runs.back().lr_factor = own[static_cast<int64_t>(row_of(span))];
           }
           runtime::lamb_weights_(runs);
         });
@@ -77,26 +86,34 @@ class LambMethod : public UpdateMethod {
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
     step.rounding = rounding_of(part, span);
-    return {
+    runtime::LambRun run{
         tensors_of(
             {shard, part.state},
             span.shard_offset,
             span.state_offset,
             span.numel),
         step};
+    run.tensors.grad_factor = parameter.grad_factor;
+    return run;
   }
 
-  int64_t row_of(const UpdateSpan& span) const {
-    return std::find(parameters_.begin(), parameters_.end(), span.parameter) -
-           parameters_.begin();
+  size_t row_of(const UpdateSpan& span) const {
+    return static_cast<size_t>(
+        std::find(parameters_.begin(), parameters_.end(), span.parameter) -
+        parameters_.begin());
   }
 
-  /// @param weights, direction sums of squares over the whole parameter.
-  double trust_ratio(double weights, double direction) const {
-    if (!(weights > 0 && direction > 0)) {
-      return 1;
-    }
-    return std::min(std::sqrt(weights / direction), options_.max_trust_ratio);
+  /// @param sums [parameters, 2], sums of squares over the whole parameter: of
+  ///   its weights and of its direction.
+  /// @return [parameters].
+  at::Tensor trust_ratios(const at::Tensor& sums) const {
+    const at::Tensor weights = sums.select(1, 0);
+    const at::Tensor direction = sums.select(1, 1);
+    return (weights / direction)
+        .sqrt_()
+        .clamp_max_(options_.max_trust_ratio)
+        .masked_fill_(
+            (weights > 0).logical_and_(direction > 0).logical_not_(), 1);
   }
 
   LambOptions options_;

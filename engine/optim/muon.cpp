@@ -72,10 +72,9 @@ class MuonMethod : public UpdateMethod {
       if (!has_gradient(*run.parameter)) {
         continue;
       }
-      const at::Tensor gradient =
+      const at::Tensor gradient = run.parameter->scaled(
           shard.gradient.narrow(0, run.shard_offset, run.numel)
-              .to(shard.master.scalar_type())
-              .mul(run.parameter->grad_scale);
+              .to(shard.master.scalar_type()));
       const at::Tensor momentum =
           part.state[0].narrow(0, run.state_offset, run.numel);
       momentum.lerp_(gradient, 1 - options_.momentum);

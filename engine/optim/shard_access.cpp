@@ -94,11 +94,17 @@ at::Tensor ShardAccess::fetch(
   }
   const at::Tensor copy = place(from.numel(), dtype, buffer);
   if (from.dtype() == dtype) {
-    arriving_.push_back(from.read(copy));
+    begin_read(from, copy);
   } else {
     copy.copy_(from.load()); // converts
   }
   return copy;
+}
+
+void ShardAccess::begin_read(
+    const runtime::RestingTensor& from,
+    const at::Tensor& into) {
+  arriving_.push_back({from.read(into), into.is_cpu()});
 }
 
 at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
@@ -110,7 +116,7 @@ at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
     return master.tensor();
   }
   const at::Tensor copy = buffer->place(master.numel(), dtype());
-  arriving_.push_back(master.read(copy));
+  begin_read(master, copy);
   return copy;
 }
 
@@ -143,8 +149,13 @@ void ShardAccess::forget() {
 }
 
 ShardTensors ShardAccess::tensors() {
-  for (runtime::PendingTransfer& transfer : arriving_) {
-    transfer.wait();
+  for (Arrival& arrival : arriving_) {
+    if (arrival.on_host) {
+      arrival.transfer.wait();
+    } else {
+      arrival.transfer.wait_issued();
+      arrival.transfer.release();
+    }
   }
   arriving_.clear();
   return open_;

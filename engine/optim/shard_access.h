@@ -66,7 +66,8 @@ class ShardAccess {
       const runtime::RestingTensor& gradient,
       StateStage::Buffer* buffer);
   /// Returns the tensors for an update, after both functions above. Blocks
-  /// until they are complete.
+  /// until those in host memory are complete; what is copied to device() is
+  /// complete in the order of the current stream.
   ShardTensors tensors();
   /// Ends the access without an update. Blocks.
   void forget();
@@ -95,13 +96,19 @@ class ShardAccess {
       at::ScalarType dtype,
       StateStage::Buffer* buffer);
   at::Tensor fetch_master(StateStage::Buffer* buffer);
+  void begin_read(const runtime::RestingTensor& from, const at::Tensor& into);
+
+  struct Arrival {
+    runtime::PendingTransfer transfer;
+    bool on_host = false; ///< where the copy is
+  };
 
   sharding::ParamGroup& group_;
   const sharding::GradientBucket& bucket_;
   bool on_device_;
   at::Device device_;
   ShardTensors open_;
-  std::vector<runtime::PendingTransfer> arriving_;
+  std::vector<Arrival> arriving_;
 };
 
 } // namespace tessera::engine

@@ -138,6 +138,8 @@ ShardedOptimizer::ShardedOptimizer(
     }
   }
   first_parameters_.push_back(parameters_.size());
+  is_all_on_device_ =
+      overlap_ == UpdateOverlap::kOff && !context_.device_of_sums().is_cpu();
   // The parameters' addresses are final only now.
   std::map<size_t, Parameters> by_rule;
   for (OptimizedParameter& parameter : parameters_) {
@@ -235,7 +237,12 @@ void ShardedOptimizer::begin_update(
     double grad_scale) {
   const sharding::GradientBucket& bucket =
       *context_.pager.bucket(parameter.group);
-  parameter.grad_scale = grad_scale * bucket.factor();
+  if (is_all_on_device_) {
+    parameter.grad_scale = grad_scale * bucket.known_factor();
+    parameter.grad_factor = bucket.deferred_factor().on_device();
+  } else {
+    parameter.grad_scale = grad_scale * bucket.factor();
+  }
   if (bucket.has_gradient(parameter.position)) {
     ++parameter.steps;
   }

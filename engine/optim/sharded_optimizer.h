@@ -57,6 +57,13 @@ class ShardedOptimizer : public sharding::ShardUser {
     return overlap_;
   }
 
+  /// Whether all gradients, state and updates are on an accelerator, where each
+  /// step ends before the next forward: the same on all ranks. Factors of
+  /// gradients may then be deferred.
+  bool is_all_on_device() const {
+    return is_all_on_device_;
+  }
+
   const UpdateStatistics& update_statistics() const {
     return updates_->statistics();
   }
@@ -140,6 +147,7 @@ class ShardedOptimizer : public sharding::ShardUser {
   UpdatePlan plan_;
   UpdateContext context_;
   UpdateOverlap overlap_;
+  bool is_all_on_device_ = false;
   double lr_;
   int64_t steps_ = 0;
   std::vector<OptimizedParameter> parameters_;

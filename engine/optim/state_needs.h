@@ -6,20 +6,15 @@
 
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/shard_stores.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace tessera::engine {
-
-/// The tiers on which a group's shards of weights and gradients rest.
-struct ShardTiers {
-  MemoryTier parameters = MemoryTier::kDevice;
-  MemoryTier gradients = MemoryTier::kDevice;
-};
 
 /// The most moments per element.
 int max_moments(const UpdateRule& rule);
@@ -41,29 +36,23 @@ struct StateNeeds {
   bool may_rest_in_files = true;
 };
 
+/// @param tiers of the weights and gradients.
 StateNeeds state_needs(
-    const sharding::GroupSpec& group,
+    const sharding::PageSpec& page,
     const OptimizerRules& optimizer,
-    const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh,
-    const ShardTiers& tiers = {});
+    const sharding::ShardTiers& tiers = {});
 
-/// Bytes that a group's shards of weights and of gradients take in a store.
-int64_t parameter_bytes(
-    const sharding::GroupSpec& group,
-    const sharding::ShardMesh& mesh);
-int64_t gradient_bytes(
-    const sharding::GroupSpec& group,
-    const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh);
+/// Bytes that a page's shards of weights and of gradients take in a store.
+int64_t parameter_bytes(const sharding::PageSpec& page);
+int64_t gradient_bytes(const sharding::PageSpec& page);
 
 /// Bytes on the device besides optimizer state: shards of parameters and
 /// gradients that rest there, and the smallest slots.
-/// @param tiers per group; empty: everything is on the device.
+/// @param tiers per page; empty: everything is on the device.
 int64_t device_needs(
-    const std::vector<sharding::GroupSpec>& groups,
+    const std::vector<sharding::PageSpec>& pages,
     const PagerOptions& sharding,
     const sharding::ShardMesh& mesh,
-    std::vector<ShardTiers> tiers = {});
+    std::vector<sharding::ShardTiers> tiers = {});
 
 } // namespace tessera::engine

@@ -2,47 +2,44 @@
 #include "tessera/engine/optim/state_tiers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::engine {
 
 StateTiers::StateTiers(
-    const OptimizerRules& optimizer,
+    TierPlan plan,
     const MemoryBudget& memory,
-    const OffloadOptions& offload,
-    const PagerOptions& sharding,
+    c10::Device device,
     MemoryLedger& ledger)
-    : optimizer_(optimizer),
-      memory_(memory),
-      offload_(offload),
-      sharding_(sharding),
-      ledger_(ledger) {}
-
-void StateTiers::plan(
-    const std::vector<sharding::GroupSpec>& groups,
-    const sharding::ShardMesh& mesh) {
-  plan_ = plan_tiers(groups, optimizer_, memory_, offload_, sharding_, mesh);
-  make_stores(groups.front().parameters.front().tensor.device());
-}
-
-bool StateTiers::uses(MemoryTier tier) const {
-  return std::find(plan_.state.begin(), plan_.state.end(), tier) !=
-             plan_.state.end() ||
-         std::any_of(
-             plan_.shards.begin(), plan_.shards.end(), [tier](const auto& of) {
-               return of.parameters == tier || of.gradients == tier;
-             });
-}
-
-void StateTiers::make_stores(c10::Device device) {
+    : plan_(std::move(plan)) {
   host_memory_ = std::make_unique<offload::HostMemory>(
-      offload::HostMemoryOptions{memory_.host_bytes, device}, ledger_);
+      offload::HostMemoryOptions{memory.host_bytes, device}, ledger);
   host_ = std::make_unique<offload::HostStore>(*host_memory_);
   if (uses(MemoryTier::kNvme)) {
     nvme_ = std::make_unique<offload::NvmeStore>(
-        offload::NvmeOptions{memory_.nvme_path, memory_.nvme_bytes},
+        offload::NvmeOptions{memory.nvme_path, memory.nvme_bytes},
         *host_memory_,
-        ledger_);
+        ledger);
   }
+}
+
+bool StateTiers::uses(MemoryTier tier) const {
+  return std::any_of(
+      plan_.pages.begin(), plan_.pages.end(), [tier](const auto& of) {
+        return of.parameters == tier || of.gradients == tier ||
+               of.state == tier;
+      });
+}
+
+std::vector<sharding::ShardStores> StateTiers::stores() const {
+  std::vector<sharding::ShardStores> stores;
+  for (const sharding::ShardTiers& tiers : plan_.pages) {
+    stores.push_back(
+        {store_of(tiers.parameters),
+         store_of(tiers.gradients),
+         store_of(tiers.state)});
+  }
+  return stores;
 }
 
 runtime::ShardStore* StateTiers::store_of(MemoryTier tier) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `StateTiers` decides on which tier the shards of each group rest: parameters,
-// gradients and optimizer state.
+// `StateTiers` has the stores in which the shards of each page rest:
+// parameters, gradients and optimizer state.
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/optim/optimizer_rules.h"
@@ -9,48 +9,42 @@
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_placement.h"
+#include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/shard_stores.h"
 
 #include <memory>
 #include <vector>
 
 namespace tessera::engine {
 
-/// Owns the stores of a rank, and assigns each group's shards to them as
-/// plan_tiers() decides. All state of a group, its separate master weights and
+/// The stores of one rank. All state of a page, its separate master weights and
 /// its moments, is on one tier.
-class StateTiers : public sharding::ShardPlacement {
+class StateTiers {
  public:
+  /// Makes the stores that the plan uses.
   /// @param ledger must outlive this object. All options are checked.
-  StateTiers(
-      const OptimizerRules& optimizer,
-      const MemoryBudget& memory,
-      const OffloadOptions& offload,
-      const PagerOptions& sharding,
-      MemoryLedger& ledger);
-
   /// @throws tessera::Error if a requested tier is not available, e.g. if the
   ///   file cannot be created.
-  void plan(
-      const std::vector<sharding::GroupSpec>& groups,
-      const sharding::ShardMesh& mesh) override;
-  runtime::ShardStore* parameter_store(size_t group) override {
-    return store_of(plan_.shards[group].parameters);
+  StateTiers(
+      TierPlan plan,
+      const MemoryBudget& memory,
+      c10::Device device,
+      MemoryLedger& ledger);
+
+  const TierPlan& plan() const {
+    return plan_;
   }
-  runtime::ShardStore* master_store(size_t group) override {
-    return store(group);
-  }
-  runtime::ShardStore* gradient_store(size_t group) override {
-    return store_of(plan_.shards[group].gradients);
-  }
+  /// Per page.
+  std::vector<sharding::ShardStores> stores() const;
 
   MemoryTier tier(size_t group) const {
-    return plan_.state[group];
+    return plan_.pages[group].state;
   }
   /// The store of the state of a group; null: on the device of the parameters.
   runtime::ShardStore* store(size_t group) const {
-    return store_of(plan_.state[group]);
+    return store_of(tier(group));
   }
   /// The store for the small state that a method must have in memory where the
   /// group is updated; null: on the device of the parameters.
@@ -62,12 +56,12 @@ class StateTiers : public sharding::ShardPlacement {
   }
   /// Whether the weights or gradients of a group are not on the device.
   bool shards_are_apart(size_t group) const {
-    const ShardTiers& tiers = plan_.shards[group];
+    const sharding::ShardTiers& tiers = plan_.pages[group];
     return tiers.parameters != MemoryTier::kDevice ||
            tiers.gradients != MemoryTier::kDevice;
   }
 
-  /// The memory for staging in the host. Call it after plan().
+  /// The memory for staging in the host.
   offload::HostMemory& host_memory() {
     return *host_memory_;
   }
@@ -79,13 +73,7 @@ class StateTiers : public sharding::ShardPlacement {
  private:
   runtime::ShardStore* store_of(MemoryTier tier) const;
   bool uses(MemoryTier tier) const;
-  void make_stores(c10::Device device);
 
-  OptimizerRules optimizer_;
-  MemoryBudget memory_;
-  OffloadOptions offload_;
-  PagerOptions sharding_;
-  MemoryLedger& ledger_;
   TierPlan plan_;
   std::unique_ptr<offload::HostMemory> host_memory_;
   std::unique_ptr<offload::HostStore> host_;

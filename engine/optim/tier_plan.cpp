@@ -33,19 +33,19 @@ bool take(int64_t& left, int64_t bytes) {
 class Planner {
  public:
   Planner(
-      const std::vector<sharding::GroupSpec>& groups,
+      const std::vector<sharding::PageSpec>& pages,
       const OptimizerRules& optimizer,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
       const PagerOptions& sharding,
       const sharding::ShardMesh& mesh)
-      : groups_(groups),
+      : pages_(pages),
         optimizer_(optimizer),
         memory_(memory),
         offload_(offload),
         sharding_(sharding),
         mesh_(mesh) {
-    plan_.shards.resize(groups.size());
+    plan_.pages.resize(pages.size());
   }
 
   TierPlan plan() {
@@ -55,24 +55,17 @@ class Planner {
   }
 
  private:
-  /// One kind of a group's shards, and its size in a store.
+  /// One kind of a page's shards, and its size in a store.
   struct Kind {
-    MemoryTier ShardTiers::*tier;
+    MemoryTier sharding::ShardTiers::*tier;
     std::optional<MemoryTier> wanted;
-    int64_t (Planner::*bytes)(const sharding::GroupSpec&) const;
+    int64_t (*bytes)(const sharding::PageSpec&);
   };
-
-  int64_t bytes_of_gradients(const sharding::GroupSpec& group) const {
-    return gradient_bytes(group, sharding_, mesh_);
-  }
-  int64_t bytes_of_parameters(const sharding::GroupSpec& group) const {
-    return parameter_bytes(group, mesh_);
-  }
 
   void place_shards() {
     for (const Kind& kind : kinds_) {
       if (kind.wanted) {
-        for (ShardTiers& tiers : plan_.shards) {
+        for (sharding::ShardTiers& tiers : plan_.pages) {
           tiers.*kind.tier = *kind.wanted;
         }
       }
@@ -87,19 +80,19 @@ class Planner {
   /// Moves the shards of the fewest groups off the device that make room there;
   /// those of all groups if that is not enough.
   void move(const Kind& kind) {
-    const std::vector<ShardTiers> before = plan_.shards;
-    size_t enough = groups_.size();
+    const std::vector<sharding::ShardTiers> before = plan_.pages;
+    size_t enough = pages_.size();
     size_t too_few = 0;
     move_first(kind, enough);
     while (device_room() >= 0 && too_few + 1 < enough) {
       const size_t middle = (too_few + enough) / 2;
-      plan_.shards = before;
+      plan_.pages = before;
       move_first(kind, middle);
       if (device_room() >= 0) {
         enough = middle;
       } else {
         too_few = middle;
-        plan_.shards = before;
+        plan_.pages = before;
         move_first(kind, enough);
       }
     }
@@ -108,11 +101,11 @@ class Planner {
   void move_first(const Kind& kind, size_t count) {
     Room room = room_beside_shards(most_staged());
     for (size_t g = 0; g < count; ++g) {
-      const int64_t bytes = (this->*kind.bytes)(groups_[g]);
+      const int64_t bytes = kind.bytes(pages_[g]);
       if (bytes > 0 && take(room.host, bytes)) {
-        plan_.shards[g].*kind.tier = MemoryTier::kHost;
+        plan_.pages[g].*kind.tier = MemoryTier::kHost;
       } else if (bytes > 0 && take(room.nvme, bytes)) {
-        plan_.shards[g].*kind.tier = MemoryTier::kNvme;
+        plan_.pages[g].*kind.tier = MemoryTier::kNvme;
       }
     }
   }
@@ -123,9 +116,8 @@ class Planner {
     const bool files = !memory_.nvme_path.empty();
     const MemoryTier lowest = files ? MemoryTier::kNvme : MemoryTier::kDevice;
     int64_t staged = 0;
-    for (const sharding::GroupSpec& group : groups_) {
-      const StateNeeds needs =
-          state_needs(group, optimizer_, sharding_, mesh_, {lowest, lowest});
+    for (const sharding::PageSpec& page : pages_) {
+      const StateNeeds needs = state_needs(page, optimizer_, {lowest, lowest});
       staged = std::max(
           staged, needs.staged_shards + (files ? needs.staged_state : 0));
     }
@@ -136,7 +128,7 @@ class Planner {
   int64_t device_room() const {
     return memory_.device_bytes
                ? *memory_.device_bytes - memory_.activation_bytes -
-                     device_needs(groups_, sharding_, mesh_, plan_.shards)
+                     device_needs(pages_, sharding_, mesh_, plan_.pages)
                : kUnlimited;
   }
 
@@ -149,9 +141,9 @@ class Planner {
       room.nvme = memory_.nvme_bytes.value_or(kUnlimited);
     }
     for (const Kind& kind : kinds_) {
-      for (size_t g = 0; g < groups_.size(); ++g) {
-        const MemoryTier tier = plan_.shards[g].*kind.tier;
-        const int64_t bytes = (this->*kind.bytes)(groups_[g]);
+      for (size_t g = 0; g < pages_.size(); ++g) {
+        const MemoryTier tier = plan_.pages[g].*kind.tier;
+        const int64_t bytes = kind.bytes(pages_[g]);
         room.host -= tier == MemoryTier::kHost ? bytes : 0;
         room.nvme -= tier == MemoryTier::kNvme ? bytes : 0;
       }
@@ -165,37 +157,44 @@ class Planner {
         place_state_by_room();
         break;
       case StatePlacement::kWithParameters:
-        plan_.state.assign(groups_.size(), MemoryTier::kDevice);
+        rest_state(MemoryTier::kDevice);
         break;
       case StatePlacement::kHost:
-        plan_.state.assign(groups_.size(), MemoryTier::kHost);
+        rest_state(MemoryTier::kHost);
         reserve_device_stage(device_room());
         break;
       case StatePlacement::kNvme:
-        plan_.state.assign(groups_.size(), MemoryTier::kNvme);
-        for (size_t g = 0; g < groups_.size(); ++g) {
+        rest_state(MemoryTier::kNvme);
+        for (size_t g = 0; g < pages_.size(); ++g) {
           TESSERA_CHECK(
               needs_of(g).may_rest_in_files,
               "optimizer.placement is nvme, but a user-defined optimizer keeps the state of group '{}' itself; use optimizer.placement host.",
-              groups_[g].name);
+              pages_[g].name);
         }
         reserve_device_stage(device_room());
         break;
     }
   }
 
+  void rest_state(MemoryTier tier) {
+    for (sharding::ShardTiers& tiers : plan_.pages) {
+      tiers.state = tier;
+    }
+  }
+
   bool on_cpu() const {
-    return groups_.front().parameters.front().tensor.device().is_cpu();
+    return pages_.front().device.is_cpu();
   }
 
   StateNeeds needs_of(size_t g) const {
-    return state_needs(
-        groups_[g], optimizer_, sharding_, mesh_, plan_.shards[g]);
+    return state_needs(pages_[g], optimizer_, plan_.pages[g]);
   }
 
   bool shards_rest_in_files() const {
     return std::any_of(
-        plan_.shards.begin(), plan_.shards.end(), [](const ShardTiers& tiers) {
+        plan_.pages.begin(),
+        plan_.pages.end(),
+        [](const sharding::ShardTiers& tiers) {
           return tiers.parameters == MemoryTier::kNvme ||
                  tiers.gradients == MemoryTier::kNvme;
         });
@@ -205,7 +204,7 @@ class Planner {
     std::vector<StateNeeds> needs;
     int64_t staged_shards = 0;
     int64_t staged = 0;
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t g = 0; g < pages_.size(); ++g) {
       needs.push_back(needs_of(g));
       const StateNeeds& last = needs.back();
       staged_shards = std::max(staged_shards, last.staged_shards);
@@ -227,9 +226,10 @@ class Planner {
       }
     };
     place(0);
-    if (std::any_of(plan_.state.begin(), plan_.state.end(), [](auto tier) {
-          return tier != MemoryTier::kDevice;
-        })) {
+    if (std::any_of(
+            plan_.pages.begin(), plan_.pages.end(), [](const auto& tiers) {
+              return tiers.state != MemoryTier::kDevice;
+            })) {
       place(reserve_device_stage(device_room()));
     }
   }
@@ -237,18 +237,16 @@ class Planner {
   /// @return the part of `room` that is reserved for streamed state. If the
   ///   options do not ask for streaming, it is done only if there is room.
   int64_t reserve_device_stage(int64_t room) {
-    const bool on_cpu =
-        groups_.front().parameters.front().tensor.device().is_cpu();
-    if (offload_.ratio.value_or(on_cpu ? 1 : 0) == 1) {
+    if (offload_.ratio.value_or(on_cpu() ? 1 : 0) == 1) {
       return 0;
     }
     int64_t bytes = 0;
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t g = 0; g < pages_.size(); ++g) {
       bytes = std::max(
           bytes,
           StreamedUpdate::bytes_for(
               needs_of(g).state,
-              static_cast<int64_t>(groups_[g].parameters.size()),
+              static_cast<int64_t>(pages_[g].parameters.size()),
               offload_.stage_bytes));
     }
     if (!offload_.ratio && bytes > room) {
@@ -258,54 +256,53 @@ class Planner {
     return bytes;
   }
 
-  /// Puts every group's state on the first tier that has room; on the device if
+  /// Puts every page's state on the first tier that has room; on the device if
   /// none has.
   /// @return whether all fit.
   bool fill(const std::vector<StateNeeds>& needs, Room room) {
     bool all_fit = true;
-    plan_.state.clear();
-    for (const StateNeeds& group : needs) {
-      const int64_t twice = group.state + group.second_state;
-      if (group.state == 0 || take(room.device, group.state)) {
-        plan_.state.push_back(MemoryTier::kDevice);
-        room.host -= on_cpu() ? group.second_state + group.second_weights : 0;
-      } else if (take(room.host, twice + group.second_weights)) {
-        plan_.state.push_back(MemoryTier::kHost);
-      } else if (group.may_rest_in_files && take(room.nvme, twice)) {
-        plan_.state.push_back(MemoryTier::kNvme);
-        room.host -= group.second_weights;
+    for (size_t g = 0; g < needs.size(); ++g) {
+      const StateNeeds& page = needs[g];
+      MemoryTier& tier = plan_.pages[g].state;
+      const int64_t twice = page.state + page.second_state;
+      if (page.state == 0 || take(room.device, page.state)) {
+        tier = MemoryTier::kDevice;
+        room.host -= on_cpu() ? page.second_state + page.second_weights : 0;
+      } else if (take(room.host, twice + page.second_weights)) {
+        tier = MemoryTier::kHost;
+      } else if (page.may_rest_in_files && take(room.nvme, twice)) {
+        tier = MemoryTier::kNvme;
+        room.host -= page.second_weights;
       } else {
-        plan_.state.push_back(MemoryTier::kDevice);
+        tier = MemoryTier::kDevice;
         all_fit = false;
       }
     }
     return all_fit;
   }
 
-  const std::vector<sharding::GroupSpec>& groups_;
+  const std::vector<sharding::PageSpec>& pages_;
   const OptimizerRules& optimizer_;
   const MemoryBudget& memory_;
   const OffloadOptions& offload_;
   const PagerOptions& sharding_;
   const sharding::ShardMesh& mesh_;
   const std::vector<Kind> kinds_ = {
-      {&ShardTiers::gradients, memory_.gradients, &Planner::bytes_of_gradients},
-      {&ShardTiers::parameters,
-       memory_.parameters,
-       &Planner::bytes_of_parameters}};
+      {&sharding::ShardTiers::gradients, memory_.gradients, gradient_bytes},
+      {&sharding::ShardTiers::parameters, memory_.parameters, parameter_bytes}};
   TierPlan plan_;
 };
 
 } // namespace
 
 TierPlan plan_tiers(
-    const std::vector<sharding::GroupSpec>& groups,
+    const std::vector<sharding::PageSpec>& pages,
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
     const PagerOptions& sharding,
     const sharding::ShardMesh& mesh) {
-  return Planner(groups, optimizer, memory, offload, sharding, mesh).plan();
+  return Planner(pages, optimizer, memory, offload, sharding, mesh).plan();
 }
 
 } // namespace tessera::engine

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `plan_tiers()` decides on which tier each group's shards rest: arithmetic,
-// the same on every rank.
+// `plan_tiers()` decides on which tier each page's shards rest: arithmetic, the
+// same on every rank.
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/shard_stores.h"
 
 #include <vector>
 
 namespace tessera::engine {
 
-/// The tiers per group.
 struct TierPlan {
-  std::vector<ShardTiers> shards; ///< of weights and gradients
-  std::vector<MemoryTier> state; ///< master weights and moments
+  std::vector<sharding::ShardTiers> pages;
   /// The most device memory for streamed state; 0: there is none, or no room
   /// for it.
   int64_t device_stage_bytes = 0;
@@ -43,7 +42,7 @@ struct TierPlan {
 /// @throws tessera::Error if state that a user's optimizer keeps would have to
 ///   rest in files.
 TierPlan plan_tiers(
-    const std::vector<sharding::GroupSpec>& groups,
+    const std::vector<sharding::PageSpec>& pages,
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,

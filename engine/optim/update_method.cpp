@@ -110,6 +110,17 @@ UpdateMethod::UpdateMethod(
   }
 }
 
+c10::Device UpdateContext::device_of_sums() const {
+  for (size_t g = 0; g < access.size(); ++g) {
+    const sharding::GradientBucket* bucket = pager.bucket(g);
+    if (bucket != nullptr &&
+        (bucket->is_stored() || streams[g] || access[g]->device().is_cpu())) {
+      return at::kCPU;
+    }
+  }
+  return pager.groups().front()->device();
+}
+
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
     const at::ScalarType dtype = state_dtype(part.group);

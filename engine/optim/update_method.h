@@ -29,12 +29,19 @@ struct OptimizedParameter {
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
-  /// For the current step: gradients are multiplied by it first, for the loss
-  /// scale and for clipping.
+  /// For the current step: gradients are multiplied by both first, for the loss
+  /// scale and for clipping. The second is [] float64 on the device of updates,
+  /// see DeferredScalar; undefined: 1.
   double grad_scale = 1;
+  at::Tensor grad_factor;
 
   const std::string& name() const {
     return paged->record.name();
+  }
+  /// Returns `gradient` multiplied by both.
+  at::Tensor scaled(const at::Tensor& gradient) const {
+    const at::Tensor scaled = gradient.mul(grad_scale);
+    return grad_factor.defined() ? scaled.mul_(grad_factor) : scaled;
   }
 };
 
@@ -128,6 +135,11 @@ struct UpdateContext {
   /// As in OptimizerOptions.
   std::optional<at::ScalarType> moment_dtype;
   bool stochastic_rounding = false;
+
+  /// The device of the values that one step computes for all parameters, such
+  /// as sums over them: the accelerator if all updates run there, so that none
+  /// waits for it, else the CPU. The same on all ranks.
+  c10::Device device_of_sums() const;
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs

@@ -77,10 +77,10 @@ class UserMethod : public UpdateMethod {
       gradient = at::Tensor();
       if (has_gradient(*run.parameter)) {
         any = true;
-        gradient = shards.at(leaf.group)
-                       .gradient.narrow(0, run.shard_offset, run.numel)
-                       .to(leaf.tensor.scalar_type())
-                       .mul(run.parameter->grad_scale);
+        gradient = run.parameter->scaled(
+            shards.at(leaf.group)
+                .gradient.narrow(0, run.shard_offset, run.numel)
+                .to(leaf.tensor.scalar_type()));
       }
     }
     if (any) {

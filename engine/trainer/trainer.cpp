@@ -153,7 +153,7 @@ TrainingSummary train(
       monitor.read_losses(step);
     }
     monitor.begin(engine::StepPhase::kOptimizer);
-    std::optional<double> grad_norm;
+    std::optional<DeferredScalar> grad_norm;
     if (options.clip_grad_norm > 0) {
       grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
     }
@@ -172,7 +172,8 @@ TrainingSummary train(
           step,
           static_cast<double>(batch) / static_cast<double>(batches),
           engine.learning_rate(),
-          is_skipped ? std::numeric_limits<double>::infinity() : grad_norm);
+          is_skipped ? std::optional(std::numeric_limits<double>::infinity())
+                     : std::optional<double>(grad_norm));
     }
     if (end.saves) {
       const auto saved = checkpoints.save(step);

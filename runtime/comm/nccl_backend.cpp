@@ -3,10 +3,7 @@
 
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/stream_marks.h"
 
-#include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -37,22 +34,6 @@ std::string device_identity(int device_index) {
   return text.str();
 }
 
-/// Connects the ranks, and waits for them. A communicator that is connected by
-/// its first collective would block the host there: ranks that each send before
-/// they receive, on groups of two, would wait for each other in a circle. The
-/// broadcast is needed too, because NCCL connects what an algorithm uses when
-/// it is first used.
-void connect(c10d::ProcessGroupNCCL& group, at::Device device) {
-  const c10::DeviceGuard guard(device);
-  group.eagerConnectSingleDevice(device);
-  std::vector<at::Tensor> tensors{
-      at::zeros({1}, at::TensorOptions(at::kByte).device(device))};
-  c10d::BroadcastOptions options;
-  options.asyncOp = false; // on the current stream
-  group.broadcast(tensors, options);
-  current_stream(device)->synchronize();
-}
-
 c10::intrusive_ptr<c10d::Backend> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
@@ -65,7 +46,6 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(
       at::kCUDA, static_cast<c10::DeviceIndex>(options.device_index));
   // The device for a barrier, which has no tensor.
   group->setBoundDeviceId(device);
-  connect(*group, device);
   return group;
 }
 

@@ -21,6 +21,7 @@ struct NcclOptions {
 
 /// Functions that the CUDA plugin provides.
 struct NcclFunctions {
+  /// The ranks need not be connected yet.
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(
       const c10::intrusive_ptr<c10d::Store>& store,
       const NcclOptions& options) = nullptr;

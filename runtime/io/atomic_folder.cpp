@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/io/atomic_folder.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/posix_file.h"
+
 #include <fcntl.h>
 #include <stdio.h> // renameat2
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
 #include <system_error>
-
-#include "tessera/runtime/core/error.h"
-#include "tessera/runtime/io/posix_file.h"
+#include <utility>
 
 namespace tessera::runtime {
 
@@ -31,47 +32,134 @@ void remove_tree(const fs::path& path) {
   }
 }
 
+void rename_folder(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    detail::fail_on("rename", from, errno);
+  }
+}
+
+/// Locks the temporary folder of `final_path`, where the file system has locks.
+/// @return nothing if it does not exist.
+/// @throws Error when another process has locked it.
+UniqueFd lock_folder(const fs::path& temporary, const fs::path& final_path) {
+  UniqueFd folder(
+      ::open(temporary.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  TESSERA_CHECK(
+      folder.get() < 0 || ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0 ||
+          errno != EWOULDBLOCK,
+      "another process is writing the folder {}; wait for it, or choose another folder",
+      final_path);
+  return folder;
+}
+
 } // namespace
 
-fs::path partial_folder_of(const fs::path& final_path) {
-  return hidden_beside(final_path, ".partial");
+fs::path resolved_folder(const fs::path& path) {
+  // weakly_canonical() leaves a relative path that does not exist as it is.
+  std::error_code error;
+  fs::path resolved = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (!error && !resolved.has_filename()) {
+    resolved = resolved.parent_path();
+  }
+  TESSERA_CHECK(
+      !error && resolved.has_filename(),
+      "the folder {} cannot be written: {}; choose another one",
+      path,
+      error ? error.message() : "it has no name");
+  return resolved;
 }
 
-void begin_folder(const fs::path& final_path) {
-  const fs::path partial = partial_folder_of(final_path);
-  remove_tree(partial);
+fs::path AtomicFolder::temporary_of(const fs::path& path) {
+  return hidden_beside(path, ".partial");
+}
+
+AtomicFolder::AtomicFolder(const fs::path& path, IsOwn is_own)
+    : path_(resolved_folder(path)),
+      temporary_(temporary_of(path_)),
+      is_own_(std::move(is_own)) {
+  check_replaceable(path_, is_own_);
+  {
+    const UniqueFd left_over = lock_folder(temporary_, path_);
+    remove_tree(temporary_);
+  }
   std::error_code code;
-  fs::create_directories(partial, code);
+  fs::create_directories(temporary_, code);
   if (code) {
-    detail::fail_on("create the folder", partial, code.value());
+    detail::fail_on("create the folder", temporary_, code.value());
+  }
+  lock_ = lock_folder(temporary_, path_);
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (!committed_) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
   }
 }
 
-void commit_folder(const fs::path& final_path) {
-  const fs::path partial = partial_folder_of(final_path);
-  detail::sync_folder(partial);
-  const bool replaces = fs::exists(final_path);
-  const int rc = ::renameat2(
-      AT_FDCWD,
-      partial.c_str(),
-      AT_FDCWD,
-      final_path.c_str(),
-      replaces ? RENAME_EXCHANGE : 0);
-  if (rc != 0) {
-    detail::fail_on("move the finished folder to", final_path, errno);
+void check_replaceable(
+    const fs::path& path,
+    const AtomicFolder::IsOwn& is_own) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) {
+    return;
   }
-  detail::sync_folder(final_path.parent_path());
-  if (replaces) {
-    remove_tree(partial); // what was there before
+  TESSERA_CHECK(
+      fs::is_directory(status),
+      "{} exists and is not a folder; choose another name",
+      path);
+  if (!is_own) {
+    return;
+  }
+  for (fs::directory_iterator entry(path, error), end; entry != end;
+       entry.increment(error)) {
+    TESSERA_CHECK(
+        is_own(entry->path().filename().string()),
+        "{} exists and holds {}, which would be lost; choose another folder, or move it away",
+        path,
+        entry->path().filename());
+  }
+  if (error) {
+    detail::fail_on("read the folder", path, error.value());
+  }
+}
+
+void AtomicFolder::commit() {
+  TESSERA_CHECK(!committed_, "{} has already been committed", path_);
+  check_replaceable(path_, is_own_); // it may have been created meanwhile
+  detail::sync_folder(temporary_);
+  fs::path old = temporary_;
+  if (!fs::exists(path_)) {
+    rename_folder(temporary_, path_);
+    old.clear();
+  } else if (
+      ::renameat2(
+          AT_FDCWD,
+          temporary_.c_str(),
+          AT_FDCWD,
+          path_.c_str(),
+          RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) {
+      detail::fail_on("move the finished folder to", path_, errno);
+    }
+    old = hidden_beside(path_, ".old");
+    remove_tree(old);
+    rename_folder(path_, old);
+    rename_folder(temporary_, path_);
+  }
+  committed_ = true;
+  detail::sync_folder(path_.parent_path());
+  if (!old.empty()) {
+    std::error_code ignored; // a leftover is harmless
+    fs::remove_all(old, ignored);
   }
 }
 
 void remove_folder(const fs::path& path) {
   const fs::path hidden = hidden_beside(path, ".removed");
   remove_tree(hidden);
-  if (::rename(path.c_str(), hidden.c_str()) != 0) {
-    detail::fail_on("remove", path, errno);
-  }
+  rename_folder(path, hidden);
   remove_tree(hidden);
 }
 

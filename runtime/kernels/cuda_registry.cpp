@@ -31,11 +31,12 @@ void register_pack_cuda(PackCudaFunction function) {
 void pack_cuda(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor) {
+    double factor,
+    PackMode mode) {
   TESSERA_CHECK(
       pack_function != nullptr,
       "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA parameters cannot be collected; build with -DTESSERA_CUDA=ON and call tessera::init() first");
-  pack_function(shards, target_type, factor);
+  pack_function(shards, target_type, factor, mode);
 }
 
 } // namespace tessera::runtime

@@ -61,7 +61,8 @@ void lamb_moments_cuda(std::span<const LambShard<T>> shards, double* sums) {
 using PackCudaFunction = void (*)(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor);
+    double factor,
+    PackMode mode);
 
 /// Called once, when the plugin is loaded.
 void register_pack_cuda(PackCudaFunction function);
@@ -70,6 +71,7 @@ void register_pack_cuda(PackCudaFunction function);
 void pack_cuda(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor);
+    double factor,
+    PackMode mode);
 
 } // namespace tessera::runtime

@@ -25,9 +25,22 @@ struct UpdateShard {
   LowPrecision moment_format = LowPrecision::kNone; // never kFloat16
   uint16_t* low_precision = nullptr; // bits; unused when the format is kNone
   LowPrecision low_precision_format = LowPrecision::kNone;
+  /// In memory of the kernel's device, or null for 1: the gradient is
+  /// multiplied by it too. CPU kernels take it by way of fold_grad_factor().
+  const double* grad_factor = nullptr;
   RoundingKey rounding;
   int64_t numel = 0;
   Scalars scalars;
 };
+
+/// Multiplies the scalars' grad_scale by *grad_factor, which the host can read.
+template <typename T, typename Scalars>
+void fold_grad_factor(UpdateShard<T, Scalars>& shard) {
+  if (shard.grad_factor != nullptr) {
+    shard.scalars.grad_scale = static_cast<T>(
+        static_cast<double>(shard.scalars.grad_scale) * *shard.grad_factor);
+    shard.grad_factor = nullptr;
+  }
+}
 
 } // namespace tessera::runtime

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/lamb.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -22,67 +23,72 @@ std::vector<LambShard<T>> shards_of(std::span<const LambRun> runs) {
     const UpdateTensors& t = run.tensors;
     detail::check_adam(check, t, run.step);
     check.same_dtype("a run", t.master, runs.front().tensors.master);
-    shards.push_back(
-        detail::make_shard<LambShard<T>>(check, t, run.step, /*moments=*/2));
+    check.factor("lr_factor", run.lr_factor, t.master);
+    shards.push_back(detail::shard_of<T>(check, run));
   }
   return shards;
 }
 
 template <typename T>
-bool moments(std::span<const LambRun> runs, std::span<double* const> sums) {
-  const auto shards = shards_of<T>(runs);
+bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
+  auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
-  if (master.is_cpu()) {
-    bool finite = true;
-    for (size_t i = 0; i < shards.size(); ++i) {
-      const LambSums own = lamb_moments_cpu(best_isa(), shards[i]);
-      sums[i][0] += own.weights;
-      sums[i][1] += own.direction;
-      finite &= own.grads_finite;
-    }
-    return finite;
+  if (!master.is_cpu()) {
+    const at::Tensor partial =
+        at::zeros({sums.size(0), kLambCudaBlocks, 2}, sums.options());
+    lamb_moments_cuda(
+        std::span<const LambShard<T>>(shards),
+        partial.mutable_data_ptr<double>());
+    sums.copy_(partial.sum(1));
+    return true;
   }
-  const at::Tensor partial = at::zeros(
-      {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2},
-      master.options().dtype(at::kDouble));
-  lamb_moments_cuda(
-      std::span<const LambShard<T>>(shards),
-      partial.mutable_data_ptr<double>());
-  const at::Tensor totals = partial.sum(1).cpu();
-  const auto* values = totals.const_data_ptr<double>();
-  for (size_t i = 0; i < shards.size(); ++i) {
-    sums[i][0] += values[2 * i];
-    sums[i][1] += values[2 * i + 1];
+  bool finite = true;
+  auto* sum = sums.mutable_data_ptr<double>();
+  for (LambShard<T>& shard : shards) {
+    fold_grad_factor(shard);
+    const LambSums own = lamb_moments_cpu(best_isa(), shard);
+    *sum++ = own.weights;
+    *sum++ = own.direction;
+    finite &= own.grads_finite;
   }
-  return true;
+  return finite;
 }
 
 template <typename T>
 void weights(std::span<const LambRun> runs) {
-  const auto shards = shards_of<T>(runs);
+  auto shards = shards_of<T>(runs);
   const at::Tensor& master = runs.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
   if (!master.is_cpu()) {
     update_cuda(std::span<const LambShard<T>>(shards));
     return;
   }
-  for (const LambShard<T>& shard : shards) {
+  for (LambShard<T>& shard : shards) {
+    fold_lr_factor(shard.scalars);
     lamb_weights_cpu(best_isa(), shard);
   }
 }
 
 } // namespace
 
-bool lamb_moments_(
-    std::span<const LambRun> runs,
-    std::span<double* const> sums) {
+bool lamb_moments_(std::span<const LambRun> runs, const at::Tensor& sums) {
   if (runs.empty()) {
     return true;
   }
-  return runs.front().tensors.master.scalar_type() == at::kDouble
-             ? moments<double>(runs, sums)
-             : moments<float>(runs, sums);
+  const at::Tensor& master = runs.front().tensors.master;
+  TESSERA_CHECK(
+      sums.dim() == 2 && sums.size(0) == static_cast<int64_t>(runs.size()) &&
+          sums.size(1) == 2 && sums.is_contiguous() &&
+          sums.scalar_type() == at::kDouble && sums.device() == master.device(),
+      "lamb_moments_: sums is {} of shape {} on {}; it must be contiguous Double of shape [{}, 2] on {}",
+      sums.toString(),
+      sums.sizes(),
+      sums.device(),
+      runs.size(),
+      master.device());
+  return master.scalar_type() == at::kDouble ? moments<double>(runs, sums)
+                                             : moments<float>(runs, sums);
 }
 
 void lamb_weights_(std::span<const LambRun> runs) {

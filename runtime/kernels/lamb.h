@@ -13,24 +13,26 @@ namespace tessera::runtime {
 struct LambRun {
   UpdateTensors tensors; ///< moment is exp_avg, moment_sq is exp_avg_sq
   AdamWStep step; ///< weight_decay is part of the direction
+  /// For lamb_weights_(): [] float64 on the device of the tensors, or undefined
+  /// for 1. The learning rate is multiplied by it.
+  at::Tensor lr_factor;
 };
 
-/// Updates both moments of every run, and adds the sum of squares of its
-/// weights to sums[i][0] and that of its direction to sums[i][1]
-/// (arXiv:1904.00962, Alg. 2):
+/// Updates both moments of every run, and sets sums[i][0] to the sum of squares
+/// of its weights and sums[i][1] to that of its direction (arXiv:1904.00962,
+/// Alg. 2):
 ///
 ///   exp_avg, exp_avg_sq as in adamw_()
 ///   d = (exp_avg / (1 - beta1^step)) / (sqrt(exp_avg_sq) /
 ///       sqrt(1 - beta2^step) + eps) + weight_decay * master
 ///
-/// @param sums per run, the address of two numbers on the host.
+/// @param sums [runs, 2] float64, contiguous, on the device of the runs.
 /// @return as adamw_runs_().
 /// @throws tessera::Error as adamw_runs_().
 ///
-/// Blocks, also on CUDA. The sums do not depend on the number of threads.
-bool lamb_moments_(
-    std::span<const LambRun> runs,
-    std::span<double* const> sums);
+/// On CPU it blocks; on CUDA it runs on the current stream. The sums do not
+/// depend on the number of threads.
+bool lamb_moments_(std::span<const LambRun> runs, const at::Tensor& sums);
 
 /// master -= lr * d, with the same d; low_precision receives it rounded. On CPU
 /// it blocks; on CUDA it runs on the current stream.

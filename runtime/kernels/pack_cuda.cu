@@ -60,11 +60,27 @@ __device__ bool starts_a_pack(const T* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % sizeof(Pack<T>) == 0;
 }
 
+__device__ float fused(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+__device__ double fused(double a, double b, double c) {
+  return __fma_rn(a, b, c);
+}
+
+/// target + source * factor, in the wider type of both, at least float32.
+template <typename To, typename From>
+__device__ To sum_of(To target, From source, double factor) {
+  using Wide = decltype(widen(target) + widen(source));
+  return round_to<To>(fused(
+      Wide{widen(source)}, static_cast<Wide>(factor), Wide{widen(target)}));
+}
+
 /// Grid-stride loop over packs, then over the remaining elements.
 template <typename To, typename From>
-__device__ void pack_run(const PackShard& shard, double factor) {
+__device__ void pack_run(const PackShard& shard, double factor, PackMode mode) {
   using Wide = decltype(widen(From{}));
   const auto scale = static_cast<Wide>(factor);
+  const bool adds = mode == PackMode::kAdd;
   const auto* source = static_cast<const From*>(shard.source);
   auto* target = static_cast<To*>(shard.target);
   const bool is_zero = source == nullptr;
@@ -82,8 +98,13 @@ __device__ void pack_run(const PackShard& shard, double factor) {
         }
       } else {
         const auto values = reinterpret_cast<const Pack<From>*>(source)[i];
+        if (adds) {
+          result = reinterpret_cast<const Pack<To>*>(target)[i];
+        }
         for (int k = 0; k < kWidth; ++k) {
-          result.values[k] = round_to<To>(widen(values.values[k]) * scale);
+          result.values[k] =
+              adds ? sum_of(result.values[k], values.values[k], factor)
+                   : round_to<To>(widen(values.values[k]) * scale);
         }
       }
       reinterpret_cast<Pack<To>*>(target)[i] = result;
@@ -91,24 +112,28 @@ __device__ void pack_run(const PackShard& shard, double factor) {
     packed *= kWidth;
   }
   for (int64_t i = packed + thread; i < shard.numel; i += stride) {
-    target[i] = round_to<To>(is_zero ? Wide{0} : widen(source[i]) * scale);
+    target[i] =
+        adds ? sum_of(target[i], source[i], factor)
+             : round_to<To>(is_zero ? Wide{0} : widen(source[i]) * scale);
   }
 }
 
 /// blockIdx.y is the run; blockIdx.x is a part of it.
 template <typename To>
-__global__ void __launch_bounds__(kThreads)
-    pack_kernel(const PackTable __grid_constant__ table, double factor) {
+__global__ void __launch_bounds__(kThreads) pack_kernel(
+    const PackTable __grid_constant__ table,
+    double factor,
+    PackMode mode) {
   const PackShard& shard = table.shards[blockIdx.y];
   switch (shard.source_type) {
     case ElementType::kFloat32:
-      return pack_run<To, float>(shard, factor);
+      return pack_run<To, float>(shard, factor, mode);
     case ElementType::kFloat64:
-      return pack_run<To, double>(shard, factor);
+      return pack_run<To, double>(shard, factor, mode);
     case ElementType::kFloat16:
-      return pack_run<To, __half>(shard, factor);
+      return pack_run<To, __half>(shard, factor, mode);
     case ElementType::kBFloat16:
-      return pack_run<To, __nv_bfloat16>(shard, factor);
+      return pack_run<To, __nv_bfloat16>(shard, factor, mode);
   }
 }
 
@@ -117,9 +142,11 @@ cudaError_t launch_table(
     dim3 grid,
     ElementType target_type,
     double factor,
+    PackMode mode,
     cudaStream_t stream) {
   const auto to = [&]<typename To>(To) {
-    return launch(&pack_kernel<To>, grid, kThreads, stream, table, factor);
+    return launch(
+        &pack_kernel<To>, grid, kThreads, stream, table, factor, mode);
   };
   switch (target_type) {
     case ElementType::kFloat32:
@@ -141,6 +168,7 @@ cudaError_t launch_pack(
     size_t count,
     ElementType target_type,
     double factor,
+    PackMode mode,
     cudaStream_t stream) {
   for (size_t first = 0; first < count; first += PackTable::kCapacity) {
     const size_t part = std::min(PackTable::kCapacity, count - first);
@@ -156,7 +184,7 @@ cudaError_t launch_pack(
             (longest + per_block - 1) / per_block, 1, kMostBlocks)),
         static_cast<unsigned>(part));
     const cudaError_t error =
-        launch_table(table, grid, target_type, factor, stream);
+        launch_table(table, grid, target_type, factor, mode, stream);
     if (error != cudaSuccess) {
       return error;
     }

@@ -19,6 +19,7 @@ cudaError_t launch_pack(
     size_t count,
     ElementType target_type,
     double factor,
+    PackMode mode,
     cudaStream_t stream);
 
 } // namespace tessera::runtime

@@ -54,8 +54,10 @@ std::optional<PackShard> pack_shard(const PackRun& run) {
 
 namespace {
 
-void pack_alone(const PackRun& run, double factor) {
-  if (!run.source.defined()) {
+void pack_alone(const PackRun& run, double factor, PackMode mode) {
+  if (mode == PackMode::kAdd) {
+    run.target.add_(run.source, factor);
+  } else if (!run.source.defined()) {
     run.target.zero_();
   } else if (factor == 1) {
     run.target.copy_(run.source);
@@ -84,7 +86,7 @@ void check(const PackRun& run, const PackRun& first) {
 
 } // namespace
 
-void pack_runs_(std::span<const PackRun> runs, double factor) {
+void pack_runs_(std::span<const PackRun> runs, double factor, PackMode mode) {
   if (runs.empty()) {
     return;
   }
@@ -96,16 +98,19 @@ void pack_runs_(std::span<const PackRun> runs, double factor) {
   std::vector<PackShard> shards;
   for (const PackRun& run : runs) {
     check(run, runs.front());
+    if (mode == PackMode::kAdd && !run.source.defined()) {
+      continue;
+    }
     const auto shard = has_kernel ? detail::pack_shard(run) : std::nullopt;
     if (shard) {
       shards.push_back(*shard);
     } else {
-      pack_alone(run, factor);
+      pack_alone(run, factor, mode);
     }
   }
   if (!shards.empty()) {
     const c10::DeviceGuard guard(target.device());
-    pack_cuda(shards, *target_type, factor);
+    pack_cuda(shards, *target_type, factor, mode);
   }
 }
 

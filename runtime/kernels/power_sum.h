@@ -35,6 +35,12 @@ class PowerSums {
   static std::vector<std::vector<double>> wait(
       const std::vector<const PowerSums*>& pending);
 
+  /// The p-norms of the runs that are not on the CPU and not empty, as they are
+  /// computed: [n] float64, undefined if there are none.
+  const at::Tensor& norms_on_device() const {
+    return norms_;
+  }
+
  private:
   double p_ = 2;
   std::vector<double> sums_; ///< of runs on the CPU

@@ -169,6 +169,24 @@ void check_tensors(
     check.like_master("low_precision", tensors.low_precision, master);
   }
   check.can_round(tensors.low_precision, rounding);
+  check.factor("grad_factor", tensors.grad_factor, master);
+}
+
+void UpdateChecks::factor(
+    const char* name,
+    const at::Tensor& factor,
+    const at::Tensor& master) const {
+  TESSERA_CHECK(
+      !factor.defined() ||
+          (factor.numel() == 1 && factor.scalar_type() == at::kDouble &&
+           factor.device() == master.device()),
+      "{}: {} is {} of shape {} on {}; it must be one Double on {}",
+      op_,
+      name,
+      factor.toString(),
+      factor.sizes(),
+      factor.device(),
+      master.device());
 }
 
 void UpdateChecks::can_round(

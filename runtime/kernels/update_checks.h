@@ -2,9 +2,14 @@
 #pragma once
 // `UpdateChecks` checks the arguments of optimizer kernels. Internal.
 
+#include "tessera/runtime/kernels/lamb.h"
+#include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include <ATen/core/Tensor.h>
+
+#include <type_traits>
+#include <utility>
 
 namespace tessera::runtime::detail {
 
@@ -40,6 +45,10 @@ class UpdateChecks {
   void can_round(
       const at::Tensor& low_precision,
       const StochasticRounding& rounding) const;
+  void factor(
+      const char* name,
+      const at::Tensor& factor,
+      const at::Tensor& master) const;
   /// @param tensor of master's dtype (kNone), bfloat16 or float16.
   LowPrecision format_or_none(
       const char* name,
@@ -89,9 +98,48 @@ Shard make_shard(
                            : LowPrecision::kNone,
       .low_precision = static_cast<uint16_t*>(address(t.low_precision)),
       .low_precision_format = check.format_of("low_precision", t.low_precision),
+      .grad_factor = t.grad_factor.defined()
+                         ? t.grad_factor.const_data_ptr<double>()
+                         : nullptr,
       .rounding = RoundingKey(step.rounding),
       .numel = t.master.numel(),
       .scalars = decltype(Shard::scalars)(step)};
+}
+
+template <typename T>
+AdamWShard<T> shard_type(const AdamWRun&);
+template <typename T>
+SgdShard<T> shard_type(const SgdRun&);
+template <typename T>
+LionShard<T> shard_type(const LionRun&);
+template <typename T>
+LambShard<T> shard_type(const LambRun&);
+
+/// The shard of a run whose master is T.
+template <typename T, typename Run>
+using ShardOf = decltype(shard_type<T>(std::declval<Run>()));
+
+inline int moments_of(const SgdStep& step) {
+  return step.momentum == 0 ? 0 : 1;
+}
+inline int moments_of(const LionStep&) {
+  return 1;
+}
+inline int moments_of(const AdamWStep&) {
+  return 2;
+}
+
+/// Makes the shard of a checked run, with all that kernels take from it.
+template <typename T, typename Run>
+ShardOf<T, Run> shard_of(const UpdateChecks& check, const Run& run) {
+  auto shard = make_shard<ShardOf<T, Run>>(
+      check, run.tensors, run.step, moments_of(run.step));
+  if constexpr (std::is_same_v<Run, LambRun>) {
+    if (run.lr_factor.defined()) {
+      shard.scalars.lr_factor = run.lr_factor.template const_data_ptr<double>();
+    }
+  }
+  return shard;
 }
 
 } // namespace tessera::runtime::detail

@@ -66,8 +66,10 @@ template <typename Shard>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const Table<Shard> __grid_constant__ table) {
   const Shard& shard = table.shards[blockIdx.y];
-  for_each_pack(
-      shard, [&]<int kWidth>(int64_t i) { update_pack<kWidth>(shard, i); });
+  const auto grad_scale = grad_scale_of(shard);
+  for_each_pack(shard, [&]<int kWidth>(int64_t i) {
+    update_pack<kWidth>(shard, grad_scale, i);
+  });
 }
 
 template <typename T>
@@ -75,9 +77,10 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
     const Table<LambShard<T>> __grid_constant__ table,
     double* sums) {
   const LambShard<T>& shard = table.shards[blockIdx.y];
+  const T grad_scale = grad_scale_of(shard);
   LambSums own;
   for_each_pack(shard, [&]<int kWidth>(int64_t i) {
-    lamb_moments_pack<kWidth>(shard, i, own);
+    lamb_moments_pack<kWidth>(shard, grad_scale, i, own);
   });
   // Tree reduction over the block, always in the same order.
   __shared__ double shared[2][kThreads];

@@ -47,10 +47,16 @@ void lamb_moments_on_current_stream(
 void pack_on_current_stream(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor) {
+    double factor,
+    PackMode mode) {
   check(
       launch_pack(
-          shards.data(), shards.size(), target_type, factor, current_stream()),
+          shards.data(),
+          shards.size(),
+          target_type,
+          factor,
+          mode,
+          current_stream()),
       shards.size(),
       "pack_runs_");
 }

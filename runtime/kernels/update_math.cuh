@@ -64,6 +64,15 @@ __device__ inline uint16_t rounded(float value, LowPrecision format) {
              : __half_as_ushort(__float2half_rn(value));
 }
 
+/// As fold_grad_factor().
+template <typename T, typename Scalars>
+__device__ T grad_scale_of(const UpdateShard<T, Scalars>& s) {
+  return s.grad_factor == nullptr
+             ? s.scalars.grad_scale
+             : static_cast<T>(mul(
+                   static_cast<double>(s.scalars.grad_scale), *s.grad_factor));
+}
+
 /// kWidth neighboring elements, moved by one instruction.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Pack {

@@ -2,6 +2,7 @@
 #pragma once
 // The update rules of the optimizers for kWidth neighboring elements on CUDA,
 // with the arithmetic of adamw_kernel.h, update_kernel.h and lamb_kernel.h.
+// `grad_scale` is grad_scale_of() the shard.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -13,7 +14,10 @@ namespace tessera::runtime {
 namespace {
 
 template <int kWidth, typename T>
-__device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
+__device__ void update_pack(
+    const AdamWShard<T>& shard,
+    T grad_scale,
+    int64_t i) {
   const AdamWScalars<T>& s = shard.scalars;
   const ShardPacks<kWidth, AdamWShard<T>> packs{shard, i};
   auto master = packs.master();
@@ -25,7 +29,7 @@ __device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
     T& p = master.values[k];
     T& m = exp_avg.values[k];
     T& v = exp_avg_sq.values[k];
-    T g = mul(grad.values[k], s.grad_scale);
+    T g = mul(grad.values[k], grad_scale);
     if (s.l2 != 0) {
       g = fused(p, s.l2, g);
     }
@@ -40,7 +44,7 @@ __device__ void update_pack(const AdamWShard<T>& shard, int64_t i) {
 }
 
 template <int kWidth, typename T>
-__device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
+__device__ void update_pack(const SgdShard<T>& shard, T grad_scale, int64_t i) {
   const SgdScalars<T>& s = shard.scalars;
   const ShardPacks<kWidth, SgdShard<T>> packs{shard, i};
   auto master = packs.master();
@@ -53,7 +57,7 @@ __device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
   for (int k = 0; k < kWidth; ++k) {
     T& p = master.values[k];
     T& m = moment.values[k];
-    T g = mul(grad.values[k], s.grad_scale);
+    T g = mul(grad.values[k], grad_scale);
     if (s.weight_decay != 0) {
       g = fused(p, s.weight_decay, g);
     }
@@ -71,7 +75,10 @@ __device__ void update_pack(const SgdShard<T>& shard, int64_t i) {
 }
 
 template <int kWidth, typename T>
-__device__ void update_pack(const LionShard<T>& shard, int64_t i) {
+__device__ void update_pack(
+    const LionShard<T>& shard,
+    T grad_scale,
+    int64_t i) {
   const LionScalars<T>& s = shard.scalars;
   const ShardPacks<kWidth, LionShard<T>> packs{shard, i};
   auto master = packs.master();
@@ -81,7 +88,7 @@ __device__ void update_pack(const LionShard<T>& shard, int64_t i) {
   for (int k = 0; k < kWidth; ++k) {
     T& p = master.values[k];
     T& m = moment.values[k];
-    const T g = mul(grad.values[k], s.grad_scale);
+    const T g = mul(grad.values[k], grad_scale);
     const T direction = sign(fused(g, s.one_minus_beta1, mul(m, s.beta1)));
     m = fused(g, s.one_minus_beta2, mul(m, s.beta2));
     p = fused(direction, s.minus_lr, mul(p, s.decay));
@@ -98,8 +105,14 @@ __device__ T lamb_direction(const LambScalars<T>& s, T p, T m, T v) {
 
 /// The second half of LAMB.
 template <int kWidth, typename T>
-__device__ void update_pack(const LambShard<T>& shard, int64_t i) {
+__device__ void update_pack(
+    const LambShard<T>& shard,
+    T /*grad_scale*/,
+    int64_t i) {
   const LambScalars<T>& s = shard.scalars;
+  const T minus_lr = s.lr_factor == nullptr
+                         ? s.minus_lr
+                         : static_cast<T>(-mul(s.lr, *s.lr_factor));
   const ShardPacks<kWidth, LambShard<T>> packs{shard, i};
   auto master = packs.master();
   const auto exp_avg = packs.moment();
@@ -109,7 +122,7 @@ __device__ void update_pack(const LambShard<T>& shard, int64_t i) {
     T& p = master.values[k];
     const T direction =
         lamb_direction(s, p, exp_avg.values[k], exp_avg_sq.values[k]);
-    p = fused(direction, s.minus_lr, p);
+    p = fused(direction, minus_lr, p);
   }
   packs.store_master(master);
 }
@@ -118,6 +131,7 @@ __device__ void update_pack(const LambShard<T>& shard, int64_t i) {
 template <int kWidth, typename T>
 __device__ void lamb_moments_pack(
     const LambShard<T>& shard,
+    T grad_scale,
     int64_t i,
     LambSums& sums) {
   const LambScalars<T>& s = shard.scalars;
@@ -130,7 +144,7 @@ __device__ void lamb_moments_pack(
   for (int k = 0; k < kWidth; ++k) {
     T& m = exp_avg.values[k];
     T& v = exp_avg_sq.values[k];
-    const T g = mul(grad.values[k], s.grad_scale);
+    const T g = mul(grad.values[k], grad_scale);
     m = fused(g, s.one_minus_beta1, mul(m, s.beta1));
     v = fused(mul(s.one_minus_beta2, g), g, mul(v, s.beta2));
   }

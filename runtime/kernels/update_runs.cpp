@@ -21,17 +21,6 @@ namespace {
 
 using detail::UpdateChecks;
 
-/// Number of moments of a run.
-int moments_of(const SgdStep& step) {
-  return step.momentum == 0 ? 0 : 1;
-}
-int moments_of(const LionStep&) {
-  return 1;
-}
-int moments_of(const AdamWStep&) {
-  return 2;
-}
-
 void check_run(const UpdateChecks& check, const AdamWRun& run) {
   detail::check_adam(check, run.tensors, run.step);
 }
@@ -42,7 +31,7 @@ void check_run(const UpdateChecks& check, const SgdRun& run) {
   check.not_negative("weight_decay", run.step.weight_decay);
   check.counts_from_one(run.step.step);
   detail::check_tensors(
-      check, run.tensors, moments_of(run.step), run.step.rounding);
+      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
 }
 
 void check_run(const UpdateChecks& check, const LionRun& run) {
@@ -51,7 +40,7 @@ void check_run(const UpdateChecks& check, const LionRun& run) {
   check.in_unit_interval("beta1", run.step.beta1);
   check.in_unit_interval("beta2", run.step.beta2);
   detail::check_tensors(
-      check, run.tensors, moments_of(run.step), run.step.rounding);
+      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
 }
 
 template <typename T>
@@ -64,20 +53,13 @@ CpuUpdate cpu_update(const Shard& shard) {
   return update_of(best_isa(), shard);
 }
 
-template <typename T>
-AdamWShard<T> shard_type(const AdamWStep&);
-template <typename T>
-SgdShard<T> shard_type(const SgdStep&);
-template <typename T>
-LionShard<T> shard_type(const LionStep&);
-
 /// The shards of checked runs.
-template <typename Shard, typename Run>
-std::vector<Shard> shards_of(
+template <typename T, typename Run>
+std::vector<detail::ShardOf<T, Run>> shards_of(
     const UpdateChecks& check,
     std::span<const Run> runs) {
   const at::Tensor& first = runs.front().tensors.master;
-  std::vector<Shard> shards;
+  std::vector<detail::ShardOf<T, Run>> shards;
   shards.reserve(runs.size());
   for (const Run& run : runs) {
     check_run(check, run);
@@ -87,8 +69,7 @@ std::vector<Shard> shards_of(
         "optimizer update: one call has runs on {} and on {}; all must be on one device",
         run.tensors.master.device(),
         first.device());
-    shards.push_back(detail::make_shard<Shard>(
-        check, run.tensors, run.step, moments_of(run.step)));
+    shards.push_back(detail::shard_of<T>(check, run));
   }
   return shards;
 }
@@ -99,8 +80,8 @@ void dispatch(
     const UpdateChecks& check,
     std::span<const Run> runs,
     const Use& use) {
-  using Shard = decltype(shard_type<T>(runs[0].step));
-  const auto shards = shards_of<Shard>(check, runs);
+  using Shard = detail::ShardOf<T, Run>;
+  auto shards = shards_of<T>(check, runs);
   const at::Tensor& first = runs.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
   if (!first.is_cpu()) {
@@ -109,7 +90,8 @@ void dispatch(
   }
   std::vector<CpuUpdate> updates;
   updates.reserve(shards.size());
-  for (const auto& shard : shards) {
+  for (auto& shard : shards) {
+    fold_grad_factor(shard);
     updates.push_back(cpu_update(shard));
   }
   use(std::move(updates));

@@ -25,6 +25,9 @@ struct UpdateTensors {
   /// bfloat16 or float16, or undefined: receives the new master, rounded to
   /// nearest even or, bfloat16 only, stochastically.
   at::Tensor low_precision;
+  /// [] float64, or undefined for 1: the gradient is multiplied by it after the
+  /// step's grad_scale, for a factor that a device computes.
+  at::Tensor grad_factor;
 };
 
 struct AdamWRun {

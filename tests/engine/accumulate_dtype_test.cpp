@@ -193,18 +193,15 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
         options.memory.gradients = tier;
         options.memory.nvme_path = folder.path();
         auto net = make_stack();
-        auto census = sharding::take_parameter_census(*net, {});
-        choose_dtypes(*net, options.sharding.precision, census);
-        const auto groups =
-            sharding::make_groups(*net, census, options.sharding.groups);
         const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
         const auto needs_of = [&](const EngineOptions& some) {
+          const auto pages = sharding::plan_pages(*net, some.sharding, mesh);
           return engine::device_needs(
-              groups,
+              pages,
               some.sharding,
               mesh,
-              std::vector<engine::ShardTiers>(
-                  groups.size(), {.gradients = tier}));
+              std::vector<sharding::ShardTiers>(
+                  pages.size(), {.gradients = tier}));
         };
         const auto bytes_of = [](const Engine& engine, MemoryPurpose purpose) {
           return engine.planned_memory()[static_cast<size_t>(purpose)];

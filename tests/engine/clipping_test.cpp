@@ -51,6 +51,45 @@ TEST_P(Clipping, ClippedGradientsAndLaterOnesAdd) {
   });
 }
 
+TEST_P(Clipping, RanksAgreeOnGradientsOncePerStep) {
+  run_ranks(GetParam(), [](World&) {
+    Twin<StackImpl> twin;
+    for (int step = 0; step < 3; ++step) {
+      const auto agreements = [&] {
+        return twin.engine.statistics().gradient_agreements;
+      };
+      const int64_t before = agreements();
+      twin.wrapped_backward(step, [](StackImpl& net, const at::Tensor& x) {
+        return net.forward(x).square().mean();
+      });
+      twin.engine.clip_grad_norm(1e-2);
+      twin.engine.grad_norm();
+      twin.engine.step();
+      EXPECT_EQ(agreements(), before + 1);
+    }
+  });
+}
+
+TEST_P(Clipping, AGradientThatOneRankSetsAfterwardsCounts) {
+  run_ranks(GetParam(), [](World& world) {
+    Twin<StackImpl> twin;
+    const auto loss = [](StackImpl& net, const at::Tensor& x) {
+      return net.first->forward(x).square().mean();
+    };
+    twin.plain_backward(0, loss);
+    twin.wrapped_backward(0, loss);
+    torch::nn::utils::clip_grad_norm_(twin.plain->parameters(), 1e-2);
+    twin.engine.clip_grad_norm(1e-2);
+    const auto& unused = twin.plain->last->weight;
+    unused.mutable_grad() = at::ones_like(unused) / world.size();
+    if (world.rank() + 1 == world.size()) {
+      twin.wrapped->last->weight.mutable_grad() = at::ones_like(unused);
+    }
+    twin.step();
+    twin.expect_same_parameters();
+  });
+}
+
 TEST_P(Clipping, ByValue) {
   run_ranks(GetParam(), [](World&) {
     Twin<StackImpl> twin;

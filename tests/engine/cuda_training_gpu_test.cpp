@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on a CUDA device: against plain LibTorch, and with streams of the
-// user's. The full product of the options is matrix_test's (matrix_gpu).
-#include "engine/parity.h"
+// Training on a CUDA device. The full product of the options is matrix_test's
+// (matrix_gpu).
+#include "engine/device_training.h"
 #include "support/cuda_ranks_test.h"
 #include "support/expect_error.h"
-#include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/stream_marks.h"
-
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 namespace tessera::engine::cuda_training_gpu_test {
 
@@ -19,63 +12,6 @@ namespace {
 using namespace tests;
 
 class CudaTraining : public CudaRanksTest {};
-
-EngineOptions quiet() {
-  EngineOptions options;
-  options.log_memory = false;
-  options.optimizer.lr = 1e-3;
-  options.optimizer.rule = AdamWOptions{.eps = 1e-3};
-  options.sharding.groups.min_group_numel = 64;
-  return options;
-}
-
-/// Six layers that all read the same input, every other one on a stream of the
-/// user's that is far behind: its work is still to come when the host has gone
-/// on to other layers and their slots.
-struct BranchesImpl : torch::nn::Module {
-  static constexpr int64_t kWidth = 512;
-
-  BranchesImpl() {
-    for (int i = 0; i < 6; ++i) {
-      layers.push_back(register_module(
-          "layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
-    }
-  }
-
-  at::Tensor forward(const at::Tensor& x, std::optional<c10::Stream> other) {
-    const at::Device device = x.device();
-    at::Tensor sum = torch::zeros_like(x);
-    std::vector<at::Tensor> late;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      if (!other || i % 2 == 0) {
-        sum = sum + layers[i](x);
-        continue;
-      }
-      runtime::mark_current(device).block(*other);
-      const c10::StreamGuard guard(*other);
-      {
-        const torch::NoGradGuard no_grad;
-        at::Tensor busy = torch::ones({2048, 2048}, x.options());
-        for (int k = 0; k < 20; ++k) {
-          busy = busy.mm(busy) * 0;
-        }
-      }
-      late.push_back(layers[i](x));
-    }
-    if (other) {
-      runtime::StreamMarks done;
-      done.add(*other);
-      done.block_current(device);
-    }
-    for (const at::Tensor& part : late) {
-      sum = sum + part;
-    }
-    return sum;
-  }
-
-  std::vector<torch::nn::Linear> layers;
-};
-TORCH_MODULE(Branches);
 
 } // namespace
 
@@ -94,95 +30,16 @@ TEST_F(CudaTraining, InitLoadsCudaAndChoosesTheDevice) {
 TEST_F(CudaTraining, ATransformerAloneTrainsAsPlainLibTorch) {
   run_ranks(
       1,
-      [](World& world) {
-        const auto make = [&] {
-          torch::manual_seed(5);
-          auto net = torch::nn::TransformerEncoder(
-              torch::nn::TransformerEncoderOptions(
-                  torch::nn::TransformerEncoderLayerOptions(64, 4)
-                      .dim_feedforward(128)
-                      .dropout(0),
-                  3));
-          net->to(world.device());
-          return net;
-        };
-        auto plain = make();
-        auto wrapped = make();
-        torch::optim::AdamW optimizer(
-            plain->parameters(),
-            torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0.01));
-        auto options = quiet();
-        options.optimizer.weight_decay = 0.01;
-        auto engine = wrap(wrapped, options);
-        for (int step = 0; step < 5; ++step) {
-          torch::manual_seed(step);
-          const auto x = torch::randn({7, 3, 64}, world.device());
-          const auto expected = plain->forward(x).square().mean();
-          const auto loss = wrapped->forward(x).square().mean();
-          // cuBLAS adds up in float32; an update rounds in another order.
-          expect_same(loss.detach(), expected.detach(), 1e-5, 1, "loss");
-          optimizer.zero_grad();
-          expected.backward();
-          engine.backward(loss);
-          for (const auto& item : plain->named_parameters()) {
-            expect_same(
-                engine.grad(wrapped->named_parameters()[item.key()]),
-                item.value().grad(),
-                1e-4,
-                0.1,
-                item.key());
-          }
-          optimizer.step();
-          engine.step();
-        }
-      },
+      [](World& world) { device_training::expect_plain_training(world); },
       kLimits);
 }
 
-// A page that one stream still reads is not given to the next gather.
 TEST_F(CudaTraining, AStreamOfTheUsersThatLagsSeesItsOwnWeights) {
   run_ranks(
       2,
       [](World& world) {
-        const auto make = [&] {
-          torch::manual_seed(5);
-          Branches net;
-          net->to(world.device());
-          return net;
-        };
-        auto plain = make();
-        auto wrapped = make();
-        torch::optim::AdamW optimizer(
-            plain->parameters(),
-            torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0));
-        auto options = quiet();
-        options.optimizer.weight_decay = 0;
-        auto engine = wrap(wrapped, options);
-        const auto other =
-            c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(
-                world.device(), false);
-        for (int step = 0; step < 6; ++step) {
-          torch::manual_seed(step);
-          const auto x =
-              torch::randn({16, BranchesImpl::kWidth}, world.device());
-          const auto expected = plain(x, std::nullopt).square().mean();
-          const auto loss = wrapped(x, other).square().mean();
-          expect_same(loss.detach(), expected.detach(), 1e-4, 1, "loss");
-          optimizer.zero_grad();
-          expected.backward();
-          engine.backward(loss);
-          optimizer.step();
-          engine.step();
-        }
-        engine.unwrap();
-        for (const auto& item : plain->named_parameters()) {
-          expect_same(
-              wrapped->named_parameters()[item.key()].detach(),
-              item.value().detach(),
-              1e-4,
-              1,
-              item.key());
-        }
+        device_training::expect_training_beside_a_lagging_stream(
+            world, /*width=*/512, /*busy=*/2048);
       },
       kLimits);
 }
@@ -193,7 +50,7 @@ TEST_F(CudaTraining, RunningOutOfDeviceMemoryIsReportedByPurpose) {
       [](World& world) {
         auto net = torch::nn::Sequential(torch::nn::Linear(64, 64));
         net->to(world.device());
-        auto engine = wrap(net, quiet());
+        auto engine = wrap(net, device_training::quiet());
         auto loss = net->forward(torch::randn({2, 64}, world.device())).sum();
         loss.register_hook([](const at::Tensor& gradient) {
           return gradient +

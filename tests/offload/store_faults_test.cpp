@@ -3,6 +3,7 @@
 // what, where and what to do, or another way that gives the same bytes.
 #include "offload/stores.h"
 
+#include "runtime/memory/missing_pages.h"
 #include "tessera/runtime/memory/host_pinning.h"
 
 #include <fcntl.h>
@@ -303,12 +304,14 @@ TEST(StoreFaults, PinningRefused) {
   runtime::register_host_pinning(before);
 }
 
-TEST(StoreFaults, PinnedMemoryIsUnpinned) {
+TEST(StoreFaults, PinnedMemoryHasItsPagesAndIsUnpinned) {
   static int pinned = 0;
+  static size_t missing = 0;
   const runtime::HostPinning before = runtime::host_pinning();
   runtime::register_host_pinning(
-      {[](void*, size_t) {
+      {[](void* data, size_t bytes) {
          ++pinned;
+         missing += runtime::missing_pages(data, bytes);
          return std::string();
        },
        [](void*) { --pinned; },
@@ -320,6 +323,7 @@ TEST(StoreFaults, PinnedMemoryIsUnpinned) {
     const auto a = reserve(store);
     EXPECT_EQ(pinned, 1);
   }
+  EXPECT_EQ(missing, 0);
   EXPECT_EQ(pinned, 0);
   runtime::register_host_pinning(before);
 }

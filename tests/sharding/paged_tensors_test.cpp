@@ -69,7 +69,10 @@ struct OneGroup {
     spec.parameters.push_back({{"layer.weight"}, weight});
     spec.parameters.push_back({{"layer.bias"}, bias});
     group = std::make_unique<ParamGroup>(
-        spec, 0, PrecisionPolicy{}, recorder, 0, world_size, ledger);
+        make_page_spec(spec, 0, 0, {}, ShardMesh(0, world_size, 0)),
+        recorder,
+        0,
+        ledger);
   }
   at::Tensor weight = torch::arange(6.0).reshape({2, 3});
   at::Tensor bias = torch::arange(3.0) + 10;
@@ -187,7 +190,10 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
       spec.parameters.push_back({{"w"}, weight});
       spec.parameters.push_back({{"b"}, bias});
       const ParamGroup group(
-          spec, 0, PrecisionPolicy{}, recorder, rank, size, ledger);
+          make_page_spec(spec, 0, 0, {}, ShardMesh(rank, size, 0)),
+          recorder,
+          rank,
+          ledger);
       shards.push_back(group.shard().load().clone());
       if (rank + 1 == size) {
         const auto whole = torch::cat(shards);

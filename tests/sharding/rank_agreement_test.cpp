@@ -62,7 +62,7 @@ TEST(RankAgreement, AnAgreementThatCameAboutLateIsForgotten) {
     if (world.rank() == 0) {
       std::this_thread::sleep_for(kLong);
     }
-    EXPECT_EQ(agreement.agree(kUnwrap), std::nullopt);
+    EXPECT_EQ(agreement.agree(kUnwrap).reduction, std::nullopt);
     // What comes now was agreed on; a slow rank is only slow.
     EXPECT_NO_THROW(agreement.watch(agreement.count_collective(), gathers)());
   });

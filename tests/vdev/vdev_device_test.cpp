@@ -3,6 +3,7 @@
 // the CPU, in any order of execution, and misuse is found.
 #include "support/vdev/vdev.h"
 #include "support/vdev/vdev_memory.h"
+#include "tessera/sharding/move_module.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -55,7 +56,7 @@ std::vector<float> train(at::Device on) {
       torch::nn::Linear(7, 3));
   const at::Tensor x = torch::randn({4, 5});
   const at::Tensor y = torch::randint(3, {4});
-  move_to(*net, on);
+  move_module(*net, on);
   torch::optim::SGD optimizer(
       net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   std::vector<float> losses;

@@ -5,6 +5,7 @@
 #include "support/vdev/vdev.h"
 #include "support/vdev/vdev_memory.h"
 #include "tessera/engine/engine.h"
+#include "tessera/sharding/move_module.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,7 +19,7 @@ constexpr int64_t kTaken = int64_t{5} << 20;
 Engine wrap_on(World& world, std::optional<int64_t> device_bytes) {
   torch::nn::Sequential net(
       torch::nn::Linear(32, 32), torch::nn::Linear(32, 32));
-  move_to(*net, world.device());
+  move_module(*net, world.device());
   EngineOptions options;
   options.log_memory = false;
   options.memory.device_bytes = device_bytes;

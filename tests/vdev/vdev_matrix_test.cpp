@@ -4,6 +4,7 @@
 // where gradients are not clipped, all numbers are equal to the last bit.
 #include "engine/matrix/comparison.h"
 #include "support/vdev/vdev.h"
+#include "tessera/sharding/move_module.h"
 
 #include <gtest/gtest.h>
 
@@ -13,14 +14,7 @@ namespace tessera::tests::vdev::vdev_matrix_test {
 
 namespace {
 
-std::vector<Policy> policies() {
-  using Order = Policy::Order;
-  return {
-      {Order::kEager},
-      {Order::kLazy},
-      {Order::kRandom, 1},
-      {Order::kStarve, 0, 0}};
-}
+using Order = Policy::Order;
 
 } // namespace
 
@@ -33,7 +27,7 @@ TEST_P(Matrix, TrainsAsPlainLibTorch) {
       policy,
       [&](World& world) {
         matrix::ComparisonOptions options{
-            .move = [&](auto& net) { move_to(net, world.device()); }};
+            .move = [&](auto& net) { move_module(net, world.device()); }};
         if (which.is(Case::kClipping, "clipped")) {
           // On a device the norm is added up in another order; see [Note:
           // tolerances of the matrix].
@@ -51,7 +45,11 @@ INSTANTIATE_TEST_SUITE_P(
     Matrix,
     ::testing::Combine(
         ::testing::ValuesIn(pairwise_cases()),
-        ::testing::ValuesIn(policies())),
+        ::testing::ValuesIn(policies(
+            {{Order::kEager},
+             {Order::kLazy},
+             {Order::kRandom, 1},
+             {Order::kStarve, 0, 0}}))),
     [](const auto& which) {
       return std::to_string(which.index) + "_" +
              std::get<Policy>(which.param).name();

@@ -3,6 +3,7 @@
 #include "support/cast_counter.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
+#include "tessera/sharding/move_module.h"
 
 #include <ATen/ops/rms_norm.h>
 #include <gtest/gtest.h>
@@ -49,7 +50,7 @@ TORCH_MODULE(Net);
 std::vector<at::Tensor> train(World& world, c10::Device device) {
   torch::manual_seed(3);
   Net net;
-  move_to(*net, device);
+  move_module(*net, device);
   EngineOptions options;
   options.log_memory = false;
   options.sharding.precision.parameters = at::kBFloat16;

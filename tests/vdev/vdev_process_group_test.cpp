@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of the virtual device: ordered by streams, without the host.
+#include "support/vdev/vdev_process_group.h"
+#include "runtime/comm/device_collectives.h"
 #include "support/vdev/vdev.h"
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/comm/ring_channels.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace tessera::tests::vdev::vdev_process_group_test {
 
@@ -81,14 +85,23 @@ TEST_P(Orders, EveryCollectiveGivesWhatItGivesOnTheCpu) {
   });
 }
 
+TEST_P(Orders, ThoseOfTheGpuTests) {
+  for (const int ranks : {2, 4}) {
+    run_ranks_on_vdev(ranks, GetParam(), [](World& world) {
+      const auto group = world.new_communicator("all", world.device());
+      check_collectives(*group, world.device());
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     AllOrders,
     Orders,
-    ::testing::Values(
-        Policy{Order::kEager},
-        Policy{Order::kLazy},
-        Policy{Order::kRandom, 1},
-        Policy{Order::kStarve, 0, 0}),
+    ::testing::ValuesIn(policies(
+        {{Order::kEager},
+         {Order::kLazy},
+         {Order::kRandom, 1},
+         {Order::kStarve, 0, 0}})),
     [](const auto& which) { return which.param.name(); });
 
 TEST(Streams, CollectivesDoNotBlockTheHost) {
@@ -124,6 +137,44 @@ TEST(Groups, OneThatIsAbortedWithWorkInFlightLeavesNan) {
     group->abort();
     EXPECT_TRUE(sum.isnan().all().item<bool>());
   });
+}
+
+// Of a ring, in which every rank sends before it receives.
+constexpr int kRing = 3;
+
+TEST(Connections, ACircleOfFirstSendsEndsAtTheTimeLimit) {
+  install();
+  run_ranks(kRing, [](World& world) {
+    const int next = (world.rank() + 1) % kRing;
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(
+        std::to_string(world.rank()) + "-" + std::to_string(next),
+        world.store());
+    const std::chrono::seconds limit(1);
+    store->setTimeout(limit);
+    ProcessGroup pair(store, /*rank=*/0, /*size=*/2, /*index=*/0, limit);
+    c10d::BroadcastOptions options;
+    options.rootRank = 0;
+    options.asyncOp = false;
+    std::vector<at::Tensor> sent{torch::ones({4}, device())};
+    EXPECT_THROW(pair.broadcast(sent, options), std::exception);
+  });
+}
+
+TEST(Connections, ChannelsAreConnectedBeforeTheFirstSend) {
+  run_ranks_on_vdev(
+      kRing,
+      {Order::kLazy},
+      [](World& world) {
+        const int before = (world.rank() + kRing - 1) % kRing;
+        runtime::RingChannels ring(world, "ring", {0, 1, 2}, world.device());
+        const at::Tensor own = torch::full({4}, world.rank(), world.device());
+        const at::Tensor got = torch::empty_like(own);
+        auto sent = ring.send(own, (world.rank() + 1) % kRing, "first send");
+        ring.receive(got, before, "first receive").wait();
+        sent.wait();
+        EXPECT_EQ(got[0].item<int64_t>(), before);
+      },
+      {.collective_timeout = std::chrono::seconds(5)});
 }
 
 } // namespace tessera::tests::vdev::vdev_process_group_test

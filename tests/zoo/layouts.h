@@ -23,6 +23,7 @@ struct Layout {
   std::optional<at::ScalarType> compute =
       {}; ///< lower precision, on one rank too
   int batches = 4; ///< of a step, over all ranks
+  at::Device device = at::kCPU; ///< where ranks compute
 };
 
 inline int ranks_of(const ParallelSizes& sizes) {

@@ -21,6 +21,15 @@
 
 namespace tessera::zoo {
 
+/// The tensors of `input` on a device.
+inline ModelInput input_on(const ModelInput& input, c10::Device device) {
+  NamedTensors moved = input.named();
+  for (auto& [name, tensor] : moved) {
+    tensor = tensor.to(device);
+  }
+  return ModelInput::from_named(moved);
+}
+
 /// A folder of fixtures: the model and expected.safetensors.
 class ModelFixture {
  public:

@@ -5,11 +5,11 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/sharding/load_weights.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/adapters/lora_record.h"
-#include "tessera/zoo/atomic_folder.h"
 #include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/matmul.h>
@@ -43,7 +43,7 @@ bool is_transposed(const Model& model, const WeightNames& names) {
 WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
   nlohmann::ordered_json config =
       to_json(lora_config(model), is_transposed(model, lora_names(model)));
-  const auto folder = std::make_shared<std::optional<AtomicFolder>>();
+  const auto folder = std::make_shared<std::optional<runtime::AtomicFolder>>();
   WrittenFolder written;
   written.path = path;
   written.open = [path, folder, config](const ParameterTypes& /*dtypes*/) {

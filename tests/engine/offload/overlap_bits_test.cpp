@@ -58,7 +58,7 @@ SeenRun train(
     }
     if (const double most = limit(step); most > 0) {
       run.numbers.push_back(
-          torch::tensor(engine.clip_grad_norm(most), torch::kDouble));
+          torch::tensor(engine.clip_grad_norm(most).value(), torch::kDouble));
     }
     engine.step();
     run.numbers.push_back(torch::tensor(engine.loss_scale(), torch::kDouble));

@@ -92,7 +92,8 @@ inline std::vector<at::Tensor> train_resting(
       }
       engine.backward(loss);
     }
-    seen.push_back(torch::tensor(engine.clip_grad_norm(0.1), torch::kDouble));
+    seen.push_back(
+        torch::tensor(engine.clip_grad_norm(0.1).value(), torch::kDouble));
     engine.step();
     seen.push_back(torch::tensor(engine.loss_scale(), torch::kDouble));
   }

@@ -32,16 +32,12 @@ MemoryBudget budget_for_two_groups_each(
     const World& world,
     const EngineOptions& options) {
   RestingNet net = make_large_net();
-  auto census = sharding::take_parameter_census(*net, {});
-  choose_dtypes(*net, options.sharding.precision, census);
-  const auto groups =
-      sharding::make_groups(*net, census, options.sharding.groups);
   const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
+  const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
   std::vector<int64_t> states;
   int64_t staged = 0;
-  for (const sharding::GroupSpec& group : groups) {
-    const StateNeeds needs =
-        state_needs(group, options.optimizer, options.sharding, mesh);
+  for (const sharding::PageSpec& page : pages) {
+    const StateNeeds needs = state_needs(page, options.optimizer);
     if (needs.state > 0) {
       states.push_back(needs.state);
       staged = std::max(staged, needs.staged_state);
@@ -50,7 +46,7 @@ MemoryBudget budget_for_two_groups_each(
   EXPECT_GE(states.size(), 6u);
   MemoryBudget memory;
   memory.device_bytes =
-      device_needs(groups, options.sharding, mesh) + states[0] + states[1];
+      device_needs(pages, options.sharding, mesh) + states[0] + states[1];
   memory.host_bytes = offload::BlockPipeline::staging_bytes() +
                       StateStage::kBuffers * staged + states[2] + states[3];
   return memory;

@@ -240,17 +240,14 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
       const Outcome expected = train(world, options, "device", {}, large());
 
       RestingNet net = large();
-      auto census = sharding::take_parameter_census(*net, {});
-      choose_dtypes(*net, options.sharding.precision, census);
-      const auto groups =
-          sharding::make_groups(*net, census, options.sharding.groups);
       const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
-      const auto needs = [&](const ShardTiers& tiers) {
+      const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
+      const auto needs = [&](const sharding::ShardTiers& tiers) {
         return device_needs(
-            groups,
+            pages,
             options.sharding,
             mesh,
-            std::vector<ShardTiers>(groups.size(), tiers));
+            std::vector<sharding::ShardTiers>(pages.size(), tiers));
       };
       const int64_t all = needs({});
       const int64_t without_gradients = needs({.gradients = MemoryTier::kHost});

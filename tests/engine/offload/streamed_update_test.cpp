@@ -238,15 +238,12 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     EngineOptions options = resting_options(at::kBFloat16);
     const Outcome expected = train(world, options, "resident");
     RestingNet net = make_resting_net();
-    auto census = sharding::take_parameter_census(*net, {});
-    choose_dtypes(*net, options.sharding.precision, census);
-    const auto groups =
-        sharding::make_groups(*net, census, options.sharding.groups);
     const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
-    const int64_t floor = device_needs(groups, options.sharding, mesh);
+    const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
+    const int64_t floor = device_needs(pages, options.sharding, mesh);
     options.memory.device_bytes =
         floor + StreamedUpdate::kMinBytes +
-        state_needs(groups[0], options.optimizer, options.sharding, mesh).state;
+        state_needs(pages[0], options.optimizer).state;
     options.memory.host_bytes = 4 << 20;
     options.offload.ratio = 0;
     options.offload.stage_bytes = StreamedUpdate::kMinBytes;

@@ -12,20 +12,19 @@ namespace tessera::engine::tier_plan_test {
 namespace {
 
 using namespace tests;
+using sharding::ShardTiers;
 
 class TierPlanOf : public ::testing::TestWithParam<int> {
  protected:
   TierPlanOf() : net_(make_resting_net(300, 12)), mesh_(0, GetParam(), 0) {
     options_ = resting_options(at::kBFloat16);
     options_.sharding.prefetch_depth = 1;
-    auto census = sharding::take_parameter_census(*net_, {});
-    choose_dtypes(*net_, options_.sharding.precision, census);
-    groups_ = sharding::make_groups(*net_, census, options_.sharding.groups);
+    pages_ = sharding::plan_pages(*net_, options_.sharding, mesh_);
   }
 
   TierPlan plan(const MemoryBudget& memory) const {
     return plan_tiers(
-        groups_,
+        pages_,
         options_.optimizer,
         memory,
         options_.offload,
@@ -34,16 +33,16 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
   }
   int64_t least(const ShardTiers& tiers) const {
     return device_needs(
-        groups_,
+        pages_,
         options_.sharding,
         mesh_,
-        std::vector<ShardTiers>(groups_.size(), tiers));
+        std::vector<ShardTiers>(pages_.size(), tiers));
   }
 
   RestingNet net_;
   EngineOptions options_;
   sharding::ShardMesh mesh_;
-  std::vector<sharding::GroupSpec> groups_;
+  std::vector<sharding::PageSpec> pages_;
 };
 
 int64_t count(
@@ -59,14 +58,12 @@ int64_t count(
 
 TEST_P(TierPlanOf, WithoutABudgetEverythingIsOnTheDevice) {
   const TierPlan plan = this->plan({});
-  const auto groups = static_cast<int64_t>(groups_.size());
+  const auto groups = static_cast<int64_t>(pages_.size());
   EXPECT_EQ(
-      count(plan.shards, &ShardTiers::parameters, MemoryTier::kDevice), groups);
+      count(plan.pages, &ShardTiers::parameters, MemoryTier::kDevice), groups);
   EXPECT_EQ(
-      count(plan.shards, &ShardTiers::gradients, MemoryTier::kDevice), groups);
-  EXPECT_EQ(
-      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
-      groups);
+      count(plan.pages, &ShardTiers::gradients, MemoryTier::kDevice), groups);
+  EXPECT_EQ(count(plan.pages, &ShardTiers::state, MemoryTier::kDevice), groups);
 }
 
 TEST_P(TierPlanOf, WhatFitsNowhereStays) {
@@ -74,8 +71,8 @@ TEST_P(TierPlanOf, WhatFitsNowhereStays) {
   memory.device_bytes = 1;
   const TierPlan plan = this->plan(memory);
   EXPECT_EQ(
-      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
-      static_cast<int64_t>(groups_.size()));
+      count(plan.pages, &ShardTiers::state, MemoryTier::kDevice),
+      static_cast<int64_t>(pages_.size()));
 }
 
 TEST_P(TierPlanOf, AShrinkingDeviceLosesStateThenGradientsThenParameters) {
@@ -94,22 +91,22 @@ TEST_P(TierPlanOf, AShrinkingDeviceLosesStateThenGradientsThenParameters) {
     memory.device_bytes = all - step * (all - without_both) / 20;
     const TierPlan plan = this->plan(memory);
     const int64_t gradients =
-        count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost);
+        count(plan.pages, &ShardTiers::gradients, MemoryTier::kHost);
     const int64_t parameters =
-        count(plan.shards, &ShardTiers::parameters, MemoryTier::kHost);
+        count(plan.pages, &ShardTiers::parameters, MemoryTier::kHost);
     EXPECT_GE(gradients, gradients_before);
     EXPECT_GE(parameters, parameters_before);
     EXPECT_EQ(gradients > 0, *memory.device_bytes < all);
     EXPECT_EQ(parameters > 0, *memory.device_bytes < without_gradients);
     // Nothing of the frozen group has a gradient.
-    EXPECT_LT(gradients, static_cast<int64_t>(groups_.size()));
+    EXPECT_LT(gradients, static_cast<int64_t>(pages_.size()));
     EXPECT_LE(
-        device_needs(groups_, options_.sharding, mesh_, plan.shards),
+        device_needs(pages_, options_.sharding, mesh_, plan.pages),
         *memory.device_bytes);
     gradients_before = gradients;
     parameters_before = parameters;
   }
-  EXPECT_EQ(parameters_before, static_cast<int64_t>(groups_.size()));
+  EXPECT_EQ(parameters_before, static_cast<int64_t>(pages_.size()));
 }
 
 TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
@@ -120,9 +117,8 @@ TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
       offload::BlockPipeline::staging_bytes() + (int64_t{8} << 20) / GetParam();
   memory.nvme_path = folder.path();
   const TierPlan plan = this->plan(memory);
-  EXPECT_GT(count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), 0);
-  EXPECT_GT(
-      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kNvme), 0);
+  EXPECT_GT(count(plan.pages, &ShardTiers::gradients, MemoryTier::kHost), 0);
+  EXPECT_GT(count(plan.pages, &ShardTiers::state, MemoryTier::kNvme), 0);
 }
 
 TEST_P(TierPlanOf, WhatIsSaidIsDone) {
@@ -132,14 +128,12 @@ TEST_P(TierPlanOf, WhatIsSaidIsDone) {
   memory.gradients = MemoryTier::kHost;
   memory.nvme_path = folder.path();
   const TierPlan plan = this->plan(memory);
-  const auto groups = static_cast<int64_t>(groups_.size());
+  const auto groups = static_cast<int64_t>(pages_.size());
   EXPECT_EQ(
-      count(plan.shards, &ShardTiers::parameters, MemoryTier::kNvme), groups);
+      count(plan.pages, &ShardTiers::parameters, MemoryTier::kNvme), groups);
   EXPECT_EQ(
-      count(plan.shards, &ShardTiers::gradients, MemoryTier::kHost), groups);
-  EXPECT_EQ(
-      std::count(plan.state.begin(), plan.state.end(), MemoryTier::kDevice),
-      groups);
+      count(plan.pages, &ShardTiers::gradients, MemoryTier::kHost), groups);
+  EXPECT_EQ(count(plan.pages, &ShardTiers::state, MemoryTier::kDevice), groups);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TierPlanOf, ::testing::Values(1, 2, 5));

@@ -1,60 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator over NCCL, with one device a rank, and of ranks that share
 // one.
+#include "runtime/comm/device_collectives.h"
 #include "support/cuda_devices.h"
 #include "support/ranks.h"
 #include "tessera/runtime/comm/cuda_transport.h"
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdlib>
 
 namespace tessera::runtime::communicator_gpu_test {
-
-namespace {
-
-void check_collectives(Communicator& comm, at::Device device) {
-  const int n = comm.size();
-  for (const auto dtype : {at::kFloat, at::kHalf}) {
-    const auto options = at::TensorOptions(device).dtype(dtype);
-    const auto mine = at::full({3}, comm.rank() + 1.0, options);
-    const auto all = at::empty({3 * n}, options);
-    comm.all_gather(all, mine, "gather").wait();
-    for (int rank = 0; rank < n; ++rank) {
-      EXPECT_EQ(all[3 * rank].item<float>(), rank + 1.0);
-    }
-    const auto sum = at::empty({3}, options);
-    comm.reduce_scatter_sum(sum, all, "reduce").wait();
-    EXPECT_EQ(sum[0].item<float>(), (comm.rank() + 1.0) * n);
-    const auto exchanged = at::empty({3 * n}, options);
-    const auto rows = at::full({n, 3}, comm.rank() + 1.0, options);
-    comm.all_to_all(exchanged, rows, "exchange").wait();
-    EXPECT_TRUE(exchanged.equal(all));
-    const std::vector<int64_t> taken(static_cast<size_t>(n), comm.rank());
-    std::vector<int64_t> sent;
-    for (int rank = 0; rank < n; ++rank) {
-      sent.push_back(rank); // as many as its number
-    }
-    const auto uneven = at::empty({n * comm.rank()}, options);
-    const auto whole = at::full({n * (n - 1) / 2}, comm.rank() + 1.0, options);
-    comm.all_to_all(uneven, whole, {taken, sent}, "uneven exchange").wait();
-    for (int rank = 0; rank < n && comm.rank() > 0; ++rank) {
-      EXPECT_EQ(uneven[comm.rank() * rank].item<float>(), rank + 1.0);
-    }
-    const auto largest = mine.clone();
-    comm.all_reduce_max(largest, "max").wait();
-    EXPECT_EQ(largest[0].item<float>(), n);
-    comm.broadcast(mine, 0, "broadcast").wait();
-    EXPECT_EQ(mine[0].item<float>(), 1.0);
-  }
-  comm.barrier();
-}
-
-} // namespace
 
 TEST(NcclCommunicator, WorksForAGroupOfOne) {
   if (tests::count_cuda_devices() < 1) {
@@ -69,7 +27,7 @@ TEST(NcclCommunicator, WorksForAGroupOfOne) {
         make_nccl_backend(
             c10::make_intrusive<c10d::HashStore>(), {0, 1, 0, timeout}),
         timeout);
-    check_collectives(comm, at::Device(at::kCUDA, 0));
+    tests::check_collectives(comm, at::Device(at::kCUDA, 0));
   });
 }
 
@@ -85,7 +43,7 @@ TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(
         at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank()));
-    check_collectives(*world.new_communicator("test", device), device);
+    tests::check_collectives(*world.new_communicator("test", device), device);
   });
 }
 
@@ -108,7 +66,7 @@ TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
               world.options().timeout);
           EXPECT_EQ(backend->getBackendName(), "ipc");
           Communicator comm("test", backend, world.options().timeout);
-          check_collectives(comm, device);
+          tests::check_collectives(comm, device);
           // Many turns, and a stream that is busy when they are issued.
           const int64_t numel = 30'000'001;
           const auto options = at::TensorOptions(device);
@@ -142,7 +100,7 @@ TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHostIfToldTo) {
     ::setenv("TESSERA_TRANSPORT", "shm", /*overwrite=*/1);
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(at::kCUDA, 0);
-    check_collectives(*world.new_communicator("test", device), device);
+    tests::check_collectives(*world.new_communicator("test", device), device);
   });
 }
 

@@ -29,40 +29,14 @@ using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
 using tests::cuda_shim::VastArray;
 
-template <typename T>
-AdamWShard<T> shard_type(const AdamWRun&);
-template <typename T>
-SgdShard<T> shard_type(const SgdRun&);
-template <typename T>
-LionShard<T> shard_type(const LionRun&);
-template <typename T>
-LambShard<T> shard_type(const LambRun&);
-
-int moments_of(const SgdRun& run) {
-  return run.step.momentum == 0 ? 0 : 1;
-}
-int moments_of(const LionRun&) {
-  return 1;
-}
-int moments_of(const AdamWRun&) {
-  return 2;
-}
-int moments_of(const LambRun&) {
-  return 2;
-}
-
 /// Calls launch(shards) with the runs as the kernels' arguments.
 template <typename Run, typename Launch>
 void with_shards(std::span<const Run> runs, const Launch& launch) {
   const auto call = [&]<typename T>(T) {
-    std::vector<decltype(shard_type<T>(runs.front()))> shards;
+    std::vector<detail::ShardOf<T, Run>> shards;
     for (const Run& run : runs) {
       shards.push_back(
-          detail::make_shard<typename decltype(shards)::value_type>(
-              detail::UpdateChecks("cuda_shim_test"),
-              run.tensors,
-              run.step,
-              moments_of(run)));
+          detail::shard_of<T>(detail::UpdateChecks("cuda_shim_test"), run));
     }
     EXPECT_EQ(launch(shards), cudaSuccess);
   };
@@ -88,9 +62,8 @@ struct ShimDevice {
       return launch_update(shards.data(), shards.size(), nullptr);
     });
   }
-  void lamb_moments(
-      std::span<const LambRun> runs,
-      std::span<double* const> sums) const {
+  void lamb_moments(std::span<const LambRun> runs, const at::Tensor& sums)
+      const {
     const at::Tensor partial = at::zeros(
         {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2}, at::kDouble);
     with_shards(runs, [&](const auto& shards) {
@@ -100,12 +73,7 @@ struct ShimDevice {
           partial.mutable_data_ptr<double>(),
           nullptr);
     });
-    const at::Tensor totals = partial.sum(1);
-    for (size_t i = 0; i < runs.size(); ++i) {
-      const auto row = static_cast<int64_t>(i);
-      sums[i][0] += totals[row][0].item<double>();
-      sums[i][1] += totals[row][1].item<double>();
-    }
+    sums.copy_(partial.sum(1));
   }
   void lamb_weights(std::span<const LambRun> runs) const {
     update(runs);
@@ -113,19 +81,23 @@ struct ShimDevice {
 };
 
 /// pack_runs_() as for CUDA tensors.
-void pack_by_shim(std::span<const PackRun> runs, double factor) {
+void pack_by_shim(
+    std::span<const PackRun> runs,
+    double factor,
+    PackMode mode = PackMode::kCopy) {
   std::vector<PackShard> shards;
   for (const PackRun& run : runs) {
-    if (const auto shard = detail::pack_shard(run)) {
+    const auto shard = detail::pack_shard(run);
+    if (shard && (run.source.defined() || mode == PackMode::kCopy)) {
       shards.push_back(*shard);
     } else {
-      pack_runs_({&run, 1}, factor);
+      pack_runs_({&run, 1}, factor, mode);
     }
   }
   const auto type =
       detail::element_type(runs.front().target.scalar_type()).value();
   EXPECT_EQ(
-      launch_pack(shards.data(), shards.size(), type, factor, nullptr),
+      launch_pack(shards.data(), shards.size(), type, factor, mode, nullptr),
       cudaSuccess);
 }
 
@@ -262,7 +234,8 @@ TEST_F(CudaShim, PackingReachesElementsPast32Bits) {
     const PackShard shard{
         source.data(), target.data() + offset, kVast, ElementType::kBFloat16};
     EXPECT_EQ(
-        launch_pack(&shard, 1, ElementType::kFloat32, 0.3, nullptr),
+        launch_pack(
+            &shard, 1, ElementType::kFloat32, 0.3, PackMode::kCopy, nullptr),
         cudaSuccess);
     const at::Tensor found =
         target.elements(offset + kVast - count, count, at::kFloat);
@@ -277,6 +250,24 @@ TEST_F(CudaShim, PackingConvertsScalesAndPads) {
         const int before = kernel_options().launches;
         check_pack(
             {.from = from, .to = to, .factor = factor, .longest_numel = 30'001},
+            pack_by_shim);
+        EXPECT_EQ(kernel_options().launches - before, 2);
+      }
+    }
+  }
+}
+
+TEST_F(CudaShim, PackingAdds) {
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      for (const double factor : {1.0, 0.25}) {
+        const int before = kernel_options().launches;
+        check_pack(
+            {.from = from,
+             .to = to,
+             .factor = factor,
+             .longest_numel = 30'001,
+             .mode = PackMode::kAdd},
             pack_by_shim);
         EXPECT_EQ(kernel_options().launches - before, 2);
       }
@@ -333,7 +324,12 @@ TEST_F(CudaShim, ErrorsOfLaunchesEndTheUpdate) {
   kernel_options().launches = 0;
   EXPECT_NE(
       launch_pack(
-          packs.data(), packs.size(), ElementType::kFloat32, 1, nullptr),
+          packs.data(),
+          packs.size(),
+          ElementType::kFloat32,
+          1,
+          PackMode::kCopy,
+          nullptr),
       cudaSuccess);
   EXPECT_EQ(kernel_options().launches, 2);
 }

@@ -39,7 +39,9 @@ runtime::UpdateTensors on_device(
       copy(t.grad, kGrad),
       copy(t.moment, kMoment),
       copy(t.moment_sq, kMomentSq),
-      copy(t.low_precision, kLow)};
+      copy(t.low_precision, kLow),
+      t.grad_factor.defined() ? device.copy(t.grad_factor.view(1), 0)
+                              : at::Tensor()};
 }
 
 /// Equal bits in all that an update writes; NaNs as such.
@@ -156,6 +158,9 @@ void check_all_updates(const Device& device, at::ScalarType dtype) {
     for (int moved = 0; moved < kFields; ++moved) {
       check_update(device, tensors(1027), moved);
     }
+    runtime::UpdateTensors clipped = tensors(1027);
+    clipped.grad_factor = at::scalar_tensor(0.37, at::kDouble);
+    check_update(device, clipped);
   }
 }
 
@@ -265,17 +270,20 @@ template <typename Device>
 void check_lamb_sums(const Device& device, at::ScalarType dtype) {
   const runtime::AdamWStep step{.step = 3, .grad_scale = 0.7};
   std::vector<runtime::LambRun> runs;
-  std::vector<std::array<double, 2>> sums(40, {0, 0});
-  std::vector<double*> addresses;
-  for (size_t i = 0; i < sums.size(); ++i) {
+  constexpr size_t kRuns = 40;
+  for (size_t i = 0; i < kRuns; ++i) {
     const int64_t numel =
         i == 17 ? 100'003 : static_cast<int64_t>(1 + 31 * i % 257);
     // The direction is that of the moments as they are stored.
     const auto format = i % 2 == 0 ? dtype : at::kBFloat16;
-    runs.push_back({on_device(device, tensors_of(numel, dtype, format)), step});
-    addresses.push_back(sums[i].data());
+    runs.push_back(
+        {on_device(device, tensors_of(numel, dtype, format)), step, {}});
   }
-  device.lamb_moments(runs, addresses);
+  const at::Tensor sums = at::empty(
+      {static_cast<int64_t>(kRuns), 2},
+      runs[0].tensors.master.options().dtype(at::kDouble));
+  device.lamb_moments(runs, sums);
+  const at::Tensor found = sums.cpu();
   for (size_t i = 0; i < runs.size(); ++i) {
     const runtime::UpdateTensors& t = runs[i].tensors;
     const auto wide = [](const at::Tensor& x) {
@@ -290,8 +298,9 @@ void check_lamb_sums(const Device& device, at::ScalarType dtype) {
     const double squares = sum_of_squares(direction);
     // In float32, a square has the roundings of some eight operations.
     const double tolerance = dtype == at::kFloat ? 1e-6 : 1e-14;
-    EXPECT_NEAR(sums[i][0], weights, tolerance * weights) << i;
-    EXPECT_NEAR(sums[i][1], squares, tolerance * squares) << i;
+    const double* own = found.const_data_ptr<double>() + 2 * i;
+    EXPECT_NEAR(own[0], weights, tolerance * weights) << i;
+    EXPECT_NEAR(own[1], squares, tolerance * squares) << i;
   }
 }
 

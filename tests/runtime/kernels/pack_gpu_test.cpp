@@ -36,6 +36,22 @@ TEST_F(PackGpu, ConvertsScalesAndPads) {
   }
 }
 
+TEST_F(PackGpu, Adds) {
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      for (const double factor : {1.0, 0.25}) {
+        check_pack(
+            {from,
+             to,
+             factor,
+             at::Device(at::kCUDA, 0),
+             1'300'003,
+             PackMode::kAdd});
+      }
+    }
+  }
+}
+
 TEST_F(PackGpu, PowerSumsAreThoseOfTheCpu) {
   at::manual_seed(1);
   std::vector<at::Tensor> on_cpu;

@@ -25,19 +25,22 @@ struct PackCase {
   double factor = 1;
   at::Device device = at::kCPU;
   int64_t longest_numel = 300'001; ///< elements of the longest run
+  runtime::PackMode mode = runtime::PackMode::kCopy;
 };
 
 /// Packs more runs than a launch takes, of all alignments, some of them zeros,
 /// empty, transposed, expanded or with holes, into one buffer, and compares all
 /// of it: what lies between the runs keeps its value. Equal to the last bit:
 /// factors are applied in float32 (float64 for that type), and LibTorch rounds.
+/// Sums are those of float64, rounded once; factors are powers of two then.
 /// @param pack pack_runs_(), or what stands for it.
 template <typename Pack>
 void check_pack(const PackCase& wanted, const Pack& pack) {
-  const auto [from, to, factor, device, longest_numel] = wanted;
+  const auto [from, to, factor, device, longest_numel, mode] = wanted;
+  const bool adds = mode == runtime::PackMode::kAdd;
   SCOPED_TRACE(
       std::string(c10::toString(from)) + " -> " + c10::toString(to) + " * " +
-      std::to_string(factor));
+      std::to_string(factor) + (adds ? ", added" : ""));
   at::manual_seed(3);
   const auto options = at::TensorOptions(device);
   const at::Tensor buffer =
@@ -51,7 +54,14 @@ void check_pack(const PackCase& wanted, const Pack& pack) {
                        int64_t extent) {
     runs.push_back({buffer.as_strided(sizes, strides, offset), source});
     const at::Tensor target = expected.as_strided(sizes, strides, offset);
-    if (source.defined()) {
+    if (adds && source.defined()) {
+      const at::Tensor sum =
+          target.to(at::kDouble).add(source.to(at::kDouble), factor);
+      const bool any_double = from == at::kDouble || to == at::kDouble;
+      target.copy_(any_double ? sum : sum.to(at::kFloat));
+    } else if (adds) {
+      // Nothing is added.
+    } else if (source.defined()) {
       const auto wide = from == at::kDouble ? at::kDouble : at::kFloat;
       target.copy_(source.to(wide) * factor);
     } else {
@@ -73,13 +83,13 @@ void check_pack(const PackCase& wanted, const Pack& pack) {
   add(random({20, 30}), {20, 30}, {1, 20}, 600); // another order in memory
   add(random({1, 30}).expand({20, 30}), {20, 30}, {30, 1}, 600);
   add(random({4, 6}), {4, 6}, {10, 1}, 36); // with holes
-  pack(runs, factor);
+  pack(runs, factor, mode);
   EXPECT_TRUE(at::equal(buffer, expected));
 }
 
 inline void check_pack(const PackCase& wanted) {
-  check_pack(wanted, [](std::span<const runtime::PackRun> runs, double factor) {
-    runtime::pack_runs_(runs, factor);
+  check_pack(wanted, [](const auto&... arguments) {
+    runtime::pack_runs_(arguments...);
   });
 }
 

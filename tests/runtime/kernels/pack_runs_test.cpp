@@ -21,6 +21,17 @@ TEST(PackRuns, ConvertsScalesAndPads) {
   }
 }
 
+TEST(PackRuns, Adds) {
+  for (const at::ScalarType to : kPackTypes) {
+    for (const at::ScalarType from : kPackTypes) {
+      for (const double factor : {1.0, 0.25}) {
+        check_pack(
+            {.from = from, .to = to, .factor = factor, .mode = PackMode::kAdd});
+      }
+    }
+  }
+}
+
 TEST(PackRuns, RefusesWhatDoesNotFit) {
   const PackRun shapes{at::zeros({3}), at::zeros({4})};
   expect_error([&] { pack_runs_({&shapes, 1}); }, {"[4]", "[3]"});

@@ -34,7 +34,8 @@ runtime::UpdateTensors converted(
       copy(t.grad),
       copy(t.moment),
       copy(t.moment_sq),
-      copy(t.low_precision)};
+      copy(t.low_precision),
+      t.grad_factor};
 }
 
 /// The kernels as a user calls them: those of the device of the tensors.
@@ -51,7 +52,7 @@ struct PublicKernels {
   }
   void lamb_moments(
       std::span<const runtime::LambRun> runs,
-      std::span<double* const> sums) const {
+      const at::Tensor& sums) const {
     runtime::lamb_moments_(runs, sums);
   }
   void lamb_weights(std::span<const runtime::LambRun> runs) const {
@@ -90,10 +91,13 @@ void for_each_update(const Body& body, const Kernels& kernels = {}) {
       "Lion");
   body(
       [&kernels](const runtime::UpdateTensors& t) {
-        const runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}};
-        double sums[2] = {};
-        double* own = sums;
-        kernels.lamb_moments({&run, 1}, {&own, 1});
+        runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}, {}};
+        kernels.lamb_moments(
+            {&run, 1},
+            at::empty({1, 2}, t.master.options().dtype(at::kDouble)));
+        // A trust ratio.
+        run.lr_factor =
+            at::full({}, 0.7, t.master.options().dtype(at::kDouble));
         kernels.lamb_weights({&run, 1});
       },
       "LAMB");

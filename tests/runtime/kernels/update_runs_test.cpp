@@ -84,20 +84,17 @@ TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
   for (const int64_t numel : kSizes) {
     UpdateTensors single = random_tensors(numel, at::kFloat);
     UpdateTensors twice = converted(single, at::kDouble);
-    double sums[2][2] = {};
+    const at::Tensor sums = at::empty({2, 2}, at::kDouble);
     int i = 0;
     for (const UpdateTensors& t : {single, twice}) {
       AdamWStep step;
       step.lr = 0.01;
       step.weight_decay = 0.1;
-      const LambRun run{t, step};
-      double* own = sums[i++];
-      lamb_moments_({&run, 1}, {&own, 1});
+      const LambRun run{t, step, {}};
+      lamb_moments_({&run, 1}, sums.narrow(0, i++, 1));
       lamb_weights_({&run, 1});
     }
-    for (int k = 0; k < 2; ++k) {
-      EXPECT_NEAR(sums[0][k], sums[1][k], 2e-6 * sums[1][k]) << numel;
-    }
+    EXPECT_TRUE(at::allclose(sums[0], sums[1], 2e-6)) << numel;
     const auto off = (single.master.to(at::kDouble) - twice.master).abs().max();
     EXPECT_LE(off.item<double>(), 1e-5) << numel;
   }
@@ -167,6 +164,34 @@ INSTANTIATE_TEST_SUITE_P(
     Formats,
     UpdateRunsFormats,
     ::testing::Values(at::kBFloat16, at::kHalf));
+
+TEST(UpdateRuns, LambsFactorMultipliesTheLearningRate) {
+  const UpdateTensors t = random_tensors(1027, at::kFloat);
+  const UpdateTensors scaled = converted(t, at::Device(at::kCPU));
+  LambRun run{t, {.lr = 0.01}, at::scalar_tensor(0.3, at::kDouble)};
+  lamb_weights_({&run, 1});
+  const LambRun expected{scaled, {.lr = 0.01 * 0.3}, {}};
+  lamb_weights_({&expected, 1});
+  EXPECT_TRUE(same_bits(t.master, scaled.master));
+  run.lr_factor = at::scalar_tensor(0.3F);
+  expect_error([&] { lamb_weights_({&run, 1}); }, {"lr_factor", "one Double"});
+}
+
+TEST(UpdateRuns, AFactorInATensorMultipliesTheGradient) {
+  for_each_update([](const auto& update, const char* name) {
+    SCOPED_TRACE(name);
+    UpdateTensors t = random_tensors(1027, at::kFloat);
+    UpdateTensors scaled = converted(t, at::Device(at::kCPU));
+    t.grad_factor = at::scalar_tensor(0.25, at::kDouble); // exact
+    scaled.grad.mul_(0.25);
+    update(t);
+    update(scaled);
+    EXPECT_TRUE(same_bits(t.master, scaled.master));
+    EXPECT_TRUE(same_bits(t.moment, scaled.moment));
+    t.grad_factor = at::scalar_tensor(0.25F);
+    expect_error([&] { update(t); }, {"grad_factor", "one Double"});
+  });
+}
 
 TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
   std::vector<UpdateTensors> together;

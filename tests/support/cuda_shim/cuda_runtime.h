@@ -35,6 +35,31 @@ inline void __syncthreads() {
   tessera::tests::cuda_shim::wait_for_block();
 }
 
+namespace tessera::tests::cuda_shim {
+
+template <typename T>
+T sum(T a, T b) {
+  return a + b;
+}
+template <typename T>
+T product(T a, T b) {
+  return a * b;
+}
+template <typename T>
+T quotient(T a, T b) {
+  return a / b;
+}
+template <typename T>
+T fused(T a, T b, T c) {
+  return std::fma(a, b, c);
+}
+template <typename T>
+T root(T a) {
+  return std::sqrt(a);
+}
+
+} // namespace tessera::tests::cuda_shim
+
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
@@ -69,36 +94,16 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 }
 
 // The intrinsics are compiled with -ffp-contract=off.
-inline float __fadd_rn(float a, float b) {
-  return a + b;
-}
-inline float __fmul_rn(float a, float b) {
-  return a * b;
-}
-inline float __fdiv_rn(float a, float b) {
-  return a / b;
-}
-inline float __fmaf_rn(float a, float b, float c) {
-  return std::fma(a, b, c);
-}
-inline float __fsqrt_rn(float a) {
-  return std::sqrt(a);
-}
-inline double __dadd_rn(double a, double b) {
-  return a + b;
-}
-inline double __dmul_rn(double a, double b) {
-  return a * b;
-}
-inline double __ddiv_rn(double a, double b) {
-  return a / b;
-}
-inline double __fma_rn(double a, double b, double c) {
-  return std::fma(a, b, c);
-}
-inline double __dsqrt_rn(double a) {
-  return std::sqrt(a);
-}
+inline constexpr auto __fadd_rn = tessera::tests::cuda_shim::sum<float>;
+inline constexpr auto __fmul_rn = tessera::tests::cuda_shim::product<float>;
+inline constexpr auto __fdiv_rn = tessera::tests::cuda_shim::quotient<float>;
+inline constexpr auto __fmaf_rn = tessera::tests::cuda_shim::fused<float>;
+inline constexpr auto __fsqrt_rn = tessera::tests::cuda_shim::root<float>;
+inline constexpr auto __dadd_rn = tessera::tests::cuda_shim::sum<double>;
+inline constexpr auto __dmul_rn = tessera::tests::cuda_shim::product<double>;
+inline constexpr auto __ddiv_rn = tessera::tests::cuda_shim::quotient<double>;
+inline constexpr auto __fma_rn = tessera::tests::cuda_shim::fused<double>;
+inline constexpr auto __dsqrt_rn = tessera::tests::cuda_shim::root<double>;
 inline uint32_t __float_as_uint(float a) {
   return std::bit_cast<uint32_t>(a);
 }

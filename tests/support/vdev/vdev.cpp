@@ -7,9 +7,40 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <mutex>
 
 namespace tessera::tests::vdev {
+
+namespace {
+
+constexpr uint64_t kSeeds = 20;
+/// The first ones of both pools; an engine with all that it can have takes as
+/// many lanes.
+constexpr c10::StreamId kSideStreams[] = {1, 2};
+constexpr c10::StreamId kFirstLane = 33;
+constexpr int kLanes = 12;
+
+} // namespace
+
+std::vector<Policy> policies(std::vector<Policy> few) {
+  using Order = Policy::Order;
+  if (std::getenv("TESSERA_SOAK") == nullptr) {
+    return few;
+  }
+  std::vector<Policy> all{
+      {Order::kEager}, {Order::kLazy}, {Order::kStarve, 0, 0}};
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    all.push_back({Order::kRandom, seed});
+  }
+  for (const c10::StreamId side : kSideStreams) {
+    all.push_back({Order::kStarve, 0, side});
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    all.push_back({Order::kStarve, 0, kFirstLane + lane});
+  }
+  return all;
+}
 
 void install() {
   static std::once_flag once;
@@ -27,19 +58,6 @@ void install() {
          .reason = "",
          .device_type = c10::DeviceType::PrivateUse1});
   });
-}
-
-void move_to(torch::nn::Module& module, c10::Device to) {
-  const auto move = [&](const at::Tensor& tensor) {
-    const at::Tensor moved = tensor.detach().to(to);
-    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
-  };
-  for (const at::Tensor& parameter : module.parameters()) {
-    move(parameter);
-  }
-  for (const at::Tensor& buffer : module.buffers()) {
-    move(buffer);
-  }
 }
 
 void run_ranks_on_vdev(

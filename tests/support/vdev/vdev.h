@@ -14,7 +14,6 @@
 #include "support/vdev/vdev_runtime.h"
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <functional>
 #include <vector>
@@ -24,6 +23,10 @@ namespace tessera::tests::vdev {
 /// Registers everything, once per process.
 void install();
 
+/// The orders of execution of a suite: `few`, or with TESSERA_SOAK set eager,
+/// lazy, 20 random ones, and each of the streams that engines use held back.
+std::vector<Policy> policies(std::vector<Policy> few);
+
 /// As run_ranks(), with the virtual device. A race or another violation that
 /// the device has noted fails the test.
 void run_ranks_on_vdev(
@@ -31,10 +34,6 @@ void run_ranks_on_vdev(
     const Policy& policy,
     const std::function<void(World&)>& body,
     const RankOptions& options = {});
-
-/// As module.to(device), which LibTorch's C++ module can not do for
-/// PrivateUse1. The module has not been used before.
-void move_to(torch::nn::Module& module, c10::Device to);
 
 /// Grows a storage of device memory; keeps what is in it.
 void resize_storage(c10::StorageImpl& storage, size_t bytes);

@@ -18,10 +18,14 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <set>
+#include <tuple>
 
 namespace tessera::tests::vdev {
 
@@ -519,6 +523,11 @@ class Call {
     std::map<const c10::StorageImpl*, c10::Storage> made_;
   };
 
+  bool refuses_zeros() const {
+    const std::string& name = op_.schema().name();
+    return name == "aten::multinomial" || name == "aten::_assert_async";
+  }
+
   /// What the results are like. Resizes `out` arguments.
   torch::jit::Stack rehearse(const std::optional<uint64_t>& seed) {
     Zeros zeros;
@@ -529,7 +538,7 @@ class Call {
                                                         : tensor;
       }
       at::Tensor zero = zeros.of(tensor);
-      if (op_.schema().name() == "aten::multinomial") {
+      if (refuses_zeros()) {
         zero.fill_(1);
       }
       if (is_written(argument)) {
@@ -615,6 +624,13 @@ class Call {
           if (is_here(tensor)) {
             return Captured(tensor).on_host();
           }
+          TORCH_CHECK(
+              tensor.dim() == 0,
+              "vdev: ",
+              name_,
+              " has arguments on ",
+              device_,
+              " and on the CPU");
           at::Tensor copy = tensor.detach().clone();
           copy.unsafeGetTensorImpl()->set_wrapped_number(
               tensor.unsafeGetTensorImpl()->is_wrapped_number());
@@ -875,6 +891,129 @@ at::Tensor& sqrt_out(const at::Tensor& self, at::Tensor& out) {
   return out;
 }
 
+using Tensors = std::vector<at::Tensor>;
+
+/// Appends `compute`, a function of CPU tensors, to the current stream.
+/// @param inputs of the device; some may be undefined.
+Tensors issue_computed(
+    const char* name,
+    const Tensors& inputs,
+    const std::function<Tensors(const Tensors&)>& compute) {
+  // Nothing of the calling thread: neither autograd nor modes.
+  const c10::impl::ForceDispatchKeyGuard keys(
+      c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+          c10::autocast_dispatch_keyset);
+  const c10::DeviceGuard guard(inputs.front().device());
+  Command command{.name = name, .accesses = {}, .run = {}, .also_after = {}};
+  Tensors zeros;
+  std::vector<std::optional<Captured>> sources;
+  for (const at::Tensor& input : inputs) {
+    zeros.emplace_back();
+    sources.emplace_back();
+    if (input.defined()) {
+      check_live(input, name);
+      add_accesses(command.accesses, input, false);
+      zeros.back() = at::zeros(input.sizes(), input.options().device(at::kCPU));
+      sources.back().emplace(input);
+    }
+  }
+  Tensors results;
+  std::vector<std::optional<Captured>> targets;
+  for (const at::Tensor& like : compute(zeros)) {
+    results.emplace_back();
+    targets.emplace_back();
+    if (like.defined()) {
+      results.back() = empty_like_on(like, inputs.front().device());
+      targets.back().emplace(results.back());
+      add_accesses(command.accesses, results.back(), true);
+    }
+  }
+  command.run = [sources, targets, compute](bool) {
+    Tensors values;
+    for (const auto& source : sources) {
+      values.push_back(source ? source->on_host() : at::Tensor());
+    }
+    const Tensors made = compute(values);
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (targets[i]) {
+        targets[i]->on_host().copy_(made[i]);
+      }
+    }
+    return true;
+  };
+  Runtime::instance().issue(stream_of(inputs.front()), std::move(command));
+  return results;
+}
+
+at::Tensor convolution(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias,
+    at::IntArrayRef stride,
+    at::IntArrayRef padding,
+    at::IntArrayRef dilation,
+    bool transposed,
+    at::IntArrayRef output_padding,
+    int64_t groups) {
+  return issue_computed(
+      "aten::convolution",
+      {input, weight, bias.value_or(at::Tensor())},
+      [=,
+       stride = stride.vec(),
+       padding = padding.vec(),
+       dilation = dilation.vec(),
+       output_padding = output_padding.vec()](const Tensors& t) {
+        return Tensors{at::convolution(
+            t[0],
+            t[1],
+            t[2],
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups)};
+      })[0];
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    at::IntArrayRef stride,
+    at::IntArrayRef padding,
+    at::IntArrayRef dilation,
+    bool transposed,
+    at::IntArrayRef output_padding,
+    int64_t groups,
+    std::array<bool, 3> wanted) {
+  const Tensors made = issue_computed(
+      "aten::convolution_backward",
+      {gradient, input, weight},
+      [=,
+       stride = stride.vec(),
+       padding = padding.vec(),
+       dilation = dilation.vec(),
+       output_padding = output_padding.vec()](const Tensors& t) {
+        const int64_t bias = t[0].size(1);
+        auto [of_input, of_weight, of_bias] = at::convolution_backward(
+            t[0],
+            t[1],
+            t[2],
+            at::IntArrayRef(bias),
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            wanted);
+        return Tensors{of_input, of_weight, of_bias};
+      });
+  return {made[0], made[1], made[2]};
+}
+
 /// Attention by matrix products: the CPU's fused kernels ask for CPU tensors.
 int64_t fused_sdp_choice(
     const at::Tensor& /*query*/,
@@ -967,6 +1106,8 @@ void install_operators() {
   kOwn->impl("record_stream", &record_stream);
   kOwn->impl("_fused_sdp_choice", &fused_sdp_choice);
   kOwn->impl("sqrt.out", &sqrt_out);
+  kOwn->impl("convolution_overrideable", &convolution);
+  kOwn->impl("convolution_backward_overrideable", &convolution_backward);
   // Not as LibTorch composes them for unknown devices.
   for (const char* name : {"native_layer_norm", "native_group_norm"}) {
     kOwn->impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());

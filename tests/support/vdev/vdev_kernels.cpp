@@ -23,6 +23,7 @@ using runtime::ElementType;
 using runtime::LambShard;
 using runtime::LionShard;
 using runtime::LowPrecision;
+using runtime::PackMode;
 using runtime::PackShard;
 using runtime::SgdShard;
 
@@ -69,6 +70,7 @@ std::vector<Access> accesses_of(
   for (const Shard& shard : shards) {
     const size_t moment_item = size_of(shard.moment_format);
     add(accesses, shard.grad, shard.numel, size_of(shard.grad_format), false);
+    add(accesses, shard.grad_factor, 1, sizeof(double), false);
     add(accesses, shard.master, shard.numel, sizeof(T), writes_master);
     add(accesses, shard.moment, shard.numel, moment_item, true);
     add(accesses, shard.moment_sq, shard.numel, moment_item, true);
@@ -99,7 +101,8 @@ void update(std::span<const Shard> shards) {
       "update_kernel",
       accesses_of(shards, /*writes_master=*/true),
       [own = std::vector<Shard>(shards.begin(), shards.end())] {
-        for (const Shard& shard : own) {
+        for (Shard shard : own) {
+          runtime::fold_grad_factor(shard);
           const runtime::CpuUpdate update = cpu_update_of(shard);
           update.range(0, update.numel);
         }
@@ -108,11 +111,16 @@ void update(std::span<const Shard> shards) {
 
 template <typename T>
 void lamb_weights(std::span<const LambShard<T>> shards) {
+  auto accesses = accesses_of(shards, /*writes_master=*/true);
+  for (const LambShard<T>& shard : shards) {
+    add(accesses, shard.scalars.lr_factor, 1, sizeof(double), false);
+  }
   issue_kernel(
       "lamb_weights_kernel",
-      accesses_of(shards, /*writes_master=*/true),
+      std::move(accesses),
       [own = std::vector<LambShard<T>>(shards.begin(), shards.end())] {
-        for (const LambShard<T>& shard : own) {
+        for (LambShard<T> shard : own) {
+          runtime::fold_lr_factor(shard.scalars);
           runtime::lamb_weights_cpu(runtime::best_isa(), shard);
         }
       });
@@ -132,8 +140,10 @@ void lamb_moments(std::span<const LambShard<T>> shards, double* sums) {
       std::move(accesses),
       [own = std::vector<LambShard<T>>(shards.begin(), shards.end()), sums] {
         for (size_t i = 0; i < own.size(); ++i) {
+          LambShard<T> shard = own[i];
+          runtime::fold_grad_factor(shard);
           const auto sum =
-              runtime::lamb_moments_cpu(runtime::best_isa(), own[i]);
+              runtime::lamb_moments_cpu(runtime::best_isa(), shard);
           double* into = sums + static_cast<int64_t>(i) * kPerRun;
           into[0] += sum.weights;
           into[1] += sum.direction;
@@ -162,7 +172,8 @@ at::Tensor flat(const void* data, int64_t numel, ElementType type) {
 void pack(
     std::span<const PackShard> shards,
     ElementType target_type,
-    double factor) {
+    double factor,
+    PackMode mode) {
   std::vector<Access> accesses;
   for (const PackShard& shard : shards) {
     add(accesses,
@@ -181,7 +192,8 @@ void pack(
       std::move(accesses),
       [own = std::vector<PackShard>(shards.begin(), shards.end()),
        target_type,
-       factor] {
+       factor,
+       mode] {
         for (const PackShard& shard : own) {
           const at::Tensor target =
               flat(shard.target, shard.numel, target_type);
@@ -191,7 +203,9 @@ void pack(
           }
           const at::Tensor source =
               flat(shard.source, shard.numel, shard.source_type);
-          if (factor == 1) {
+          if (mode == PackMode::kAdd) {
+            target.add_(source, factor);
+          } else if (factor == 1) {
             target.copy_(source);
           } else {
             const auto wide =

@@ -83,6 +83,7 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
     made->bytes = size;
     made->owner = stream;
     device.used += size;
+    device.stats.reserved_bytes[kAll].increase(size);
     std::memset(made->data, kPoison, size);
     block = made.get();
     blocks_.emplace(reinterpret_cast<uintptr_t>(made->data), std::move(made));

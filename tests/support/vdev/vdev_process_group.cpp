@@ -19,6 +19,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kNudge{1};
 
+/// Starts a collective in place, in the memory of the one tensor.
+template <typename Call>
+auto in_place(const std::vector<at::Tensor>& tensors, Call call) {
+  return [own = std::vector<at::Tensor>{on_host(tensors.at(0))},
+          call = std::move(call)](c10d::Backend& transport) mutable {
+    return call(transport, own);
+  };
+}
+
 } // namespace
 
 /// Commands may outlive the group. Guarded by the runtime's mutex.
@@ -199,10 +208,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroup::allreduce(
       {},
       tensors,
       options.asyncOp,
-      [own = std::vector<at::Tensor>{on_host(tensors.at(0))},
-       inner](c10d::Backend& transport) mutable {
+      in_place(tensors, [inner](c10d::Backend& transport, auto& own) {
         return transport.allreduce(own, inner);
-      });
+      }));
   return nullptr;
 }
 
@@ -218,10 +226,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroup::broadcast(
       is_root ? tensors : none,
       is_root ? none : tensors,
       options.asyncOp,
-      [own = std::vector<at::Tensor>{on_host(tensors.at(0))},
-       inner](c10d::Backend& transport) mutable {
+      in_place(tensors, [inner](c10d::Backend& transport, auto& own) {
         return transport.broadcast(own, inner);
-      });
+      }));
   return nullptr;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json with fields that are wrong, huge, missing or no JSON at all.
 
+#include "zoo/family_fixtures.h"
 #include "zoo/hostile/folder.h"
 #include "zoo/hostile/values.h"
 
@@ -134,31 +135,7 @@ TEST_P(HostileFields, AreNamedOneByOne) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     HostileFields,
-    ::testing::Values(
-        "bert_classifier",
-        "chatglm",
-        "cpm1",
-        "cpm2",
-        "glm",
-        "glm4",
-        "glm_2021",
-        "gpt2",
-        "gptj",
-        "llama3",
-        "llama_yarn",
-        "longformer",
-        "mae",
-        "moco",
-        "mt5",
-        "opt_350m",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_moe",
-        "roberta",
-        "swin_classifier",
-        "t5_classifier",
-        "vit_classifier"),
+    ::testing::ValuesIn(kFamilyFixtures),
     [](const auto& one) { return std::string(one.param); });
 
 TEST_F(HostileFolders, HaveTextsThatAreCutOrGarbled) {

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/populate_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+namespace tessera::runtime {
+
+namespace {
+
+// A multiple of huge pages, of which each is populated by one thread.
+constexpr size_t kPiece = size_t{64} << 20;
+
+constexpr int kPopulateWrite = 23; // MADV_POPULATE_WRITE, of newer headers
+
+void populate_piece(std::byte* data, size_t bytes) {
+  if (::madvise(data, bytes, kPopulateWrite) != 0 && errno == EINVAL) {
+    detail::touch_pages(data, bytes);
+  }
+}
+
+} // namespace
+
+void detail::touch_pages(void* data, size_t bytes) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  auto* const bytes_of_pages = static_cast<volatile std::byte*>(data);
+  for (size_t at = 0; at < bytes; at += page) {
+    bytes_of_pages[at] = bytes_of_pages[at];
+  }
+}
+
+void populate_memory(void* data, size_t bytes, ThreadPool& pool) {
+  const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
+  const int64_t threads = std::clamp(pool.threads(), 1, kMostPopulatingThreads);
+  pool.run(std::min(threads, pieces), [&](int64_t thread) {
+    for (int64_t piece = thread; piece < pieces; piece += threads) {
+      const size_t begin = static_cast<size_t>(piece) * kPiece;
+      populate_piece(
+          static_cast<std::byte*>(data) + begin,
+          std::min(kPiece, bytes - begin));
+    }
+  });
+}
+
+} // namespace tessera::runtime

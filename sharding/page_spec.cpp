@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/page_spec.h"
+
+#include "tessera/runtime/memory/offset_allocator.h"
+
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+int64_t size_of(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// Storages in order of their first use, and which one each tensor is in.
+class StorageList {
+ public:
+  size_t add(const at::Tensor& tensor) {
+    const c10::Storage& storage = tensor.storage();
+    const auto [place, is_new] =
+        index_.emplace(storage.unsafeGetStorageImpl(), storages_.size());
+    if (is_new) {
+      storages_.push_back(storage);
+    }
+    return place->second;
+  }
+
+  std::vector<c10::Storage>& storages() {
+    return storages_;
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;
+  std::unordered_map<const c10::StorageImpl*, size_t> index_;
+};
+
+/// Linear layers whose weight is not the one that they have registered, as
+/// after `head->weight = embedding->weight`.
+std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
+  std::vector<at::Tensor> weights;
+  for (const auto& part : module.modules(/*include_self=*/false)) {
+    const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
+    if (linear == nullptr) {
+      continue;
+    }
+    const auto registered = part->named_parameters(/*recurse=*/false);
+    const at::Tensor* own = registered.find("weight");
+    if (own != nullptr && !own->is_same(linear->weight)) {
+      weights.push_back(linear->weight);
+    }
+  }
+  return weights;
+}
+
+} // namespace
+
+int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
+  const int64_t size = size_of(dtype);
+  return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
+}
+
+std::vector<c10::Storage> storages_of(const PageSpec& page) {
+  StorageList list;
+  for (const PagedParameter& parameter : page.parameters) {
+    list.add(parameter.record.tensor);
+  }
+  return std::move(list.storages());
+}
+
+int64_t PageSpec::shard_bytes() const {
+  return layout.shard_numel() * size_of(dtype);
+}
+
+int64_t PageSpec::padded_bytes() const {
+  return layout.padded_numel() * size_of(dtype);
+}
+
+int64_t PageSpec::gradient_shard_bytes() const {
+  return trainable ? layout.shard_numel() * size_of(gradients.shard) : 0;
+}
+
+int64_t PageSpec::gradient_slot_bytes(bool stored) const {
+  return trainable ? gradients.slot_numel(
+                         layout.padded_numel(), layout.shard_numel(), stored) *
+                         size_of(gradients.slot)
+                   : 0;
+}
+
+PageSpec make_page_spec(
+    const GroupSpec& group,
+    int number,
+    size_t first_index,
+    const PagerOptions& options,
+    const ShardMesh& mesh) {
+  const ParameterRecord& first = group.parameters.front();
+  const int zero_stage = group.zero_stage.value_or(options.zero_stage);
+  StorageList list;
+  std::vector<size_t> storage_of;
+  for (const ParameterRecord& record : group.parameters) {
+    storage_of.push_back(list.add(record.tensor));
+  }
+  std::vector<int64_t> numels;
+  for (const c10::Storage& storage : list.storages()) {
+    // The storages still have the original dtype.
+    numels.push_back(numel_of(storage, first.tensor.scalar_type()));
+  }
+  PageSpec page{
+      .name = group.name,
+      .number = number,
+      .device = first.tensor.device(),
+      .dtype = first.dtype,
+      .original_dtype = first.tensor.scalar_type(),
+      .layout = runtime::FlatLayout(
+          numels,
+          runtime::OffsetAllocator::kAlignment / size_of(first.dtype),
+          mesh.shard_size),
+      .casts_arguments =
+          options.precision.is_mixed() && at::isFloatingType(first.dtype),
+      .gradients = gradient_types(options, mesh, first.dtype, group.zero_stage),
+      .keeps_whole_gradients = keeps_whole_gradients(options, group.zero_stage),
+      .stays_after_forward =
+          !group.reshard_after_forward.value_or(zero_stage == 3),
+      .scattered = group.scattered,
+      .blocks = group.blocks,
+      .is_apart = is_apart(group, options.groups)};
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const ParameterRecord& record = group.parameters[i];
+    page.trainable = page.trainable || record.tensor.requires_grad();
+    page.is_tied = page.is_tied || record.names.size() > 1;
+    page.parameters.push_back(
+        {record,
+         first_index + i,
+         {page.layout.offset(storage_of[i]) + record.tensor.storage_offset(),
+          storage_extent(record.tensor)}});
+  }
+  page.has_own_master = page.trainable && options.precision.master_weights &&
+                        is_low_precision(page.dtype);
+  return page;
+}
+
+std::vector<PageSpec> plan_pages(
+    const torch::nn::Module& module,
+    const PagerOptions& options,
+    const ShardMesh& mesh) {
+  check(options);
+  auto census = take_parameter_census(module, options.groups.ignored);
+  choose_dtypes(module, options.precision, census);
+  const std::vector<at::Tensor> replaced = replaced_weights(module);
+  std::vector<PageSpec> pages;
+  size_t first_index = 0;
+  for (const GroupSpec& group : make_groups(module, census, options.groups)) {
+    pages.push_back(make_page_spec(
+        group, static_cast<int>(pages.size()), first_index, options, mesh));
+    PageSpec& page = pages.back();
+    first_index += page.parameters.size();
+    page.is_tied =
+        page.is_tied ||
+        std::any_of(
+            page.parameters.begin(),
+            page.parameters.end(),
+            [&](const PagedParameter& parameter) {
+              return std::any_of(
+                  replaced.begin(), replaced.end(), [&](const auto& weight) {
+                    return weight.is_same(parameter.record.tensor);
+                  });
+            });
+  }
+  return pages;
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Training on a device: against plain LibTorch, and with streams of the user's.
+
+#include "engine/parity.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/sharding/move_module.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::tests::device_training {
+
+inline EngineOptions quiet() {
+  EngineOptions options;
+  options.log_memory = false;
+  options.optimizer.lr = 1e-3;
+  options.optimizer.rule = AdamWOptions{.eps = 1e-3};
+  options.sharding.groups.min_group_numel = 64;
+  return options;
+}
+
+/// Six layers that all read the same input, every other one on a stream of the
+/// user's that is far behind: its work is still to come when the host has gone
+/// on to other layers and their slots.
+struct BranchesImpl : torch::nn::Module {
+  /// @param busy size of the matrices that keep that stream busy; 0: it lags
+  ///   anyway.
+  BranchesImpl(int64_t width, int64_t busy) : busy_size(busy) {
+    for (int i = 0; i < 6; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(width, width)));
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& x, std::optional<c10::Stream> other) {
+    const at::Device device = x.device();
+    at::Tensor sum = torch::zeros_like(x);
+    std::vector<at::Tensor> late;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (!other || i % 2 == 0) {
+        sum = sum + layers[i](x);
+        continue;
+      }
+      runtime::mark_current(device).block(*other);
+      const c10::StreamGuard guard(*other);
+      if (busy_size > 0) {
+        const torch::NoGradGuard no_grad;
+        at::Tensor busy = torch::ones({busy_size, busy_size}, x.options());
+        for (int k = 0; k < 20; ++k) {
+          busy = busy.mm(busy) * 0;
+        }
+      }
+      late.push_back(layers[i](x));
+    }
+    if (other) {
+      runtime::StreamMarks done;
+      done.add(*other);
+      done.block_current(device);
+    }
+    for (const at::Tensor& part : late) {
+      // Its memory is that stream's.
+      part.record_stream(*runtime::current_stream(device));
+      sum = sum + part;
+    }
+    return sum;
+  }
+
+  int64_t busy_size;
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Branches);
+
+/// A transformer on one rank trains as plain LibTorch does.
+inline void expect_plain_training(World& world) {
+  const auto make = [&] {
+    torch::manual_seed(5);
+    auto net =
+        torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(
+            torch::nn::TransformerEncoderLayerOptions(64, 4)
+                .dim_feedforward(128)
+                .dropout(0),
+            3));
+    move_module(*net, world.device());
+    return net;
+  };
+  auto plain = make();
+  auto wrapped = make();
+  torch::optim::AdamW optimizer(
+      plain->parameters(),
+      torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0.01));
+  auto options = quiet();
+  options.optimizer.weight_decay = 0.01;
+  auto engine = wrap(wrapped, options);
+  for (int step = 0; step < 5; ++step) {
+    torch::manual_seed(step);
+    const auto x = torch::randn({7, 3, 64}, world.device());
+    const auto expected = plain->forward(x).square().mean();
+    const auto loss = wrapped->forward(x).square().mean();
+    // cuBLAS adds up in float32; an update rounds in another order.
+    expect_same(loss.detach(), expected.detach(), 1e-5, 1, "loss");
+    optimizer.zero_grad();
+    expected.backward();
+    engine.backward(loss);
+    for (const auto& item : plain->named_parameters()) {
+      expect_same(
+          engine.grad(wrapped->named_parameters()[item.key()]),
+          item.value().grad(),
+          1e-4,
+          0.1,
+          item.key());
+    }
+    optimizer.step();
+    engine.step();
+  }
+}
+
+/// A page that one stream still reads is not given to the next gather.
+inline void expect_training_beside_a_lagging_stream(
+    World& world,
+    int64_t width,
+    int64_t busy) {
+  const auto make = [&] {
+    torch::manual_seed(5);
+    Branches net(width, busy);
+    move_module(*net, world.device());
+    return net;
+  };
+  auto plain = make();
+  auto wrapped = make();
+  torch::optim::AdamW optimizer(
+      plain->parameters(),
+      torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0));
+  auto options = quiet();
+  options.optimizer.weight_decay = 0;
+  auto engine = wrap(wrapped, options);
+  const auto other = c10::impl::getDeviceGuardImpl(world.device().type())
+                         ->getStreamFromGlobalPool(world.device(), false);
+  for (int step = 0; step < 6; ++step) {
+    torch::manual_seed(step);
+    const auto x = torch::randn({16, width}, world.device());
+    const auto expected = plain(x, std::nullopt).square().mean();
+    const auto loss = wrapped(x, other).square().mean();
+    expect_same(loss.detach(), expected.detach(), 1e-4, 1, "loss");
+    optimizer.zero_grad();
+    expected.backward();
+    engine.backward(loss);
+    optimizer.step();
+    engine.step();
+  }
+  engine.unwrap();
+  for (const auto& item : plain->named_parameters()) {
+    expect_same(
+        wrapped->named_parameters()[item.key()].detach(),
+        item.value().detach(),
+        1e-4,
+        1,
+        item.key());
+  }
+}
+
+} // namespace tessera::tests::device_training

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that run on streams of the user's, in every way in which an engine
+// orders its own streams after those: a missing wait is a race.
+#include "engine/parity.h"
+#include "support/vdev/vdev.h"
+#include "tessera/engine/engine.h"
+#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/sharding/move_module.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tessera::tests::vdev::vdev_streams_test {
+
+namespace {
+
+constexpr int64_t kWidth = 24;
+
+/// Layers that read the same input; every other one runs on another stream.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() {
+    for (int i = 0; i < 6; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& x, std::optional<c10::Stream> other) {
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (!other || i % 2 == 0) {
+        parts.push_back(layers[i](x));
+        continue;
+      }
+      runtime::mark_current(x.device()).block(*other);
+      const c10::StreamGuard guard(*other);
+      parts.push_back(layers[i](x));
+    }
+    if (other) {
+      runtime::StreamMarks done;
+      done.add(*other);
+      done.block_current(x.device());
+    }
+    at::Tensor sum = parts[0];
+    for (size_t i = 1; i < parts.size(); ++i) {
+      sum = sum + parts[i];
+    }
+    return sum.tanh();
+  }
+
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Branches);
+
+Branches make_net(World& world) {
+  torch::manual_seed(5);
+  Branches net;
+  move_module(*net, world.device());
+  return net;
+}
+
+/// A way to train, and what is done beside it in a step.
+struct Way {
+  std::string name;
+  std::function<void(EngineOptions&)> set = [](EngineOptions&) {};
+  int backwards = 1; ///< per step
+  bool zeroes = false; ///< gradients, in place, before the last backward
+  bool writes = false; ///< weights, after the step
+};
+
+std::vector<Way> ways() {
+  const auto on_host = [](EngineOptions& options) {
+    options.optimizer.placement = StatePlacement::kHost;
+  };
+  return {
+      {"plain"},
+      {"accumulated", [](EngineOptions&) {}, 2},
+      {"zeroed", [](EngineOptions&) {}, 2, true},
+      {"written", [](EngineOptions&) {}, 1, false, true},
+      {"whole_gradients",
+       [](EngineOptions& options) { options.sharding.zero_stage = 1; },
+       2,
+       true},
+      {"in_backward",
+       [](EngineOptions& options) { options.update_in_backward = true; }},
+      {"state_on_host", on_host, 2, true},
+      {"overlapped",
+       [on_host](EngineOptions& options) {
+         on_host(options);
+         options.optimizer.overlap = UpdateOverlap::kWait;
+       },
+       2,
+       true,
+       true},
+      {"streamed",
+       [on_host](EngineOptions& options) {
+         on_host(options);
+         options.offload.ratio = 0;
+       },
+       1,
+       false,
+       true},
+      {"overlapped_and_streamed",
+       [on_host](EngineOptions& options) {
+         on_host(options);
+         options.offload.ratio = 0;
+         options.optimizer.overlap = UpdateOverlap::kWait;
+       },
+       2,
+       true,
+       true},
+      {"gradients_on_host",
+       [](EngineOptions& options) {
+         options.memory.gradients = MemoryTier::kHost;
+       },
+       2,
+       true},
+      {"parameters_on_host",
+       [](EngineOptions& options) {
+         options.memory.parameters = MemoryTier::kHost;
+       },
+       1,
+       false,
+       true}};
+}
+
+EngineOptions options_of(const Way& way) {
+  EngineOptions options;
+  options.log_memory = false;
+  options.optimizer.rule = AdamWOptions{.eps = 1e-2};
+  options.optimizer.lr = 1e-2;
+  options.optimizer.weight_decay = 0;
+  // Two layers form a group: one on each stream.
+  options.sharding.groups.min_group_numel = 2 * kWidth * (kWidth + 1);
+  way.set(options);
+  return options;
+}
+
+/// A training loop, whoever updates the weights.
+struct Trainer {
+  Branches net;
+  std::optional<c10::Stream> other;
+  std::function<void(const at::Tensor& loss)> backward;
+  std::function<void()> zero;
+  std::function<void()> step;
+  std::function<void(const std::function<void()>&)> write;
+
+  void run(World& world, const Way& way) {
+    for (int step = 0; step < 5; ++step) {
+      for (int i = 0; i < way.backwards; ++i) {
+        if (way.zeroes && i + 1 == way.backwards) {
+          zero();
+        }
+        torch::manual_seed(100 * step + 10 * i);
+        const auto x = torch::randn({8, kWidth}, at::kCPU).to(world.device());
+        backward(net(x, other).square().mean());
+      }
+      this->step();
+      if (way.writes) {
+        write([&] {
+          const torch::NoGradGuard no_grad;
+          for (const auto& layer : net->layers) {
+            layer->weight.mul_(0.99);
+          }
+        });
+      }
+    }
+  }
+};
+
+void zero_gradients(const Branches& net) {
+  for (const at::Tensor& parameter : net->parameters()) {
+    if (parameter.grad().defined()) {
+      parameter.grad().zero_();
+    }
+  }
+}
+
+} // namespace
+
+class Streams : public ::testing::TestWithParam<std::tuple<Way, int, Policy>> {
+};
+
+TEST_P(Streams, OfTheUsersTrainAsOneStream) {
+  const auto& [way, ranks, policy] = GetParam();
+  run_ranks_on_vdev(ranks, policy, [&, &way = way](World& world) {
+    Trainer plain{make_net(world), std::nullopt};
+    torch::optim::AdamW adamw(
+        plain.net->parameters(),
+        torch::optim::AdamWOptions(1e-2).eps(1e-2).weight_decay(0));
+    plain.backward = [](const at::Tensor& loss) { loss.backward(); };
+    plain.zero = [&] { zero_gradients(plain.net); };
+    plain.step = [&] {
+      adamw.step();
+      adamw.zero_grad();
+    };
+    plain.write = [](const auto& work) { work(); };
+    plain.run(world, way);
+
+    Trainer wrapped{
+        make_net(world),
+        c10::impl::getDeviceGuardImpl(world.device().type())
+            ->getStreamFromGlobalPool(world.device(), false)};
+    Engine engine = wrap(wrapped.net, options_of(way));
+    wrapped.backward = [&](const at::Tensor& loss) { engine.backward(loss); };
+    wrapped.zero = [&] { zero_gradients(wrapped.net); };
+    wrapped.step = [&] { engine.step(); };
+    wrapped.write = [&](const auto& work) {
+      const auto scope = engine.gather(/*writable=*/true);
+      work();
+    };
+    wrapped.run(world, way);
+    engine.unwrap();
+    for (const auto& item : plain.net->named_parameters()) {
+      // Updates round in another order.
+      expect_same(
+          wrapped.net->named_parameters()[item.key()].detach(),
+          item.value().detach(),
+          1e-5,
+          1e-3,
+          item.key());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllOrders,
+    Streams,
+    ::testing::Combine(
+        ::testing::ValuesIn(ways()),
+        ::testing::Values(1, 2),
+        ::testing::Values(
+            Policy{Policy::Order::kEager},
+            Policy{Policy::Order::kLazy})),
+    [](const auto& which) {
+      return std::get<0>(which.param).name + "_" +
+             std::to_string(std::get<1>(which.param)) + "_ranks_" +
+             std::get<2>(which.param).name();
+    });
+
+} // namespace tessera::tests::vdev::vdev_streams_test

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model of each family of the zoo trained on the virtual device, held against
+// plain LibTorch on the CPU.
+#include "support/vdev/vdev.h"
+#include "zoo/family_fixtures.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+namespace tessera::tests::vdev::vdev_zoo_test {
+
+namespace {
+
+using Order = Policy::Order;
+
+/// Ranks, and the order of execution.
+using How = std::pair<int, Policy>;
+using Setting = std::tuple<const char*, How>;
+
+std::vector<How> ways() {
+  std::vector<How> all{{1, {Order::kLazy}}};
+  for (const Policy& policy : policies({{Order::kRandom, 1}})) {
+    all.emplace_back(2, policy);
+  }
+  return all;
+}
+
+class Families : public ::testing::TestWithParam<Setting> {};
+
+} // namespace
+
+TEST_P(Families, TrainAsPlainLibTorchOnTheCpu) {
+  const auto& [name, how] = GetParam();
+  const auto& [ranks, policy] = how;
+  run_ranks_on_vdev(ranks, policy, [&](World& world) {
+    const auto expected = zoo::train_plain_family(name, world.size());
+    const auto found = zoo::train_wrapped_family(world, name);
+    EXPECT_EQ(found.losses, expected.losses);
+    EXPECT_NE(expected.losses.front(), expected.losses.back());
+    EXPECT_FALSE(found.weights.empty());
+    for (const auto& [key, own] : found.weights) {
+      const at::Tensor& weight = expected.weights.at(key);
+      EXPECT_TRUE(torch::equal(own, weight))
+          << key << " is off by " << (own - weight).abs().max().item<double>();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    Families,
+    ::testing::Combine(
+        ::testing::ValuesIn(zoo::kFamilyFixtures),
+        ::testing::ValuesIn(ways())),
+    [](const auto& info) {
+      const auto& how = std::get<1>(info.param);
+      return std::string(std::get<0>(info.param)) + "_" +
+             std::to_string(how.first) + "_ranks_" + how.second.name();
+    });
+
+} // namespace tessera::tests::vdev::vdev_zoo_test
