@@ -13,10 +13,10 @@ namespace tessera::runtime {
 inline constexpr int kMostPopulatingThreads = 16;
 
 /// Makes every page of [data, data + bytes) resident, with the contents that it
-/// has, on at most kMostPopulatingThreads threads of `pool`; blocks. To zero
-/// pages takes 0.1-0.3 s per GiB and thread, and whoever touches them first
-/// waits for it: one thread where the driver pins memory. If the system
-/// refuses, the pages come with their first use.
+/// has, on at most kMostPopulatingThreads threads of `pool`; blocks. The driver
+/// would do that with one thread when it pins the memory
+/// (benchmarks/bench_host_memory.cpp). If the system refuses, the pages come
+/// with their first use.
 void populate_memory(void* data, size_t bytes, ThreadPool& pool);
 
 namespace detail {
