@@ -70,7 +70,7 @@ WAITS = [
         "c10::impl::VirtualGuardImpl(tensor.device().type())"
         " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
     ),
-    *waits_of("sharding/gradient_bucket.cpp", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
+    *waits_of("sharding/gradient_bucket.cpp", "runtime::mark_current(group_.device()).block(*allocated_on_);", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
     *waits_of(
         "sharding/pager_gradients.cpp",
         after(

@@ -85,6 +85,7 @@ void GradientBucket::ensure_shard() {
     return;
   }
   const int64_t numel = group_.layout().shard_numel();
+  allocated_on_ = runtime::current_stream(group_.device());
   shard_ = store_ != nullptr ? runtime::RestingTensor(store_->reserve(
                                    "gradients of '" + group_.name() + "'",
                                    MemoryPurpose::kGradients,
@@ -284,7 +285,11 @@ void GradientBucket::clear() {
   deferred_factor_ = 1;
   applied_ = false;
   has_copies_ = false;
-  if (!keeps_shard_) {
+  if (!keeps_shard_ && shard_.defined()) {
+    if (allocated_on_) {
+      // Its memory goes back there, but this stream has used it last.
+      runtime::mark_current(group_.device()).block(*allocated_on_);
+    }
     shard_ = {};
   }
   for (Entry& entry : entries_) {

@@ -283,6 +283,7 @@ class GradientBucket {
   std::vector<runtime::FlatSpan>
       gaps_; ///< spans of the flat buffer without a parameter
   runtime::RestingTensor shard_;
+  std::optional<c10::Stream> allocated_on_; ///< by the shard
   /// [padded_numel], of the slot, or the shard in a world of one.
   at::Tensor collected_;
   runtime::Slot slot_;

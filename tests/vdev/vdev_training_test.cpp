@@ -27,6 +27,13 @@ TEST_P(Training, AStreamOfTheUsersThatLagsSeesItsOwnWeights) {
   });
 }
 
+TEST_P(Training, TheTrainersLossesAreThoseOfTheCpu) {
+  const TemporaryFolder folder;
+  run_ranks_on_vdev(1, GetParam(), [&](World& world) {
+    device_trainer::expect_losses_of_the_cpu(world, folder.path());
+  });
+}
+
 TEST_P(Training, TheTrainerScalesLosses) {
   const TemporaryFolder folder;
   run_ranks_on_vdev(1, GetParam(), [&](World& world) {

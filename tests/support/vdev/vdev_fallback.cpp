@@ -879,7 +879,8 @@ at::Tensor& sqrt_out(const at::Tensor& self, at::Tensor& out) {
   add_accesses(command.accesses, self, false);
   add_accesses(command.accesses, out, true);
   command.run = [from = Captured(self), to = Captured(out)](bool) {
-    const at::Tensor roots = from.on_host().to(at::kDouble).contiguous();
+    const at::Tensor roots =
+        from.on_host().contiguous().to(at::kDouble, false, /*copy=*/true);
     auto* values = roots.mutable_data_ptr<double>();
     for (int64_t i = 0; i < roots.numel(); ++i) {
       values[i] = std::sqrt(values[i]);
