@@ -230,8 +230,16 @@ WAITS = [
             "driver_->wait_flag(stream, done(), flag_value(first));",
             "driver_->wait_flag(stream, done(), flag_value(end_turn));",
             "compare_with_peers(plan.message);",
-            after("sound_turns_ = ended_turns();", "release_waits();"),
-            after("if (failure_) {", "release_waits();"),
+            after(
+                "sound_turns_ = ended_turns();",
+                "release_waits();",
+                redundant="the watching thread does it again",
+            ),
+            after(
+                "if (failure_) {",
+                "release_waits();",
+                redundant="only for a wait that is issued while fail() runs",
+            ),
             "fail(reason);",
         )
     ),
