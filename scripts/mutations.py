@@ -272,8 +272,8 @@ MUTATIONS = [
     Mutation(
         "NCCL's defaults are not set",
         "runtime/comm/nccl_registry.cpp",
-        "set_defaults(); auto group =",
-        "auto group =",
+        "set_defaults(); return functions_for_device(options.device_index)",
+        "return functions_for_device(options.device_index)",
         "NcclRegistry.*",
         "runtime_tests",
     ),

@@ -46,6 +46,7 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(
       at::kCUDA, static_cast<c10::DeviceIndex>(options.device_index));
   // The device for a barrier, which has no tensor.
   group->setBoundDeviceId(device);
+  connect_ranks(*group, device);
   return group;
 }
 

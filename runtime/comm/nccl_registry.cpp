@@ -59,22 +59,6 @@ void set_defaults() {
   }
 }
 
-/// Connects the ranks, and waits for them. A communicator that is connected by
-/// its first collective would block the host there: ranks that each send before
-/// they receive, on groups of two, would wait for each other in a circle. The
-/// broadcast is needed too, because NCCL connects what an algorithm uses when
-/// it is first used.
-void connect(c10d::Backend& group, at::Device device) {
-  const c10::DeviceGuard guard(device);
-  group.eagerConnectSingleDevice(device);
-  std::vector<at::Tensor> tensors{
-      at::zeros({1}, at::TensorOptions(at::kByte).device(device))};
-  c10d::BroadcastOptions options;
-  options.asyncOp = false; // on the current stream
-  group.broadcast(tensors, options);
-  current_stream(device)->synchronize();
-}
-
 } // namespace
 
 void register_nccl_backend(const NcclFunctions& functions) {
@@ -89,14 +73,19 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
   set_defaults();
-  auto group =
-      functions_for_device(options.device_index).make_backend(store, options);
-  connect(
-      *group,
-      at::Device(
-          load_cuda_backend().device_type,
-          static_cast<c10::DeviceIndex>(options.device_index)));
-  return group;
+  return functions_for_device(options.device_index)
+      .make_backend(store, options);
+}
+
+void connect_ranks(c10d::Backend& group, at::Device device) {
+  const c10::DeviceGuard guard(device);
+  group.eagerConnectSingleDevice(device);
+  std::vector<at::Tensor> tensors{
+      at::zeros({1}, at::TensorOptions(at::kByte).device(device))};
+  c10d::BroadcastOptions options;
+  options.asyncOp = false; // on the current stream
+  group.broadcast(tensors, options);
+  current_stream(device)->synchronize();
 }
 
 } // namespace tessera::runtime

@@ -21,7 +21,7 @@ struct NcclOptions {
 
 /// Functions that the CUDA plugin provides.
 struct NcclFunctions {
-  /// The ranks need not be connected yet.
+  /// Ends with connect_ranks().
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(
       const c10::intrusive_ptr<c10d::Store>& store,
       const NcclOptions& options) = nullptr;
@@ -42,5 +42,12 @@ std::string cuda_device_identity(int device_index);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options);
+
+/// Connects the ranks of a new backend, and waits for them. A communicator that
+/// is connected by its first collective would block the host there: ranks that
+/// each send before they receive, on groups of two, would wait for each other
+/// in a circle. It broadcasts, because NCCL connects what an algorithm uses
+/// when it is first used. Collective.
+void connect_ranks(c10d::Backend& group, at::Device device);
 
 } // namespace tessera::runtime

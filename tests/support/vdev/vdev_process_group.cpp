@@ -268,12 +268,11 @@ void install_process_group() {
       {.make_backend = [](const c10::intrusive_ptr<c10d::Store>& store,
                           const runtime::NcclOptions& options)
            -> c10::intrusive_ptr<c10d::Backend> {
-         return c10::make_intrusive<ProcessGroup>(
-             store,
-             options.rank,
-             options.size,
-             static_cast<c10::DeviceIndex>(options.device_index),
-             options.timeout);
+         const auto index = static_cast<c10::DeviceIndex>(options.device_index);
+         auto group = c10::make_intrusive<ProcessGroup>(
+             store, options.rank, options.size, index, options.timeout);
+         runtime::connect_ranks(*group, device(index));
+         return group;
        },
        // Every process has devices of its own.
        .device_identity =
