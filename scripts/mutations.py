@@ -502,6 +502,10 @@ def failed_test(output):
     return found.group(1) if found else "the program"
 
 
+def noticed_by(code, output):
+    return "hangs" if code is None else failed_test(output)
+
+
 def check_unbroken(build, mutations):
     """The tests must pass with each of the sources compiled as it is."""
     of_source = {}
@@ -552,7 +556,7 @@ def outcome_of(build, mutation):
         library.unlink()
     if code == 0:
         raise Failure(f"SURVIVED {mutation.tests}")
-    return "hangs" if code is None else failed_test(output)
+    return noticed_by(code, output)
 
 
 def outcome_without(build, number):
@@ -567,7 +571,7 @@ def outcome_without(build, number):
     )
     if code == 0:
         return "SURVIVED"
-    return "hangs" if code is None else failed_test(output)
+    return noticed_by(code, output)
 
 
 def leave_out_waits(build, only):

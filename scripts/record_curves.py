@@ -27,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 
+from gpu_phases import write_safetensors
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 8
 HALF = 4  # the step of the checkpoint that `resume` starts from
@@ -128,34 +130,19 @@ RUNS = {
 }
 
 
-def write_tensors(path, tensors):
-    """@param tensors {name: (shape, flat list of numbers)}, as int64."""
-    header, data = {}, b""
-    for name, (shape, numbers) in tensors.items():
-        raw = struct.pack(f"<{len(numbers)}q", *numbers)
-        header[name] = {
-            "dtype": "I64",
-            "shape": shape,
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
 def write_inputs(folder):
     draw = random.Random(7)
     tokens = [(i + i // 37 + draw.randrange(3)) % 90 + 3 for i in range(32 * 512)]
     (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
     rows, length = 256, 16
     ids = tokens[: rows * length]
-    whole = {"input_ids": ([rows, length], ids)}
-    write_tensors(folder / "bert.safetensors", whole)
+    whole = {"input_ids": [rows, length, ids]}
+    write_safetensors(folder / "bert.safetensors", whole)
     backward = [
         t for row in range(rows) for t in reversed(ids[row * length : (row + 1) * length])
     ]
-    write_tensors(
-        folder / "t5.safetensors", {**whole, "labels": ([rows, length], backward)}
+    write_safetensors(
+        folder / "t5.safetensors", {**whole, "labels": [rows, length, backward]}
     )
     for name, config in MODELS.items():
         (folder / f"{name}.json").write_text(json.dumps(config))
