@@ -85,10 +85,6 @@ class ParamGroup {
   const runtime::RestingTensor& shard() const {
     return shard_;
   }
-  /// Returns whether the shard rests on another tier.
-  bool is_stored() const {
-    return shard_.tier() != MemoryTier::kDevice;
-  }
 
   /// This rank's shard of the weights as optimizers update it: [shard_numel],
   /// of at least float32 precision. It is shard() itself if that is precise

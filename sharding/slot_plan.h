@@ -27,9 +27,6 @@ class SlotPlan {
   bool is_paged(size_t page) const {
     return paged_[page];
   }
-  bool pages_any() const {
-    return pages_any_;
-  }
   /// Whether a single rank holds everything on its device, so that nothing is
   /// paged, reduced or agreed on.
   bool is_alone() const {
