@@ -65,12 +65,10 @@ WAITS = [
         "slot_.after = lane_->mark();",
     ),
     *waits_of(
-        "runtime/memory/deferred_scalar.cpp",
-        "computed_->done.block(user);",
-        "c10::impl::VirtualGuardImpl(tensor.device().type())"
-        " .recordDataPtrOnStream(tensor.storage().data_ptr(), user);",
+        "sharding/gradient_bucket.cpp",
+        "runtime::mark_current(group_.device()).block(*allocated_on_);",
+        "arrived_on_.insert(*runtime::current_stream(group_.device()));",
     ),
-    *waits_of("sharding/gradient_bucket.cpp", "runtime::mark_current(group_.device()).block(*allocated_on_);", "arrived_on_.insert(*runtime::current_stream(group_.device()));"),
     *waits_of(
         "sharding/pager_gradients.cpp",
         after(
