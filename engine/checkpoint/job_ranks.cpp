@@ -18,9 +18,12 @@ JobRanks::JobRanks(
     sharding::Pager& pager,
     FileGroups* groups,
     const torch::nn::Module& module)
-    : pager_(pager), groups_(groups) {
-  if (tensor_size() > 1) {
-    parts_ = parts_in(module);
+    : pager_(pager), groups_(groups), specs_(specs_in(module)) {
+  if (groups_ == nullptr) { // other ranks' partitions are not known
+    for (auto& [tensor, spec] : specs_) {
+      spec.sizes = spec.own_sizes();
+      spec.axes.clear();
+    }
   }
 }
 
@@ -48,32 +51,18 @@ int JobRanks::stages() const {
   return groups_ == nullptr ? 1 : groups_->pipeline->size();
 }
 
-std::optional<DimPart> JobRanks::part_of(const at::Tensor& tensor) const {
-  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
-  if (found == parts_.end()) {
-    return std::nullopt;
-  }
-  const auto& [dim, split] = found->second;
-  return DimPart{
-      dim, split.begin(tensor_rank()), split.begin(tensor_rank() + 1)};
-}
-
-std::vector<int64_t> JobRanks::whole_sizes(const at::Tensor& tensor) const {
-  return tessera::whole_sizes(tensor, parts_);
+TensorSpec JobRanks::spec_of(const at::Tensor& tensor) const {
+  return tessera::spec_of(tensor, specs_);
 }
 
 at::Tensor JobRanks::whole_value(
     const at::Tensor& tensor,
     const at::Tensor& value) const {
   const at::Tensor own = value.detach().cpu().contiguous();
-  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
-  return found == parts_.end() ? own
-                               : gather_parts(
-                                     own,
-                                     found->second.dim,
-                                     found->second.split,
-                                     *groups_->tensor)
-                                     .contiguous();
+  return groups_ == nullptr
+             ? own
+             : sharding::gather_whole(own, spec_of(tensor), *groups_->tensor)
+                   .contiguous();
 }
 
 std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {

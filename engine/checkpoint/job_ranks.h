@@ -3,7 +3,6 @@
 // `JobRanks` numbers the ranks of a job that write or read files together,
 // whichever part of the model each of them has.
 
-#include "tessera/engine/checkpoint/part_elements.h"
 #include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
@@ -12,9 +11,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace tessera::engine {
@@ -43,11 +40,9 @@ class JobRanks {
     return pager_.rank() == 0 && tensor_rank() == 0;
   }
 
-  /// This rank's partition of a parameter or buffer that is divided over the
-  /// tensor-parallel ranks; nothing if this rank has all of it.
-  std::optional<DimPart> part_of(const at::Tensor& tensor) const;
-  /// The sizes of the tensor that `tensor` is a partition of, or its own.
-  std::vector<int64_t> whole_sizes(const at::Tensor& tensor) const;
+  /// The spec of a parameter or buffer of the module, as the tensor-parallel
+  /// ranks divide it.
+  TensorSpec spec_of(const at::Tensor& tensor) const;
   /// The whole value of `tensor`, on the CPU. Collective over the
   /// tensor-parallel ranks; blocks.
   at::Tensor whole_value(const at::Tensor& tensor, const at::Tensor& value)
@@ -74,7 +69,7 @@ class JobRanks {
  private:
   sharding::Pager& pager_;
   FileGroups* groups_;
-  ParameterParts parts_;
+  TensorSpecs specs_;
 };
 
 } // namespace tessera::engine

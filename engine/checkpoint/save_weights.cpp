@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/save_weights.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <c10/core/GradMode.h>
 
@@ -41,7 +41,7 @@ void write(
     const at::Tensor& tensor) {
   const at::Tensor rows = tensor.cpu().contiguous();
   if (rows.numel() > 0) {
-    writer.write(name, raw_bytes(rows));
+    writer.write(name, sharding::raw_bytes(rows));
   }
 }
 
@@ -63,7 +63,9 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
   std::vector<runtime::SafetensorsSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
-        {name, saved_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+        {name,
+         sharding::saved_dtype_of(tensor.scalar_type()),
+         tensor.sizes().vec()});
   }
   runtime::SafetensorsWriter writer = open_file(path, std::move(specs));
   for (const auto& [name, tensor] : tensors) {
@@ -80,7 +82,9 @@ void save_weights(WholeModel& model, const fs::path& path) {
       std::vector<runtime::SafetensorsSpec> specs;
       for (const WholeTensor& tensor : model.tensors()) {
         specs.push_back(
-            {tensor.name(), saved_dtype_of(tensor.dtype), tensor.sizes});
+            {tensor.name(),
+             sharding::saved_dtype_of(tensor.spec.dtype),
+             tensor.spec.sizes});
       }
       writer.emplace(open_file(path, std::move(specs)));
     }

@@ -21,21 +21,20 @@ using nlohmann::json;
 
 json to_json(const WholeTensor& tensor) {
   return {
-      {"names", tensor.names},
-      {"dtype", static_cast<int>(tensor.dtype)},
-      {"sizes", tensor.sizes},
+      {"names", tensor.spec.names},
+      {"dtype", static_cast<int>(tensor.spec.dtype)},
+      {"sizes", tensor.spec.sizes},
       {"is_buffer", tensor.is_buffer},
       {"group", tensor.group}};
 }
 
 WholeTensor whole_tensor(const json& from, int stage) {
-  return {
+  TensorSpec spec = whole_spec(
       from.at("names"),
-      static_cast<at::ScalarType>(from.at("dtype").get<int>()),
       from.at("sizes"),
-      from.at("is_buffer"),
-      stage,
-      from.at("group")};
+      static_cast<at::ScalarType>(from.at("dtype").get<int>()));
+  spec.pipeline_stage = stage;
+  return {std::move(spec), from.at("is_buffer"), from.at("group")};
 }
 
 } // namespace
@@ -70,7 +69,7 @@ WholeModel::WholeModel(
 
 void WholeModel::add_own(const torch::nn::Module& module) {
   const auto add = [&](WholeTensor tensor, Own own) {
-    tensor.sizes = job_.whole_sizes(own.tensor);
+    tensor.spec.sizes = job_.spec_of(own.tensor).sizes;
     own_.emplace(tensor.name(), std::move(own));
     tensors_.push_back(std::move(tensor));
   };
@@ -78,16 +77,14 @@ void WholeModel::add_own(const torch::nn::Module& module) {
     const sharding::ParamGroup& group = *pager_.groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
-      add({.names = record.names,
-           .dtype = group.original_dtype(),
+      add({.spec = whole_spec(record.names, {}, group.original_dtype()),
            .group = static_cast<int>(g)},
           {record.tensor, i});
     }
   }
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
-    add({.names = {name},
-         .dtype = tensor.scalar_type(),
+    add({.spec = whole_spec({name}, {}, tensor.scalar_type()),
          .is_buffer = buffers.contains(name)},
         {tensor});
   }
@@ -108,23 +105,24 @@ void WholeModel::join_stages() {
       const size_t place = found->second;
       if (is_new) {
         tensors_.push_back(tensor);
-        tensors_.back().names.resize(1);
+        tensors_.back().spec.names.resize(1);
       }
       WholeTensor& known = tensors_[place];
-      for (const std::string& name : tensor.names) {
+      for (const std::string& name : tensor.spec.names) {
         if (index_.emplace(name, place).second) {
-          known.names.push_back(name);
+          known.spec.names.push_back(name);
         }
       }
       TESSERA_CHECK(
-          known.sizes == tensor.sizes && known.dtype == tensor.dtype,
+          known.spec.sizes == tensor.spec.sizes &&
+              known.spec.dtype == tensor.spec.dtype,
           "'{}' has shape {} and type {} on pipeline stage {}, but {} and {} on pipeline stage {}. Different tensors on different pipeline stages need different names: those of the whole model.",
           tensor.name(),
-          c10::IntArrayRef(known.sizes),
-          known.dtype,
-          known.stage,
-          c10::IntArrayRef(tensor.sizes),
-          tensor.dtype,
+          c10::IntArrayRef(known.spec.sizes),
+          known.spec.dtype,
+          known.spec.pipeline_stage,
+          c10::IntArrayRef(tensor.spec.sizes),
+          tensor.spec.dtype,
           stage);
     }
     ++stage;
@@ -140,7 +138,8 @@ std::vector<std::string> WholeModel::parameter_names() const {
   std::vector<std::string> names;
   for (const WholeTensor& tensor : tensors_) {
     if (!tensor.is_buffer) {
-      names.insert(names.end(), tensor.names.begin(), tensor.names.end());
+      names.insert(
+          names.end(), tensor.spec.names.begin(), tensor.spec.names.end());
     }
   }
   return names;
@@ -150,18 +149,18 @@ at::Tensor WholeModel::whole_value(
     const WholeTensor& tensor,
     const at::Tensor& values) {
   at::Tensor value;
-  if (tensor.stage == job_.stage()) {
+  if (tensor.spec.pipeline_stage == job_.stage()) {
     const Own& own = own_.at(tensor.name());
     value = tensor.group < 0
                 ? own.tensor
                 : pager_.groups()[static_cast<size_t>(tensor.group)]
                       ->view_of(values, own.position)
-                      .to(tensor.dtype);
+                      .to(tensor.spec.dtype);
     value = job_.whole_value(own.tensor, value);
   } else if (job_.is_first_of_stage()) {
-    value = at::empty(tensor.sizes, tensor.dtype);
+    value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
   }
-  job_.broadcast_from_stage(tensor.stage, value);
+  job_.broadcast_from_stage(tensor.spec.pipeline_stage, value);
   return value;
 }
 
@@ -169,7 +168,7 @@ void WholeModel::for_each(
     const std::function<void(const WholeTensor&, const at::Tensor&)>& visit) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size();) {
-    const int stage = tensors_[i].stage;
+    const int stage = tensors_[i].spec.pipeline_stage;
     const int group = tensors_[i].group;
     at::Tensor values;
     if (stage == job_.stage() && group >= 0) {
@@ -178,7 +177,7 @@ void WholeModel::for_each(
     // A failing visit must not keep rank 0 from collectives that the others
     // wait for.
     std::exception_ptr error;
-    for (; i < tensors_.size() && tensors_[i].stage == stage &&
+    for (; i < tensors_.size() && tensors_[i].spec.pipeline_stage == stage &&
            tensors_[i].group == group;
          ++i) {
       const at::Tensor value = whole_value(tensors_[i], values);

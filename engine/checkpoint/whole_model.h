@@ -17,15 +17,13 @@ namespace tessera {
 
 /// A parameter or a registered buffer of the whole model.
 struct WholeTensor {
-  std::vector<std::string> names; ///< several if it is tied; not empty
-  at::ScalarType dtype = at::kFloat; ///< of the module before wrap()
-  std::vector<int64_t> sizes;
+  /// As on all ranks, without axes; its dtype is that before wrap().
+  TensorSpec spec;
   bool is_buffer = false;
-  int stage = 0; ///< first pipeline stage that has it
-  int group = -1; ///< in the pager of `stage`; -1: not sharded
+  int group = -1; ///< in the pager of its pipeline stage; -1: not sharded
 
   const std::string& name() const {
-    return names.front();
+    return spec.name();
   }
 };
 

@@ -139,15 +139,13 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
         from_pretrained(folder, {.context = LayerContext(how)});
     apply_lora(*divided, config, 7);
     const auto expected = plain->named_parameters();
-    const auto parts = parts_in(*divided);
+    const TensorSpecs specs = specs_in(*divided);
     const torch::NoGradGuard no_grad;
     for (const auto& item : divided->named_parameters()) {
-      torch::Tensor whole = item.value();
-      if (const auto part = parts.find(whole.unsafeGetTensorImpl());
-          part != parts.end()) {
-        whole = gather_parts(
-            whole, part->second.dim, part->second.split, *how.group);
-      }
+      const torch::Tensor whole = sharding::gather_whole(
+          item.value(),
+          specs.at(item.value().unsafeGetTensorImpl()),
+          *how.group);
       EXPECT_TRUE(whole.equal(expected[item.key()])) << item.key();
     }
   });

@@ -6,8 +6,8 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
-#include "tessera/runtime/io/safetensors.h"
 #include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/adapters/lora_record.h"
 #include "tessera/zoo/layers/linear.h"
@@ -67,12 +67,11 @@ bool is_duplicate(std::string_view name) {
 
 LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
   LoadWeightsOptions options;
-  options.pieces =
-      [pieces = names.pieces()](
-          std::string_view name) -> std::optional<std::vector<WeightPiece>> {
-    auto found = pieces(name);
-    return !found && is_duplicate(name) ? std::vector<WeightPiece>()
-                                        : std::move(found);
+  options.map = [map = names.map()](std::string_view name) {
+    auto found = map(name);
+    return !found && is_duplicate(name)
+               ? std::optional(std::vector<MappedWeight>())
+               : found;
   };
   options.may_be_missing = {""}; // the base model; see check_complete()
   // layers of other pipeline stages
@@ -81,51 +80,50 @@ LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
 }
 
 void check_complete(
-    const fs::path& file,
+    const sharding::WeightFiles& files,
     const WeightNames& names,
     const LoadWeightsReport& report) {
   for (const std::string& missing : report.missing) {
     TESSERA_CHECK(
         !names.has(missing),
         "{} lacks '{}', which adapter_config.json requires; fetch the folder again",
-        file,
+        files.path(),
         names.of(missing, nullptr).name);
   }
 }
 
-fs::path weights_in(const fs::path& folder) {
+sharding::WeightFiles weights_in(const fs::path& folder) {
   const fs::path file = folder / kWeightsFile;
   TESSERA_CHECK(
       fs::exists(file),
       "{} does not exist; give the folder of an adapter in safetensors format",
       file);
-  return file;
+  return sharding::WeightFiles::open(file);
 }
 
 /// Reports a rank that differs from the weights, naming the field.
 void check_ranks(
     const fs::path& folder,
-    const fs::path& file,
+    const sharding::WeightFiles& files,
     const LoraTargets& targets) {
   const std::string_view prefix = "base_model.model.";
   const std::string_view end = ".lora_A.weight";
-  const auto weights = runtime::SafetensorsFile::open(file);
-  for (const runtime::SafetensorsEntry& entry : weights.entries()) {
-    if (!entry.name.starts_with(prefix) || !entry.name.ends_with(end) ||
-        entry.shape.size() != 2) {
+  for (const auto& [name, entry] : files.entries()) {
+    if (!name.starts_with(prefix) || !name.ends_with(end) ||
+        entry->shape.size() != 2) {
       continue;
     }
-    const std::string module = entry.name.substr(
-        prefix.size(), entry.name.size() - prefix.size() - end.size());
+    const std::string module =
+        name.substr(prefix.size(), name.size() - prefix.size() - end.size());
     const int64_t rank = targets.rank_of(module);
     TESSERA_CHECK(
-        entry.shape[0] == rank,
+        entry->shape[0] == rank,
         "{}: 'r' or 'rank_pattern' gives {} the rank {}, but in {} it is {}; fetch the folder again",
         (folder / kConfigFile).string(),
         module,
         rank,
-        file,
-        entry.shape[0]);
+        files.path(),
+        entry->shape[0]);
   }
 }
 
@@ -151,7 +149,7 @@ void check_ranks(
 /// Applies the configuration; errors name its file.
 void apply_from(
     const fs::path& folder,
-    const fs::path& weights,
+    const sharding::WeightFiles& weights,
     const LoraConfig& config,
     Model& model) {
   try {
@@ -246,12 +244,12 @@ void save_lora(
 
 LoraConfig load_lora(Model& model, const fs::path& folder) {
   const LoraConfig config = read_lora_config(folder);
-  const fs::path file = weights_in(folder);
-  apply_from(folder, file, config, model);
+  const sharding::WeightFiles files = weights_in(folder);
+  apply_from(folder, files, config, model);
   try {
     const WeightNames names = lora_names(model);
     check_complete(
-        file, names, load_weights(model, file, options_for(model, names)));
+        files, names, load_weights(model, files, options_for(model, names)));
   } catch (const Error& error) {
     remove_lora(model);
     fail_for(folder, config, error);
@@ -264,9 +262,9 @@ LoraConfig load_lora(Model& model, const fs::path& folder) {
 
 void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
   const WeightNames names = lora_names(model);
-  const fs::path file = weights_in(folder);
+  const sharding::WeightFiles files = weights_in(folder);
   check_complete(
-      file, names, engine.load_weights(file, options_for(model, names)));
+      files, names, engine.load_weights(files, options_for(model, names)));
 }
 
 SavedValue merged_values(const Model& model) {
@@ -299,9 +297,9 @@ void save_merged(
   ParameterSizes sizes;
   const WholeModel whole = engine.whole_model();
   for (const WholeTensor& tensor : whole.tensors()) {
-    for (const std::string& name : tensor.names) {
+    for (const std::string& name : tensor.spec.names) {
       if (!tensor.is_buffer) {
-        sizes.emplace(name, tensor.sizes);
+        sizes.emplace(name, tensor.spec.sizes);
       }
     }
   }

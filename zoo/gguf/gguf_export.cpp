@@ -13,6 +13,7 @@
 #include <ATen/ops/cat.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <map>
 
 namespace tessera::zoo {
@@ -140,8 +141,13 @@ void export_gguf(
     const std::filesystem::path& file,
     const GgufOptions& options,
     const SavedValue& change) {
+  const TensorSpecs specs = specs_in(model);
   TESSERA_CHECK(
-      parts_in(model).empty() && !model.names().is_part,
+      std::none_of(
+          specs.begin(),
+          specs.end(),
+          [](const auto& item) { return item.second.is_divided(); }) &&
+          !model.names().is_part,
       "GGUF export of '{}': this rank holds only part of the model; export a folder written by save_pretrained() instead",
       file.string());
   for (const auto& item : model.named_parameters()) {

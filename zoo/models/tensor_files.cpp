@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/tensor_files.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <torch/types.h>
 
@@ -92,7 +92,7 @@ NamedTensors read_named_tensors(const fs::path& path) {
     NamedTensors tensors;
     const auto file = runtime::SafetensorsFile::open(path);
     for (const runtime::SafetensorsEntry& entry : file.entries()) {
-      tensors.emplace(entry.name, engine::loaded_tensor(entry));
+      tensors.emplace(entry.name, sharding::loaded_tensor(entry));
     }
     return tensors;
   }
@@ -116,7 +116,7 @@ void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
         {name,
-         engine::saved_dtype_of(tensor.scalar_type()),
+         sharding::saved_dtype_of(tensor.scalar_type()),
          tensor.sizes().vec()});
   }
   if (path.has_parent_path()) {
@@ -126,7 +126,7 @@ void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const torch::Tensor rows = tensor.detach().cpu().contiguous();
     if (rows.numel() > 0) {
-      writer.write(name, engine::raw_bytes(rows));
+      writer.write(name, sharding::raw_bytes(rows));
     }
   }
   writer.commit();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/weight_writer.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ std::vector<runtime::SafetensorsSpec> specs_of(
   for (const NamedWeight& weight : names.weights()) {
     specs.push_back(
         {weight.name,
-         engine::saved_dtype_of(dtypes.at(weight.ours.front())),
+         sharding::saved_dtype_of(dtypes.at(weight.ours.front())),
          weight.shape()});
   }
   return specs;
@@ -91,7 +91,7 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   const at::Tensor whole = weight.assemble(parts);
   if (whole.numel() > 0) {
     shards_[shard_of_.at(weight.name)].write(
-        weight.name, engine::raw_bytes(whole));
+        weight.name, sharding::raw_bytes(whole));
   }
 }
 

@@ -21,7 +21,7 @@ namespace {
 /// Gathers partitions of tensor-parallel ranks to whole parameters.
 class PartGatherer {
  public:
-  explicit PartGatherer(const Model& model) : parts_(parts_in(model)) {
+  explicit PartGatherer(const Model& model) : specs_(specs_in(model)) {
     for (const auto& module : model.modules()) {
       if (const auto* one = dynamic_cast<const ParallelModule*>(&*module)) {
         group_ = one->how().group;
@@ -40,15 +40,15 @@ class PartGatherer {
   /// Collective over the group.
   /// @param value of `parameter`, which is not always in it.
   at::Tensor whole(const at::Tensor& parameter, const at::Tensor& value) const {
-    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
-    return part == parts_.end()
-               ? value
-               : gather_parts(
-                     value, part->second.dim, part->second.split, *group_);
+    return group_ == nullptr ? value
+                             : sharding::gather_whole(
+                                   value,
+                                   specs_.at(parameter.unsafeGetTensorImpl()),
+                                   *group_);
   }
 
  private:
-  ParameterParts parts_;
+  TensorSpecs specs_;
   Communicator* group_ = nullptr;
 };
 
@@ -203,10 +203,10 @@ void write_folder(
   ParameterTypes dtypes;
   for (const WholeModel& part : parts) {
     for (const WholeTensor& tensor : part.tensors()) {
-      for (const std::string& name : tensor.names) {
+      for (const std::string& name : tensor.spec.names) {
         if (!tensor.is_buffer) {
-          sizes.emplace(name, tensor.sizes);
-          dtypes.emplace(name, tensor.dtype);
+          sizes.emplace(name, tensor.spec.sizes);
+          dtypes.emplace(name, tensor.spec.dtype);
         }
       }
     }
@@ -218,7 +218,7 @@ void write_folder(
   }
   for (WholeModel& part : parts) {
     part.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
-      for (const std::string& name : tensor.names) {
+      for (const std::string& name : tensor.spec.names) {
         if (!tensor.is_buffer) {
           job->add(name, value);
         }
@@ -244,7 +244,7 @@ void for_each_whole(
     const VisitWhole& visit) {
   engine.whole_model().for_each(
       [&](const WholeTensor& tensor, const at::Tensor& value) {
-        for (const std::string& name : tensor.names) {
+        for (const std::string& name : tensor.spec.names) {
           if (!tensor.is_buffer && wants(name)) {
             visit(name, value);
           }
