@@ -45,7 +45,11 @@ WAITS = [
         "ready_.block(*stream);",
         "lane.wait_for(users_.mark());",
         "slot_.after = users_.mark();",
-        "slot_.after.add(ready_);",
+        redundant(
+            "slot_.after.add(ready_);",
+            "all-gathers follow each other on one lane, and who used the page"
+            " has waited for its own",
+        ),
         "arriving_.wait_issued();",
     ),
     *waits_of(
@@ -77,8 +81,8 @@ WAITS = [
             "wait_for_reduce_lane();",
         ),
         "held.slot.after.add(shard_user_->before_gradients_change(held.group));",
-        "marks.block_current(reduce_lane_.device());",
-        "reduce_lane_.wait_for(marks);",
+        "shard_user_->before_gradients_change(g).block_current("
+        " reduce_lane_.device());",
         "group.follow_users(reduce_lane_);",
         after("finish_storing();", "wait_for_reduce_lane();"),
     ),
@@ -105,14 +109,12 @@ WAITS = [
         "marks.block_current(gather_lane_.device());",
     ),
     *waits_of("sharding/pager_scopes.cpp", "gather_lane_.follow_current();"),
-    *waits_of("sharding/pager_slots.cpp", "gather_lane_.follow_current();"),
     *waits_of(
         "offload/activation_copies.cpp",
         "lane->synchronize();",
         "to_host_.wait_for(streams.mark());",
         "to_host_.wait_for(piece.after);",
         "done = to_host_.mark();",
-        "piece.after = done;",
         "to_device_.follow_current();",
         "to_device_.wait_for(done);",
         "done = to_device_.mark();",

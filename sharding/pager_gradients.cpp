@@ -116,9 +116,9 @@ void Pager::release_held_slot() {
 void Pager::before_gradients_change(size_t g) {
   if (shard_user_ != nullptr) {
     const TransferWaits::Scope waits(transfer_waits_);
-    const runtime::StreamMarks marks = shard_user_->before_gradients_change(g);
-    marks.block_current(reduce_lane_.device());
-    reduce_lane_.wait_for(marks);
+    // The reduce lane follows the streams that change gradients.
+    shard_user_->before_gradients_change(g).block_current(
+        reduce_lane_.device());
   }
 }
 

@@ -8,7 +8,6 @@
 namespace tessera::sharding {
 
 void Pager::make_slots(std::optional<int64_t> budget_bytes) {
-  gather_lane_.follow_current(); // the shards were just filled
   has_budget_ = budget_bytes || options_.gather_bytes;
   const int64_t gather_bytes = slots_.gather_bytes(budget_bytes);
   if (const int64_t bytes = slots_.reduce_bytes(); bytes > 0) {
