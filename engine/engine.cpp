@@ -329,10 +329,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 WholeModel Engine::whole_model() {
   check_usable("whole_model");
-  return {
-      engine::JobRanks(*pager_, file_groups_.get(), *module_),
-      *pager_,
-      *module_};
+  return {engine::JobRanks(*pager_, file_groups_.get(), *module_), *module_};
 }
 
 void Engine::unwrap() {

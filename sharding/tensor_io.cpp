@@ -26,6 +26,16 @@ constexpr std::pair<at::ScalarType, runtime::SafetensorsDtype> kTypes[] = {
     {at::kFloat, runtime::SafetensorsDtype::kF32},
     {at::kDouble, runtime::SafetensorsDtype::kF64}};
 
+std::vector<runtime::SafetensorsSpec> file_specs_of(
+    const std::vector<TensorSpec>& tensors) {
+  std::vector<runtime::SafetensorsSpec> specs;
+  for (const TensorSpec& tensor : tensors) {
+    specs.push_back(
+        {tensor.name(), saved_dtype_of(tensor.dtype), tensor.sizes});
+  }
+  return specs;
+}
+
 /// Number of elements that are read and converted at a time.
 constexpr int64_t kChunkNumel = int64_t{1} << 19;
 
@@ -121,8 +131,9 @@ void read_block(
   const at::Tensor buffer = at::empty(
       {std::min(kChunkNumel, common.numel())}, loaded_dtype_of(entry));
   for_each_chunk(common, [&](const CommonBlock& block) {
-    const CommonBlock read{
-        block.sizes, {0, row_major_strides(block.sizes)}, block.there};
+    CommonBlock read = block;
+    read.here.offset = 0;
+    read.here.strides = row_major_strides(block.sizes);
     auto* out = static_cast<std::byte*>(buffer.mutable_data_ptr());
     switch (size_of(entry.dtype)) {
       case 1:
@@ -144,6 +155,23 @@ void read_block(
             target.storage_offset() + block.here.offset)
         .copy_(buffer.as_strided(block.sizes, read.here.strides));
   });
+}
+
+TensorFileWriter::TensorFileWriter(
+    const std::filesystem::path& file,
+    const std::vector<TensorSpec>& tensors,
+    const std::map<std::string, std::string>& metadata)
+    : writer_(file, file_specs_of(tensors), metadata) {}
+
+void TensorFileWriter::write(const std::string& name, const at::Tensor& value) {
+  const at::Tensor rows = value.detach().cpu().contiguous();
+  if (rows.numel() > 0) {
+    writer_.write(name, raw_bytes(rows));
+  }
+}
+
+void TensorFileWriter::commit() {
+  writer_.commit();
 }
 
 } // namespace tessera::sharding

@@ -8,8 +8,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <filesystem>
+#include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tessera::sharding {
 
@@ -41,5 +44,25 @@ void read_block(
     const runtime::SafetensorsEntry& entry,
     const CommonBlock& common,
     const at::Tensor& target);
+
+/// Writes whole tensors to one safetensors file, which appears at commit().
+class TensorFileWriter {
+ public:
+  /// @param tensors all that will be written.
+  /// @param metadata transformers rejects files that do not say "pt".
+  TensorFileWriter(
+      const std::filesystem::path& file,
+      const std::vector<TensorSpec>& tensors,
+      const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+  /// @param value on any device, with any strides.
+  void write(const std::string& name, const at::Tensor& value);
+
+  /// Makes the file durable and visible; see SafetensorsWriter.
+  void commit();
+
+ private:
+  runtime::SafetensorsWriter writer_;
+};
 
 } // namespace tessera::sharding

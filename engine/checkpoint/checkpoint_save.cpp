@@ -44,8 +44,7 @@ class RankFile {
       at::ScalarType dtype,
       std::vector<int64_t> sizes,
       std::function<at::Tensor()> load) {
-    specs_.push_back(
-        {what.name, sharding::saved_dtype_of(dtype), std::move(sizes)});
+    specs_.push_back(whole_spec({what.name}, std::move(sizes), dtype));
     rank_.tensors.push_back(std::move(what));
     loads_.push_back(std::move(load));
   }
@@ -61,14 +60,12 @@ class RankFile {
   /// @return its entry in the manifest.
   SavedRank write(const fs::path& folder, int rank) {
     rank_.file = rank_file(rank, ".safetensors");
-    runtime::SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
+    sharding::TensorFileWriter writer(folder / rank_.file, specs_, {});
     for (size_t i = 0; i < loads_.size(); ++i) {
       const at::Tensor bytes = loads_[i]().cpu().contiguous();
       rank_.tensors[i].checksum =
           runtime::checksum_of(sharding::raw_bytes(bytes));
-      if (bytes.numel() > 0) {
-        writer.write(rank_.tensors[i].name, sharding::raw_bytes(bytes));
-      }
+      writer.write(rank_.tensors[i].name, bytes);
     }
     writer.commit();
     rank_.bytes = fs::file_size(folder / rank_.file);
@@ -77,7 +74,7 @@ class RankFile {
 
  private:
   SavedRank rank_;
-  std::vector<runtime::SafetensorsSpec> specs_;
+  std::vector<TensorSpec> specs_;
   std::vector<std::function<at::Tensor()>> loads_;
 };
 

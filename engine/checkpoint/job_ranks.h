@@ -18,8 +18,9 @@ namespace tessera::engine {
 
 struct FileGroups;
 
-/// Ranks are numbered as in the job. If all ranks have the whole model, there
-/// is one pipeline stage and one tensor-parallel rank.
+/// Ranks are numbered as in the job; if the module is not wrapped, in the
+/// tensor-parallel group of its layers. If all ranks have the whole model,
+/// there is one pipeline stage and one tensor-parallel rank.
 class JobRanks {
  public:
   /// @param groups null: every rank has the whole module. Both must outlive
@@ -29,15 +30,25 @@ class JobRanks {
       FileGroups* groups,
       const torch::nn::Module& module);
 
-  int rank() const;
-  int size() const;
+  /// The ranks of a module that is not wrapped, which must outlive this object.
+  explicit JobRanks(const torch::nn::Module& module);
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
   int tensor_rank() const;
   int tensor_size() const;
   int stage() const;
   int stages() const;
   /// True on one rank of each pipeline stage.
-  bool is_first_of_stage() const {
-    return pager_.rank() == 0 && tensor_rank() == 0;
+  bool is_first_of_stage() const;
+
+  /// Null if the module is not wrapped.
+  sharding::Pager* pager() const {
+    return pager_;
   }
 
   /// The spec of a parameter or buffer of the module, as the tensor-parallel
@@ -67,8 +78,14 @@ class JobRanks {
   void on_all_ranks(const std::string& what, const std::function<void()>& work);
 
  private:
-  sharding::Pager& pager_;
-  FileGroups* groups_;
+  void forget_unknown_ranks();
+  WaitCheck watch() const;
+
+  sharding::Pager* pager_ = nullptr;
+  Communicator* tensor_ = nullptr; ///< null: nothing is divided
+  Communicator* pipeline_ = nullptr; ///< null: one pipeline stage
+  int rank_ = 0;
+  int size_ = 1;
   TensorSpecs specs_;
 };
 

@@ -165,10 +165,7 @@ SubjectTensors tensors_of_part(
 
 WholePart::WholePart(const CheckpointPart& own)
     : part(own),
-      model(
-          JobRanks(own.pager, own.groups, own.module),
-          own.pager,
-          own.module) {}
+      model(JobRanks(own.pager, own.groups, own.module), own.module) {}
 
 std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject) {
   std::vector<WholePart> parts;

@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/whole_model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
 
 #include <ATen/ops/empty.h>
@@ -37,8 +38,9 @@ WholeTensor whole_tensor(const json& from, int stage) {
   return {std::move(spec), from.at("is_buffer"), from.at("group")};
 }
 
-} // namespace
-
+/// The tensors that the engine does not shard: a module's buffers, and
+/// parameters that are whole on the ranks that have them. By name, tied ones
+/// once.
 std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
     const torch::nn::Module& module) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
@@ -58,13 +60,37 @@ std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
   return tensors;
 }
 
-WholeModel::WholeModel(
-    engine::JobRanks job,
-    sharding::Pager& pager,
-    const torch::nn::Module& module)
-    : job_(std::move(job)), pager_(pager) {
+/// A tensor's value; of one without memory, the value that it will be filled
+/// with.
+at::Tensor value_of(const at::Tensor& tensor) {
+  if (!sharding::is_deferred(tensor)) {
+    return tensor;
+  }
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto count = static_cast<int64_t>(storage.nbytes() / tensor.itemsize());
+  const at::Tensor values =
+      at::empty({count}, tensor.options().requires_grad(false));
+  sharding::deferred_init(storage)->fill(values, 0);
+  return values.as_strided(
+      tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
+} // namespace
+
+WholeModel::WholeModel(engine::JobRanks job, const torch::nn::Module& module)
+    : job_(std::move(job)) {
   add_own(module);
   join_stages();
+}
+
+WholeModel::WholeModel(const torch::nn::Module& module)
+    : WholeModel(engine::JobRanks(module), module) {
+  for (const auto& item : module.named_parameters()) {
+    TESSERA_CHECK(
+        !sharding::has_page_key(item.value()),
+        "saving: '{}' is sharded; call Engine::save_weights(), or pass the engine too, on every rank.",
+        item.key());
+  }
 }
 
 void WholeModel::add_own(const torch::nn::Module& module) {
@@ -73,8 +99,10 @@ void WholeModel::add_own(const torch::nn::Module& module) {
     own_.emplace(tensor.name(), std::move(own));
     tensors_.push_back(std::move(tensor));
   };
-  for (size_t g = 0; g < pager_.groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager_.groups()[g];
+  const size_t groups =
+      job_.pager() == nullptr ? 0 : job_.pager()->groups().size();
+  for (size_t g = 0; g < groups; ++g) {
+    const sharding::ParamGroup& group = *job_.pager()->groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
       add({.spec = whole_spec(record.names, {}, group.original_dtype()),
@@ -84,8 +112,9 @@ void WholeModel::add_own(const torch::nn::Module& module) {
   }
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
-    add({.spec = whole_spec({name}, {}, tensor.scalar_type()),
-         .is_buffer = buffers.contains(name)},
+    TensorSpec spec = job_.spec_of(tensor);
+    spec.axes.clear();
+    add({.spec = std::move(spec), .is_buffer = buffers.contains(name)},
         {tensor});
   }
 }
@@ -151,11 +180,11 @@ at::Tensor WholeModel::whole_value(
   at::Tensor value;
   if (tensor.spec.pipeline_stage == job_.stage()) {
     const Own& own = own_.at(tensor.name());
-    value = tensor.group < 0
-                ? own.tensor
-                : pager_.groups()[static_cast<size_t>(tensor.group)]
-                      ->view_of(values, own.position)
-                      .to(tensor.spec.dtype);
+    value = tensor.group < 0 ? value_of(own.tensor)
+                             : job_.pager()
+                                   ->groups()[static_cast<size_t>(tensor.group)]
+                                   ->view_of(values, own.position)
+                                   .to(tensor.spec.dtype);
     value = job_.whole_value(own.tensor, value);
   } else if (job_.is_first_of_stage()) {
     value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
@@ -165,27 +194,37 @@ at::Tensor WholeModel::whole_value(
 }
 
 void WholeModel::for_each(
-    const std::function<void(const WholeTensor&, const at::Tensor&)>& visit) {
+    const std::function<void(const WholeTensor&, const at::Tensor&)>& visit,
+    const std::function<bool(const WholeTensor&)>& wants) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size();) {
     const int stage = tensors_[i].spec.pipeline_stage;
     const int group = tensors_[i].group;
+    std::vector<const WholeTensor*> wanted;
+    for (; i < tensors_.size() && tensors_[i].spec.pipeline_stage == stage &&
+           tensors_[i].group == group;
+         ++i) {
+      if (!wants || wants(tensors_[i])) {
+        wanted.push_back(&tensors_[i]);
+      }
+    }
+    if (wanted.empty()) {
+      continue;
+    }
     at::Tensor values;
     if (stage == job_.stage() && group >= 0) {
-      values = pager_.whole_master(static_cast<size_t>(group));
+      values = job_.pager()->whole_master(static_cast<size_t>(group));
     }
     // A failing visit must not keep rank 0 from collectives that the others
     // wait for.
     std::exception_ptr error;
-    for (; i < tensors_.size() && tensors_[i].spec.pipeline_stage == stage &&
-           tensors_[i].group == group;
-         ++i) {
-      const at::Tensor value = whole_value(tensors_[i], values);
+    for (const WholeTensor* tensor : wanted) {
+      const at::Tensor value = whole_value(*tensor, values);
       if (job_.rank() != 0 || error) {
         continue;
       }
       try {
-        visit(tensors_[i], value);
+        visit(*tensor, value);
       } catch (...) {
         error = std::current_exception();
       }

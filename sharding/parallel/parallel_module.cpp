@@ -9,6 +9,25 @@
 
 namespace tessera {
 
+namespace {
+
+template <typename Visit>
+void for_each_parallel_module(
+    const torch::nn::Module& module,
+    const Visit& visit) {
+  const auto look_at = [&](const torch::nn::Module& one) {
+    if (const auto* parallel = dynamic_cast<const ParallelModule*>(&one)) {
+      visit(*parallel);
+    }
+  };
+  look_at(module);
+  for (const auto& child : module.modules(/*include_self=*/false)) {
+    look_at(*child);
+  }
+}
+
+} // namespace
+
 ParallelModule::ParallelModule(const TensorParallel& how) : how_(how) {
   TESSERA_CHECK(
       how_.group != nullptr,
@@ -51,6 +70,19 @@ TensorSpec tensor_parallel_spec(
   return spec;
 }
 
+Communicator* tensor_group_of(const torch::nn::Module& module) {
+  Communicator* group = nullptr;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (const auto* divided = sharding::divided_parameter(parameter)) {
+      group = divided->how.group;
+    }
+  }
+  for_each_parallel_module(module, [&](const ParallelModule& parallel) {
+    group = parallel.how().group;
+  });
+  return group;
+}
+
 TensorSpecs specs_in(const torch::nn::Module& module) {
   TensorSpecs specs;
   const auto divide = [&](const at::Tensor& tensor, const TensorSpec& from) {
@@ -76,20 +108,12 @@ TensorSpecs specs_in(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers()) {
     add(item.key(), item.value());
   }
-  const auto look_at = [&](const torch::nn::Module& one) {
-    const auto* parallel = dynamic_cast<const ParallelModule*>(&one);
-    if (parallel == nullptr) {
-      return;
-    }
-    const auto parameters = one.named_parameters(/*recurse=*/false);
-    for (const auto& [name, spec] : parallel->specs()) {
+  for_each_parallel_module(module, [&](const ParallelModule& parallel) {
+    const auto parameters = parallel.named_parameters(/*recurse=*/false);
+    for (const auto& [name, spec] : parallel.specs()) {
       divide(parameters[name], spec);
     }
-  };
-  look_at(module);
-  for (const auto& child : module.modules(/*include_self=*/false)) {
-    look_at(*child);
-  }
+  });
   return specs;
 }
 

@@ -61,6 +61,9 @@ TensorSpec tensor_parallel_spec(
     const Shard& placement,
     const Communicator& group);
 
+/// Returns the group that divides the layers of `module`; null if none does.
+Communicator* tensor_group_of(const torch::nn::Module& module);
+
 /// Specs of parameters and buffers.
 using TensorSpecs = std::unordered_map<const c10::TensorImpl*, TensorSpec>;
 

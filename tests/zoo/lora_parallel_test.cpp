@@ -84,8 +84,8 @@ void check_engine(
   engine.step(); // something else, and the folder's again
   load_lora(engine, *model, reference.folder());
   const auto folder = saved / (name + std::to_string(zero_stage));
-  save_lora(world, engine, *model, folder / "adapter");
-  save_merged(world, engine, *model, folder / "merged");
+  save_lora(engine, *model, folder / "adapter");
+  save_merged(engine, *model, folder / "merged");
   check_saved(world, reference, folder);
 }
 

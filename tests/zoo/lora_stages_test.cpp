@@ -82,8 +82,8 @@ void check_run(
   engine.step(); // something else, and the folder's again
   load_lora(engine, *model, reference.folder());
   const auto folder = saved / name;
-  save_lora(world, engine, *model, folder / "adapter");
-  save_merged(world, engine, *model, folder / "merged");
+  save_lora(engine, *model, folder / "adapter");
+  save_merged(engine, *model, folder / "merged");
   check_saved(world, reference, folder);
 }
 
@@ -119,7 +119,7 @@ void train_layer(
   }
   engine.clip_grad_norm(0.5); // of all stages' gradients
   engine.step();
-  save_lora(world, engine, *model, saved);
+  save_lora(engine, *model, saved);
 }
 
 } // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loading and saving LoRA adapters.
 
-#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -40,24 +39,38 @@ bool is_transposed(const Model& model, const WeightNames& names) {
       });
 }
 
-WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
-  nlohmann::ordered_json config =
-      to_json(lora_config(model), is_transposed(model, lora_names(model)));
-  const auto folder = std::make_shared<std::optional<runtime::AtomicFolder>>();
-  WrittenFolder written;
-  written.path = path;
-  written.open = [path, folder, config](const ParameterTypes& /*dtypes*/) {
-    folder->emplace(path, [](const std::string& name) {
+/// A folder of PEFT's, to be written.
+class AdapterFolder : public WeightFolder {
+ public:
+  AdapterFolder(const Model& model, fs::path path)
+      : WeightFolder([&model](const ParameterSizes& sizes) {
+          return WeightNames(
+              sizes, lora_table(model, LoraRecord::of(model).targets, sizes));
+        }),
+        path_(std::move(path)),
+        config_(to_json(
+            lora_config(model),
+            is_transposed(model, lora_names(model)))) {}
+
+ private:
+  fs::path create(const ParameterTypes& /*dtypes*/) override {
+    folder_.emplace(path_, [](const std::string& name) {
       return name == kConfigFile || name == kWeightsFile;
     });
-    const fs::path temporary = (*folder)->temporary();
+    const fs::path temporary = folder_->temporary();
     runtime::write_file_atomically(
-        temporary / kConfigFile, config.dump(2) + "\n");
+        temporary / kConfigFile, config_.dump(2) + "\n");
     return temporary / kWeightsFile;
-  };
-  written.commit = [folder] { (*folder)->commit(); };
-  return written;
-}
+  }
+
+  void publish() override {
+    folder_->commit();
+  }
+
+  fs::path path_;
+  nlohmann::ordered_json config_;
+  std::optional<runtime::AtomicFolder> folder_;
+};
 
 /// PEFT duplicates some biases of modules that are saved whole.
 bool is_duplicate(std::string_view name) {
@@ -182,12 +195,17 @@ class Merger {
     }
   }
 
-  /// Keeps A and B, ignores other parameters.
-  void add(const std::string& name, const at::Tensor& value) {
-    if (!is_adapter_parameter(name)) {
-      return;
-    }
-    kept_.emplace(name, value.detach().cpu().clone());
+  /// Keeps A and B, ignores other parameters. Collective.
+  void add_all(WholeModel& model) {
+    model.for_each(
+        [&](const WholeTensor& tensor, const at::Tensor& value) {
+          for (const std::string& name : tensor.spec.names) {
+            kept_.emplace(name, value.clone());
+          }
+        },
+        [](const WholeTensor& tensor) {
+          return is_adapter_parameter(tensor.name());
+        });
   }
 
   at::Tensor operator()(const std::string& name, const at::Tensor& value)
@@ -224,22 +242,15 @@ void save_lora(const Model& model, const fs::path& folder) {
   TESSERA_CHECK(
       !model.names().is_part,
       "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
-  write_folder(model, lora_names(model), adapter_folder(model, folder));
+  AdapterFolder written(model, folder);
+  WholeModel whole(model);
+  engine::write_model({&whole, 1}, written, "save_lora");
 }
 
-void save_lora(
-    const World& world,
-    Engine& engine,
-    const Model& model,
-    const fs::path& folder) {
-  write_folder(
-      EngineRef(engine).whole_models(),
-      world,
-      [&](const ParameterSizes& sizes) {
-        return WeightNames(
-            sizes, lora_table(model, LoraRecord::of(model).targets, sizes));
-      },
-      adapter_folder(model, folder));
+void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
+  AdapterFolder written(model, folder);
+  std::vector<WholeModel> parts = EngineRef(engine).whole_models();
+  engine::write_model(parts, written, "save_lora");
 }
 
 LoraConfig load_lora(Model& model, const fs::path& folder) {
@@ -268,13 +279,10 @@ void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
 }
 
 SavedValue merged_values(const Model& model) {
-  const WeightNames names = lora_names(model);
-  const auto merger =
-      std::make_shared<Merger>(names, LoraRecord::of(model).targets);
-  for_each_whole(
-      model, names, [&](const std::string& name, const at::Tensor& value) {
-        merger->add(name, value);
-      });
+  const auto merger = std::make_shared<Merger>(
+      lora_names(model), LoraRecord::of(model).targets);
+  WholeModel whole(model);
+  merger->add_all(whole);
   return [merger](const std::string& name, const at::Tensor& value) {
     return (*merger)(name, value);
   };
@@ -288,30 +296,16 @@ void save_merged(
 }
 
 void save_merged(
-    const World& world,
     Engine& engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const LoraTargets& targets = LoraRecord::of(model).targets;
-  ParameterSizes sizes;
-  const WholeModel whole = engine.whole_model();
-  for (const WholeTensor& tensor : whole.tensors()) {
-    for (const std::string& name : tensor.spec.names) {
-      if (!tensor.is_buffer) {
-        sizes.emplace(name, tensor.spec.sizes);
-      }
-    }
-  }
+  WholeModel whole = engine.whole_model();
+  const ParameterSizes sizes = parameter_sizes(whole.tensors());
   Merger merger(WeightNames(sizes, lora_table(model, targets, sizes)), targets);
-  for_each_whole(
-      engine,
-      is_adapter_parameter,
-      [&](const std::string& name, const at::Tensor& value) {
-        merger.add(name, value);
-      });
-  save_pretrained(
-      world, engine, model, folder, tokenizer_folder, std::cref(merger));
+  merger.add_all(whole);
+  save_pretrained(engine, model, folder, tokenizer_folder, std::cref(merger));
 }
 
 } // namespace tessera::zoo

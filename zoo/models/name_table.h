@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -94,6 +95,12 @@ class WeightNames {
   /// Whether one of our parameters is in these files.
   bool has(const std::string& our_name) const {
     return places_.contains(our_name);
+  }
+  bool has_any(const std::vector<std::string>& our_names) const {
+    return std::any_of(
+        our_names.begin(), our_names.end(), [&](const std::string& name) {
+          return has(name);
+        });
   }
   /// The tensor that contains one of our parameters, and its index in `ours`.
   const NamedWeight& of(const std::string& our_name, size_t* place) const;

@@ -91,30 +91,45 @@ std::vector<std::string> adapter_parameters(const Model& model) {
 }
 
 /// A transformers folder, to be written.
-WrittenFolder hf_folder(
-    const Model& model,
-    const fs::path& path,
-    const fs::path& tokenizer_folder,
-    const SavedValue& change,
-    int64_t max_shard_bytes) {
-  const auto adapters = adapter_parameters(model);
-  TESSERA_CHECK(
-      adapters.empty() || change,
-      "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model cannot contain. Write them with save_lora(), or the merged model with save_merged().",
-      adapters.front());
-  const auto writer = std::make_shared<std::optional<HfFolderWriter>>();
-  WrittenFolder folder;
-  folder.path = path;
-  folder.change = change;
-  folder.max_shard_bytes = max_shard_bytes;
-  folder.open =
-      [&model, path, tokenizer_folder, writer](const ParameterTypes& dtypes) {
-        writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
-        return (*writer)->weights_path();
-      };
-  folder.commit = [writer] { (*writer)->commit(); };
-  return folder;
-}
+class HfFolder : public WeightFolder {
+ public:
+  HfFolder(
+      const Model& model,
+      fs::path path,
+      fs::path tokenizer_folder,
+      const SavedValue& change,
+      int64_t max_shard_bytes)
+      : WeightFolder(
+            [&model](const ParameterSizes& sizes) {
+              return WeightNames(sizes, model.names());
+            },
+            change,
+            max_shard_bytes),
+        model_(model),
+        path_(std::move(path)),
+        tokenizer_folder_(std::move(tokenizer_folder)) {
+    const auto adapters = adapter_parameters(model);
+    TESSERA_CHECK(
+        adapters.empty() || change,
+        "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model cannot contain. Write them with save_lora(), or the merged model with save_merged().",
+        adapters.front());
+  }
+
+ private:
+  fs::path create(const ParameterTypes& dtypes) override {
+    writer_.emplace(path_, config_to_save(model_, dtypes), tokenizer_folder_);
+    return writer_->weights_path();
+  }
+
+  void publish() override {
+    writer_->commit();
+  }
+
+  const Model& model_;
+  fs::path path_;
+  fs::path tokenizer_folder_;
+  std::optional<HfFolderWriter> writer_;
+};
 
 std::vector<std::string> names_in(const sharding::WeightFiles& files) {
   std::vector<std::string> names;
@@ -411,27 +426,21 @@ void save_pretrained(
     const SavedValue& change,
     int64_t max_shard_bytes) {
   check_has_all(model);
-  write_folder(
-      model,
-      WeightNames(model, model.names()),
-      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
+  HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
+  WholeModel whole(model);
+  engine::write_model({&whole, 1}, written, "save_pretrained");
 }
 
 void save_pretrained(
-    const World& world,
     EngineRef engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
     const SavedValue& change,
     int64_t max_shard_bytes) {
-  write_folder(
-      engine.whole_models(),
-      world,
-      [&](const ParameterSizes& sizes) {
-        return WeightNames(sizes, model.names());
-      },
-      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
+  HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
+  std::vector<WholeModel> parts = engine.whole_models();
+  engine::write_model(parts, written, "save_pretrained");
 }
 
 } // namespace tessera::zoo

@@ -112,22 +112,17 @@ NamedTensors read_named_tensors(const fs::path& path) {
 }
 
 void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
-  std::vector<runtime::SafetensorsSpec> specs;
+  std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
-        {name,
-         sharding::saved_dtype_of(tensor.scalar_type()),
-         tensor.sizes().vec()});
+        whole_spec({name}, tensor.sizes().vec(), tensor.scalar_type()));
   }
   if (path.has_parent_path()) {
     fs::create_directories(path.parent_path());
   }
-  runtime::SafetensorsWriter writer(path, std::move(specs), {{"format", "pt"}});
+  sharding::TensorFileWriter writer(path, specs);
   for (const auto& [name, tensor] : tensors) {
-    const torch::Tensor rows = tensor.detach().cpu().contiguous();
-    if (rows.numel() > 0) {
-      writer.write(name, sharding::raw_bytes(rows));
-    }
+    writer.write(name, tensor);
   }
   writer.commit();
 }
