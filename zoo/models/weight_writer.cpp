@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdio>
+#include <utility>
 
 namespace tessera::zoo {
 
