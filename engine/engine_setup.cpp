@@ -187,7 +187,7 @@ Engine::Engine(
       *pager_, *tiers_, rules, options.offload);
   if (options.update_in_backward ||
       optimizer_->overlap() != UpdateOverlap::kOff) {
-    pager_->set_shard_user(optimizer_.get());
+    pager_->set_scheduler(optimizer_.get());
   }
   // Its communicators exist now.
   const int64_t libraries = engine::library_bytes(world, device);

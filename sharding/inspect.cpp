@@ -60,7 +60,7 @@ TensorSummary summarize_own_part(
     size_t index,
     const at::Tensor& master,
     double gradient_scale) {
-  const sharding::Pager::ParameterPlace& place = pager.parameters()[index];
+  const sharding::ParameterPlace& place = pager.parameters()[index];
   const sharding::ParamGroup& group = *pager.groups()[place.group];
   const sharding::PagedParameter& parameter =
       group.parameters()[place.position];

@@ -135,7 +135,7 @@ void ShardAccess::begin_gradient(
     const runtime::RestingTensor& gradient,
     StateStage::Buffer* buffer) {
   if (!open_.gradient.defined()) {
-    // Of another type than the shard's while bucket_ is applying().
+    // Of another type than the shard's while bucket_.is_applying().
     open_.gradient = fetch(
         gradient,
         is_low_precision(gradient.dtype()) ? gradient.dtype() : dtype(),

@@ -284,7 +284,7 @@ sharding::GradientSums& ShardedOptimizer::gradient_sums(double p) {
 bool ShardedOptimizer::on_final_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
   const sharding::GradientBucket& bucket = *context_.pager.bucket(g);
-  if (bucket.applying()) {
+  if (bucket.is_applying()) {
     check_whole();
     for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
       begin_update(parameters_[i], /*grad_scale=*/1);

@@ -10,7 +10,7 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/shard_user.h"
+#include "tessera/sharding/update_scheduler.h"
 
 #include <cstdint>
 #include <functional>
@@ -27,7 +27,7 @@ namespace tessera::engine {
 /// With UpdateOverlap it also works during forward and backward, on a thread of
 /// its own ([Note: updates beside backward]). What fails there throws in the
 /// next function that needs its result.
-class ShardedOptimizer : public sharding::ShardUser {
+class ShardedOptimizer : public sharding::UpdateScheduler {
  public:
   /// Assigns the parameters to the optimizers; allocates nothing that stays.
   /// Measures, and is then collective, as plan_updates() does.
@@ -92,7 +92,7 @@ class ShardedOptimizer : public sharding::ShardUser {
   /// Blocks until no update is in progress.
   void finish_updates();
 
-  // ShardUser:
+  // UpdateScheduler:
   bool on_final_gradients(size_t g) override;
   runtime::StreamMarks before_gradients_change(size_t g) override;
   runtime::StreamMarks before_shard_use(size_t g) override;
