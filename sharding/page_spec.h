@@ -51,6 +51,10 @@ struct PageSpec {
   bool is_tied = false; ///< its weights are used in two places of the model
   bool is_apart = false; ///< because of GroupPolicy::parameters_apart
 
+  /// Of the weights that optimizers update.
+  at::ScalarType master_dtype() const {
+    return has_own_master ? at::kFloat : dtype;
+  }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
   int64_t padded_bytes() const; ///< of all of them
   int64_t gradient_shard_bytes() const; ///< 0 if it is not trainable

@@ -12,20 +12,18 @@ namespace tessera::sharding {
 
 namespace {
 
-MemoryTier tier_of(const runtime::ShardStore* store) {
-  return store != nullptr ? store->tier() : MemoryTier::kDevice;
+ShardMesh mesh_of(const World& world, const PagerOptions& options) {
+  return {world.rank(), world.size(), options.shard_ranks};
 }
 
-std::vector<ShardTiers> tiers_of(
-    const std::vector<ShardStores>& stores,
-    size_t pages) {
-  std::vector<ShardTiers> tiers;
-  for (const ShardStores& of : stores) {
-    tiers.push_back(
-        {tier_of(of.parameters), tier_of(of.gradients), tier_of(of.state)});
-  }
-  tiers.resize(pages);
-  return tiers;
+PagingPlan plan_on_device(
+    const torch::nn::Module& module,
+    const PagerOptions& options,
+    const ShardMesh& mesh) {
+  std::vector<PageSpec> pages = plan_pages(module, options, mesh);
+  const std::vector<ShardTiers> tiers(pages.size());
+  const SlotPlan slots(pages, tiers, options, mesh);
+  return {std::move(pages), slots, slots.room()};
 }
 
 } // namespace
@@ -38,51 +36,61 @@ Pager::Pager(
     : Pager(
           world,
           module,
-          plan_pages(
-              module,
-              options,
-              ShardMesh(world.rank(), world.size(), options.shard_ranks)),
+          plan_on_device(module, options, mesh_of(world, options)),
           options,
-          ledger,
-          {}) {}
+          ledger) {}
 
 Pager::Pager(
     World& world,
     torch::nn::Module& module,
-    const std::vector<PageSpec>& pages,
+    const PagingPlan& plan,
+    const PagerOptions& options,
+    MemoryLedger& ledger)
+    : Pager(
+          std::make_unique<PageRanks>(
+              world,
+              mesh_of(world, options),
+              plan.pages),
+          module,
+          plan,
+          options,
+          ledger,
+          {},
+          nullptr) {}
+
+Pager::Pager(
+    std::unique_ptr<PageRanks> ranks,
+    torch::nn::Module& module,
+    const PagingPlan& plan,
     const PagerOptions& options,
     MemoryLedger& ledger,
-    std::vector<ShardStores> stores)
+    std::vector<ShardStores> stores,
+    UpdateScheduler* scheduler)
     : context_{
           .options = options,
-          .slots =
-              {pages,
-               tiers_of(stores, pages.size()),
-               options,
-               ShardMesh(world.rank(), world.size(), options.shard_ranks)},
+          .slots = plan.slots,
           .pages = {},
-          .ranks = std::make_unique<PageRanks>(
-              world,
-              ShardMesh(world.rank(), world.size(), options.shard_ranks),
-              pages)},
-      unsharder_(context_, pages.front().device, ledger),
-      reducer_(context_, unsharder_, pages.front().device, ledger),
+          .ranks = std::move(ranks),
+          .scheduler = scheduler,
+          .has_budget = plan.room.has_budget},
+      unsharder_(context_, plan.pages.front().device, ledger),
+      reducer_(context_, unsharder_, plan.pages.front().device, ledger),
       agreement_(context_, reducer_),
-      planner_(pages.size(), options.update_in_backward),
+      planner_(plan.pages.size(), options.update_in_backward),
       executor_(context_, planner_, unsharder_, reducer_, agreement_),
       scopes_(context_, unsharder_, reducer_) {
   ensure_page_key_registered();
-  if (options.broadcast_from_rank0 && world.size() > 1) {
-    broadcast_module(*context_.ranks, module, pages);
+  if (options.broadcast_from_rank0 && world_size() > 1) {
+    broadcast_module(*context_.ranks, module, plan.pages);
   }
   convert_buffers(module, options.precision);
-  stores.resize(pages.size());
-  for (const PageSpec& page : pages) {
+  stores.resize(plan.pages.size());
+  for (const PageSpec& page : plan.pages) {
     context_.pages.add(std::make_unique<PagedGroup>(
         page, *this, mesh().shard_rank, ledger, stores[context_.pages.size()]));
   }
   materialize(module); // lazy tensors that are ignored
-  for (size_t g = 0; g < pages.size(); ++g) {
+  for (size_t g = 0; g < plan.pages.size(); ++g) {
     PagedGroup& page = context_.pages[g];
     if (page.trainable()) {
       page.gradients = std::make_unique<GradientBucket>(
@@ -101,7 +109,7 @@ Pager::Pager(
   }
   hooks_ = std::make_unique<GradientHooks>(
       parameters, [this](size_t i) { executor_.on_gradient(i); });
-  for (size_t g = 0; g < pages.size(); ++g) {
+  for (size_t g = 0; g < plan.pages.size(); ++g) {
     PagedGroup& page = context_.pages[g];
     if (!context_.slots.is_paged(g)) {
       page.attach_shard(options.update_in_backward);
@@ -110,6 +118,9 @@ Pager::Pager(
       }
     }
   }
+  unsharder_.follow_writes(); // the shards were just filled
+  reducer_.reserve_slots(plan.room.reduce_bytes);
+  unsharder_.reserve_slots(plan.room.gather_bytes);
 }
 
 Pager::~Pager() {
@@ -125,14 +136,6 @@ Pager::~Pager() {
   for (const auto& page : context_.pages.pages()) {
     page->gradients.reset();
   }
-}
-
-void Pager::make_slots(std::optional<int64_t> budget_bytes) {
-  unsharder_.follow_writes(); // the shards were just filled
-  context_.has_budget = budget_bytes || context_.options.gather_bytes;
-  const int64_t gather_bytes = context_.slots.gather_bytes(budget_bytes);
-  reducer_.reserve_slots(context_.slots.reduce_bytes());
-  unsharder_.reserve_slots(gather_bytes);
 }
 
 void Pager::sum_over_ranks(const at::Tensor& values) {

@@ -27,6 +27,13 @@
 
 namespace tessera::sharding {
 
+/// What is decided of a module's pages before they have memory.
+struct PagingPlan {
+  std::vector<PageSpec> pages; ///< of plan_pages()
+  SlotPlan slots;
+  SlotRoom room;
+};
+
 /// The parameters of one module, sharded over the ranks of a World. It owns the
 /// parts that do the work, and calls them:
 ///
@@ -55,19 +62,22 @@ namespace tessera::sharding {
 /// Collective functions must be called by all ranks in the same order.
 class Pager : public PageFaultHandler {
  public:
-  /// Shards the parameters; afterwards each rank holds only its shards. Call
-  /// make_slots() next. Collective. `world`, `ledger` and the stores must
-  /// outlive the pager.
-  /// @param pages of plan_pages() for this module, options and world.
+  /// Shards the parameters, so that each rank holds only its shards, and
+  /// allocates the slots. Collective. What is given by reference or pointer
+  /// must outlive the pager.
+  /// @param ranks connected for the plan's pages.
   /// @param stores per page; empty: everything is on the parameters' device.
+  /// @param scheduler null: nothing works on shards beside forward and
+  ///   backward. Not called by the destructor.
   Pager(
-      World& world,
+      std::unique_ptr<PageRanks> ranks,
       torch::nn::Module& module,
-      const std::vector<PageSpec>& pages,
+      const PagingPlan& plan,
       const PagerOptions& options,
       MemoryLedger& ledger,
-      std::vector<ShardStores> stores);
-  /// As above, with everything on the parameters' device.
+      std::vector<ShardStores> stores,
+      UpdateScheduler* scheduler);
+  /// Plans, connects the ranks, and has everything on the parameters' device.
   Pager(
       World& world,
       torch::nn::Module& module,
@@ -78,14 +88,6 @@ class Pager : public PageFaultHandler {
   ~Pager() override;
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
-
-  /// Allocates the arenas for unsharded groups and whole gradients, once.
-  /// @param budget_bytes for both; by default what PagerOptions asks for.
-  /// @throws tessera::Error when a group does not fit, with the minimum needed.
-  void make_slots(std::optional<int64_t> budget_bytes = std::nullopt);
-  const SlotPlan& slots() const {
-    return context_.slots;
-  }
 
   const PagerOptions& options() const {
     return context_.options;
@@ -167,13 +169,6 @@ class Pager : public PageFaultHandler {
   /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
 
-  /// Must be called right after construction if
-  /// PagerOptions::update_in_backward is set or the scheduler wants to be
-  /// notified.
-  /// @param scheduler must outlive the last use of the pager.
-  void set_scheduler(UpdateScheduler* scheduler) {
-    context_.scheduler = scheduler;
-  }
   /// Notifies the scheduler before gradients of a group are changed.
   void before_gradients_change(size_t g) {
     reducer_.before_change(g);
@@ -258,6 +253,13 @@ class Pager : public PageFaultHandler {
   void on_token_zero(size_t parameter) override;
 
  private:
+  Pager(
+      World& world,
+      torch::nn::Module& module,
+      const PagingPlan& plan,
+      const PagerOptions& options,
+      MemoryLedger& ledger);
+
   PagerContext context_;
   Unsharder unsharder_;
   GradientReducer reducer_;

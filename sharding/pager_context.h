@@ -20,8 +20,8 @@ struct PagerContext {
   PageTable pages;
   const std::unique_ptr<PageRanks> ranks;
   /// Works on shards beside forward and backward; null: nothing does.
-  UpdateScheduler* scheduler = nullptr;
-  bool has_budget = false; ///< for slots, which then do not grow
+  UpdateScheduler* const scheduler;
+  const bool has_budget; ///< as SlotRoom::has_budget
   PagerStatistics statistics = {};
   TransferWaits waits = {};
 

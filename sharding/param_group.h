@@ -96,7 +96,7 @@ class ParamGroup {
     return spec_.has_own_master;
   }
   at::ScalarType master_dtype() const {
-    return spec_.has_own_master ? at::kFloat : spec_.dtype;
+    return spec_.master_dtype();
   }
   /// Marks the weights as lost: from now on, reading them from where they rest
   /// throws an error with this reason.

@@ -90,6 +90,13 @@ int64_t SlotPlan::reduce_bytes() const {
   return is_alone_ && !updates_in_backward_ ? 0 : reduce_bytes(expected_);
 }
 
+SlotRoom SlotPlan::room(std::optional<int64_t> budget_bytes) const {
+  return {
+      gather_bytes(budget_bytes),
+      reduce_bytes(),
+      budget_bytes || gather_bytes_};
+}
+
 int64_t SlotPlan::least_gather_bytes() const {
   return pages_any_ ? capacity_without_exposed_unshards(
                           expected_, limits(0, /*has_budget=*/true))

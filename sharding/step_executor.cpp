@@ -289,7 +289,7 @@ void StepExecutor::begin_next_step() {
     }
     return;
   }
-  const StepPlanner::Room room = planner_.adopt_plans(
+  const SlotRoom room = planner_.adopt_plans(
       context_.slots,
       *context_.ranks,
       {unsharder_.slot_bytes(), reducer_.slot_bytes(), context_.has_budget});

@@ -10,10 +10,10 @@
 
 namespace tessera::sharding {
 
-StepPlanner::Room StepPlanner::adopt_plans(
+SlotRoom StepPlanner::adopt_plans(
     const SlotPlan& slots,
     PageRanks& ranks,
-    Room room) {
+    SlotRoom room) {
   // [needs a plan, hash of its events] per phase, from every rank.
   std::vector<int64_t> mine;
   for (const PlanCursor& cursor : cursors_) {
@@ -55,7 +55,7 @@ std::optional<ResidencyPlan> StepPlanner::make_plan(
     const std::vector<PlanEvent>& events,
     const SlotPlan& slots,
     bool logs,
-    Room& room) {
+    SlotRoom& room) {
   PlanLimits limits = slots.limits(room.gather_bytes, room.has_budget);
   auto plan = compile_plan(events, limits);
   if ((!plan || plan->exposed_unshards > 0) && !room.has_budget) {

@@ -41,19 +41,11 @@ class StepPlanner {
            phase_ == PlanPhase::kTrain;
   }
 
-  /// The room that plans have, and may ask for.
-  struct Room {
-    int64_t gather_bytes = 0; ///< of slots for unsharded pages
-    int64_t reduce_bytes = 0; ///< of slots for whole gradients
-    /// A budget is kept at any cost; a capacity that was computed from an
-    /// expected order of use that turned out wrong grows.
-    bool has_budget = false;
-  };
   /// Ends the step: makes plans from the records where some rank has none, if
   /// all ranks have recorded the same, and begins new records. Collective;
   /// blocks.
   /// @return the room that the plans need, at least `room`.
-  Room adopt_plans(const SlotPlan& slots, PageRanks& ranks, Room room);
+  SlotRoom adopt_plans(const SlotPlan& slots, PageRanks& ranks, SlotRoom room);
 
  private:
   /// @param room raised to what the plan needs.
@@ -61,7 +53,7 @@ class StepPlanner {
       const std::vector<PlanEvent>& events,
       const SlotPlan& slots,
       bool logs,
-      Room& room);
+      SlotRoom& room);
   void note_final_reductions();
 
   bool updates_in_backward_;

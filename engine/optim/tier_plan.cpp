@@ -51,6 +51,11 @@ class Planner {
   TierPlan plan() {
     place_shards();
     place_state();
+    if (sharding_.update_in_backward) {
+      for (sharding::ShardTiers& tiers : plan_.pages) {
+        tiers.gradients = MemoryTier::kDevice; // they have no shard
+      }
+    }
     return std::move(plan_);
   }
 
@@ -294,6 +299,14 @@ class Planner {
 };
 
 } // namespace
+
+bool TierPlan::uses(MemoryTier tier) const {
+  return std::any_of(
+      pages.begin(), pages.end(), [tier](const sharding::ShardTiers& of) {
+        return of.parameters == tier || of.gradients == tier ||
+               of.state == tier;
+      });
+}
 
 TierPlan plan_tiers(
     const std::vector<sharding::PageSpec>& pages,

@@ -22,6 +22,9 @@ struct TierPlan {
   /// The most device memory for streamed state; 0: there is none, or no room
   /// for it.
   int64_t device_stage_bytes = 0;
+
+  /// Whether something rests there.
+  bool uses(MemoryTier tier) const;
 };
 
 /// Places what the options leave open as the budget has room. State: the first

@@ -41,7 +41,6 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
     auto model = make_mlp();
     MemoryLedger ledger;
     Pager pager(world, *model, one_group_per_layer(), ledger);
-    pager.make_slots();
     EXPECT_EQ(pager.groups().size(), 3);
     for (int step = 0; step < 3; ++step) {
       std::map<std::string, std::vector<at::Tensor>> gradients;
