@@ -193,18 +193,18 @@ Engine::Engine(
       own_world.rank(), own_world.size(), sharding.shard_ranks);
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, mesh);
-  auto ranks = std::make_unique<sharding::PageRanks>(own_world, mesh, pages);
+  auto ranks = std::make_unique<sharding::PageRanks>(own_world, pages);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
   const MemoryBudget budget = budget_of_state(options, libraries);
   const engine::TierPlan tiers =
-      engine::plan_tiers(pages, rules, budget, options.offload, sharding, mesh);
+      engine::plan_tiers(pages, rules, budget, options.offload, sharding);
   const engine::UpdatePlan updates = engine::plan_updates(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
-      pages, mesh.shard_rank, tiers, updates, rules, options.offload);
-  const sharding::SlotPlan slots(pages, tiers.pages, sharding, mesh);
+      pages, tiers, updates, rules, options.offload);
+  const sharding::SlotPlan slots(pages, tiers.pages, sharding);
   const engine::MemoryPlan memory = engine::plan_memory(
       {pages, tiers, slots, optimizer_->planned_bytes(), libraries}, options);
   planned_memory_ = memory.bytes;

@@ -45,7 +45,7 @@ void GatherScopes::unpin(
       write_back(page);
       unsharder_.follow_writes();
       page.bump_versions();
-      page.pins.written = context_.ranks->is_divided();
+      page.pins.written = page.ranks.is_divided();
     }
     // A slot outside the arena exists only for the scope. A page that was
     // written is dropped as well: only this rank's slice of it is known to
@@ -73,18 +73,25 @@ void GatherScopes::write_back(PagedGroup& page) noexcept {
   }
 }
 
+at::Tensor GatherScopes::gather(
+    const PagedGroup& page,
+    const at::Tensor& shard,
+    const std::string& what) {
+  if (!page.ranks.is_divided()) {
+    return shard;
+  }
+  const at::Tensor whole =
+      at::empty({page.layout().padded_numel()}, shard.options());
+  page.ranks.shards()
+      .all_gather(whole, shard, what)
+      .wait(context_.ranks->watch_failures());
+  return whole;
+}
+
 at::Tensor GatherScopes::gather_master(size_t g) {
   const PagedGroup& page = context_.pages[g];
   unsharder_.settle_shard(g);
-  const at::Tensor master = page.read_master();
-  if (!context_.ranks->is_divided()) {
-    return master;
-  }
-  const at::Tensor whole =
-      at::empty({page.layout().padded_numel()}, master.options());
-  context_.ranks->all_gather_shards(
-      whole, master, "values of '" + page.name() + "'");
-  return whole;
+  return gather(page, page.read_master(), "values of '" + page.name() + "'");
 }
 
 at::Tensor GatherScopes::whole_master(size_t g) {
@@ -101,15 +108,11 @@ at::Tensor GatherScopes::whole_gradient(size_t parameter) {
   }
   unsharder_.settle_shard(g); // readers of the gradients have finished too
   const at::Tensor shard = bucket->shard().load(page.device());
-  at::Tensor whole = shard;
-  if (context_.ranks->is_divided()) {
-    whole = at::empty({page.layout().padded_numel()}, shard.options());
-    context_.ranks->all_gather_shards(
-        whole,
-        shard,
-        "gradient of '" + context_.pages.parameter(parameter).record.name() +
-            "'");
-  }
+  const at::Tensor whole = gather(
+      page,
+      shard,
+      "gradient of '" + context_.pages.parameter(parameter).record.name() +
+          "'");
   return page.view_of(whole, position).mul(bucket->factor());
 }
 

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace tessera::sharding {
@@ -37,6 +38,11 @@ class GatherScopes {
  private:
   void write_back(PagedGroup& page) noexcept;
   at::Tensor gather_master(size_t g);
+  /// @return `shard` itself if the page is not divided.
+  at::Tensor gather(
+      const PagedGroup& page,
+      const at::Tensor& shard,
+      const std::string& what);
 
   PagerContext& context_;
   Unsharder& unsharder_;

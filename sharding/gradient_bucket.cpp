@@ -44,14 +44,13 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 GradientBucket::GradientBucket(
     ParamGroup& group,
     PageFaultHandler& handler,
-    const ShardMesh& mesh,
     Communicator& replicas,
     MemoryLedger& ledger,
     runtime::ShardStore* store,
     bool keeps_shard)
     : group_(group),
-      rank_(mesh.shard_rank),
-      ranks_(mesh.shard_size * mesh.replicas),
+      rank_(group.spec().mesh.shard_rank),
+      ranks_(group.spec().mesh.shard_size * group.spec().mesh.replicas),
       replicas_(replicas),
       ledger_(ledger),
       types_(group.spec().gradients),

@@ -18,7 +18,6 @@
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/param_group.h"
-#include "tessera/sharding/shard_mesh.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -59,7 +58,6 @@ class GradientBucket {
   GradientBucket(
       ParamGroup& group,
       PageFaultHandler& handler,
-      const ShardMesh& mesh,
       Communicator& replicas,
       MemoryLedger& ledger,
       runtime::ShardStore* store = nullptr,

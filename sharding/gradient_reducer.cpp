@@ -189,7 +189,7 @@ void GradientReducer::begin(size_t g, bool is_final) {
                              page.gradients->all_arrived() &&
                              !page.spec().is_apart;
   page.gradients->begin_reduce(
-      context_.ranks->reductions(),
+      page.ranks.reductions(),
       lane_,
       page.reductions.is_final && context_.options.update_in_backward);
   reducing_.push_back(g);

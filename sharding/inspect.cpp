@@ -70,10 +70,11 @@ TensorSummary summarize_own_part(
       parameter.record.tensor.sizes().vec(),
       {},
       std::nullopt};
-  if (pager.mesh().replica != 0) {
+  if (group.spec().mesh.replica != 0) {
     return summary; // another rank counts the same elements
   }
-  const runtime::FlatSpan mine = group.layout().shard(pager.mesh().shard_rank);
+  const runtime::FlatSpan mine =
+      group.layout().shard(group.spec().mesh.shard_rank);
   for (const runtime::FlatRun& run :
        runtime::runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {

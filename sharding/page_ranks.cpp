@@ -71,36 +71,60 @@ void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
 
 } // namespace
 
-PageRanks::PageRanks(
+MeshRanks::MeshRanks(
     World& world,
+    const std::string& name,
     const ShardMesh& mesh,
-    const std::vector<PageSpec>& pages)
+    c10::Device device)
     : mesh_(mesh),
-      agreement_(
-          world,
-          "engine",
-          [this](const RankIntent& intent) { return describe(intent); }),
-      shards_(world.new_communicator(
-          "engine shards",
-          pages.front().device,
-          mesh.shard_group)),
+      shards_(
+          world.new_communicator(name + " shards", device, mesh.shard_group)),
       reductions_(
-          pages.front().device.is_cpu() ? nullptr
-                                        : world.new_communicator(
-                                              "engine reductions",
-                                              pages.front().device,
-                                              mesh.shard_group)),
+          device.is_cpu() ? nullptr
+                          : world.new_communicator(
+                                name + " reductions",
+                                device,
+                                mesh.shard_group)),
       replicas_(world.new_communicator(
-          "engine replicas",
-          pages.front().device,
-          mesh.replicate_group)) {
+          name + " replicas",
+          device,
+          mesh.replicate_group)) {}
+
+void MeshRanks::abort() noexcept {
+  for (Communicator* communicator :
+       {shards_.get(), reductions_.get(), replicas_.get()}) {
+    if (communicator != nullptr) {
+      communicator->abort();
+    }
+  }
+}
+
+PageRanks::PageRanks(World& world, const std::vector<PageSpec>& pages)
+    : agreement_(world, "engine", [this](const RankIntent& intent) {
+        return describe(intent);
+      }) {
   for (const PageSpec& page : pages) {
+    if (std::none_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
+          return known->mesh() == page.mesh;
+        })) {
+      const std::string name = meshes_.empty()
+                                   ? "engine"
+                                   : "engine " + std::to_string(meshes_.size());
+      meshes_.push_back(
+          std::make_unique<MeshRanks>(world, name, page.mesh, page.device));
+    }
     names_.pages.push_back(page.name);
     for (const PagedParameter& parameter : page.parameters) {
       names_.parameters.push_back(parameter.record.name());
     }
   }
   check_same(pages);
+}
+
+MeshRanks& PageRanks::of(const PageSpec& page) {
+  return **std::find_if(meshes_.begin(), meshes_.end(), [&](const auto& ranks) {
+    return ranks->mesh() == page.mesh;
+  });
 }
 
 void PageRanks::check_same(const std::vector<PageSpec>& pages) {
@@ -161,11 +185,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
 
 void PageRanks::abandon(const std::string& reason) noexcept {
   agreement_.report(reason);
-  for (Communicator* communicator :
-       {shards_.get(), reductions_.get(), replicas_.get()}) {
-    if (communicator != nullptr) {
-      communicator->abort();
-    }
+  for (const auto& ranks : meshes_) {
+    ranks->abort();
   }
 }
 
@@ -186,21 +207,16 @@ void PageRanks::max(const at::Tensor& values) {
 
 void PageRanks::sum_over_shards(const at::Tensor& values) {
   if (!values.is_cpu()) {
-    shards_->all_reduce_sum(values, "sum over the shards")
+    of_module()
+        .shards()
+        .all_reduce_sum(values, "sum over the shards")
         .wait(watch_failures());
     return;
   }
   control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
-  if (mesh_.replicas > 1) {
-    values.div_(mesh_.replicas); // every replica has been added
+  if (const int replicas = of_module().mesh().replicas; replicas > 1) {
+    values.div_(replicas); // every replica has been added
   }
-}
-
-void PageRanks::all_gather_shards(
-    const at::Tensor& whole,
-    const at::Tensor& shard,
-    const std::string& what) {
-  shards_->all_gather(whole, shard, what).wait(watch_failures());
 }
 
 void broadcast_module(
@@ -210,37 +226,39 @@ void broadcast_module(
   const c10::NoGradGuard no_grad;
   broadcast_seeds(ranks, module);
   std::unordered_set<const c10::StorageImpl*> done;
-  const auto send = [&](const at::Tensor& tensor, const std::string& name) {
-    const c10::Storage& storage = tensor.storage();
-    if (storage.nbytes() == 0 || is_deferred(tensor) ||
-        !done.insert(storage.unsafeGetStorageImpl()).second) {
-      return;
-    }
-    const auto bytes = at::from_blob(
-        storage.mutable_data(),
-        {static_cast<int64_t>(storage.nbytes())},
-        at::TensorOptions().dtype(at::kByte).device(tensor.device()));
-    const std::string what = "broadcast of '" + name + "'";
-    // A buffer may be on the CPU although the parameters are not.
-    if (tensor.is_cpu()) {
-      ranks.control().broadcast(bytes, 0, what).wait();
-      return;
-    }
-    // First to the ranks of other replicas that correspond to rank 0, then from
-    // each of them to its replica.
-    if (ranks.mesh().shard_rank == 0) {
-      ranks.replicas().broadcast(bytes, 0, what).wait();
-    }
-    ranks.shards().broadcast(bytes, 0, what).wait();
-  };
+  const auto send =
+      [&](const at::Tensor& tensor, const std::string& name, MeshRanks* mesh) {
+        const c10::Storage& storage = tensor.storage();
+        if (storage.nbytes() == 0 || is_deferred(tensor) ||
+            !done.insert(storage.unsafeGetStorageImpl()).second) {
+          return;
+        }
+        const auto bytes = at::from_blob(
+            storage.mutable_data(),
+            {static_cast<int64_t>(storage.nbytes())},
+            at::TensorOptions().dtype(at::kByte).device(tensor.device()));
+        const std::string what = "broadcast of '" + name + "'";
+        if (mesh == nullptr) {
+          ranks.control().broadcast(bytes, 0, what).wait();
+          return;
+        }
+        // First to the ranks of other replicas that correspond to the mesh's
+        // first rank, then from each of them to its replica.
+        if (mesh->mesh().shard_rank == 0) {
+          mesh->replicas().broadcast(bytes, 0, what).wait();
+        }
+        mesh->shards().broadcast(bytes, 0, what).wait();
+      };
   for (const PageSpec& page : pages) {
     for (const PagedParameter& parameter : page.parameters) {
-      send(parameter.record.tensor, parameter.record.name());
+      send(parameter.record.tensor, parameter.record.name(), &ranks.of(page));
     }
   }
   for (const auto& item : module.named_buffers()) {
-    if (item.value().defined() && item.value().has_storage()) {
-      send(item.value(), item.key());
+    const at::Tensor& buffer = item.value();
+    if (buffer.defined() && buffer.has_storage()) {
+      // It may be on the CPU although the parameters are not.
+      send(buffer, item.key(), buffer.is_cpu() ? nullptr : &ranks.of_module());
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PageRanks` are the ranks among which the pages of a module are divided, with
-// the communicators between them.
+// `MeshRanks` are the ranks that divide a page and hold copies of its shards,
+// with the communicators between them; `PageRanks` are those of all pages.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
@@ -18,41 +18,23 @@
 
 namespace tessera::sharding {
 
-/// Collective functions must be called by all ranks in the same order.
-class PageRanks {
+/// The ranks of one mesh, and the communicators between them.
+class MeshRanks {
  public:
-  /// Connects the ranks. Collective; blocks.
-  /// @param world must outlive this object.
-  /// @param pages of plan_pages() for this mesh.
-  /// @throws tessera::Error if the pages are not the same on all ranks.
-  PageRanks(
+  /// Connects them. Collective over the world; blocks.
+  /// @param name of the mesh, for errors.
+  /// @param device of the pages.
+  MeshRanks(
       World& world,
+      const std::string& name,
       const ShardMesh& mesh,
-      const std::vector<PageSpec>& pages);
-  PageRanks(const PageRanks&) = delete;
-  PageRanks& operator=(const PageRanks&) = delete;
+      c10::Device device);
 
-  /// Rank in the job, and the number of ranks.
-  int rank() const {
-    return agreement_.rank();
-  }
-  int size() const {
-    return agreement_.size();
-  }
-  /// Which rank holds which shard.
   const ShardMesh& mesh() const {
     return mesh_;
   }
   bool is_divided() const {
     return mesh_.shard_size > 1;
-  }
-
-  RankAgreement& agreement() {
-    return agreement_;
-  }
-  /// All ranks, for small collectives on CPU tensors (norms, flags).
-  Communicator& control() {
-    return agreement_.control();
   }
   /// The ranks that shard one replica.
   Communicator& shards() {
@@ -66,6 +48,51 @@ class PageRanks {
   /// The ranks that hold the same shard.
   Communicator& replicas() {
     return *replicas_;
+  }
+  /// Ends all collectives with an error.
+  void abort() noexcept;
+
+ private:
+  ShardMesh mesh_;
+  std::unique_ptr<Communicator> shards_;
+  std::unique_ptr<Communicator> reductions_; ///< null: shards_
+  std::unique_ptr<Communicator> replicas_;
+};
+
+/// Collective functions must be called by all ranks in the same order.
+class PageRanks {
+ public:
+  /// Connects the ranks. Collective; blocks.
+  /// @param world must outlive this object.
+  /// @param pages of plan_pages().
+  /// @throws tessera::Error if the pages are not the same on all ranks.
+  PageRanks(World& world, const std::vector<PageSpec>& pages);
+  PageRanks(const PageRanks&) = delete;
+  PageRanks& operator=(const PageRanks&) = delete;
+
+  /// Rank in the job, and the number of ranks.
+  int rank() const {
+    return agreement_.rank();
+  }
+  int size() const {
+    return agreement_.size();
+  }
+  /// The ranks of a page.
+  MeshRanks& of(const PageSpec& page);
+  /// Those of the first page, which stand for the whole module.
+  MeshRanks& of_module() {
+    return *meshes_.front();
+  }
+  const MeshRanks& of_module() const {
+    return *meshes_.front();
+  }
+
+  RankAgreement& agreement() {
+    return agreement_;
+  }
+  /// All ranks, for small collectives on CPU tensors (norms, flags).
+  Communicator& control() {
+    return agreement_.control();
   }
 
   /// Describes an intent of a rank for errors.
@@ -85,19 +112,10 @@ class PageRanks {
   /// Takes the maximum of a small CPU tensor over all ranks, in place.
   /// Collective; blocks.
   void max(const at::Tensor& values);
-  /// Sums a small tensor over the ranks that shard one replica, in place.
-  /// Collective. Does not block if the tensor is on the parameters' device and
-  /// that is an accelerator.
+  /// Sums a small tensor over the ranks that shard one replica of the module,
+  /// in place. Collective. Does not block if the tensor is on the parameters'
+  /// device and that is an accelerator.
   void sum_over_shards(const at::Tensor& values);
-  /// All-gathers flat tensors that are sharded like a page. Collective; blocks
-  /// the host unless the communicator runs on streams.
-  /// @param whole [mesh().shard_size * n].
-  /// @param shard [n], of the same dtype, both on the parameters' device.
-  /// @param what names it in errors.
-  void all_gather_shards(
-      const at::Tensor& whole,
-      const at::Tensor& shard,
-      const std::string& what);
 
  private:
   /// Names of pages and parameters, which outlive the module's.
@@ -108,12 +126,9 @@ class PageRanks {
 
   void check_same(const std::vector<PageSpec>& pages);
 
-  ShardMesh mesh_;
   Names names_;
   RankAgreement agreement_;
-  std::unique_ptr<Communicator> shards_;
-  std::unique_ptr<Communicator> reductions_; ///< null: shards_
-  std::unique_ptr<Communicator> replicas_;
+  std::vector<std::unique_ptr<MeshRanks>> meshes_; ///< each mesh once
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

@@ -35,6 +35,7 @@ struct PageSpec {
   c10::Device device = at::kCPU; ///< of the parameters
   at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
   at::ScalarType original_dtype = at::kFloat; ///< outside of the engine
+  ShardMesh mesh; ///< the ranks that divide it and hold copies of its shards
   runtime::FlatLayout layout; ///< of the storages, in order of their first use
   bool trainable = false;
   /// Whether optimizers update float32 weights that it has beside its shard.

@@ -4,6 +4,7 @@
 // parts of the pager note of it.
 
 #include "tessera/sharding/gradient_bucket.h"
+#include "tessera/sharding/page_ranks.h"
 #include "tessera/sharding/param_group.h"
 
 #include <cstdint>
@@ -36,8 +37,16 @@ struct PageReductions {
 };
 
 struct PagedGroup : ParamGroup {
-  using ParamGroup::ParamGroup;
+  /// @param ranks of the page; must outlive it.
+  PagedGroup(
+      const PageSpec& page,
+      PageFaultHandler& handler,
+      MeshRanks& ranks,
+      MemoryLedger& ledger,
+      const ShardStores& stores)
+      : ParamGroup(page, handler, ledger, stores), ranks(ranks) {}
 
+  MeshRanks& ranks; ///< that divide it
   std::unique_ptr<GradientBucket> gradients; ///< null: it is frozen
   PageUse use;
   PagePins pins;

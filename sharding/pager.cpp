@@ -12,17 +12,15 @@ namespace tessera::sharding {
 
 namespace {
 
-ShardMesh mesh_of(const World& world, const PagerOptions& options) {
-  return {world.rank(), world.size(), options.shard_ranks};
-}
-
 PagingPlan plan_on_device(
+    const World& world,
     const torch::nn::Module& module,
-    const PagerOptions& options,
-    const ShardMesh& mesh) {
-  std::vector<PageSpec> pages = plan_pages(module, options, mesh);
-  const std::vector<ShardTiers> tiers(pages.size());
-  const SlotPlan slots(pages, tiers, options, mesh);
+    const PagerOptions& options) {
+  std::vector<PageSpec> pages = plan_pages(
+      module,
+      options,
+      ShardMesh(world.rank(), world.size(), options.shard_ranks));
+  const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
   return {std::move(pages), slots, slots.room()};
 }
 
@@ -36,7 +34,7 @@ Pager::Pager(
     : Pager(
           world,
           module,
-          plan_on_device(module, options, mesh_of(world, options)),
+          plan_on_device(world, module, options),
           options,
           ledger) {}
 
@@ -47,10 +45,7 @@ Pager::Pager(
     const PagerOptions& options,
     MemoryLedger& ledger)
     : Pager(
-          std::make_unique<PageRanks>(
-              world,
-              mesh_of(world, options),
-              plan.pages),
+          std::make_unique<PageRanks>(world, plan.pages),
           module,
           plan,
           options,
@@ -87,7 +82,11 @@ Pager::Pager(
   stores.resize(plan.pages.size());
   for (const PageSpec& page : plan.pages) {
     context_.pages.add(std::make_unique<PagedGroup>(
-        page, *this, mesh().shard_rank, ledger, stores[context_.pages.size()]));
+        page,
+        *this,
+        context_.ranks->of(page),
+        ledger,
+        stores[context_.pages.size()]));
   }
   materialize(module); // lazy tensors that are ignored
   for (size_t g = 0; g < plan.pages.size(); ++g) {
@@ -96,8 +95,7 @@ Pager::Pager(
       page.gradients = std::make_unique<GradientBucket>(
           page,
           *this,
-          mesh(),
-          context_.ranks->replicas(),
+          page.ranks.replicas(),
           ledger,
           options.update_in_backward ? nullptr : stores[g].gradients,
           /*keeps_shard=*/!options.update_in_backward);

@@ -99,9 +99,10 @@ class Pager : public PageFaultHandler {
   int world_size() const {
     return context_.ranks->size();
   }
-  /// Which rank holds which shard.
+  /// Which rank holds which shard of the module; pages may differ
+  /// (PageSpec::mesh).
   const ShardMesh& mesh() const {
-    return context_.ranks->mesh();
+    return context_.ranks->of_module().mesh();
   }
 
   const std::vector<std::unique_ptr<PagedGroup>>& groups() const {
@@ -149,11 +150,20 @@ class Pager : public PageFaultHandler {
   void sum_over_shards(const at::Tensor& values) {
     context_.ranks->sum_over_shards(values);
   }
+  /// All-gathers a flat tensor that is sharded like group `g`. Collective.
+  /// @param whole [padded_numel].
+  /// @param shard [shard_numel], of the same dtype, both on the parameters'
+  ///   device.
+  /// @param what names it in errors.
   void all_gather_shards(
+      size_t g,
       const at::Tensor& whole,
       const at::Tensor& shard,
       const std::string& what) {
-    context_.ranks->all_gather_shards(whole, shard, what);
+    groups()[g]
+        ->ranks.shards()
+        .all_gather(whole, shard, what)
+        .wait(watch_failures());
   }
   /// Takes the maximum over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);

@@ -29,8 +29,7 @@ class SlotPlan {
   SlotPlan(
       const std::vector<PageSpec>& pages,
       const std::vector<ShardTiers>& tiers,
-      const PagerOptions& options,
-      const ShardMesh& mesh);
+      const PagerOptions& options);
 
   /// Whether a page is unsharded into a slot; else operators use its shard.
   bool is_paged(size_t page) const {

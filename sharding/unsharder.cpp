@@ -55,9 +55,8 @@ void Unsharder::unshard_outside(size_t g) {
 }
 
 void Unsharder::begin(PagedGroup& page, runtime::Slot slot) {
-  context_.ranks->or_abandon([&] {
-    page.begin_unshard(context_.ranks->shards(), std::move(slot), lane_);
-  });
+  context_.ranks->or_abandon(
+      [&] { page.begin_unshard(page.ranks.shards(), std::move(slot), lane_); });
 }
 
 void Unsharder::issue_gathers(std::optional<size_t> up_to) {

@@ -86,7 +86,7 @@ class MuonMethod : public UpdateMethod {
     const at::Tensor whole =
         at::empty({group.layout().padded_numel()}, options);
     context_.pager->all_gather_shards(
-        whole, mine, "Muon's momentum of '" + group.name() + "'");
+        part.group, whole, mine, "Muon's momentum of '" + group.name() + "'");
     return whole.to(shard.master.device());
   }
 

@@ -86,14 +86,12 @@ struct MethodMaker {
 
 ShardedOptimizer::ShardedOptimizer(
     const std::vector<sharding::PageSpec>& pages,
-    int shard_rank,
     const TierPlan& tiers,
     const UpdatePlan& updates,
     const OptimizerRules& rules,
     const OffloadOptions& offload)
     : context_{
           .pages = pages,
-          .shard_rank = shard_rank,
           .tiers = tiers,
           .streams = updates.streams,
           .moment_dtype = rules.options().moment_dtype,

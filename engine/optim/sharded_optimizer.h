@@ -33,12 +33,10 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// Assigns the parameters to the optimizers and plans their state; allocates
   /// nothing.
   /// @param pages of plan_pages().
-  /// @param shard_rank as in ShardMesh.
   /// @param tiers of these pages.
   /// @param rules made of checked options.
   ShardedOptimizer(
       const std::vector<sharding::PageSpec>& pages,
-      int shard_rank,
       const TierPlan& tiers,
       const UpdatePlan& updates,
       const OptimizerRules& rules,

@@ -10,7 +10,6 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/shard_stores.h"
 
 #include <vector>
@@ -49,7 +48,6 @@ TierPlan plan_tiers(
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
-    const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh);
+    const PagerOptions& sharding);
 
 } // namespace tessera::engine

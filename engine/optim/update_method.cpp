@@ -46,7 +46,6 @@ bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
 
 ShardPart make_shard_part(
     const sharding::PageSpec& page,
-    int shard_rank,
     const std::vector<OptimizedParameter*>& parameters) {
   const auto g = static_cast<size_t>(page.number);
   std::vector<OptimizedParameter*> mine(page.parameters.size(), nullptr);
@@ -59,7 +58,7 @@ ShardPart make_shard_part(
   for (const auto& parameter : page.parameters) {
     spans.push_back(parameter.span);
   }
-  const runtime::FlatSpan shard = page.layout.shard(shard_rank);
+  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
   std::vector<runtime::FlatRun> runs = runtime::runs_of_shard(spans, shard);
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;
@@ -107,8 +106,7 @@ UpdateMethod::UpdateMethod(
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const size_t g : groups) {
-    parts_.push_back(
-        make_shard_part(context.pages[g], context.shard_rank, parameters));
+    parts_.push_back(make_shard_part(context.pages[g], parameters));
   }
 }
 
@@ -363,7 +361,7 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
     const UpdateSpan& span) const {
   const sharding::PageSpec& page = context_.pages[part.group];
-  const runtime::FlatSpan shard = page.layout.shard(context_.shard_rank);
+  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
   runtime::StochasticRounding rounding;
   rounding.enabled = context_.stochastic_rounding;
   rounding.seed =

@@ -75,7 +75,6 @@ struct ShardPart {
 /// in the page.
 ShardPart make_shard_part(
     const sharding::PageSpec& page,
-    int shard_rank,
     const std::vector<OptimizedParameter*>& parameters);
 
 /// A part's tensors during an update.
@@ -128,7 +127,6 @@ class StateVisitor {
 /// The surroundings of a method.
 struct UpdateContext {
   const std::vector<sharding::PageSpec> pages;
-  const int shard_rank;
   const TierPlan tiers;
   const std::vector<bool> streams; ///< per page: updates go through `streamed`
   /// As in OptimizerOptions.
