@@ -80,6 +80,7 @@ void GradientBucket::open(runtime::Slot slot) {
         group_.name());
   }
   apply_factor();
+  enter(State::kCollecting);
   slot_ = std::move(slot);
   if (!slot_.defined()) {
     ensure_shard();
@@ -89,7 +90,6 @@ void GradientBucket::open(runtime::Slot slot) {
                    : shard_.tensor();
   writer_.reset();
   target_ = slot_.defined() ? Target::kSlot : Target::kShard;
-  enter(State::kCollecting);
   bring_shard_to_slot();
 }
 
@@ -214,11 +214,11 @@ bool GradientBucket::accumulates() const {
 }
 
 runtime::Slot GradientBucket::close_empty() {
+  enter(State::kEmpty);
   if (writer_) {
     slot_.after.add(*writer_);
   }
   collected_ = at::Tensor();
-  enter(State::kEmpty);
   return std::exchange(slot_, {});
 }
 
@@ -227,6 +227,7 @@ void GradientBucket::begin_reduce(
     const runtime::StreamLane& lane,
     bool apply) {
   const c10::NoGradGuard no_grad;
+  enter(State::kReducing);
   fill_missing();
   // The tokens detect a zero_grad() between now and end_reduce().
   for (Entry& entry : entries_) {
@@ -235,7 +236,6 @@ void GradientBucket::begin_reduce(
     }
   }
   lane_ = &lane;
-  enter(State::kReducing);
   if (apply) {
     use_ =
         slot_.defined() && !accumulates() ? Use::kApplySlot : Use::kApplyShard;
