@@ -136,7 +136,6 @@ TEST(LoadWeights, EachRankReadsItsPartInWrap) {
       PagerOptions options;
       options.groups.min_group_numel = 0;
       Pager pager(world, *net, options, ledger);
-      pager.make_slots();
       pager.unwrap();
       expect_loaded(net, weights);
     });
@@ -156,7 +155,6 @@ TEST(LoadWeights, StraightIntoShards) {
       Net net;
       MemoryLedger ledger;
       Pager pager(world, *net, {}, ledger);
-      pager.make_slots();
       load_sharded_weights(pager, *net, file);
       pager.unwrap();
       expect_loaded(net, weights);
@@ -369,7 +367,6 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
     PagerOptions pager_options;
     pager_options.groups.min_group_numel = 0;
     Pager pager(world, *sharded, pager_options, ledger);
-    pager.make_slots();
     load_sharded_weights(pager, *sharded, folder.path(), options);
     pager.unwrap();
     check(*sharded);
