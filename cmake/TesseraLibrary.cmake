@@ -18,19 +18,25 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 48)
 # The same text in every checkout, for ccache.
 set(CMAKE_UNITY_BUILD_RELOCATABLE ON)
 
-# The precompiled header that every target using LibTorch shares.
-file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/pch/tessera_pch.cpp" CONTENT "")
-add_library(tessera_pch OBJECT "${PROJECT_BINARY_DIR}/pch/tessera_pch.cpp")
-target_link_libraries(tessera_pch PRIVATE tessera::torch Threads::Threads)
-target_precompile_headers(tessera_pch PRIVATE
-  <torch/types.h> <torch/nn/module.h> <torch/nn/pimpl.h>
-  <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/engine.h>
-  <torch/csrc/distributed/c10d/Backend.hpp>)
-set_target_properties(tessera_pch PROPERTIES UNITY_BUILD OFF)
+# tessera_precompile(NAME): a precompiled header, compiled as everything in this
+# folder is, for the targets that tessera_use_torch() prepares in it and below.
+function(tessera_precompile name)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/pch/${name}.cpp" CONTENT "")
+  add_library(${name} OBJECT "${PROJECT_BINARY_DIR}/pch/${name}.cpp")
+  target_link_libraries(${name} PRIVATE tessera::torch Threads::Threads)
+  target_precompile_headers(${name} PRIVATE
+    <torch/types.h> <torch/nn/module.h> <torch/nn/pimpl.h>
+    <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/engine.h>
+    <torch/csrc/distributed/c10d/Backend.hpp>)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  set(TESSERA_PCH ${name} PARENT_SCOPE)
+endfunction()
+
+tessera_precompile(tessera_pch)
 
 function(tessera_use_torch target)
   target_link_libraries(${target} PUBLIC tessera::torch)
-  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  target_precompile_headers(${target} REUSE_FROM ${TESSERA_PCH})
 endfunction()
 
 function(tessera_library name)

@@ -64,7 +64,6 @@ HostPiece ActivationCopies::copy_out(
     piece.bytes.copy_(bytes_of(from), /*non_blocking=*/true);
   }
   done = to_host_.mark();
-  piece.after = done;
   return piece;
 }
 

@@ -45,7 +45,11 @@ WAITS = [
         "ready_.block(*stream);",
         "lane.wait_for(users_.mark());",
         "slot_.after = users_.mark();",
-        "slot_.after.add(ready_);",
+        redundant(
+            "slot_.after.add(ready_);",
+            "all-gathers follow each other on one lane, and who used the page"
+            " has waited for its own",
+        ),
         "arriving_.wait_issued();",
     ),
     *waits_of(
@@ -74,8 +78,8 @@ WAITS = [
         after("finish();", "wait_for_lane();"),
         "held.slot.after.add("
         "context_.scheduler->before_gradients_change(held.group));",
-        "marks.block_current(lane_.device());",
-        "lane_.wait_for(marks);",
+        "context_.scheduler->before_gradients_change(g).block_current( "
+        "lane_.device());",
         "page.follow_users(lane_);",
     ),
     *waits_of("sharding/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
@@ -83,7 +87,6 @@ WAITS = [
         "sharding/pager.cpp",
         "unsharder_.wait_for_lane();",
         "reducer_.wait_for_lane();",
-        "unsharder_.follow_writes();",
     ),
     *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
@@ -109,7 +112,6 @@ WAITS = [
         "to_host_.wait_for(streams.mark());",
         "to_host_.wait_for(piece.after);",
         "done = to_host_.mark();",
-        "piece.after = done;",
         "to_device_.follow_current();",
         "to_device_.wait_for(done);",
         "done = to_device_.mark();",

@@ -152,10 +152,9 @@ void GradientReducer::release_held_slot() {
 void GradientReducer::before_change(size_t g) {
   if (context_.scheduler != nullptr) {
     const TransferWaits::Scope waits(context_.waits);
-    const runtime::StreamMarks marks =
-        context_.scheduler->before_gradients_change(g);
-    marks.block_current(lane_.device());
-    lane_.wait_for(marks);
+    // The lane follows the streams that change gradients.
+    context_.scheduler->before_gradients_change(g).block_current(
+        lane_.device());
   }
 }
 

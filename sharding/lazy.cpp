@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy_recorder.h"
+#include "tessera/sharding/parallel/generator_scope.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -55,6 +56,7 @@ void materialize_storage(
 struct LazyScope::State {
   sharding::LazyRecording recording;
   sharding::RecordedOperators recorded;
+  sharding::GeneratorScope generator; ///< for tensors that are made at once
 };
 
 LazyScope::LazyScope(const LazyOptions& options) {
@@ -71,6 +73,11 @@ LazyScope::LazyScope(const LazyOptions& options) {
   state_->recording.options = options;
   state_->recording.seed =
       std::make_shared<uint64_t>(options.seed ? *options.seed : draw_seed());
+  if (options.seed) {
+    const at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::scoped_lock lock(generator.mutex());
+    state_->generator.begin(generator, *options.seed);
+  }
   sharding::lazy_recording() = &state_->recording;
 }
 

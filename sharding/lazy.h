@@ -15,8 +15,9 @@
 namespace tessera {
 
 struct LazyOptions {
-  /// Seed of all random initializers. If unset, it is drawn from LibTorch's
-  /// default generator, so that torch::manual_seed() determines it. wrap()
+  /// Seed of all random initializers; LibTorch's default generator is then as
+  /// it was before. If unset, it is drawn from that generator, so that
+  /// torch::manual_seed() determines it. wrap()
   /// gives all ranks the seed of rank 0; only a constructor that reads random
   /// values back needs the same seed on all ranks from the start.
   std::optional<uint64_t> seed;

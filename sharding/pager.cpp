@@ -116,7 +116,6 @@ Pager::Pager(
       }
     }
   }
-  unsharder_.follow_writes(); // the shards were just filled
   reducer_.reserve_slots(plan.room.reduce_bytes);
   unsharder_.reserve_slots(plan.room.gather_bytes);
 }

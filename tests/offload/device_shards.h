@@ -35,6 +35,14 @@ inline void expect_stream_order(
     lane.mark().block_current(device);
     EXPECT_EQ(sum.item<float>(), 0) << round;
     reading.wait();
+    // After wait() any stream may use it.
+    const at::Tensor again = at::empty({numel}, device);
+    {
+      const runtime::StreamLane::Scope on_lane(lane);
+      lane.follow_current();
+      shard->read(again).wait();
+    }
+    EXPECT_TRUE(at::equal(again, sent)) << round;
     if (const at::Tensor resting = shard->in_place(); resting.defined()) {
       EXPECT_TRUE(at::equal(resting, sent.cpu())) << round;
       EXPECT_TRUE(resting.is_pinned());

@@ -121,6 +121,26 @@ TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
   }
 }
 
+TEST(Lazy, ASeedDeterminesAllTensorsAndNothingElse) {
+  const auto make = [](uint64_t seed) {
+    Mixture net = lazy([] { return Mixture(); }, {.seed = seed});
+    materialize(*net);
+    return net;
+  };
+  torch::manual_seed(1);
+  const at::Tensor next = torch::rand({3});
+  torch::manual_seed(1);
+  const Mixture first = make(20);
+  EXPECT_TRUE(torch::equal(torch::rand({3}), next));
+  const auto got = make(20)->named_parameters();
+  for (const auto& item : first->named_parameters()) {
+    EXPECT_TRUE(torch::equal(got[item.key()], item.value())) << item.key();
+  }
+  EXPECT_FALSE(torch::equal(
+      make(21)->named_parameters()["small"],
+      first->named_parameters()["small"]));
+}
+
 TEST(Lazy, RanksStartFromTheSeedOfRank0) {
   tests::run_ranks(2, [](World& world) {
     LazyOptions options;

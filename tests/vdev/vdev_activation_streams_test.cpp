@@ -51,6 +51,83 @@ TEST_P(ActivationStreams, MemoryReturnsToItsStreamAfterItsUsers) {
   });
 }
 
+// The piece of host memory from which one stream's activations came back is
+// free for another stream's, which wait for nothing else.
+TEST_P(ActivationStreams, HostMemoryIsUsedAgainAfterItsLastCopy) {
+  run_ranks_on_vdev(1, GetParam(), [](World& world) {
+    const c10::Device device = world.device();
+    const auto side = c10::impl::getDeviceGuardImpl(device.type())
+                          ->getStreamFromGlobalPool(device, false);
+    offload::HostActivationSinkOptions options;
+    options.device = device;
+    options.device_bytes = 0;
+    options.min_tensor_bytes = 0;
+    const auto sink = std::make_shared<offload::HostActivationSink>(options);
+    const auto gradient_at = [&](double value, const at::Tensor& weight) {
+      at::Tensor y;
+      {
+        const runtime::SavedTensorScope scope(sink);
+        y = weight * (torch::full({64, 32}, value, device) * 1.5);
+      }
+      y.sum().backward();
+      return weight.grad();
+    };
+    const at::Tensor first = torch::ones({64, 32}).to(device).requires_grad_();
+    const at::Tensor second = torch::ones({64, 32}).to(device).requires_grad_();
+    runtime::mark_current(device).block(side);
+    const at::Tensor on_first = gradient_at(2, first);
+    at::Tensor on_second;
+    runtime::StreamMarks done;
+    {
+      const c10::StreamGuard guard(side);
+      on_second = gradient_at(4, second);
+      done = runtime::mark_current(device);
+    }
+    done.block_current(device);
+    EXPECT_TRUE(torch::equal(on_first.cpu(), torch::full({64, 32}, 3.0)));
+    EXPECT_TRUE(torch::equal(on_second.cpu(), torch::full({64, 32}, 6.0)));
+    EXPECT_EQ(sink->statistics().peak_host_bytes, 64 * 32 * 4);
+  });
+}
+
+// A stream that fetches ahead what another one saved has not waited for its
+// copy to the host.
+TEST_P(ActivationStreams, WhatIsFetchedAheadHasArrivedOnTheHost) {
+  run_ranks_on_vdev(1, GetParam(), [](World& world) {
+    const c10::Device device = world.device();
+    const auto main = *runtime::current_stream(device);
+    const auto side = c10::impl::getDeviceGuardImpl(device.type())
+                          ->getStreamFromGlobalPool(device, false);
+    constexpr int64_t kBytes = 64 * 32 * 4;
+    offload::HostActivationSinkOptions options;
+    options.device = device;
+    options.device_bytes = 2 * kBytes;
+    options.min_tensor_bytes = 0;
+    options.prefetch_bytes = 4 * kBytes;
+    const auto sink = std::make_shared<offload::HostActivationSink>(options);
+    const auto saved_on = [&](const c10::Stream& stream, double value) {
+      const c10::StreamGuard guard(stream);
+      return sink->take(torch::full({64, 32}, value, device), false);
+    };
+    const auto first = saved_on(side, 1);
+    const auto second = saved_on(main, 2);
+    auto third = saved_on(side, 3); // the first leaves
+    auto fourth = saved_on(side, 4); // the second leaves
+    runtime::StreamMarks done;
+    {
+      const c10::StreamGuard guard(side);
+      fourth->give();
+      fourth.reset();
+      third->give(); // and the second is fetched ahead
+      third.reset();
+      done = runtime::mark_current(device);
+    }
+    done.block_current(device);
+    EXPECT_EQ(sink->statistics().bytes_prefetched, kBytes);
+    EXPECT_TRUE(torch::equal(second->give().cpu(), torch::full({64, 32}, 2.0)));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     AllOrders,
     ActivationStreams,

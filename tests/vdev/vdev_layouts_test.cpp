@@ -29,6 +29,7 @@ std::vector<Layout> layouts() {
       "pipeline2_shard2_zb",
       "tensor2_pipeline2_sequence",
       "expert2",
+      "context2_ring",
       "tensor2_pipeline2_state_on_host",
       "tensor2_pipeline2_float16"};
   std::vector<Layout> chosen;

@@ -24,6 +24,13 @@ namespace {
 
 constexpr int64_t kWidth = 24;
 
+/// Makes the current stream wait.
+void wait_for(const c10::Stream& other) {
+  runtime::StreamMarks done;
+  done.add(other);
+  done.block_current(other.device());
+}
+
 /// Layers that read the same input; every other one runs on another stream.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
@@ -45,9 +52,7 @@ struct BranchesImpl : torch::nn::Module {
       parts.push_back(layers[i](x));
     }
     if (other) {
-      runtime::StreamMarks done;
-      done.add(*other);
-      done.block_current(x.device());
+      wait_for(*other);
       for (size_t i = 1; i < parts.size(); i += 2) {
         // Its memory is that stream's.
         parts[i].record_stream(*runtime::current_stream(x.device()));
@@ -78,6 +83,10 @@ struct Way {
   int backwards = 1; ///< per step
   bool zeroes = false; ///< gradients, in place, before the last backward
   bool writes = false; ///< weights, after the step
+  bool evaluates = false; ///< on the other stream, beside backward
+  /// Whether every second forward and backward is on the other stream.
+  bool alternates = false;
+  bool adds = false; ///< to gradients, before forward
 };
 
 std::vector<Way> ways() {
@@ -89,12 +98,26 @@ std::vector<Way> ways() {
       {"accumulated", [](EngineOptions&) {}, 2},
       {"zeroed", [](EngineOptions&) {}, 2, true},
       {"written", [](EngineOptions&) {}, 1, false, true},
+      {.name = "written_in_little_memory", // two of three pages fit
+       .set =
+           [](EngineOptions& options) {
+             options.sharding.gather_bytes = 10 << 10;
+           },
+       .writes = true},
       {"whole_gradients",
        [](EngineOptions& options) { options.sharding.zero_stage = 1; },
        2,
        true},
       {"in_backward",
        [](EngineOptions& options) { options.update_in_backward = true; }},
+      {.name = "whole_gradients_alternating",
+       .set = [](EngineOptions& options) { options.sharding.zero_stage = 1; },
+       .backwards = 3,
+       .alternates = true},
+      {.name = "alternating", .backwards = 3, .alternates = true},
+      {.name = "in_backward_evaluated",
+       .set = [](EngineOptions& options) { options.update_in_backward = true; },
+       .evaluates = true},
       {"state_on_host", on_host, 2, true},
       {"overlapped",
        [on_host](EngineOptions& options) {
@@ -121,6 +144,14 @@ std::vector<Way> ways() {
        2,
        true,
        true},
+      {.name = "overlapped_and_streamed_added",
+       .set =
+           [on_host](EngineOptions& options) {
+             on_host(options);
+             options.offload.ratio = 0;
+             options.optimizer.overlap = UpdateOverlap::kWait;
+           },
+       .adds = true},
       {"gradients_on_host",
        [](EngineOptions& options) {
          options.memory.gradients = MemoryTier::kHost;
@@ -156,16 +187,56 @@ struct Trainer {
   std::function<void()> zero;
   std::function<void()> step;
   std::function<void(const std::function<void()>&)> write;
+  std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)>
+      add;
+
+  /// Every layer on the other stream, which nothing waits for yet.
+  void evaluate(const at::Tensor& x) {
+    if (other) {
+      const torch::NoGradGuard no_grad;
+      runtime::mark_current(x.device()).block(*other);
+      const c10::StreamGuard guard(*other);
+      for (auto& layer : net->layers) {
+        layer->forward(x);
+      }
+    }
+  }
 
   void run(World& world, const Way& way) {
     for (int step = 0; step < 5; ++step) {
+      if (way.adds) {
+        for (const auto& layer : net->layers) {
+          add(layer->weight,
+              at::full(
+                  {kWidth, kWidth},
+                  0.01,
+                  at::TensorOptions().device(layer->weight.device())));
+        }
+      }
       for (int i = 0; i < way.backwards; ++i) {
         if (way.zeroes && i + 1 == way.backwards) {
           zero();
         }
         torch::manual_seed(100 * step + 10 * i);
         const auto x = torch::randn({8, kWidth}, at::kCPU).to(world.device());
-        backward(net(x, other).square().mean());
+        const auto train = [&] {
+          const at::Tensor loss =
+              net(x, way.alternates ? std::nullopt : other).square().mean();
+          if (way.evaluates) {
+            evaluate(x);
+          }
+          backward(loss);
+        };
+        if (way.alternates && other && i % 2 == 1) {
+          runtime::mark_current(x.device()).block(*other);
+          const c10::StreamGuard guard(*other);
+          train();
+        } else {
+          train();
+        }
+        if (other && (way.evaluates || way.alternates)) {
+          wait_for(*other);
+        }
       }
       this->step();
       if (way.writes) {
@@ -207,6 +278,9 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
       adamw.zero_grad();
     };
     plain.write = [](const auto& work) { work(); };
+    plain.add = [](const at::Tensor& parameter, const at::Tensor& gradient) {
+      parameter.mutable_grad() = gradient;
+    };
     plain.run(world, way);
 
     Trainer wrapped{
@@ -220,6 +294,9 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
     wrapped.write = [&](const auto& work) {
       const auto scope = engine.gather(/*writable=*/true);
       work();
+    };
+    wrapped.add = [&](const at::Tensor& parameter, const at::Tensor& gradient) {
+      engine.reduce(parameter, gradient);
     };
     wrapped.run(world, way);
     engine.unwrap();

@@ -84,12 +84,29 @@ inline bool has_dropout(const Layout& layout) {
          (layout.device.is_cpu() || layout.parallel.sizes.tensor == 1);
 }
 
+/// Rings take no texts of different lengths.
+inline bool has_ring(const Layout& layout) {
+  return layout.parallel.sizes.context > 1 &&
+         layout.parallel.context_attention == ContextKind::kRing;
+}
+
+inline ModelInput batch_of(
+    const Subject& subject,
+    const Layout& layout,
+    int step,
+    int number) {
+  return input_on(
+      zoo::batch_of(subject, step, number, /*is_padded=*/!has_ring(layout)),
+      layout.device);
+}
+
 /// What divides experts is for models that have some.
 inline bool takes(const Subject& subject, const Layout& layout) {
   const ParallelSizes& sizes = layout.parallel.sizes;
   return (sizes.expert > 1) == subject.has_experts &&
          (subject.takes_sequence || !layout.parallel.sequence) &&
          (subject.takes_context || sizes.context == 1) &&
+         (subject.takes_ring || !has_ring(layout)) &&
          (subject.takes_lower_precision || !layout.compute) &&
          (subject.takes_recomputation || layout.recomputed == 0);
 }
@@ -193,7 +210,7 @@ inline Seen train_plain(
     adamw.zero_grad();
     double sum = 0;
     for (int i = 0; i < layout.batches; ++i) {
-      ModelInput input = input_on(batch_of(subject, step, i), layout.device);
+      ModelInput input = batch_of(subject, layout, step, i);
       if (layout.compute && input.pixel_values.defined()) {
         input.pixel_values = input.pixel_values.to(*layout.compute);
       }
@@ -244,7 +261,7 @@ double run_step(
   std::vector<ModelInput> inputs;
   std::vector<int> numbers;
   for (int i = share.index; i < layout.batches; i += share.count) {
-    inputs.push_back(input_on(batch_of(subject, step, i), layout.device));
+    inputs.push_back(batch_of(subject, layout, step, i));
     numbers.push_back(i);
   }
   double sum = 0;

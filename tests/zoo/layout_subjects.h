@@ -20,6 +20,7 @@ struct Subject {
   bool has_adapters = false; ///< LoRA's, which alone are trained
   bool takes_sequence = true; ///< tensor-parallel ranks can divide them
   bool takes_context = true; ///< context-parallel ranks can
+  bool takes_ring = true; ///< they can do so by ring attention
   std::vector<int64_t> image = {}; ///< height, width; none for texts
   bool has_views = false; ///< of each image two
   /// Not where batch norms of a few rows, or routers, make much of roundings.
@@ -52,7 +53,8 @@ inline const Subject kSubjects[] = {
          "d_kv": 2, "d_ff": 18, "num_layers": 2, "num_decoder_layers": 3,
          "num_heads": 6, "feed_forward_proj": "gated-gelu", "dropout_rate": 0.2,
          "decoder_start_token_id": 0, "pad_token_id": 0,
-         "tie_word_embeddings": true})"},
+         "tie_word_embeddings": true})",
+     .takes_ring = false},
     {.name = "bert_classifier",
      .architecture = "BertForSequenceClassification",
      .config = R"({"model_type": "bert", "vocab_size": 37, "hidden_size": 12,
@@ -74,7 +76,8 @@ inline const Subject kSubjects[] = {
      .config = R"({"model_type": "t5", "vocab_size": 31, "d_model": 12,
          "d_kv": 3, "d_ff": 18, "num_layers": 3, "num_decoder_layers": 2,
          "num_heads": 6, "relative_attention_num_buckets": 8,
-         "dropout_rate": 0.2, "relative_attention_max_distance": 10})"},
+         "dropout_rate": 0.2, "relative_attention_max_distance": 10})",
+     .takes_ring = false},
     {.name = "qwen3_moe",
      .architecture = "Qwen3MoeForCausalLM",
      .config = R"({"model_type": "qwen3_moe", "vocab_size": 29,
@@ -160,7 +163,12 @@ inline const Subject kSubjects[] = {
      .has_adapters = true}};
 
 /// Number `number` of a step's batches.
-inline ModelInput batch_of(const Subject& subject, int step, int number) {
+/// @param is_padded whether the second text is shorter than the first.
+inline ModelInput batch_of(
+    const Subject& subject,
+    int step,
+    int number,
+    bool is_padded) {
   torch::manual_seed(static_cast<uint64_t>(100 * step + number));
   ModelInput input;
   if (!subject.image.empty()) {
@@ -177,12 +185,16 @@ inline ModelInput batch_of(const Subject& subject, int step, int number) {
     return input;
   }
   input.input_ids = torch::randint(3, 29, {2, 8}, torch::kLong);
-  input.attention_mask = torch::ones({2, 8}, torch::kLong);
-  input.attention_mask[1].narrow(0, 6, 2).zero_();
+  if (is_padded) {
+    input.attention_mask = torch::ones({2, 8}, torch::kLong);
+    input.attention_mask[1].narrow(0, 6, 2).zero_();
+  }
   input.labels =
       subject.is_classifier ? torch::randint(2, {2}) : input.input_ids.clone();
   if (!subject.is_classifier) {
-    input.labels[1].narrow(0, 6, 2).fill_(-100);
+    if (is_padded) {
+      input.labels[1].narrow(0, 6, 2).fill_(-100);
+    }
     input.labels[0][number] = -100; // as many everywhere
   }
   return input;

@@ -89,6 +89,11 @@ inline std::vector<Layout> pairs() {
           2},
       Layout{"context2", {{.shard = 1, .context = 2}}},
       Layout{
+          "context2_ring",
+          {.sizes = {.shard = 1, .context = 2},
+           .context_attention = ContextKind::kRing,
+           .context_layout = ContextLayout::kZigzag}},
+      Layout{
           "tensor2_pipeline2_sequence_zb",
           {.sizes = {.shard = 1, .tensor = 2, .pipeline = 2},
            .sequence = true,

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens while all-gathers or reductions are under way: weights and
+// checkpoints are loaded, and engines go.
+#include "engine/parity.h"
+#include "support/temporary_folder.h"
+#include "support/vdev/vdev.h"
+#include "tessera/engine/engine.h"
+#include "tessera/sharding/move_module.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tessera::tests::vdev::vdev_between_steps_test {
+
+namespace {
+
+constexpr int64_t kWidth = 32;
+
+torch::nn::Sequential make_net(World& world) {
+  torch::manual_seed(5);
+  torch::nn::Sequential net;
+  for (int i = 0; i < 5; ++i) {
+    net->push_back(torch::nn::Linear(kWidth, kWidth));
+  }
+  move_module(*net, world.device());
+  return net;
+}
+
+EngineOptions options_of() {
+  EngineOptions options;
+  options.log_memory = false;
+  options.optimizer.lr = 1e-2;
+  options.sharding.groups.min_group_numel = kWidth * kWidth;
+  return options;
+}
+
+/// Engines whose transfers are of different kinds.
+std::vector<EngineOptions> engines() {
+  EngineOptions in_backward = options_of();
+  in_backward.update_in_backward = true;
+  EngineOptions on_host = options_of();
+  on_host.memory.parameters = MemoryTier::kHost;
+  on_host.memory.gradients = MemoryTier::kHost;
+  EngineOptions streamed = options_of();
+  streamed.optimizer.placement = StatePlacement::kHost;
+  streamed.offload.ratio = 0;
+  EngineOptions overlapped = streamed;
+  overlapped.optimizer.overlap = UpdateOverlap::kWait;
+  EngineOptions on_cpu = overlapped;
+  on_cpu.offload.ratio = 1;
+  return {options_of(), in_backward, on_host, streamed, overlapped, on_cpu};
+}
+
+at::Tensor loss_of(torch::nn::Sequential& net, World& world, int step) {
+  torch::manual_seed(100 + step);
+  const auto x = torch::randn({4, kWidth}, at::kCPU).to(world.device());
+  return net->forward(x).square().mean();
+}
+
+/// After the last, all-gathers for the next step are under way.
+void train(
+    Engine& engine,
+    torch::nn::Sequential& net,
+    World& world,
+    int steps) {
+  for (int step = 0; step < steps; ++step) {
+    engine.backward(loss_of(net, world, step));
+    engine.step();
+  }
+}
+
+std::map<std::string, at::Tensor> values_of(Engine& engine) {
+  std::map<std::string, at::Tensor> values;
+  engine.for_each_parameter(
+      [&](const std::string& name, const at::Tensor& value) {
+        values[name] = value.cpu();
+      });
+  return values;
+}
+
+void expect_equal(
+    const std::map<std::string, at::Tensor>& got,
+    const std::map<std::string, at::Tensor>& expected) {
+  for (const auto& [name, value] : expected) {
+    EXPECT_TRUE(torch::equal(got.at(name), value)) << name;
+  }
+}
+
+/// Writes to memory that was free, of many sizes.
+void use_free_memory(World& world) {
+  std::vector<at::Tensor> used;
+  for (const int64_t numel : {64, 1024, 1056, 2112, 4224, 8448, 20'000}) {
+    for (int i = 0; i < 4; ++i) {
+      used.push_back(
+          at::ones({numel}, at::TensorOptions().device(world.device())));
+    }
+  }
+}
+
+} // namespace
+
+class BetweenSteps : public ::testing::TestWithParam<std::tuple<int, Policy>> {
+ protected:
+  void run(const std::function<void(World&)>& body) {
+    const auto& [ranks, policy] = GetParam();
+    run_ranks_on_vdev(ranks, policy, body);
+  }
+};
+
+TEST_P(BetweenSteps, WeightsAreLoadedWhileAllGathersReadTheOld) {
+  const TemporaryFolder folder;
+  run([&](World& world) {
+    const auto path = folder.path() / "weights";
+    auto net = make_net(world);
+    Engine engine = wrap(net, options_of());
+    train(engine, net, world, 2);
+    engine.save_weights(path);
+    const auto saved = values_of(engine);
+    train(engine, net, world, 2);
+    engine.load_weights(path);
+    expect_equal(values_of(engine), saved);
+    train(engine, net, world, 1);
+  });
+}
+
+TEST_P(BetweenSteps, ACheckpointIsLoadedWhileAllGathersReadTheOldWeights) {
+  const TemporaryFolder folder;
+  run([&](World& world) {
+    auto net = make_net(world);
+    Engine engine = wrap(net, options_of());
+    train(engine, net, world, 2);
+    engine.save(folder.path());
+    train(engine, net, world, 2);
+    const auto expected = values_of(engine);
+    engine.load(folder.path());
+    train(engine, net, world, 2);
+    expect_equal(values_of(engine), expected);
+  });
+}
+
+TEST_P(BetweenSteps, WhatAnEngineLeavesIsNotInUse) {
+  run([&](World& world) {
+    for (const EngineOptions& options : engines()) {
+      for (const bool reduces : {false, true}) {
+        auto net = make_net(world);
+        {
+          Engine engine = wrap(net, options);
+          train(engine, net, world, 2);
+          if (reduces) {
+            engine.backward(loss_of(net, world, 2));
+          }
+        }
+        use_free_memory(world);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllOrders,
+    BetweenSteps,
+    ::testing::Combine(
+        ::testing::Values(1, 2),
+        ::testing::ValuesIn(policies(
+            {{Policy::Order::kEager},
+             {Policy::Order::kLazy},
+             {Policy::Order::kStarve, 0, 0}}))),
+    [](const auto& which) {
+      return std::to_string(std::get<0>(which.param)) + "_ranks_" +
+             std::get<1>(which.param).name();
+    });
+
+} // namespace tessera::tests::vdev::vdev_between_steps_test
