@@ -244,8 +244,9 @@ class GradientBucket {
     kApplied,
   };
 
-  /// @throws tessera::Error where the state cannot follow the current one.
-  void enter(State next);
+  /// @throws tessera::Error unless the state is `from`.
+  void advance(State from, State to);
+  static const char* name_of(State state);
   bool applies_slot() const {
     return use_ == Use::kApplySlot;
   }

@@ -10,40 +10,34 @@
 
 #include <algorithm>
 #include <bit>
-#include <initializer_list>
 #include <utility>
 
 namespace tessera::sharding {
 
-void GradientBucket::enter(State next) {
-  const auto follows = [&](std::initializer_list<State> states) {
-    return std::find(states.begin(), states.end(), state_) != states.end();
-  };
-  bool legal = false;
-  switch (next) {
-    case State::kEmpty:
-      legal = follows({State::kCollecting, State::kEnded});
-      break;
-    case State::kCollecting:
-      legal = follows({State::kEmpty});
-      break;
-    case State::kReducing:
-      legal = follows({State::kCollecting});
-      break;
-    case State::kReduced:
-      legal = follows({State::kReducing});
-      break;
-    case State::kEnded:
-      legal = follows({State::kReduced});
-      break;
-  }
+void GradientBucket::advance(State from, State to) {
   TESSERA_CHECK(
-      legal,
-      "the gradients of group '{}' cannot go from state {} to {} (see GradientBucket::State)",
+      state_ == from,
+      "the gradients of group '{}' are {}; what is to be done with them takes that they are {}",
       group_.name(),
-      static_cast<int>(state_),
-      static_cast<int>(next));
-  state_ = next;
+      name_of(state_),
+      name_of(from));
+  state_ = to;
+}
+
+const char* GradientBucket::name_of(State state) {
+  switch (state) {
+    case State::kEmpty:
+      return "not being collected";
+    case State::kCollecting:
+      return "being collected";
+    case State::kReducing:
+      return "being reduced";
+    case State::kReduced:
+      return "reduced";
+    case State::kEnded:
+      return "in their slot";
+  }
+  return "";
 }
 
 bool GradientBucket::divides_first() const {
@@ -80,7 +74,7 @@ void GradientBucket::open(runtime::Slot slot) {
         group_.name());
   }
   apply_factor();
-  enter(State::kCollecting);
+  advance(State::kEmpty, State::kCollecting);
   slot_ = std::move(slot);
   if (!slot_.defined()) {
     ensure_shard();
@@ -214,7 +208,7 @@ bool GradientBucket::accumulates() const {
 }
 
 runtime::Slot GradientBucket::close_empty() {
-  enter(State::kEmpty);
+  advance(State::kCollecting, State::kEmpty);
   if (writer_) {
     slot_.after.add(*writer_);
   }
@@ -227,7 +221,7 @@ void GradientBucket::begin_reduce(
     const runtime::StreamLane& lane,
     bool apply) {
   const c10::NoGradGuard no_grad;
-  enter(State::kReducing);
+  advance(State::kCollecting, State::kReducing);
   fill_missing();
   // The tokens detect a zero_grad() between now and end_reduce().
   for (Entry& entry : entries_) {
@@ -244,7 +238,7 @@ void GradientBucket::begin_reduce(
   // issued to the lane even where nothing is reduced.
   lane.follow_current();
   if (!slot_.defined()) {
-    enter(State::kReduced);
+    advance(State::kReducing, State::kReduced);
     return;
   }
   const runtime::StreamLane::Scope on_lane(lane);
@@ -284,7 +278,7 @@ void GradientBucket::complete(const WaitCheck& check) {
   if (!applies_slot()) {
     store_reduced();
   }
-  enter(State::kReduced);
+  advance(State::kReducing, State::kReduced);
 }
 
 /// [shard_numel] of the shard's type: behind the gradients where the type is
@@ -341,7 +335,7 @@ void GradientBucket::end_reduce(const WaitCheck& check) {
     complete(check);
   }
   collected_ = at::Tensor();
-  enter(State::kEnded);
+  advance(State::kReduced, State::kEnded);
   for (Entry& entry : entries_) {
     refresh(entry);
     entry.arrived = false;
@@ -350,7 +344,7 @@ void GradientBucket::end_reduce(const WaitCheck& check) {
 }
 
 runtime::Slot GradientBucket::release_slot() {
-  enter(State::kEmpty);
+  advance(State::kEnded, State::kEmpty);
   if (is_applying()) {
     use_ = Use::kApplied;
   }

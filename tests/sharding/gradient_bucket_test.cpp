@@ -72,7 +72,8 @@ TEST(GradientBucket, RefusesWhatItsStateDoesNotAllow) {
     Subject subject(world);
     GradientBucket& bucket = *subject.bucket;
     const auto refused = [](const auto& action) {
-      expect_error(action, {"'layer'", "cannot go from state"});
+      expect_error(
+          action, {"gradients of group 'layer'", "takes that they are"});
     };
     refused([&] { bucket.end_reduce({}); });
     refused([&] { bucket.release_slot(); });
