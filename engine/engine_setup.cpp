@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of an Engine: checks options, shards, plans memory.
+// Construction of an Engine: checks options, plans, shards.
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"
-#include "tessera/engine/budget_error.h"
 #include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/engine/optim/state_tiers.h"
 #include "tessera/engine/optim/tier_plan.h"
+#include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/model_ranks.h"
@@ -17,7 +18,8 @@
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
-#include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -57,21 +59,17 @@ c10::Device device_of(const torch::nn::Module& module) {
                             : parameters.front().device();
 }
 
-/// The options for activations, limited to what the plan has left of
-/// memory.host_bytes.
-OffloadOptions limited(const EngineOptions& options, const TierBytes& planned) {
+/// The options for activations, with the limit that is planned for them.
+OffloadOptions with_limit(
+    const EngineOptions& options,
+    const TierBytes& planned) {
   OffloadOptions offload = options.offload;
-  if (options.memory.host_bytes && !offload.activation_host_bytes) {
-    offload.activation_host_bytes = std::max<int64_t>(
-        0,
-        *options.memory.host_bytes -
-            total_bytes(planned[static_cast<size_t>(MemoryTier::kHost)]));
+  if (options.memory.host_bytes) {
+    offload.activation_host_bytes =
+        planned[static_cast<size_t>(MemoryTier::kHost)]
+               [static_cast<size_t>(MemoryPurpose::kActivations)];
   }
   return offload;
-}
-
-int64_t& bytes_for(TierBytes& bytes, MemoryTier tier, MemoryPurpose purpose) {
-  return bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)];
 }
 
 /// @throws tessera::Error naming the option that it cannot be combined with.
@@ -118,6 +116,26 @@ void check_updates_of_parts(
         "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
         item.key(),
         name_of(rule));
+  }
+}
+
+void log_plan(
+    const World& world,
+    const std::vector<sharding::PageSpec>& pages,
+    const engine::TierPlan& tiers,
+    const engine::UpdatePlan& updates,
+    const engine::MemoryPlan& memory) {
+  log_info(
+      "{}",
+      memory_table(
+          formatted(
+              "memory of rank 0 of {}, {} groups (activations on the device not included)",
+              world.size(),
+              pages.size()),
+          memory.bytes));
+  if (const std::string table = update_table(updates, pages, tiers);
+      !table.empty()) {
+    log_info("{}", table);
   }
 }
 
@@ -169,88 +187,57 @@ Engine::Engine(
     sharding.groups.parameters_apart = model_ranks_->tied().names();
   }
   World& own_world = part_ ? *part_ : world;
+
+  // What is decided before anything is allocated for the module.
   const sharding::ShardMesh mesh(
       own_world.rank(), own_world.size(), sharding.shard_ranks);
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, mesh);
+  auto ranks = std::make_unique<sharding::PageRanks>(own_world, pages);
   const c10::Device device = pages.front().device;
-  const MemoryBudget budget =
-      budget_of_state(options, engine::library_bytes(world, device));
-  tiers_ = std::make_unique<engine::StateTiers>(
-      engine::plan_tiers(pages, rules, budget, options.offload, sharding, mesh),
-      budget,
-      device,
-      *ledger_);
-  pager_ = std::make_unique<sharding::Pager>(
-      own_world, *module_, pages, sharding, *ledger_, tiers_->stores());
-  optimizer_ = std::make_unique<engine::ShardedOptimizer>(
-      *pager_, *tiers_, rules, options.offload);
-  if (options.update_in_backward ||
-      optimizer_->overlap() != UpdateOverlap::kOff) {
-    pager_->set_shard_user(optimizer_.get());
-  }
-  // Its communicators exist now.
+  // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
+  const MemoryBudget budget = budget_of_state(options, libraries);
+  const engine::TierPlan tiers =
+      engine::plan_tiers(pages, rules, budget, options.offload, sharding);
+  const engine::UpdatePlan updates = engine::plan_updates(
+      pages, tiers, rules, options.offload, budget, *ranks);
+  optimizer_ = std::make_unique<engine::ShardedOptimizer>(
+      pages, tiers, updates, rules, options.offload);
+  const sharding::SlotPlan slots(pages, tiers.pages, sharding);
+  const engine::MemoryPlan memory = engine::plan_memory(
+      {pages, tiers, slots, optimizer_->planned_bytes(), libraries}, options);
+  planned_memory_ = memory.bytes;
+  const bool logs = options.log_memory && world.rank() == 0;
+  if (logs) {
+    log_plan(world, pages, tiers, updates, memory);
+  }
+
+  // Memory: stores, pages, the optimizer's state.
   libraries_ =
       ledger_->count(MemoryPurpose::kLibraries, MemoryTier::kDevice, libraries);
-  planned_memory_ =
-      engine::plan_page_memory(pages, tiers_->plan().pages, sharding);
-  engine::add_bytes(planned_memory_, optimizer_->planned_bytes());
-  const auto planned = [&](MemoryTier tier, MemoryPurpose purpose) -> int64_t& {
-    return bytes_for(planned_memory_, tier, purpose);
-  };
-  planned(MemoryTier::kDevice, MemoryPurpose::kLibraries) = libraries;
-  std::optional<int64_t> slot_bytes;
-  if (options.memory.device_bytes) {
-    slot_bytes = *options.memory.device_bytes -
-                 options.memory.activation_bytes -
-                 total_bytes(planned_memory_.front());
-  }
-  const sharding::SlotPlan& slots = pager_->slots();
-  planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) =
-      slots.gather_bytes(slot_bytes);
-  planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =
-      slots.reduce_bytes();
-  pager_->make_slots(slot_bytes);
-  const OffloadOptions offload = limited(options, planned_memory_);
-  if (offloads_activations(options)) {
-    planned(MemoryTier::kHost, MemoryPurpose::kActivations) =
-        offload.activation_host_bytes.value_or(0);
-  }
-  if (const auto limit = options.memory.device_bytes) {
-    // Where nothing is divided there is nothing to choose either.
-    const int64_t needed =
-        total_bytes(planned_memory()) + options.memory.activation_bytes;
-    TESSERA_CHECK(
-        needed <= *limit,
-        "{}",
-        engine::device_budget_error(
-            options.memory,
-            options.optimizer,
-            options.offload,
-            planned_memory_));
-  }
-  if (options.log_memory && world.rank() == 0) {
-    log_info(
-        "{}",
-        memory_table(
-            "memory of rank 0 of " + std::to_string(world.size()) + ", " +
-                std::to_string(pager_->groups().size()) +
-                " groups (activations on the device not included)",
-            planned_memory_));
-    if (const std::string updates = optimizer_->update_table();
-        !updates.empty()) {
-      log_info("{}", updates);
-    }
-  }
-  optimizer_->allocate_state(*ledger_);
+  tiers_ =
+      std::make_unique<engine::StateTiers>(tiers, budget, device, *ledger_);
+  const bool overlaps =
+      options.update_in_backward || updates.overlap != UpdateOverlap::kOff;
+  pager_ = std::make_unique<sharding::Pager>(
+      std::move(ranks),
+      *module_,
+      sharding::PagingPlan{pages, slots, memory.slots},
+      sharding,
+      *ledger_,
+      tiers_->stores(),
+      overlaps ? optimizer_.get() : nullptr);
+  optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   if (model_ranks_) {
     model_ranks_->tied().copy_values(*pager_);
   }
   if (offloads_activations(options)) {
     activations_ = std::make_unique<engine::ActivationOffload>(
-        *module_, offload, options.memory.activation_bytes);
-    logs_activations_ = options.log_memory && world.rank() == 0;
+        *module_,
+        with_limit(options, planned_memory_),
+        options.memory.activation_bytes);
+    logs_activations_ = logs;
   }
 }
 

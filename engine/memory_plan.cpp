@@ -1,61 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/memory_plan.h"
 
-#include "tessera/offload/host_memory.h"
-#include "tessera/offload/scratch_file.h"
+#include "tessera/engine/budget_error.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/optim/tier_bytes.h"
+#include "tessera/offload/block_pipeline.h"
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <optional>
 
 namespace tessera::engine {
 
 namespace {
 
-/// What `bytes` of a tensor take on a tier.
-int64_t stored_bytes(MemoryTier tier, int64_t bytes) {
-  switch (tier) {
-    case MemoryTier::kDevice:
-      return bytes;
-    case MemoryTier::kHost:
-      return offload::HostMemory::rounded(bytes);
-    case MemoryTier::kNvme:
-      return offload::ScratchFile::rounded(bytes);
+/// Adds shards: weights, master weights beside them, and gradients.
+void add_shards(
+    TierBytes& bytes,
+    const sharding::PageSpec& page,
+    const sharding::ShardTiers& tiers,
+    bool keeps_gradients) {
+  add_tier_bytes(
+      bytes, tiers.parameters, MemoryPurpose::kParameters, page.shard_bytes());
+  if (page.has_own_master) {
+    add_tier_bytes(
+        bytes,
+        tiers.state,
+        MemoryPurpose::kOptimizerState,
+        page.layout.shard_numel() * static_cast<int64_t>(sizeof(float)));
   }
-  return bytes;
+  if (keeps_gradients) {
+    add_tier_bytes(
+        bytes,
+        tiers.gradients,
+        MemoryPurpose::kGradients,
+        page.gradient_shard_bytes());
+  }
+}
+
+int64_t& bytes_for(TierBytes& bytes, MemoryTier tier, MemoryPurpose purpose) {
+  return bytes[static_cast<size_t>(tier)][static_cast<size_t>(purpose)];
+}
+
+/// The limit of activations in host memory: what the options give them, else
+/// what the rest leaves of memory.host_bytes.
+int64_t activation_bytes(
+    const EngineOptions& options,
+    const TierBytes& planned) {
+  if (options.offload.activations == OffloadActivations::kOff) {
+    return 0;
+  }
+  const int64_t rest =
+      options.memory.host_bytes.value_or(0) -
+      total_bytes(planned[static_cast<size_t>(MemoryTier::kHost)]);
+  return options.offload.activation_host_bytes.value_or(
+      std::max<int64_t>(0, rest));
 }
 
 } // namespace
 
-TierBytes plan_page_memory(
-    const std::vector<sharding::PageSpec>& pages,
-    const std::vector<sharding::ShardTiers>& tiers,
-    const PagerOptions& options) {
-  TierBytes planned{};
-  const auto add = [&](MemoryTier tier, MemoryPurpose purpose, int64_t bytes) {
-    planned[static_cast<size_t>(tier)][static_cast<size_t>(purpose)] +=
-        stored_bytes(tier, bytes);
+MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
+  MemoryPlan plan{.bytes = needs.optimizer, .slots = {}};
+  const auto planned = [&](MemoryTier tier, MemoryPurpose purpose) -> int64_t& {
+    return bytes_for(plan.bytes, tier, purpose);
   };
-  for (size_t g = 0; g < pages.size(); ++g) {
-    const sharding::PageSpec& page = pages[g];
-    add(tiers[g].parameters, MemoryPurpose::kParameters, page.shard_bytes());
-    if (page.has_own_master) {
-      add(tiers[g].state,
-          MemoryPurpose::kOptimizerState,
-          page.layout.shard_numel() * static_cast<int64_t>(sizeof(float)));
-    }
+  for (size_t g = 0; g < needs.pages.size(); ++g) {
     // Gradients that are applied in backward have no shard.
-    if (!options.update_in_backward) {
-      add(tiers[g].gradients,
-          MemoryPurpose::kGradients,
-          page.gradient_shard_bytes());
-    }
+    add_shards(
+        plan.bytes,
+        needs.pages[g],
+        needs.tiers.pages[g],
+        !options.update_in_backward);
   }
-  return planned;
-}
-
-void add_bytes(TierBytes& bytes, const TierBytes& more) {
-  for (size_t tier = 0; tier < bytes.size(); ++tier) {
-    for (size_t i = 0; i < bytes[tier].size(); ++i) {
-      bytes[tier][i] += more[tier][i];
-    }
+  if (needs.tiers.uses(MemoryTier::kNvme)) {
+    planned(MemoryTier::kHost, MemoryPurpose::kStaging) +=
+        offload::BlockPipeline::staging_bytes();
   }
+  planned(MemoryTier::kDevice, MemoryPurpose::kLibraries) = needs.libraries;
+  std::optional<int64_t> slot_bytes;
+  if (options.memory.device_bytes) {
+    slot_bytes = *options.memory.device_bytes -
+                 options.memory.activation_bytes -
+                 total_bytes(plan.bytes.front());
+  }
+  plan.slots = needs.slots.room(slot_bytes);
+  planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) =
+      plan.slots.gather_bytes;
+  planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =
+      plan.slots.reduce_bytes;
+  planned(MemoryTier::kHost, MemoryPurpose::kActivations) =
+      activation_bytes(options, plan.bytes);
+  if (const auto limit = options.memory.device_bytes) {
+    // Where nothing is divided there is nothing to choose either.
+    const int64_t needed =
+        total_bytes(plan.bytes.front()) + options.memory.activation_bytes;
+    TESSERA_CHECK(
+        needed <= *limit,
+        "{}",
+        device_budget_error(
+            options.memory, options.optimizer, options.offload, plan.bytes));
+  }
+  return plan;
 }
 
 } // namespace tessera::engine

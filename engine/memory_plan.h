@@ -1,25 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `plan_page_memory()` computes what the pages of a model take, before anything
-// is allocated.
+// `plan_memory()` computes what an engine takes of each memory tier, before
+// anything is allocated.
 
+#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/page_spec.h"
-#include "tessera/sharding/shard_stores.h"
+#include "tessera/sharding/slot_plan.h"
 
+#include <cstdint>
 #include <vector>
+
+namespace tessera {
+
+struct EngineOptions; // engine/engine.h
+
+} // namespace tessera
 
 namespace tessera::engine {
 
-/// Bytes of one rank's shards: weights, master weights beside them and
-/// gradients, as the ledger will count them. Pure arithmetic.
-/// @param tiers per page.
-TierBytes plan_page_memory(
-    const std::vector<sharding::PageSpec>& pages,
-    const std::vector<sharding::ShardTiers>& tiers,
-    const PagerOptions& options);
+/// What the plan is made from; all of it is known before there are pages.
+struct MemoryNeeds {
+  const std::vector<sharding::PageSpec>& pages;
+  const TierPlan& tiers;
+  const sharding::SlotPlan& slots;
+  TierBytes optimizer{}; ///< ShardedOptimizer::planned_bytes()
+  int64_t libraries = 0; ///< library_bytes()
+};
 
-/// Adds `more` to `bytes`, by tier and purpose.
-void add_bytes(TierBytes& bytes, const TierBytes& more);
+struct MemoryPlan {
+  /// Bytes of one rank, as the ledger will count them; of activations in host
+  /// memory their limit.
+  TierBytes bytes{};
+  sharding::SlotRoom slots;
+};
+
+/// @throws tessera::Error if the device budget is too small, with what is
+///   needed and how to need less.
+MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options);
 
 } // namespace tessera::engine

@@ -68,9 +68,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a page stays as it was before the step",
-        "sharding/pager_faults.cpp",
-        "reshard(static_cast<int>(g));",
-        "if (g != 0) { reshard(static_cast<int>(g)); }",
+        "sharding/unsharder.cpp",
+        "for (size_t g = 0; g < context_.pages.size(); ++g) {",
+        "for (size_t g = 1; g < context_.pages.size(); ++g) {",
         "*/ParitySequenceTest.*/GptOn2",
     ),
     Mutation(
@@ -129,16 +129,16 @@ MUTATIONS = [
     ),
     Mutation(
         "ranks agree on gradients again after clipping",
-        "sharding/pager_gradients.cpp",
+        "sharding/gradient_agreement.cpp",
         "stated.is_settled = is_settled();",
         "stated.is_settled = false;",
         "Worlds/Clipping.RanksAgreeOnGradientsOncePerStep/*",
     ),
     Mutation(
         "what another rank changes after clipping is not seen",
-        "sharding/pager_gradients.cpp",
-        "const bool all_settled = agree_joining_reductions(stated);",
-        "agree_joining_reductions(stated);"
+        "sharding/gradient_agreement.cpp",
+        "const bool all_settled = reducer_.agree(stated);",
+        "reducer_.agree(stated);"
         " const bool all_settled = stated.is_settled;",
         "Worlds/Clipping.AGradientThatOneRankSetsAfterwardsCounts/*",
     ),
@@ -152,7 +152,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a user adds to a gradient is kept",
-        "sharding/pager_gradients.cpp",
+        "sharding/gradient_reducer.cpp",
         "add(place.position, gradient, keeps);",
         "add(place.position, gradient, true);",
         "AllOrders/Gradients.AccumulatedHaveTheBitsOfTheCpu/*",

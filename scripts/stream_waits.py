@@ -55,7 +55,7 @@ WAITS = [
     *waits_of(
         "sharding/gradient_bucket_slot.cpp",
         "transfer.wait_issued();",
-        after("if (on_top_) {", "write_on_current_stream();"),
+        after("target_ = Target::kSlotOnTop;", "write_on_current_stream();"),
         after(
             "const std::vector<runtime::FlatSpan>& rest) {",
             "write_on_current_stream();",
@@ -74,41 +74,38 @@ WAITS = [
         "arrived_on_.insert(*runtime::current_stream(group_.device()));",
     ),
     *waits_of(
-        "sharding/pager_gradients.cpp",
-        after(
-            "const ParameterPlace& place = places_[parameter];"
-            " finish_reductions();",
-            "wait_for_reduce_lane();",
-        ),
-        "held.slot.after.add(shard_user_->before_gradients_change(held.group));",
-        "shard_user_->before_gradients_change(g).block_current("
-        " reduce_lane_.device());",
-        "group.follow_users(reduce_lane_);",
-        after("finish_storing();", "wait_for_reduce_lane();"),
+        "sharding/gradient_reducer.cpp",
+        after("finish();", "wait_for_lane();"),
+        "held.slot.after.add("
+        "context_.scheduler->before_gradients_change(held.group));",
+        "context_.scheduler->before_gradients_change(g).block_current("
+        " lane_.device());",
+        "page.follow_users(lane_);",
     ),
-    *waits_of(
-        "sharding/pager_steps.cpp",
-        "settle_shard(g);",
-        "gather_lane_.follow_current();",
-    ),
+    *waits_of("sharding/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
     *waits_of(
         "sharding/pager.cpp",
-        "wait_for_gather_lane();",
-        "wait_for_reduce_lane();",
+        "unsharder_.wait_for_lane();",
+        "reducer_.wait_for_lane();",
     ),
     *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
         "engine/checkpoint/part_loading.cpp", "part_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
-        "sharding/pager_faults.cpp",
-        "access.page->group().use_on_current_stream();",
-        after("group.touched_epoch = epoch_;", "group.use_on_current_stream();"),
-        after("} else {", "group.use_on_current_stream();"),
-        "gather_lane_.wait_for(marks);",
-        "marks.block_current(gather_lane_.device());",
+        "sharding/unsharder.cpp",
+        after("} else {", "page.use_on_current_stream();"),
+        "lane_.wait_for(marks);",
+        "marks.block_current(lane_.device());",
     ),
-    *waits_of("sharding/pager_scopes.cpp", "gather_lane_.follow_current();"),
+    *waits_of(
+        "sharding/step_executor.cpp",
+        "access.page->group().use_on_current_stream();",
+        after("unsharder_.mark_in_use(page);", "page.use_on_current_stream();"),
+        after("that would wait.", "unsharder_.settle_shard(g);"),
+        "unsharder_.follow_writes();",
+    ),
+    *waits_of("sharding/gather_scopes.cpp", "unsharder_.follow_writes();"),
     *waits_of(
         "offload/activation_copies.cpp",
         "lane->synchronize();",
@@ -165,9 +162,14 @@ WAITS = [
         "queue_->mark().block_current(device_);",
         after("queue_->mark().block_current(device_);", "context_.streamed.join();"),
     ),
-    *waits_of("engine/optim/update_queue.cpp", "lane_.follow_current();"),
+    *waits_of(
+        "engine/optim/update_queue.cpp",
+        "mark().block_current(lane_.device());",
+        "lane_.follow_current();",
+    ),
     *waits_of(
         "engine/optim/sharded_optimizer.cpp",
+        "context_.pager->wait_before_memory_is_freed();",
         "guarded([&] { marks = updates_->wait(g); });",
     ),
     *waits_of(

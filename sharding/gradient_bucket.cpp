@@ -44,14 +44,13 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 GradientBucket::GradientBucket(
     ParamGroup& group,
     PageFaultHandler& handler,
-    const ShardMesh& mesh,
     Communicator& replicas,
     MemoryLedger& ledger,
     runtime::ShardStore* store,
     bool keeps_shard)
     : group_(group),
-      rank_(mesh.shard_rank),
-      ranks_(mesh.shard_size * mesh.replicas),
+      rank_(group.spec().mesh.shard_rank),
+      ranks_(group.spec().mesh.shard_size * group.spec().mesh.replicas),
       replicas_(replicas),
       ledger_(ledger),
       types_(group.spec().gradients),
@@ -270,20 +269,22 @@ bool GradientBucket::is_untaken(size_t i) const {
   return entry.parameter.grad().defined() && !holds_token(entry);
 }
 
-bool GradientBucket::applied() {
-  if (applied_) {
+bool GradientBucket::is_applied() {
+  if (use_ == Use::kApplied) {
     refresh();
-    applied_ = std::any_of(entries_.begin(), entries_.end(), [](auto& entry) {
-      return entry.token_placed;
-    });
+    if (std::none_of(entries_.begin(), entries_.end(), [](auto& entry) {
+          return entry.token_placed;
+        })) {
+      use_ = Use::kStep;
+    }
   }
-  return applied_;
+  return use_ == Use::kApplied;
 }
 
 void GradientBucket::clear() {
   known_factor_ = 1;
   deferred_factor_ = 1;
-  applied_ = false;
+  use_ = Use::kStep;
   has_copies_ = false;
   if (!keeps_shard_ && shard_.defined()) {
     if (allocated_on_) {

@@ -18,7 +18,6 @@
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/param_group.h"
-#include "tessera/sharding/shard_mesh.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -59,7 +58,6 @@ class GradientBucket {
   GradientBucket(
       ParamGroup& group,
       PageFaultHandler& handler,
-      const ShardMesh& mesh,
       Communicator& replicas,
       MemoryLedger& ledger,
       runtime::ShardStore* store = nullptr,
@@ -72,7 +70,7 @@ class GradientBucket {
   /// [shard_numel]. Only runs of parameters with has_gradient() are valid.
   /// Undefined if none is kept and there is no gradient.
   runtime::RestingTensor shard() const {
-    return applying_ ? runtime::RestingTensor(reduced_) : shard_;
+    return applies_slot() ? runtime::RestingTensor(reduced_) : shard_;
   }
   /// Returns whether the shard rests on another tier.
   bool is_stored() const {
@@ -98,7 +96,7 @@ class GradientBucket {
   /// Multiplies the shard by factor().
   void apply_factor();
 
-  /// Of slots; shard() too while applying().
+  /// Of slots; shard() too while is_applying().
   at::ScalarType slot_dtype() const {
     return types_.slot;
   }
@@ -121,7 +119,7 @@ class GradientBucket {
   /// Returns whether it has been opened: true from open() until end_reduce() or
   /// close_empty().
   bool is_open() const {
-    return open_;
+    return state_ == State::kCollecting || is_reducing();
   }
   /// Starts collecting into `slot` ([slot_numel()], slot_dtype()); undefined
   /// when the shard is to collect them, which takes a group that is not
@@ -156,8 +154,9 @@ class GradientBucket {
       Communicator& communicator,
       const runtime::StreamLane& lane,
       bool apply = false);
-  bool reducing() const {
-    return reducing_;
+  /// Returns whether end_reduce() must be called.
+  bool is_reducing() const {
+    return state_ == State::kReducing || state_ == State::kReduced;
   }
   /// Ends the reduction for the host: shard() has the result, or will have it
   /// when the lane is done.
@@ -165,7 +164,7 @@ class GradientBucket {
   /// Returns whether the result may still be on its way from the slot to a
   /// file.
   bool is_storing() const {
-    return slot_.defined() && !open_ && !reducing_ && storing_.pending() &&
+    return state_ == State::kEnded && storing_.pending() &&
            tier() == MemoryTier::kNvme;
   }
   /// Gives the slot back after end_reduce(), marked with the lane's work.
@@ -173,13 +172,13 @@ class GradientBucket {
   runtime::Slot release_slot();
 
   /// True from begin_reduce() with `apply` to release_slot().
-  bool applying() const {
-    return apply_;
+  bool is_applying() const {
+    return use_ == Use::kApplyShard || use_ == Use::kApplySlot;
   }
   /// Returns whether the group was updated with the gradients of this step,
   /// which no longer exist. A zero_grad() of all parameters starts the group
   /// anew.
-  bool applied();
+  bool is_applied();
 
   /// Ends collecting without a reduction, when no collected gradient remains.
   runtime::Slot close_empty();
@@ -190,7 +189,7 @@ class GradientBucket {
 
   /// Returns whether parameter `i` has a gradient that is still to be applied.
   bool has_gradient(size_t i) const {
-    return entries_[i].has && !applied_;
+    return entries_[i].has && use_ != Use::kApplied;
   }
   /// Returns whether any parameter has a gradient with a part on this rank.
   bool any_gradient() const;
@@ -223,6 +222,35 @@ class GradientBucket {
   void retire();
 
  private:
+  /// What the bucket does with its slot, or with the shard in its place.
+  enum class State {
+    kEmpty, ///< there is no slot
+    kCollecting, ///< from open() on
+    kReducing, ///< from begin_reduce() on
+    kReduced, ///< the lane has, or will have, all of it
+    kEnded, ///< from end_reduce() to release_slot()
+  };
+  /// Where open() makes it collect.
+  enum class Target {
+    kSlot,
+    kSlotOnTop, ///< as kSlot, where the shard was brought to first
+    kShard, ///< there is no slot
+  };
+  /// What the gradients of this step are for; see [Note: applied gradients].
+  enum class Use {
+    kStep,
+    kApplyShard, ///< they are applied now, from the shard
+    kApplySlot, ///< as above, from the slot
+    kApplied,
+  };
+
+  /// @throws tessera::Error unless the state is `from`.
+  void advance(State from, State to);
+  static const char* name_of(State state);
+  bool applies_slot() const {
+    return use_ == Use::kApplySlot;
+  }
+
   struct Entry {
     at::Tensor parameter;
     at::Tensor token;
@@ -240,7 +268,7 @@ class GradientBucket {
   /// Returns whether the slot, or the shard in its place, holds what was
   /// accumulated before.
   bool collects_on_top() const {
-    return !slot_.defined() || on_top_;
+    return target_ != Target::kSlot;
   }
   void bring_shard_to_slot();
   at::Tensor room_for_shard() const;
@@ -287,7 +315,6 @@ class GradientBucket {
   /// [padded_numel], of the slot, or the shard in a world of one.
   at::Tensor collected_;
   runtime::Slot slot_;
-  bool on_top_ = false; ///< the shard was brought to the slot
   runtime::PendingTransfer storing_; ///< transfer from the slot
   at::Tensor reduced_; ///< result of the reduction in progress
   PendingCollective pending_;
@@ -296,15 +323,12 @@ class GradientBucket {
       arrived_on_; ///< streams that produced the waiting gradients
   std::optional<c10::Stream> writer_; ///< last stream that wrote to the slot
   const runtime::StreamLane* lane_ = nullptr; ///< of the reduction in progress
-  bool completed_ = false;
-  bool apply_ = false; ///< the result of the reduction in progress is applied
-  bool applying_ = false; ///< the result to apply is in the slot
-  bool applied_ = false;
+  State state_ = State::kEmpty;
+  Target target_ = Target::kShard;
+  Use use_ = Use::kStep;
   bool has_copies_ = false;
   double known_factor_ = 1;
   DeferredScalar deferred_factor_ = 1;
-  bool open_ = false;
-  bool reducing_ = false;
 };
 
 } // namespace tessera::sharding

@@ -14,6 +14,32 @@
 
 namespace tessera::sharding {
 
+void GradientBucket::advance(State from, State to) {
+  TESSERA_CHECK(
+      state_ == from,
+      "the gradients of group '{}' are {}; what is to be done with them takes that they are {}",
+      group_.name(),
+      name_of(state_),
+      name_of(from));
+  state_ = to;
+}
+
+const char* GradientBucket::name_of(State state) {
+  switch (state) {
+    case State::kEmpty:
+      return "not being collected";
+    case State::kCollecting:
+      return "being collected";
+    case State::kReducing:
+      return "being reduced";
+    case State::kReduced:
+      return "reduced";
+    case State::kEnded:
+      return "in their slot";
+  }
+  return "";
+}
+
 bool GradientBucket::divides_first() const {
   // Packing divides for nothing; by a power of two, it is exact.
   return types_.slot == at::kHalf ||
@@ -48,6 +74,7 @@ void GradientBucket::open(runtime::Slot slot) {
         group_.name());
   }
   apply_factor();
+  advance(State::kEmpty, State::kCollecting);
   slot_ = std::move(slot);
   if (!slot_.defined()) {
     ensure_shard();
@@ -56,15 +83,14 @@ void GradientBucket::open(runtime::Slot slot) {
                    ? slot_.tensor.narrow(0, 0, group_.layout().padded_numel())
                    : shard_.tensor();
   writer_.reset();
-  open_ = true;
+  target_ = slot_.defined() ? Target::kSlot : Target::kShard;
   bring_shard_to_slot();
 }
 
 void GradientBucket::bring_shard_to_slot() {
   const bool divided = group_.layout().shard_numel() < collected_.numel();
-  on_top_ = false;
-  on_top_ = is_stored() && !divided && ranks_ == 1 && accumulates();
-  if (on_top_) {
+  if (is_stored() && !divided && ranks_ == 1 && accumulates()) {
+    target_ = Target::kSlotOnTop;
     write_on_current_stream();
     read_shard(collected_);
   }
@@ -175,18 +201,18 @@ void GradientBucket::fill_missing() {
 }
 
 bool GradientBucket::accumulates() const {
-  return slot_.defined() && !on_top_ &&
+  return target_ == Target::kSlot &&
          std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
            return entry.in_shard;
          });
 }
 
 runtime::Slot GradientBucket::close_empty() {
+  advance(State::kCollecting, State::kEmpty);
   if (writer_) {
     slot_.after.add(*writer_);
   }
   collected_ = at::Tensor();
-  open_ = false;
   return std::exchange(slot_, {});
 }
 
@@ -195,6 +221,7 @@ void GradientBucket::begin_reduce(
     const runtime::StreamLane& lane,
     bool apply) {
   const c10::NoGradGuard no_grad;
+  advance(State::kCollecting, State::kReducing);
   fill_missing();
   // The tokens detect a zero_grad() between now and end_reduce().
   for (Entry& entry : entries_) {
@@ -203,14 +230,15 @@ void GradientBucket::begin_reduce(
     }
   }
   lane_ = &lane;
-  completed_ = false;
-  reducing_ = true;
-  apply_ = apply;
-  applying_ = apply && slot_.defined() && !accumulates();
+  if (apply) {
+    use_ =
+        slot_.defined() && !accumulates() ? Use::kApplySlot : Use::kApplyShard;
+  }
   // fill_missing() was ordered after all other writers. Norms and updates are
   // issued to the lane even where nothing is reduced.
   lane.follow_current();
   if (!slot_.defined()) {
+    advance(State::kReducing, State::kReduced);
     return;
   }
   const runtime::StreamLane::Scope on_lane(lane);
@@ -220,10 +248,10 @@ void GradientBucket::begin_reduce(
     collected_.div_(ranks_);
   }
   const runtime::FlatSpan mine = group_.layout().shard(rank_);
-  if (!applying_) {
+  if (!applies_slot()) {
     ensure_shard();
   }
-  if (applying_ || accumulates() || !shard_.is_on(group_.device()) ||
+  if (applies_slot() || accumulates() || !shard_.is_on(group_.device()) ||
       types_.shard != types_.slot) {
     reduced_ = collected_.narrow(0, mine.begin, mine.numel);
   } else {
@@ -247,10 +275,10 @@ void GradientBucket::complete(const WaitCheck& check) {
   if (!divides_first() && ranks_ > 1) {
     reduced_.div_(ranks_);
   }
-  if (!applying_) {
+  if (!applies_slot()) {
     store_reduced();
   }
-  completed_ = true;
+  advance(State::kReducing, State::kReduced);
 }
 
 /// [shard_numel] of the shard's type: behind the gradients where the type is
@@ -302,13 +330,12 @@ void GradientBucket::store_reduced() {
 
 void GradientBucket::end_reduce(const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
-  if (slot_.defined() && !completed_) {
+  if (state_ == State::kReducing) {
     const runtime::StreamLane::Scope on_lane(*lane_);
     complete(check);
   }
   collected_ = at::Tensor();
-  open_ = false;
-  reducing_ = false;
+  advance(State::kReduced, State::kEnded);
   for (Entry& entry : entries_) {
     refresh(entry);
     entry.arrived = false;
@@ -317,8 +344,10 @@ void GradientBucket::end_reduce(const WaitCheck& check) {
 }
 
 runtime::Slot GradientBucket::release_slot() {
-  applied_ = std::exchange(apply_, false) || applied_;
-  applying_ = false;
+  advance(State::kEnded, State::kEmpty);
+  if (is_applying()) {
+    use_ = Use::kApplied;
+  }
   reduced_ = at::Tensor();
   // The slot is free, and the shard complete, in the order of the lane.
   storing_.wait_issued();

@@ -60,7 +60,7 @@ TensorSummary summarize_own_part(
     size_t index,
     const at::Tensor& master,
     double gradient_scale) {
-  const sharding::Pager::ParameterPlace& place = pager.parameters()[index];
+  const sharding::ParameterPlace& place = pager.parameters()[index];
   const sharding::ParamGroup& group = *pager.groups()[place.group];
   const sharding::PagedParameter& parameter =
       group.parameters()[place.position];
@@ -70,10 +70,11 @@ TensorSummary summarize_own_part(
       parameter.record.tensor.sizes().vec(),
       {},
       std::nullopt};
-  if (pager.mesh().replica != 0) {
+  if (group.spec().mesh.replica != 0) {
     return summary; // another rank counts the same elements
   }
-  const runtime::FlatSpan mine = group.layout().shard(pager.mesh().shard_rank);
+  const runtime::FlatSpan mine =
+      group.layout().shard(group.spec().mesh.shard_rank);
   for (const runtime::FlatRun& run :
        runtime::runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {

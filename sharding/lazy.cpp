@@ -74,7 +74,7 @@ LazyScope::LazyScope(const LazyOptions& options) {
   state_->recording.seed =
       std::make_shared<uint64_t>(options.seed ? *options.seed : draw_seed());
   if (options.seed) {
-    const at::Generator generator = at::detail::getDefaultCPUGenerator();
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::scoped_lock lock(generator.mutex());
     state_->generator.begin(generator, *options.seed);
   }

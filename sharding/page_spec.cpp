@@ -128,6 +128,7 @@ PageSpec make_page_spec(
       .device = first.tensor.device(),
       .dtype = first.dtype,
       .original_dtype = first.tensor.scalar_type(),
+      .mesh = mesh,
       .layout = runtime::FlatLayout(
           numels,
           runtime::OffsetAllocator::kAlignment / size_of(first.dtype),

@@ -36,6 +36,7 @@ struct PageSpec {
   c10::Device device = at::kCPU; ///< of the parameters
   at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
   at::ScalarType original_dtype = at::kFloat; ///< outside of the engine
+  ShardMesh mesh; ///< the ranks that divide it and hold copies of its shards
   runtime::FlatLayout layout; ///< of the storages, in order of their first use
   bool trainable = false;
   /// Whether optimizers update float32 weights that it has beside its shard.
@@ -52,6 +53,10 @@ struct PageSpec {
   bool is_tied = false; ///< its weights are used in two places of the model
   bool is_apart = false; ///< because of GroupPolicy::parameters_apart
 
+  /// Of the weights that optimizers update.
+  at::ScalarType master_dtype() const {
+    return has_own_master ? at::kFloat : dtype;
+  }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
   int64_t padded_bytes() const; ///< of all of them
   int64_t gradient_shard_bytes() const; ///< 0 if it is not trainable

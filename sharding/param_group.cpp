@@ -37,10 +37,9 @@ void abandon(PagedStorage& page, const std::string& message) {
 ParamGroup::ParamGroup(
     PageSpec spec,
     PageFaultHandler& handler,
-    int rank,
     MemoryLedger& ledger,
     const ShardStores& stores)
-    : spec_(std::move(spec)), handler_(handler), rank_(rank) {
+    : spec_(std::move(spec)), handler_(handler) {
   const c10::NoGradGuard no_grad;
   auto storages = storages_of(spec_);
   shard_ = make_shard(
@@ -109,7 +108,7 @@ void ParamGroup::take_slice(
     int64_t begin,
     const at::Tensor& shard,
     const at::Tensor& master) {
-  const runtime::FlatSpan mine = spec_.layout.shard(rank_);
+  const runtime::FlatSpan mine = own_span();
   const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
   for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
@@ -223,7 +222,7 @@ void ParamGroup::begin_gather(const at::Tensor& shard) {
 }
 
 at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
-  const runtime::FlatSpan mine = spec_.layout.shard(rank_);
+  const runtime::FlatSpan mine = own_span();
   return whole.narrow(0, mine.begin, mine.numel);
 }
 

@@ -42,12 +42,10 @@ class ParamGroup {
   /// Takes this rank's slice of every parameter and frees the rest; for a
   /// deferred parameter (deferred_init.h) it makes only the slice. Parameters
   /// are converted to ParameterRecord::dtype.
-  /// @param rank among those that the spec's layout is for.
   /// @param stores must outlive the group.
   ParamGroup(
       PageSpec spec,
       PageFaultHandler& handler,
-      int rank,
       MemoryLedger& ledger,
       const ShardStores& stores = {});
   ~ParamGroup();
@@ -96,7 +94,7 @@ class ParamGroup {
     return spec_.has_own_master;
   }
   at::ScalarType master_dtype() const {
-    return spec_.has_own_master ? at::kFloat : spec_.dtype;
+    return spec_.master_dtype();
   }
   /// Marks the weights as lost: from now on, reading them from where they rest
   /// throws an error with this reason.
@@ -214,6 +212,10 @@ class ParamGroup {
       at::ScalarType dtype,
       MemoryLedger& ledger,
       runtime::ShardStore* store) const;
+  /// This rank's part of the flat buffer.
+  runtime::FlatSpan own_span() const {
+    return spec_.layout.shard(spec_.mesh.shard_rank);
+  }
   at::Tensor own_slice(const at::Tensor& whole) const;
   void attach(const at::Tensor& whole);
   void detach();
@@ -228,7 +230,6 @@ class ParamGroup {
 
   PageSpec spec_;
   PageFaultHandler& handler_;
-  int rank_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   runtime::RestingTensor shard_;
   runtime::RestingTensor master_; ///< if it has its own

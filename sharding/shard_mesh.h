@@ -22,6 +22,8 @@ struct ShardMesh {
   int replicas = 1; ///< number of replicas
   std::vector<int> shard_group; ///< ranks of this replica, ascending
   std::vector<int> replicate_group; ///< ranks that hold this shard, ascending
+
+  bool operator==(const ShardMesh&) const = default;
 };
 
 } // namespace tessera::sharding

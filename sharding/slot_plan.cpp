@@ -33,23 +33,22 @@ std::vector<PlanEvent> events_of(const std::vector<PageSpec>& pages) {
 SlotPlan::SlotPlan(
     const std::vector<PageSpec>& pages,
     const std::vector<ShardTiers>& tiers,
-    const PagerOptions& options,
-    const ShardMesh& mesh)
+    const PagerOptions& options)
     : prefetch_depth_(options.prefetch_depth),
       gather_bytes_(options.gather_bytes),
       updates_in_backward_(options.update_in_backward),
       expected_(events_of(pages)) {
-  const bool divided = mesh.shard_size > 1;
-  is_alone_ = mesh.shard_size * mesh.replicas == 1;
+  is_alone_ = true;
   for (size_t g = 0; g < pages.size(); ++g) {
     const PageSpec& page = pages[g];
     const bool stored = tiers[g].parameters != MemoryTier::kDevice;
     // Gradients that are applied in backward have no shard.
     const bool stores_gradients = page.trainable && !updates_in_backward_ &&
                                   tiers[g].gradients != MemoryTier::kDevice;
-    paged_.push_back(divided || stored);
+    const bool has_peers = page.mesh.shard_size * page.mesh.replicas > 1;
+    paged_.push_back(page.mesh.shard_size > 1 || stored);
     pages_any_ = pages_any_ || paged_.back();
-    is_alone_ = is_alone_ && !stored && !stores_gradients;
+    is_alone_ = is_alone_ && !has_peers && !stored && !stores_gradients;
     pages_.push_back(
         {page.padded_bytes(),
          page.gradient_slot_bytes(stores_gradients),
@@ -88,6 +87,13 @@ int64_t SlotPlan::reduce_bytes(const std::vector<PlanEvent>& events) const {
 
 int64_t SlotPlan::reduce_bytes() const {
   return is_alone_ && !updates_in_backward_ ? 0 : reduce_bytes(expected_);
+}
+
+SlotRoom SlotPlan::room(std::optional<int64_t> budget_bytes) const {
+  return {
+      gather_bytes(budget_bytes),
+      reduce_bytes(),
+      budget_bytes || gather_bytes_};
 }
 
 int64_t SlotPlan::least_gather_bytes() const {

@@ -13,6 +13,15 @@
 
 namespace tessera::sharding {
 
+/// The slots of one rank.
+struct SlotRoom {
+  int64_t gather_bytes = 0; ///< of slots for unsharded pages
+  int64_t reduce_bytes = 0; ///< of slots for whole gradients
+  /// A budget is kept at any cost; a capacity that was computed from an
+  /// expected order of use that turned out wrong grows.
+  bool has_budget = false;
+};
+
 /// The pages of a model, on their tiers, as far as slots depend on them.
 class SlotPlan {
  public:
@@ -20,8 +29,7 @@ class SlotPlan {
   SlotPlan(
       const std::vector<PageSpec>& pages,
       const std::vector<ShardTiers>& tiers,
-      const PagerOptions& options,
-      const ShardMesh& mesh);
+      const PagerOptions& options);
 
   /// Whether a page is unsharded into a slot; else operators use its shard.
   bool is_paged(size_t page) const {
@@ -47,16 +55,19 @@ class SlotPlan {
   /// As above for the expected events; 0 if nothing passes through slots.
   int64_t reduce_bytes() const;
 
-  /// Bytes of the arena for unsharded pages: as many as the options ask for, or
-  /// all that is in the budget, up to the size of all pages.
-  /// @param budget_bytes for both arenas.
+  /// The slots to begin with. Those for unsharded pages are as large as the
+  /// options ask for, or take all that is in the budget, up to the size of all
+  /// pages.
+  /// @param budget_bytes for both kinds.
   /// @throws tessera::Error when the pages of some operator do not fit, with
   ///   the minimum needed.
-  int64_t gather_bytes(std::optional<int64_t> budget_bytes) const;
-  /// The least that gather_bytes() takes.
+  SlotRoom room(std::optional<int64_t> budget_bytes = std::nullopt) const;
+  /// The least that gather slots take.
   int64_t least_gather_bytes() const;
 
  private:
+  int64_t gather_bytes(std::optional<int64_t> budget_bytes) const;
+
   /// What of a page the plan depends on.
   struct Page {
     int64_t padded_bytes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `AdafactorMethod`: second moments by row and column.
 #include "tessera/engine/optim/factored_moment.h"
+#include "tessera/engine/optim/tier_bytes.h"
 #include "tessera/engine/optim/update_method.h"
 
 #include <ATen/ops/full_like.h>
@@ -39,16 +40,17 @@ class AdafactorMethod : public UpdateMethod {
 
   void add_state_bytes(TierBytes& bytes) const override {
     const auto add = [&](const OptimizedParameter& parameter, int64_t numel) {
-      const runtime::ShardStore* store =
-          context_.tiers.memory_store(parameter.group);
-      const at::ScalarType dtype = context_.access[parameter.group]->dtype();
+      const at::ScalarType dtype = context_.sites[parameter.group]->dtype();
+      // As StateTiers::memory_store().
       const MemoryTier tier =
-          store != nullptr ? MemoryTier::kHost : MemoryTier::kDevice;
-      bytes[static_cast<size_t>(tier)]
-           [static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-          store != nullptr
-              ? store->bytes_for(numel, dtype)
-              : numel * static_cast<int64_t>(c10::elementSize(dtype));
+          context_.tiers.pages[parameter.group].state == MemoryTier::kDevice
+              ? MemoryTier::kDevice
+              : MemoryTier::kHost;
+      add_tier_bytes(
+          bytes,
+          tier,
+          MemoryPurpose::kOptimizerState,
+          numel * static_cast<int64_t>(c10::elementSize(dtype)));
     };
     for (const OptimizedParameter* parameter : order_) {
       const Entry& entry = entries_.at(parameter);
@@ -65,17 +67,18 @@ class AdafactorMethod : public UpdateMethod {
 
   void allocate(MemoryLedger& ledger) override {
     const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
-      const ShardAccess& access = *context_.access[parameter.group];
+      const UpdateSite& site = *context_.sites[parameter.group];
       constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
-      runtime::ShardStore* store = context_.tiers.memory_store(parameter.group);
+      runtime::ShardStore* store =
+          context_.stores->memory_store(parameter.group);
       return store != nullptr
                  ? runtime::RestingTensor(store->reserve(
                        "exp_avg_sq of '" + parameter.name() + "'",
                        kPurpose,
                        numel,
-                       access.dtype()))
+                       site.dtype()))
                  : runtime::RestingTensor(ledger.allocate_zeros(
-                       kPurpose, numel, access.dtype(), access.device()));
+                       kPurpose, numel, site.dtype(), site.device()));
     };
     for (OptimizedParameter* parameter : order_) {
       Entry& entry = entries_.at(parameter);
@@ -94,7 +97,7 @@ class AdafactorMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     const std::vector<ShardPart*> parts = active_parts();
     const at::Tensor squares = sum_gradients(parts);
-    context_.pager.sum_over_shards(squares);
+    context_.pager->sum_over_shards(squares);
     forget_and_add(squares);
     const at::Tensor update_squares =
         zero_sums(static_cast<int64_t>(order_.size()));
@@ -107,7 +110,7 @@ class AdafactorMethod : public UpdateMethod {
                                              .sum(at::kDouble)
                                              .to(update_squares.device());
         });
-    context_.pager.sum_over_shards(update_squares);
+    context_.pager->sum_over_shards(update_squares);
     for_each_active_run(
         parts, {}, [&](const ParameterRun& run, const ShardTensors& shard) {
           apply(

@@ -60,7 +60,8 @@ class ElementwiseMethod : public UpdateMethod {
 
  private:
   PartUpdate prepare(ShardPart& part, const StepInput& input) {
-    const sharding::GradientBucket& bucket = *context_.pager.bucket(part.group);
+    const sharding::GradientBucket& bucket =
+        *context_.pager->bucket(part.group);
     PartUpdate update;
     update.method = this;
     update.part = &part;
@@ -82,7 +83,7 @@ class ElementwiseMethod : public UpdateMethod {
     }
     StreamedUpdate* const streamed =
         context_.streams[part.group] ? &context_.streamed : nullptr;
-    const bool master_on_host = context_.access[part.group]->streams_master();
+    const bool master_on_host = context_.sites[part.group]->streams_master();
     update.run = [=, kernel = kernel_, spans = update.spans](
                      const PartTensors& tensors, const PartTensors* before) {
       if (streamed != nullptr) {

@@ -20,8 +20,8 @@ std::vector<runtime::FlatSpan> written_by(const PartUpdate& update) {
 
 GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
     : context_(context),
-      device_(context.pager.groups().front()->device()),
-      shadows_(context.pager.groups().size()),
+      device_(context.pages.front().device),
+      shadows_(context.pages.size()),
       speculated_(shadows_.size()),
       tickets_(shadows_.size(), 0),
       streamed_(shadows_.size()) {
@@ -117,7 +117,7 @@ void GroupUpdates::speculate(size_t g, PartUpdate update) {
 PartTensors GroupUpdates::open(const PartUpdate& update) {
   std::optional<TransferWaits::Scope> waits;
   if (!overlaps()) {
-    waits.emplace(context_.pager.transfer_waits());
+    waits.emplace(context_.pager->transfer_waits());
   }
   return update.method->open(*update.part, update.gradient);
 }

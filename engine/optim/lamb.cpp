@@ -49,7 +49,7 @@ class LambMethod : public UpdateMethod {
           }
         });
     const at::Tensor sums = at::cat(rows);
-    context_.pager.sum_over_shards(sums);
+    context_.pager->sum_over_shards(sums);
     const at::Tensor ratios = trust_ratios(sums);
     for_each_part(
         parts,
@@ -68,7 +68,7 @@ class LambMethod : public UpdateMethod {
  private:
   std::vector<UpdateSpan> spans_of(const ShardPart& part) const {
     return active_spans(
-        part, *context_.pager.bucket(part.group), /*join=*/false);
+        part, *context_.pager->bucket(part.group), /*join=*/false);
   }
 
   runtime::LambRun run_of(

@@ -64,7 +64,7 @@ class MuonMethod : public UpdateMethod {
   /// Updates the momentum and all-gathers the directions of the whole group:
   /// [padded_numel]. Elements outside of this method's matrices are undefined.
   at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
-    const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
+    const sharding::ParamGroup& group = *context_.pager->groups()[part.group];
     const auto options =
         at::TensorOptions().dtype(compute_dtype(shard)).device(group.device());
     const at::Tensor mine = at::empty({group.layout().shard_numel()}, options);
@@ -85,8 +85,8 @@ class MuonMethod : public UpdateMethod {
     }
     const at::Tensor whole =
         at::empty({group.layout().padded_numel()}, options);
-    context_.pager.all_gather_shards(
-        whole, mine, "Muon's momentum of '" + group.name() + "'");
+    context_.pager->all_gather_shards(
+        part.group, whole, mine, "Muon's momentum of '" + group.name() + "'");
     return whole.to(shard.master.device());
   }
 

@@ -28,60 +28,56 @@ bool cover(
 
 } // namespace
 
-ShardAccess::ShardAccess(
-    sharding::ParamGroup& group,
-    const sharding::GradientBucket& bucket,
+UpdateSite::UpdateSite(
+    const sharding::PageSpec& page,
+    const sharding::ShardTiers& tiers,
     bool on_device)
-    : group_(group),
-      bucket_(bucket),
+    : page_(page),
+      tiers_(tiers),
       on_device_(on_device),
-      device_(on_device ? group.device() : at::Device(at::kCPU)) {
+      device_(on_device ? page.device : at::Device(at::kCPU)) {
   TESSERA_CHECK(
-      at::isFloatingType(group.dtype()),
+      at::isFloatingType(page.dtype),
       "optimizer: weights of type {} in group '{}' cannot be trained; freeze them (requires_grad_(false)) before wrap.",
-      group.dtype(),
-      group.name());
+      page.dtype,
+      page.name);
 }
 
-at::ScalarType ShardAccess::dtype() const {
-  return group_.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-bool ShardAccess::rounds() const {
-  return group_.dtype() != dtype();
-}
-
-at::ScalarType ShardAccess::gradient_dtype() const {
-  const at::ScalarType gradient = bucket_.shard_dtype();
+at::ScalarType UpdateSite::gradient_dtype() const {
+  const at::ScalarType gradient = page_.gradients.shard;
   return is_low_precision(gradient) ? gradient : dtype();
 }
 
-int64_t ShardAccess::stage_bytes() const {
-  const int64_t numel = group_.layout().shard_numel();
+int64_t UpdateSite::stage_bytes() const {
+  const int64_t numel = page_.layout.shard_numel();
   const auto bytes = [&](bool staged, at::ScalarType type) {
     return staged ? StateStage::Buffer::bytes_for(numel, type) : 0;
   };
   if (!device_.is_cpu()) {
-    return bytes(streams_master() && !group_.master().in_memory(), dtype());
+    return bytes(
+        streams_master() && tiers_.state == MemoryTier::kNvme, dtype());
   }
   const auto is_here = [&](MemoryTier tier) {
     return tier == MemoryTier::kHost ||
-           (tier == MemoryTier::kDevice && group_.device().is_cpu());
+           (tier == MemoryTier::kDevice && page_.device.is_cpu());
   };
-  return bytes(!group_.master().is_on(device_), dtype()) +
-         bytes(!is_here(bucket_.tier()), gradient_dtype()) +
-         bytes(rounds() && !group_.shard().is_on(device_), group_.dtype());
+  const MemoryTier master =
+      page_.has_own_master ? tiers_.state : tiers_.parameters;
+  return bytes(!is_here(master), dtype()) +
+         bytes(!is_here(tiers_.gradients), gradient_dtype()) +
+         bytes(rounds() && !is_here(tiers_.parameters), page_.dtype);
 }
 
-/// A tensor of [numel] on device() for staging.
+/// A tensor of [numel] on the site's device for staging.
 at::Tensor ShardAccess::place(
     int64_t numel,
     at::ScalarType dtype,
     StateStage::Buffer* buffer) const {
-  return device_.is_cpu()
+  return site_.device().is_cpu()
              ? buffer->place(numel, dtype)
              : at::empty(
-                   {numel}, at::TensorOptions().dtype(dtype).device(device_));
+                   {numel},
+                   at::TensorOptions().dtype(dtype).device(site_.device()));
 }
 
 /// The tensor itself if possible, else a tensor to copy it to.
@@ -89,7 +85,7 @@ at::Tensor ShardAccess::fetch(
     const runtime::RestingTensor& from,
     at::ScalarType dtype,
     StateStage::Buffer* buffer) {
-  if (from.is_on(device_)) {
+  if (from.is_on(site_.device())) {
     return from.tensor().to(dtype); // itself, if it is that
   }
   const at::Tensor copy = place(from.numel(), dtype, buffer);
@@ -109,13 +105,13 @@ void ShardAccess::begin_read(
 
 at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
   const runtime::RestingTensor& master = group_.master();
-  if (!streams_master()) {
-    return fetch(master, dtype(), buffer);
+  if (!site_.streams_master()) {
+    return fetch(master, site_.dtype(), buffer);
   }
   if (master.in_memory()) {
     return master.tensor();
   }
-  const at::Tensor copy = buffer->place(master.numel(), dtype());
+  const at::Tensor copy = buffer->place(master.numel(), site_.dtype());
   begin_read(master, copy);
   return copy;
 }
@@ -123,9 +119,9 @@ at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
 void ShardAccess::begin_fetch(StateStage::Buffer* buffer) {
   group_.check_values();
   open_.master = fetch_master(buffer);
-  if (rounds()) {
+  if (site_.rounds()) {
     const runtime::RestingTensor& shard = group_.shard();
-    open_.low_precision = shard.is_on(device_)
+    open_.low_precision = shard.is_on(site_.device())
                               ? shard.tensor()
                               : place(shard.numel(), shard.dtype(), buffer);
   }
@@ -135,10 +131,10 @@ void ShardAccess::begin_gradient(
     const runtime::RestingTensor& gradient,
     StateStage::Buffer* buffer) {
   if (!open_.gradient.defined()) {
-    // Of another type than the shard's while bucket_ is applying().
+    // Of another type than the shard's while bucket_.is_applying().
     open_.gradient = fetch(
         gradient,
-        is_low_precision(gradient.dtype()) ? gradient.dtype() : dtype(),
+        is_low_precision(gradient.dtype()) ? gradient.dtype() : site_.dtype(),
         buffer);
   }
 }
@@ -170,12 +166,13 @@ std::vector<runtime::PendingTransfer> ShardAccess::begin_return(
   }
   const runtime::RestingTensor& master = group_.master();
   if (group_.has_own_master() &&
-      !(streams_master() ? master.in_memory() : master.is_on(device_))) {
+      !(site_.streams_master() ? master.in_memory()
+                               : master.is_on(site_.device()))) {
     leaving.push_back(master.write(open.master));
   }
-  if (!group_.shard().is_on(device_)) {
+  if (!group_.shard().is_on(site_.device())) {
     leaving.push_back(begin_return_of_shard(
-        rounds() ? open.low_precision : open.master, written));
+        site_.rounds() ? open.low_precision : open.master, written));
   }
   return leaving;
 }
@@ -185,7 +182,7 @@ runtime::PendingTransfer ShardAccess::begin_return_of_shard(
     const at::Tensor& values,
     const std::vector<runtime::FlatSpan>& written) {
   const runtime::RestingTensor& shard = group_.shard();
-  if (!rounds() || cover(written, bucket_.own_runs())) {
+  if (!site_.rounds() || cover(written, bucket_.own_runs())) {
     return shard.write(values);
   }
   const at::Tensor all = shard.load(values.device());

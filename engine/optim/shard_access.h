@@ -23,21 +23,18 @@ struct ShardTensors {
   at::Tensor low_precision;
 };
 
-/// Hides where the group's tensors rest. Master weights may be the group's own
-/// or not exist (each update then widens the shard and rounds it back), and
-/// each of weights, gradients and master weights may be on another tier. What
-/// cannot be used where it rests passes through a buffer of the StateStage. If
-/// the device updates, master weights that rest elsewhere are given in host
-/// memory.
-class ShardAccess {
+/// Where and in which types a page is updated, and what of it passes through
+/// host memory for that: known before the page has memory.
+class UpdateSite {
  public:
-  /// @param group, bucket must outlive this object.
+  /// @param page must outlive this object.
+  /// @param tiers on which its shards rest.
   /// @param on_device whether updates run on the device of the parameters, else
   ///   on the CPU.
   /// @throws tessera::Error if the parameters are not floating-point.
-  ShardAccess(
-      sharding::ParamGroup& group,
-      const sharding::GradientBucket& bucket,
+  UpdateSite(
+      const sharding::PageSpec& page,
+      const sharding::ShardTiers& tiers,
       bool on_device);
 
   /// The device on which updates run.
@@ -47,18 +44,51 @@ class ShardAccess {
   /// Whether updates run on the device of the parameters while master weights
   /// rest elsewhere and are given as they rest there.
   bool streams_master() const {
-    return on_device_ && group_.has_own_master() &&
-           group_.master().tier() != MemoryTier::kDevice;
+    return on_device_ && page_.has_own_master &&
+           tiers_.state != MemoryTier::kDevice;
   }
   /// The dtype of the master and of state: float64 for float64 weights, else
   /// float32.
-  at::ScalarType dtype() const;
-
-  /// The bytes that the two begin_ functions take of a buffer.
+  at::ScalarType dtype() const {
+    return page_.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  }
+  /// Whether updates write rounded weights in addition to the master.
+  bool rounds() const {
+    return page_.dtype != dtype();
+  }
+  /// The tiers of the page's shards.
+  const sharding::ShardTiers& tiers() const {
+    return tiers_;
+  }
+  /// The bytes that the shards take of a buffer of the StateStage.
   int64_t stage_bytes() const;
 
-  /// Begins to fetch what is not on device(), except the gradient.
-  /// @param buffer of stage_bytes(); may be null if that is 0.
+ private:
+  at::ScalarType gradient_dtype() const;
+
+  const sharding::PageSpec& page_;
+  sharding::ShardTiers tiers_;
+  bool on_device_;
+  at::Device device_;
+};
+
+/// Hides where the group's tensors rest. Master weights may be the group's own
+/// or not exist (each update then widens the shard and rounds it back), and
+/// each of weights, gradients and master weights may be on another tier. What
+/// cannot be used where it rests passes through a buffer of the StateStage. If
+/// the device updates, master weights that rest elsewhere are given in host
+/// memory.
+class ShardAccess {
+ public:
+  /// All must outlive this object.
+  ShardAccess(
+      const UpdateSite& site,
+      sharding::ParamGroup& group,
+      const sharding::GradientBucket& bucket)
+      : site_(site), group_(group), bucket_(bucket) {}
+
+  /// Begins to fetch what is not on the site's device, except the gradient.
+  /// @param buffer of UpdateSite::stage_bytes(); may be null if that is 0.
   void begin_fetch(StateStage::Buffer* buffer);
   /// Begins to fetch the gradient. Call it once, after begin_fetch().
   /// @param gradient the shard() of the bucket.
@@ -66,7 +96,7 @@ class ShardAccess {
       const runtime::RestingTensor& gradient,
       StateStage::Buffer* buffer);
   /// Returns the tensors for an update, after both functions above. Blocks
-  /// until those in host memory are complete; what is copied to device() is
+  /// until those in host memory are complete; what is copied to the device is
   /// complete in the order of the current stream.
   ShardTensors tensors();
   /// Ends the access without an update. Blocks.
@@ -84,9 +114,6 @@ class ShardAccess {
       const std::vector<runtime::FlatSpan>& written);
 
  private:
-  /// Whether updates write rounded weights in addition to the master.
-  bool rounds() const;
-  at::ScalarType gradient_dtype() const;
   at::Tensor place(
       int64_t numel,
       at::ScalarType dtype,
@@ -103,10 +130,9 @@ class ShardAccess {
     bool on_host = false; ///< where the copy is
   };
 
+  const UpdateSite& site_;
   sharding::ParamGroup& group_;
   const sharding::GradientBucket& bucket_;
-  bool on_device_;
-  at::Device device_;
   ShardTensors open_;
   std::vector<Arrival> arriving_;
 };

@@ -31,21 +31,6 @@ bool is_hidden_matrix(
   return true;
 }
 
-UpdateOverlap overlap_of(
-    const OptimizerOptions& options,
-    const sharding::Pager& pager,
-    const StateTiers& tiers) {
-  if (options.overlap != UpdateOverlap::kAutomatic) {
-    return options.overlap;
-  }
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    if (pager.bucket(g) != nullptr && tiers.tier(g) != MemoryTier::kDevice) {
-      return UpdateOverlap::kWait;
-    }
-  }
-  return UpdateOverlap::kOff;
-}
-
 /// Makes the methods of one rule.
 struct MethodMaker {
   UpdateContext& context;
@@ -100,37 +85,36 @@ struct MethodMaker {
 } // namespace
 
 ShardedOptimizer::ShardedOptimizer(
-    sharding::Pager& pager,
-    StateTiers& tiers,
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers,
+    const UpdatePlan& updates,
     const OptimizerRules& rules,
     const OffloadOptions& offload)
-    : plan_(plan_updates(pager, tiers, rules, offload)),
-      context_{
-          pager,
-          tiers,
-          {},
-          {pager.groups().front()->device(), offload.stage_bytes},
-          plan_.streams,
-          {},
-          rules.options().moment_dtype,
-          rules.options().stochastic_rounding},
-      overlap_(overlap_of(rules.options(), pager, tiers)),
-      lr_(rules.options().lr),
-      sums_(pager) {
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    sharding::ParamGroup& group = *pager.groups()[g];
+    : context_{
+          .pages = pages,
+          .tiers = tiers,
+          .streams = updates.streams,
+          .moment_dtype = rules.options().moment_dtype,
+          .stochastic_rounding = rules.options().stochastic_rounding,
+          .sites = {},
+          .stage = {},
+          .streamed = {pages.front().device, offload.stage_bytes},
+          .access = {}},
+      overlap_(updates.overlap),
+      lr_(rules.options().lr) {
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
+    const sharding::PageSpec& page = context_.pages[g];
     first_parameters_.push_back(parameters_.size());
-    if (!group.trainable()) {
-      context_.access.push_back(nullptr);
+    context_.sites.emplace_back();
+    if (!page.trainable) {
       continue;
     }
-    context_.access.push_back(std::make_unique<ShardAccess>(
-        group,
-        *pager.bucket(g),
-        tiers.tier(g) == MemoryTier::kDevice || plan_.streams[g]));
-    for (size_t i = 0; i < group.parameters().size(); ++i) {
+    const sharding::ShardTiers& rest = context_.tiers.pages[g];
+    context_.sites.back().emplace(
+        page, rest, rest.state == MemoryTier::kDevice || context_.streams[g]);
+    for (size_t i = 0; i < page.parameters.size(); ++i) {
       OptimizedParameter parameter;
-      parameter.paged = &group.parameters()[i];
+      parameter.paged = &page.parameters[i];
       parameter.group = g;
       parameter.position = i;
       parameter.settings = rules.settings_for(parameter.paged->record.names);
@@ -160,11 +144,15 @@ ShardedOptimizer::ShardedOptimizer(
   }
 }
 
-ShardedOptimizer::~ShardedOptimizer() = default;
+ShardedOptimizer::~ShardedOptimizer() {
+  if (context_.pager != nullptr) {
+    context_.pager->wait_before_memory_is_freed();
+  }
+}
 
 /// For groups that one elementwise method updates, on the CPU.
 void ShardedOptimizer::make_shadows() {
-  std::vector<int> methods_of(context_.access.size(), 0);
+  std::vector<int> methods_of(context_.pages.size(), 0);
   for (const auto& method : methods_) {
     for (const ShardPart& part : method->parts()) {
       ++methods_of[part.group];
@@ -173,7 +161,7 @@ void ShardedOptimizer::make_shadows() {
   for (const auto& method : methods_) {
     for (ShardPart& part : method->parts()) {
       if (method->is_elementwise() && methods_of[part.group] == 1 &&
-          context_.access[part.group]->device().is_cpu() &&
+          context_.sites[part.group]->device().is_cpu() &&
           !context_.streams[part.group]) {
         updates_->add_shadow(*method, part);
       }
@@ -189,19 +177,28 @@ TierBytes ShardedOptimizer::planned_bytes() const {
   updates_->add_bytes(bytes);
   const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
   bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
-      context_.stage.bytes() + context_.tiers.staging_bytes();
+      context_.stage.bytes();
   bytes[static_cast<size_t>(MemoryTier::kDevice)][staging] +=
       context_.streamed.bytes();
   return bytes;
 }
 
-std::string ShardedOptimizer::update_table() const {
-  return engine::update_table(plan_, context_.pager, context_.tiers);
-}
-
-void ShardedOptimizer::allocate_state(MemoryLedger& ledger) {
+void ShardedOptimizer::allocate_state(
+    sharding::Pager& pager,
+    StateTiers& stores,
+    MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
-  context_.stage.allocate(context_.tiers.host_memory());
+  context_.pager = &pager;
+  context_.stores = &stores;
+  sums_.emplace(pager);
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
+    context_.access.push_back(
+        context_.sites[g]
+            ? std::make_unique<ShardAccess>(
+                  *context_.sites[g], *pager.groups()[g], *pager.bucket(g))
+            : nullptr);
+  }
+  context_.stage.allocate(stores.host_memory());
   context_.streamed.allocate(ledger);
   for (const auto& method : methods_) {
     method->allocate(ledger);
@@ -225,7 +222,7 @@ void ShardedOptimizer::guarded(const std::function<void()>& work) {
       // What LibTorch throws in step() is told them by the engine, with more.
       if (overlap_ != UpdateOverlap::kOff ||
           dynamic_cast<const Error*>(&error) != nullptr) {
-        context_.pager.abandon(damage_);
+        context_.pager->abandon(damage_);
       }
     }
     throw;
@@ -236,7 +233,7 @@ void ShardedOptimizer::begin_update(
     OptimizedParameter& parameter,
     double grad_scale) {
   const sharding::GradientBucket& bucket =
-      *context_.pager.bucket(parameter.group);
+      *context_.pager->bucket(parameter.group);
   if (is_all_on_device_) {
     parameter.grad_scale = grad_scale * bucket.known_factor();
     parameter.grad_factor = bucket.deferred_factor().on_device();
@@ -266,25 +263,25 @@ void ShardedOptimizer::begin_backward(double grad_scale) {
 }
 
 sharding::GradientSums& ShardedOptimizer::gradient_sums(double p) {
-  for (size_t g = 0; g < context_.access.size(); ++g) {
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
     if (overlap_ == UpdateOverlap::kOff) {
-      sums_.forget(g); // nobody has told of changes
+      sums_->forget(g); // nobody has told of changes
     }
   }
   sums_p_ = p;
   guarded([&] {
     updates_->wait_for_sums();
-    if (!sums_.knows_all(p)) {
+    if (!sums_->knows_all(p)) {
       updates_->wait_all(); // they may read the same gradients
     }
   });
-  return sums_;
+  return *sums_;
 }
 
 bool ShardedOptimizer::on_final_gradients(size_t g) {
   const c10::NoGradGuard no_grad;
-  const sharding::GradientBucket& bucket = *context_.pager.bucket(g);
-  if (bucket.applying()) {
+  const sharding::GradientBucket& bucket = *context_.pager->bucket(g);
+  if (bucket.is_applying()) {
     check_whole();
     for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
       begin_update(parameters_[i], /*grad_scale=*/1);
@@ -292,8 +289,8 @@ bool ShardedOptimizer::on_final_gradients(size_t g) {
     guarded([&] { updates_->update(g, prepare(g)); });
     return updates_->overlaps();
   }
-  auto sums = sums_.begin(g, sums_p_);
-  const c10::Device device = context_.pager.groups()[g]->device();
+  auto sums = sums_->begin(g, sums_p_);
+  const c10::Device device = context_.pager->groups()[g]->device();
   if (!device.is_cpu() && bucket.shard().is_on(device)) {
     sums(); // is issued to the reduce lane
   } else {
@@ -313,7 +310,7 @@ void ShardedOptimizer::speculate(size_t g) {
   updates = prepare(g);
   // Steps are counted by step().
   for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
-    if (context_.pager.bucket(g)->has_gradient(parameters_[i].position)) {
+    if (context_.pager->bucket(g)->has_gradient(parameters_[i].position)) {
       --parameters_[i].steps;
     }
   }
@@ -323,7 +320,7 @@ void ShardedOptimizer::speculate(size_t g) {
 }
 
 runtime::StreamMarks ShardedOptimizer::before_gradients_change(size_t g) {
-  sums_.forget(g);
+  sums_->forget(g);
   updates_->drop_speculation(g);
   return before_shard_use(g);
 }
@@ -340,7 +337,7 @@ void ShardedOptimizer::finish_updates() {
 
 void ShardedOptimizer::step_groups() {
   bool all_elementwise = true;
-  for (size_t g = 0; g < context_.access.size(); ++g) {
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
     updates_->update(g, prepare(g));
   }
   for (const auto& method : methods_) {
@@ -379,12 +376,12 @@ void ShardedOptimizer::step(double grad_scale) {
 at::Tensor ShardedOptimizer::load_master(size_t g) {
   check_whole();
   finish_updates();
-  return context_.pager.groups()[g]->read_master();
+  return context_.pager->groups()[g]->read_master();
 }
 
 void ShardedOptimizer::store_master(size_t g, const at::Tensor& values) {
   finish_updates();
-  context_.pager.groups()[g]->write_master(values);
+  context_.pager->groups()[g]->write_master(values);
 }
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {

@@ -10,11 +10,12 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/shard_user.h"
+#include "tessera/sharding/update_scheduler.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,16 +28,17 @@ namespace tessera::engine {
 /// With UpdateOverlap it also works during forward and backward, on a thread of
 /// its own ([Note: updates beside backward]). What fails there throws in the
 /// next function that needs its result.
-class ShardedOptimizer : public sharding::ShardUser {
+class ShardedOptimizer : public sharding::UpdateScheduler {
  public:
-  /// Assigns the parameters to the optimizers; allocates nothing that stays.
-  /// Measures, and is then collective, as plan_updates() does.
-  /// @param pager must outlive this object.
-  /// @param tiers must outlive this object; has planned the pager's groups.
+  /// Assigns the parameters to the optimizers and plans their state; allocates
+  /// nothing.
+  /// @param pages of plan_pages().
+  /// @param tiers of these pages.
   /// @param rules made of checked options.
   ShardedOptimizer(
-      sharding::Pager& pager,
-      StateTiers& tiers,
+      const std::vector<sharding::PageSpec>& pages,
+      const TierPlan& tiers,
+      const UpdatePlan& updates,
       const OptimizerRules& rules,
       const OffloadOptions& offload);
   ~ShardedOptimizer() override;
@@ -44,18 +46,17 @@ class ShardedOptimizer : public sharding::ShardUser {
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
   /// Bytes that this rank needs: state, except master weights, which belong to
-  /// the pager, and staging buffers.
+  /// the pages, and staging buffers.
   TierBytes planned_bytes() const;
-  /// See update_table().
-  std::string update_table() const;
 
-  /// Allocates the state; call it before the first step().
-  void allocate_state(MemoryLedger& ledger);
-
-  /// The resolved OptimizerOptions::overlap; never kAutomatic.
-  UpdateOverlap overlap() const {
-    return overlap_;
-  }
+  /// Takes the shards of the pager's pages and allocates the state. The pager
+  /// may have this object as its scheduler, but calls it only when the pages
+  /// are used, which is later. Call it once, before all functions below.
+  /// @param pager, stores, ledger must outlive this object.
+  void allocate_state(
+      sharding::Pager& pager,
+      StateTiers& stores,
+      MemoryLedger& ledger);
 
   /// Whether all gradients, state and updates are on an accelerator, where each
   /// step ends before the next forward: the same on all ranks. Factors of
@@ -92,7 +93,7 @@ class ShardedOptimizer : public sharding::ShardUser {
   /// Blocks until no update is in progress.
   void finish_updates();
 
-  // ShardUser:
+  // UpdateScheduler:
   bool on_final_gradients(size_t g) override;
   runtime::StreamMarks before_gradients_change(size_t g) override;
   runtime::StreamMarks before_shard_use(size_t g) override;
@@ -144,7 +145,6 @@ class ShardedOptimizer : public sharding::ShardUser {
   /// Calls `work`; a failure is recorded and reported to the other ranks.
   void guarded(const std::function<void()>& work);
 
-  UpdatePlan plan_;
   UpdateContext context_;
   UpdateOverlap overlap_;
   bool is_all_on_device_ = false;
@@ -154,7 +154,7 @@ class ShardedOptimizer : public sharding::ShardUser {
   std::vector<size_t> first_parameters_; ///< per group, and the end
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
   std::string damage_; ///< of an update that failed half-way; empty: none
-  sharding::GradientSums sums_;
+  std::optional<sharding::GradientSums> sums_; ///< of the pager's gradients
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
   std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others

@@ -99,10 +99,9 @@ int64_t gradient_bytes(const sharding::PageSpec& page) {
 int64_t device_needs(
     const std::vector<sharding::PageSpec>& pages,
     const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh,
     std::vector<sharding::ShardTiers> tiers) {
   tiers.resize(pages.size());
-  const sharding::SlotPlan slots(pages, tiers, sharding, mesh);
+  const sharding::SlotPlan slots(pages, tiers, sharding);
   int64_t bytes = slots.least_gather_bytes() + slots.reduce_bytes();
   for (size_t g = 0; g < pages.size(); ++g) {
     if (tiers[g].parameters == MemoryTier::kDevice) {

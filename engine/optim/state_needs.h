@@ -8,7 +8,6 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/shard_stores.h"
 
 #include <cstdint>
@@ -52,7 +51,6 @@ int64_t gradient_bytes(const sharding::PageSpec& page);
 int64_t device_needs(
     const std::vector<sharding::PageSpec>& pages,
     const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh,
     std::vector<sharding::ShardTiers> tiers = {});
 
 } // namespace tessera::engine

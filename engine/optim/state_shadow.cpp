@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/state_shadow.h"
 
+#include "tessera/engine/optim/tier_bytes.h"
 #include "tessera/runtime/kernels/cpu_update.h"
 
 #include <cstring>
@@ -70,40 +71,34 @@ StateShadow::StateShadow(
     ShardPart& part)
     : context_(context), method_(method), part_(part) {}
 
-sharding::ParamGroup& StateShadow::group() const {
-  return *context_.pager.groups()[part_.group];
+const sharding::PageSpec& StateShadow::page() const {
+  return context_.pages[part_.group];
 }
 
 int64_t StateShadow::shard_numel() const {
-  return group().layout().shard_numel();
+  return page().layout.shard_numel();
 }
 
 void StateShadow::add_bytes(TierBytes& bytes) const {
-  const runtime::ShardStore* store = context_.tiers.store(part_.group);
-  const auto add = [&](MemoryTier tier, int64_t count) {
-    bytes[static_cast<size_t>(tier)]
-         [static_cast<size_t>(MemoryPurpose::kStaging)] += count;
+  const auto add = [&](MemoryTier tier, int64_t numel, at::ScalarType dtype) {
+    add_tier_bytes(
+        bytes, tier, MemoryPurpose::kStaging, bytes_of(numel, dtype));
   };
-  const auto add_state = [&](int64_t numel, at::ScalarType dtype) {
-    if (store != nullptr) {
-      add(store->tier(), store->bytes_for(numel, dtype));
-    } else {
-      add(MemoryTier::kHost,
-          offload::HostMemory::rounded(bytes_of(numel, dtype)));
-    }
-  };
+  // On a device that is the CPU it is in host memory.
+  const MemoryTier state = context_.tiers.pages[part_.group].state;
+  const MemoryTier tier =
+      state == MemoryTier::kDevice ? MemoryTier::kHost : state;
   for (size_t i = 0; i < method_.state_names().size(); ++i) {
-    add_state(part_.state_numel, method_.state_dtype(part_.group));
+    add(tier, part_.state_numel, method_.state_dtype(part_.group));
   }
-  if (group().has_own_master()) {
-    add_state(shard_numel(), group().master_dtype());
+  if (page().has_own_master) {
+    add(tier, shard_numel(), page().master_dtype());
   }
-  add(MemoryTier::kHost,
-      offload::HostMemory::rounded(bytes_of(shard_numel(), group().dtype())));
+  add(MemoryTier::kHost, shard_numel(), page().dtype);
 }
 
 std::string StateShadow::name_of(const std::string& what) const {
-  return "the second copy of " + what + " of '" + group().name() +
+  return "the second copy of " + what + " of '" + page().name +
          "' (optimizer.overlap speculate)";
 }
 
@@ -111,7 +106,7 @@ at::Tensor StateShadow::take_host(
     const std::string& name,
     int64_t numel,
     at::ScalarType dtype) {
-  return context_.tiers.host_memory()
+  return context_.stores->host_memory()
       .allocate(name, MemoryPurpose::kStaging, bytes_of(numel, dtype))
       .view(dtype);
 }
@@ -121,7 +116,7 @@ runtime::RestingTensor StateShadow::take(
     const std::string& what,
     int64_t numel,
     at::ScalarType dtype) {
-  runtime::ShardStore* store = context_.tiers.store(part_.group);
+  runtime::ShardStore* store = context_.stores->store(part_.group);
   return store != nullptr
              ? runtime::RestingTensor(store->reserve(
                    name_of(what), MemoryPurpose::kStaging, numel, dtype))
@@ -133,10 +128,10 @@ void StateShadow::allocate() {
     state_.push_back(
         take(name, part_.state_numel, method_.state_dtype(part_.group)));
   }
-  if (group().has_own_master()) {
-    master_ = take("master weights", shard_numel(), group().master_dtype());
+  if (page().has_own_master) {
+    master_ = take("master weights", shard_numel(), page().master_dtype());
   }
-  weights_ = take_host(name_of("weights"), shard_numel(), group().dtype());
+  weights_ = take_host(name_of("weights"), shard_numel(), page().dtype);
 }
 
 /// Makes an update of `tensors` write here what it would change in place.
@@ -202,14 +197,15 @@ void StateShadow::commit(const PartUpdate& update) {
     method_.discard(part_); // the previous state
   }
   std::swap(part_.stored, state_);
-  if (group().has_own_master()) {
-    group().swap_master(master_);
+  if (page().has_own_master) {
+    context_.pager->groups()[part_.group]->swap_master(master_);
   }
   copy_weights(update.spans);
 }
 
 void StateShadow::copy_weights(const std::vector<SpanUpdate>& spans) {
-  const runtime::RestingTensor& shard = group().shard();
+  const runtime::RestingTensor& shard =
+      context_.pager->groups()[part_.group]->shard();
   if (!shard.is_on(c10::kCPU)) {
     std::vector<runtime::FlatSpan> written;
     for (const SpanUpdate& span : spans) {

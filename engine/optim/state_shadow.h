@@ -36,7 +36,7 @@ class StateShadow {
   void commit(const PartUpdate& update);
 
  private:
-  sharding::ParamGroup& group() const;
+  const sharding::PageSpec& page() const;
   int64_t shard_numel() const;
   at::Tensor take_host(
       const std::string& name,

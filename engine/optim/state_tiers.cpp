@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/state_tiers.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera::engine {
@@ -15,20 +14,12 @@ StateTiers::StateTiers(
   host_memory_ = std::make_unique<offload::HostMemory>(
       offload::HostMemoryOptions{memory.host_bytes, device}, ledger);
   host_ = std::make_unique<offload::HostStore>(*host_memory_);
-  if (uses(MemoryTier::kNvme)) {
+  if (plan_.uses(MemoryTier::kNvme)) {
     nvme_ = std::make_unique<offload::NvmeStore>(
         offload::NvmeOptions{memory.nvme_path, memory.nvme_bytes},
         *host_memory_,
         ledger);
   }
-}
-
-bool StateTiers::uses(MemoryTier tier) const {
-  return std::any_of(
-      plan_.pages.begin(), plan_.pages.end(), [tier](const auto& of) {
-        return of.parameters == tier || of.gradients == tier ||
-               of.state == tier;
-      });
 }
 
 std::vector<sharding::ShardStores> StateTiers::stores() const {
@@ -55,7 +46,7 @@ runtime::ShardStore* StateTiers::store_of(MemoryTier tier) const {
 }
 
 runtime::ShardStore* StateTiers::memory_store(size_t group) const {
-  return tier(group) == MemoryTier::kDevice ? nullptr : host_.get();
+  return store(group) != nullptr ? host_.get() : nullptr;
 }
 
 } // namespace tessera::engine

@@ -37,20 +37,23 @@ class Planner {
       const OptimizerRules& optimizer,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
-      const PagerOptions& sharding,
-      const sharding::ShardMesh& mesh)
+      const PagerOptions& sharding)
       : pages_(pages),
         optimizer_(optimizer),
         memory_(memory),
         offload_(offload),
-        sharding_(sharding),
-        mesh_(mesh) {
+        sharding_(sharding) {
     plan_.pages.resize(pages.size());
   }
 
   TierPlan plan() {
     place_shards();
     place_state();
+    if (sharding_.update_in_backward) {
+      for (sharding::ShardTiers& tiers : plan_.pages) {
+        tiers.gradients = MemoryTier::kDevice; // they have no shard
+      }
+    }
     return std::move(plan_);
   }
 
@@ -128,7 +131,7 @@ class Planner {
   int64_t device_room() const {
     return memory_.device_bytes
                ? *memory_.device_bytes - memory_.activation_bytes -
-                     device_needs(pages_, sharding_, mesh_, plan_.pages)
+                     device_needs(pages_, sharding_, plan_.pages)
                : kUnlimited;
   }
 
@@ -286,7 +289,6 @@ class Planner {
   const MemoryBudget& memory_;
   const OffloadOptions& offload_;
   const PagerOptions& sharding_;
-  const sharding::ShardMesh& mesh_;
   const std::vector<Kind> kinds_ = {
       {&sharding::ShardTiers::gradients, memory_.gradients, gradient_bytes},
       {&sharding::ShardTiers::parameters, memory_.parameters, parameter_bytes}};
@@ -295,14 +297,21 @@ class Planner {
 
 } // namespace
 
+bool TierPlan::uses(MemoryTier tier) const {
+  return std::any_of(
+      pages.begin(), pages.end(), [tier](const sharding::ShardTiers& of) {
+        return of.parameters == tier || of.gradients == tier ||
+               of.state == tier;
+      });
+}
+
 TierPlan plan_tiers(
     const std::vector<sharding::PageSpec>& pages,
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
-    const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh) {
-  return Planner(pages, optimizer, memory, offload, sharding, mesh).plan();
+    const PagerOptions& sharding) {
+  return Planner(pages, optimizer, memory, offload, sharding).plan();
 }
 
 } // namespace tessera::engine

@@ -10,7 +10,6 @@
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/shard_stores.h"
 
 #include <vector>
@@ -22,6 +21,9 @@ struct TierPlan {
   /// The most device memory for streamed state; 0: there is none, or no room
   /// for it.
   int64_t device_stage_bytes = 0;
+
+  /// Whether something rests there.
+  bool uses(MemoryTier tier) const;
 };
 
 /// Places what the options leave open as the budget has room. State: the first
@@ -46,7 +48,6 @@ TierPlan plan_tiers(
     const OptimizerRules& optimizer,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
-    const PagerOptions& sharding,
-    const sharding::ShardMesh& mesh);
+    const PagerOptions& sharding);
 
 } // namespace tessera::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
+#include "tessera/engine/optim/tier_bytes.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/counter_random.h"
 
@@ -22,9 +23,9 @@ int64_t round_up(int64_t value) {
 /// If every element of the group's storages belongs to some parameter, then
 /// what lies between two parameters is padding, and stays zero under any
 /// update.
-bool gaps_are_padding(const sharding::ParamGroup& group) {
+bool gaps_are_padding(const sharding::PageSpec& page) {
   std::map<const c10::StorageImpl*, int64_t> uncovered;
-  for (const auto& parameter : group.parameters()) {
+  for (const auto& parameter : page.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;
     const auto* storage = tensor.storage().unsafeGetStorageImpl();
     const auto whole = static_cast<int64_t>(storage->nbytes()) /
@@ -44,21 +45,20 @@ bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
 } // namespace
 
 ShardPart make_shard_part(
-    const sharding::Pager& pager,
-    size_t g,
+    const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters) {
-  const sharding::ParamGroup& group = *pager.groups()[g];
-  std::vector<OptimizedParameter*> mine(group.parameters().size(), nullptr);
+  const auto g = static_cast<size_t>(page.number);
+  std::vector<OptimizedParameter*> mine(page.parameters.size(), nullptr);
   for (OptimizedParameter* parameter : parameters) {
     if (parameter->group == g) {
       mine[parameter->position] = parameter;
     }
   }
   std::vector<runtime::FlatSpan> spans;
-  for (const auto& parameter : group.parameters()) {
+  for (const auto& parameter : page.parameters) {
     spans.push_back(parameter.span);
   }
-  const runtime::FlatSpan shard = group.layout().shard(pager.mesh().shard_rank);
+  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
   std::vector<runtime::FlatRun> runs = runtime::runs_of_shard(spans, shard);
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;
@@ -66,7 +66,7 @@ ShardPart make_shard_part(
 
   ShardPart part;
   part.group = g;
-  const bool joins = gaps_are_padding(group);
+  const bool joins = gaps_are_padding(page);
   bool previous_is_mine = false;
   for (const runtime::FlatRun& run : runs) {
     OptimizedParameter* parameter = mine[run.parameter];
@@ -106,49 +106,43 @@ UpdateMethod::UpdateMethod(
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const size_t g : groups) {
-    parts_.push_back(make_shard_part(context.pager, g, parameters));
+    parts_.push_back(make_shard_part(context.pages[g], parameters));
   }
 }
 
 c10::Device UpdateContext::device_of_sums() const {
-  for (size_t g = 0; g < access.size(); ++g) {
-    const sharding::GradientBucket* bucket = pager.bucket(g);
-    if (bucket != nullptr &&
-        (bucket->is_stored() || streams[g] || access[g]->device().is_cpu())) {
+  for (size_t g = 0; g < pages.size(); ++g) {
+    if (sites[g] && (sites[g]->tiers().gradients != MemoryTier::kDevice ||
+                     streams[g] || sites[g]->device().is_cpu())) {
       return at::kCPU;
     }
   }
-  return pager.groups().front()->device();
+  return pages.front().device;
 }
 
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
-    const at::ScalarType dtype = state_dtype(part.group);
-    const runtime::ShardStore* store = context_.tiers.store(part.group);
-    const int64_t each =
-        store != nullptr
-            ? store->bytes_for(part.state_numel, dtype)
-            : part.state_numel * static_cast<int64_t>(c10::elementSize(dtype));
-    bytes[static_cast<size_t>(context_.tiers.tier(part.group))]
+    const MemoryTier tier = context_.tiers.pages[part.group].state;
+    bytes[static_cast<size_t>(tier)]
          [static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-        each * static_cast<int64_t>(state_names_.size());
+        tier_bytes(tier, part.state_numel, state_dtype(part.group)) *
+        static_cast<int64_t>(state_names_.size());
   }
 }
 
 void UpdateMethod::allocate(MemoryLedger& ledger) {
   for (ShardPart& part : parts_) {
-    const ShardAccess& access = *context_.access[part.group];
-    runtime::ShardStore* store = context_.tiers.store(part.group);
+    runtime::ShardStore* store = context_.stores->store(part.group);
     for (const std::string& name : state_names_) {
       if (store == nullptr) {
         part.stored.emplace_back(ledger.allocate_zeros(
             MemoryPurpose::kOptimizerState,
             part.state_numel,
             state_dtype(part.group),
-            access.device()));
+            context_.sites[part.group]->device()));
       } else {
         part.stored.emplace_back(store->reserve(
-            name + " of '" + context_.pager.groups()[part.group]->name() + "'",
+            name + " of '" + context_.pages[part.group].name + "'",
             MemoryPurpose::kOptimizerState,
             part.state_numel,
             state_dtype(part.group)));
@@ -169,12 +163,12 @@ void UpdateMethod::announce_staging() {
 }
 
 int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
-  const ShardAccess& access = *context_.access[part.group];
-  const int64_t each = context_.tiers.tier(part.group) == MemoryTier::kNvme
-                           ? StateStage::Buffer::bytes_for(
-                                 part.state_numel, state_dtype(part.group))
-                           : 0;
-  return access.stage_bytes() +
+  const int64_t each =
+      context_.tiers.pages[part.group].state == MemoryTier::kNvme
+          ? StateStage::Buffer::bytes_for(
+                part.state_numel, state_dtype(part.group))
+          : 0;
+  return context_.sites[part.group]->stage_bytes() +
          each * static_cast<int64_t>(state_names_.size());
 }
 
@@ -183,12 +177,13 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
   const auto bytes = [](int64_t numel, at::ScalarType dtype) {
     return numel * static_cast<int64_t>(c10::elementSize(dtype));
   };
-  const ShardAccess& access = *context_.access[part.group];
-  const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
+  const UpdateSite& site = *context_.sites[part.group];
   return bytes(part.state_numel, state_dtype(part.group)) *
              static_cast<int64_t>(state_names_.size()) +
-         (access.streams_master()
-              ? bytes(group.layout().shard_numel(), access.dtype())
+         (site.streams_master()
+              ? bytes(
+                    context_.pages[part.group].layout.shard_numel(),
+                    site.dtype())
               : 0);
 }
 
@@ -196,8 +191,8 @@ int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
 /// if it rests in memory; what is written to a file must be complete.
 void UpdateMethod::end_streaming(ShardPart& part) {
   std::vector<runtime::RestingTensor> all = part.stored;
-  if (context_.access[part.group]->streams_master()) {
-    all.push_back(context_.pager.groups()[part.group]->master());
+  if (context_.sites[part.group]->streams_master()) {
+    all.push_back(context_.pager->groups()[part.group]->master());
   }
   for (const runtime::RestingTensor& tensor : all) {
     if (tensor.in_memory()) {
@@ -248,8 +243,8 @@ PartTensors UpdateMethod::open(
 }
 
 ShardTensors UpdateMethod::open(ShardPart& part) {
-  const TransferWaits::Scope waits(context_.pager.transfer_waits());
-  return open(part, context_.pager.bucket(part.group)->shard()).shard;
+  const TransferWaits::Scope waits(context_.pager->transfer_waits());
+  return open(part, context_.pager->bucket(part.group)->shard()).shard;
 }
 
 void UpdateMethod::discard(
@@ -279,7 +274,7 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
   std::vector<runtime::FlatSpan> written;
   if (writes.weights) {
     for (const UpdateSpan& span :
-         active_spans(part, *context_.pager.bucket(part.group))) {
+         active_spans(part, *context_.pager->bucket(part.group))) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
@@ -311,9 +306,9 @@ void UpdateMethod::for_each_part(
   for (size_t i = 0; i < parts.size(); ++i) {
     const ShardTensors tensors = open(*parts[i]);
     if (i + 1 < parts.size()) {
-      const TransferWaits::Scope waits(context_.pager.transfer_waits());
+      const TransferWaits::Scope waits(context_.pager->transfer_waits());
       ShardPart& next = *parts[i + 1];
-      begin_fetch(next, context_.pager.bucket(next.group)->shard());
+      begin_fetch(next, context_.pager->bucket(next.group)->shard());
     }
     work(*parts[i], tensors);
     close(*parts[i], writes);
@@ -338,7 +333,7 @@ std::optional<PartUpdate> UpdateMethod::prepare(
     const StepInput& /*input*/) {
   TESSERA_FAIL(
       "group '{}' cannot be updated by itself: its optimizer uses more than one element at a time.",
-      context_.pager.groups()[g]->name());
+      context_.pages[g].name);
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {
@@ -354,24 +349,23 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
 }
 
 bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
-  return context_.pager.bucket(parameter.group)
+  return context_.pager->bucket(parameter.group)
       ->has_gradient(parameter.position);
 }
 
 at::ScalarType UpdateMethod::state_dtype(size_t group) const {
-  return context_.moment_dtype.value_or(context_.access[group]->dtype());
+  return context_.moment_dtype.value_or(context_.sites[group]->dtype());
 }
 
 runtime::StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
     const UpdateSpan& span) const {
-  const sharding::ParamGroup& group = *context_.pager.groups()[part.group];
-  const runtime::FlatSpan shard =
-      group.layout().shard(context_.pager.mesh().shard_rank);
+  const sharding::PageSpec& page = context_.pages[part.group];
+  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
   runtime::StochasticRounding rounding;
   rounding.enabled = context_.stochastic_rounding;
   rounding.seed =
-      stream_of(group.name()) + static_cast<uint64_t>(span.parameter->steps);
+      stream_of(page.name) + static_cast<uint64_t>(span.parameter->steps);
   rounding.first_element =
       static_cast<uint64_t>(shard.begin + span.shard_offset);
   return rounding;

@@ -71,10 +71,10 @@ struct ShardPart {
   std::vector<runtime::PendingTransfer> arriving;
 };
 
-/// The part of one group that belongs to `parameters` (all in that group).
+/// The part of one page's shard that belongs to those of `parameters` that are
+/// in the page.
 ShardPart make_shard_part(
-    const sharding::Pager& pager,
-    size_t group,
+    const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters);
 
 /// A part's tensors during an update.
@@ -126,15 +126,20 @@ class StateVisitor {
 
 /// The surroundings of a method.
 struct UpdateContext {
-  sharding::Pager& pager;
-  StateTiers& tiers;
+  const std::vector<sharding::PageSpec> pages;
+  const TierPlan tiers;
+  const std::vector<bool> streams; ///< per page: updates go through `streamed`
+  /// As in OptimizerOptions.
+  const std::optional<at::ScalarType> moment_dtype;
+  const bool stochastic_rounding;
+  std::vector<std::optional<UpdateSite>> sites; ///< nothing: a frozen page
   StateStage stage;
   StreamedUpdate streamed;
-  std::vector<bool> streams; ///< per group: updates go through `streamed`
-  std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen group
-  /// As in OptimizerOptions.
-  std::optional<at::ScalarType> moment_dtype;
-  bool stochastic_rounding = false;
+
+  // From ShardedOptimizer::allocate_state() on:
+  sharding::Pager* pager = nullptr;
+  StateTiers* stores = nullptr;
+  std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen page
 
   /// The device of the values that one step computes for all parameters, such
   /// as sums over them: the accelerator if all updates run there, so that none
@@ -178,7 +183,7 @@ struct PartUpdate {
 };
 
 /// The updates of one optimizer for its parameters. ShardedOptimizer keeps the
-/// step counts.
+/// step counts. Up to allocate(), it is a plan of its state and needs no pages.
 class UpdateMethod {
  public:
   /// @param state_names one flat state tensor per name and group; none for
@@ -191,7 +196,7 @@ class UpdateMethod {
   UpdateMethod(const UpdateMethod&) = delete;
   UpdateMethod& operator=(const UpdateMethod&) = delete;
 
-  /// Adds the bytes of state on this rank, before and after allocate().
+  /// Adds the bytes of state on this rank.
   virtual void add_state_bytes(TierBytes& bytes) const;
   /// Tells the StateStage what passes through it, before it is allocated.
   void announce_staging();

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/engine/optim/update_rates.h"
+#include "tessera/offload/host_memory.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -24,19 +25,19 @@ struct Choices {
 };
 
 bool updates_elements_alone(
-    const sharding::ParamGroup& group,
+    const sharding::PageSpec& page,
     const OptimizerRules& optimizer) {
   return std::all_of(
-      group.parameters().begin(),
-      group.parameters().end(),
+      page.parameters.begin(),
+      page.parameters.end(),
       [&](const sharding::PagedParameter& parameter) {
         return updates_elements_alone(
             optimizer.settings_for(parameter.record.names).rule);
       });
 }
 
-at::ScalarType master_type(const sharding::ParamGroup& group) {
-  return group.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
+at::ScalarType master_type(const sharding::PageSpec& page) {
+  return page.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 double size_of(at::ScalarType dtype) {
@@ -44,46 +45,52 @@ double size_of(at::ScalarType dtype) {
 }
 
 UpdateSample sample_of(
-    const sharding::ParamGroup& group,
-    const sharding::GradientBucket& bucket,
+    const sharding::PageSpec& page,
     const OptimizerRules& optimizer) {
   UpdateSample sample;
   sample.rule =
-      optimizer.settings_for(group.parameters().front().record.names).rule;
-  sample.master = master_type(group);
-  sample.gradient = is_low_precision(bucket.shard_dtype())
-                        ? bucket.shard_dtype()
+      optimizer.settings_for(page.parameters.front().record.names).rule;
+  sample.master = master_type(page);
+  sample.gradient = is_low_precision(page.gradients.shard)
+                        ? page.gradients.shard
                         : sample.master;
   sample.moment = optimizer.options().moment_dtype.value_or(sample.master);
-  if (is_low_precision(group.dtype())) {
-    sample.low_precision = group.dtype();
+  if (is_low_precision(page.dtype)) {
+    sample.low_precision = page.dtype;
   }
   return sample;
 }
 
+bool has_choice(
+    const sharding::PageSpec& page,
+    const sharding::ShardTiers& tiers) {
+  return page.trainable && tiers.state != MemoryTier::kDevice &&
+         tiers.parameters == MemoryTier::kDevice &&
+         tiers.gradients == MemoryTier::kDevice;
+}
+
 Choices find_choices(
-    const sharding::Pager& pager,
-    const StateTiers& tiers,
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers,
     const OptimizerRules& optimizer) {
   Choices choices;
   int64_t largest = -1;
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager.groups()[g];
-    if (!group.trainable() || tiers.tier(g) == MemoryTier::kDevice ||
-        tiers.shards_are_apart(g) ||
-        !updates_elements_alone(group, optimizer)) {
+  for (size_t g = 0; g < pages.size(); ++g) {
+    const sharding::PageSpec& page = pages[g];
+    if (!has_choice(page, tiers.pages[g]) ||
+        !updates_elements_alone(page, optimizer)) {
       continue;
     }
-    const int64_t numel = group.layout().shard_numel();
-    const UpdateSample sample = sample_of(group, *pager.bucket(g), optimizer);
+    const int64_t numel = page.layout.shard_numel();
+    const UpdateSample sample = sample_of(page, optimizer);
     const auto count = static_cast<double>(numel);
     choices.groups.push_back(g);
     choices.numel.push_back(numel);
     choices.all += numel;
     choices.bytes.gradient += count * size_of(sample.gradient);
-    choices.bytes.weight += count * size_of(group.dtype());
+    choices.bytes.weight += count * size_of(page.dtype);
     choices.bytes.state +=
-        count * ((group.has_own_master() ? size_of(sample.master) : 0) +
+        count * ((page.has_own_master ? size_of(sample.master) : 0) +
                  max_moments(sample.rule) * size_of(sample.moment));
     if (numel > largest) {
       largest = numel;
@@ -98,16 +105,31 @@ Choices find_choices(
 }
 
 /// The rates of the slowest rank, so that all ranks choose the same.
-UpdateRates agree(sharding::Pager& pager, const UpdateRates& own) {
+UpdateRates agree(sharding::PageRanks& ranks, const UpdateRates& own) {
   const at::Tensor values = at::tensor(
       {own.cpu_element,
        own.device_element,
        own.byte_to_device,
        own.byte_to_host},
       at::kDouble);
-  pager.max_over_ranks(values);
+  ranks.max(values);
   const auto* slowest = values.const_data_ptr<double>();
   return {slowest[0], slowest[1], slowest[2], slowest[3]};
+}
+
+UpdateOverlap overlap_of(
+    const OptimizerOptions& options,
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers) {
+  if (options.overlap != UpdateOverlap::kAutomatic) {
+    return options.overlap;
+  }
+  for (size_t g = 0; g < pages.size(); ++g) {
+    if (pages[g].trainable && tiers.pages[g].state != MemoryTier::kDevice) {
+      return UpdateOverlap::kWait;
+    }
+  }
+  return UpdateOverlap::kOff;
 }
 
 /// "3.2M" instead of "3.2e+06".
@@ -127,26 +149,27 @@ std::string short_count(double count) {
 } // namespace
 
 UpdatePlan plan_updates(
-    sharding::Pager& pager,
-    StateTiers& tiers,
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers,
     const OptimizerRules& optimizer,
-    const OffloadOptions& offload) {
+    const OffloadOptions& offload,
+    const MemoryBudget& memory,
+    sharding::PageRanks& ranks) {
   UpdatePlan plan;
-  plan.streams.assign(pager.groups().size(), false);
-  const Choices choices = find_choices(pager, tiers, optimizer);
-  if (choices.all == 0 || tiers.device_stage_bytes() == 0) {
+  plan.streams.assign(pages.size(), false);
+  plan.overlap = overlap_of(optimizer.options(), pages, tiers);
+  const Choices choices = find_choices(pages, tiers, optimizer);
+  if (choices.all == 0 || tiers.device_stage_bytes == 0) {
     return plan;
   }
   if (offload.ratio) {
     plan.ratio = *offload.ratio;
   } else {
-    plan.rates = agree(
-        pager,
-        measure_rates(
-            choices.sample,
-            tiers.host_memory(),
-            pager.groups().front()->device(),
-            choices.all));
+    const c10::Device device = pages.front().device;
+    MemoryLedger uncounted;
+    offload::HostMemory host({memory.host_bytes, device}, uncounted);
+    plan.rates =
+        agree(ranks, measure_rates(choices.sample, host, device, choices.all));
     plan.ratio = best_ratio(*plan.rates, choices.bytes);
   }
   const std::vector<bool> by_cpu = divide_updates(choices.numel, plan.ratio);
@@ -158,8 +181,8 @@ UpdatePlan plan_updates(
 
 std::string update_table(
     const UpdatePlan& plan,
-    const sharding::Pager& pager,
-    const StateTiers& tiers) {
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers) {
   struct Row {
     int64_t groups = 0;
     int64_t numel = 0;
@@ -168,16 +191,15 @@ std::string update_table(
       "updated in place", "updated on the CPU", "streamed through the device"};
   Row rows[kMemoryTierCount][std::size(kUpdaters)];
   bool any = false;
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager.groups()[g];
-    if (group.trainable()) {
-      const MemoryTier tier = tiers.tier(g);
+  for (size_t g = 0; g < pages.size(); ++g) {
+    if (pages[g].trainable) {
+      const MemoryTier tier = tiers.pages[g].state;
       any = any || tier != MemoryTier::kDevice;
       const int updater =
           tier == MemoryTier::kDevice ? 0 : (plan.streams[g] ? 2 : 1);
       Row& row = rows[static_cast<size_t>(tier)][updater];
       ++row.groups;
-      row.numel += group.layout().shard_numel();
+      row.numel += pages[g].layout.shard_numel();
     }
   }
   if (!any) {

@@ -2,13 +2,14 @@
 #pragma once
 // `plan_updates()` decides where the groups of a wrapped module are updated.
 
+#include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_rules.h"
-#include "tessera/engine/optim/state_tiers.h"
+#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/engine/optim/update_split.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/page_ranks.h"
+#include "tessera/sharding/page_spec.h"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct UpdatePlan {
   /// device for updates. False if its state rests on the device, or the CPU
   /// updates it.
   std::vector<bool> streams;
+  /// The resolved OptimizerOptions::overlap; never kAutomatic.
+  UpdateOverlap overlap = UpdateOverlap::kOff;
   /// The ratio that was used: OffloadOptions::ratio, or the best one for the
   /// rates.
   double ratio = 1;
@@ -31,18 +34,20 @@ struct UpdatePlan {
 /// With OffloadOptions::ratio it only divides; without, it measures for a
 /// fraction of a second if there is a choice. The same on all ranks;
 /// collective.
-/// @param tiers has planned the pager's groups.
+/// @param memory limits what measuring takes of the host for that time.
 UpdatePlan plan_updates(
-    sharding::Pager& pager,
-    StateTiers& tiers,
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers,
     const OptimizerRules& optimizer,
-    const OffloadOptions& offload);
+    const OffloadOptions& offload,
+    const MemoryBudget& memory,
+    sharding::PageRanks& ranks);
 
 /// Lines for the log: groups and elements of this rank by tier and updater, and
 /// the basis of the decision. Empty if all state is on the device.
 std::string update_table(
     const UpdatePlan& plan,
-    const sharding::Pager& pager,
-    const StateTiers& tiers);
+    const std::vector<sharding::PageSpec>& pages,
+    const TierPlan& tiers);
 
 } // namespace tessera::engine

@@ -19,6 +19,8 @@ UpdateQueue::~UpdateQueue() {
   }
   wake_.notify_all();
   thread_.join();
+  // Memory of its work is freed next, for the current stream.
+  mark().block_current(lane_.device());
   if (error_ == nullptr || error_was_seen_) {
     return;
   }

@@ -32,14 +32,13 @@ class UserMethod : public UpdateMethod {
   void allocate(MemoryLedger&) override {
     std::map<RateKey, std::vector<at::Tensor>> leaves;
     for (const ShardPart& part : parts_) {
-      const ShardAccess& access = *context_.access[part.group];
+      const UpdateSite& site = *context_.sites[part.group];
       for (const ParameterRun& run : part.runs) {
         const ParameterSettings& settings = run.parameter->settings;
         const RateKey key{settings.lr_scale, settings.hold_steps};
         Leaf leaf{&run, part.group, at::Tensor()};
         leaf.tensor = at::empty(
-            {0},
-            at::TensorOptions().dtype(access.dtype()).device(access.device()));
+            {0}, at::TensorOptions().dtype(site.dtype()).device(site.device()));
         leaf.tensor.set_requires_grad(true);
         leaves[key].push_back(leaf.tensor);
         leaves_.push_back(std::move(leaf));

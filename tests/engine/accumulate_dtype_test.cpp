@@ -199,7 +199,6 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
           return engine::device_needs(
               pages,
               some.sharding,
-              mesh,
               std::vector<sharding::ShardTiers>(
                   pages.size(), {.gradients = tier}));
         };

@@ -2,6 +2,7 @@
 // What the engine says before the first step, what it has allocated, and what
 // LibTorch's allocator sees are the same numbers, and they fall as 1 / ranks.
 #include "engine/parity_subjects.h"
+#include "support/expect_error.h"
 #include "support/ranks.h"
 
 #include "tessera/runtime/memory/cpu_memory_counter.h"
@@ -121,6 +122,34 @@ void expect_memory_for_weights_alone(World& world) {
   }
 }
 
+/// A budget that is too small is found before anything is allocated or divided:
+/// the module is as it was.
+void expect_module_survives_a_small_budget(World& world) {
+  runtime::install_cpu_memory_counter();
+  torch::manual_seed(1);
+  strangers::Gpt model(512, 96, 4, 16);
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& parameter : model->parameters()) {
+    before.push_back(parameter.detach().clone());
+  }
+  EngineOptions options = parity_options(world, 0).engine;
+  options.memory.device_bytes = 100'000;
+  for (const auto placement :
+       {StatePlacement::kWithParameters, StatePlacement::kAutomatic}) {
+    options.optimizer.placement = placement;
+    runtime::reset_cpu_bytes_peak();
+    const int64_t live = runtime::cpu_bytes_live();
+    expect_error([&] { wrap(model, options); }, {"memory.device_bytes"});
+    EXPECT_LT(runtime::cpu_bytes_peak() - live, 100'000);
+  }
+  const auto parameters = model->parameters();
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(torch::equal(parameters[i], before[i]));
+  }
+  next_token_loss(model, torch::randint(512, {2, 17})).backward();
+  EXPECT_TRUE(parameters.front().grad().defined());
+}
+
 /// Wide enough that padding does not count.
 const Subject<TextModel> kWideText{
     [] {
@@ -196,6 +225,10 @@ TEST_P(MemoryTest, GradientAccumulation) {
 
 TEST_P(MemoryTest, OfAFrozenModelIsForWeightsAlone) {
   run_ranks(GetParam(), expect_memory_for_weights_alone);
+}
+
+TEST_P(MemoryTest, ABudgetThatIsTooSmallCostsNothing) {
+  run_ranks(GetParam(), expect_module_survives_a_small_budget);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));

@@ -149,7 +149,6 @@ TEST(DistributedParameter, SameNumbersAtAnyWorldSize) {
       init_parameters(net, 7);
       MemoryLedger ledger;
       Pager pager(world, net, {}, ledger);
-      pager.make_slots();
       pager.unwrap();
       const Values expected = materialized(7);
       for (const auto& [name, value] : values_of(net)) {
@@ -166,7 +165,6 @@ TEST(DistributedParameter, GatherIsWholeAndItsGradientArrives) {
       init_parameters(*net, 7);
       MemoryLedger ledger;
       Pager pager(world, *net, {}, ledger);
-      pager.make_slots();
       const Values expected = materialized(7);
       const at::Tensor weight = net->first->weight.gather();
       EXPECT_TRUE(torch::equal(weight, expected.at("first.weight")));

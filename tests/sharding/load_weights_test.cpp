@@ -138,7 +138,6 @@ TEST(LoadWeights, EachRankReadsItsPartInWrap) {
       PagerOptions options;
       options.groups.min_group_numel = 0;
       Pager pager(world, *net, options, ledger);
-      pager.make_slots();
       pager.unwrap();
       expect_loaded(net, weights);
     });
@@ -158,7 +157,6 @@ TEST(LoadWeights, StraightIntoShards) {
       Net net;
       MemoryLedger ledger;
       Pager pager(world, *net, {}, ledger);
-      pager.make_slots();
       load_sharded_weights(pager, *net, WeightFiles::open(file));
       pager.unwrap();
       expect_loaded(net, weights);
@@ -371,7 +369,6 @@ TEST(LoadWeights, TakesTensorsOutOfOthers) {
     PagerOptions pager_options;
     pager_options.groups.min_group_numel = 0;
     Pager pager(world, *sharded, pager_options, ledger);
-    pager.make_slots();
     load_sharded_weights(
         pager, *sharded, WeightFiles::open(folder.path()), options);
     pager.unwrap();

@@ -71,7 +71,6 @@ struct OneGroup {
     group = std::make_unique<ParamGroup>(
         make_page_spec(spec, 0, 0, {}, ShardMesh(0, world_size, 0)),
         recorder,
-        0,
         ledger);
   }
   at::Tensor weight = torch::arange(6.0).reshape({2, 3});
@@ -192,7 +191,6 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
       const ParamGroup group(
           make_page_spec(spec, 0, 0, {}, ShardMesh(rank, size, 0)),
           recorder,
-          rank,
           ledger);
       shards.push_back(group.shard().load().clone());
       if (rank + 1 == size) {

@@ -46,7 +46,7 @@ MemoryBudget budget_for_two_groups_each(
   EXPECT_GE(states.size(), 6u);
   MemoryBudget memory;
   memory.device_bytes =
-      device_needs(pages, options.sharding, mesh) + states[0] + states[1];
+      device_needs(pages, options.sharding) + states[0] + states[1];
   memory.host_bytes = offload::BlockPipeline::staging_bytes() +
                       StateStage::kBuffers * staged + states[2] + states[3];
   return memory;

@@ -246,7 +246,6 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
         return device_needs(
             pages,
             options.sharding,
-            mesh,
             std::vector<sharding::ShardTiers>(pages.size(), tiers));
       };
       const int64_t all = needs({});

@@ -240,7 +240,7 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     RestingNet net = make_resting_net();
     const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
     const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
-    const int64_t floor = device_needs(pages, options.sharding, mesh);
+    const int64_t floor = device_needs(pages, options.sharding);
     options.memory.device_bytes =
         floor + StreamedUpdate::kMinBytes +
         state_needs(pages[0], options.optimizer).state;

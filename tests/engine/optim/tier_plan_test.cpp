@@ -16,10 +16,11 @@ using sharding::ShardTiers;
 
 class TierPlanOf : public ::testing::TestWithParam<int> {
  protected:
-  TierPlanOf() : net_(make_resting_net(300, 12)), mesh_(0, GetParam(), 0) {
+  TierPlanOf() : net_(make_resting_net(300, 12)) {
     options_ = resting_options(at::kBFloat16);
     options_.sharding.prefetch_depth = 1;
-    pages_ = sharding::plan_pages(*net_, options_.sharding, mesh_);
+    pages_ = sharding::plan_pages(
+        *net_, options_.sharding, sharding::ShardMesh(0, GetParam(), 0));
   }
 
   TierPlan plan(const MemoryBudget& memory) const {
@@ -28,20 +29,17 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
         options_.optimizer,
         memory,
         options_.offload,
-        options_.sharding,
-        mesh_);
+        options_.sharding);
   }
   int64_t least(const ShardTiers& tiers) const {
     return device_needs(
         pages_,
         options_.sharding,
-        mesh_,
         std::vector<ShardTiers>(pages_.size(), tiers));
   }
 
   RestingNet net_;
   EngineOptions options_;
-  sharding::ShardMesh mesh_;
   std::vector<sharding::PageSpec> pages_;
 };
 
@@ -101,7 +99,7 @@ TEST_P(TierPlanOf, AShrinkingDeviceLosesStateThenGradientsThenParameters) {
     // Nothing of the frozen group has a gradient.
     EXPECT_LT(gradients, static_cast<int64_t>(pages_.size()));
     EXPECT_LE(
-        device_needs(pages_, options_.sharding, mesh_, plan.pages),
+        device_needs(pages_, options_.sharding, plan.pages),
         *memory.device_bytes);
     gradients_before = gradients;
     parameters_before = parameters;

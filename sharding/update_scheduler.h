@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `ShardUser` is the pager's interface to code that uses shards and gradients
-// outside of forward and backward, i.e. the optimizer.
+// `UpdateScheduler` is told by a pager when gradients are final and before
+// shards are used, so that updates can run beside forward and backward.
 
 #include "tessera/runtime/memory/stream_marks.h"
 
@@ -10,9 +10,9 @@
 namespace tessera::sharding {
 
 /// All functions are called on the thread of forward and backward.
-class ShardUser {
+class UpdateScheduler {
  public:
-  virtual ~ShardUser() = default;
+  virtual ~UpdateScheduler() = default;
 
   /// Called when nothing will read the weights of group `g` or add to its
   /// gradients before the step, provided that this step proceeds as planned.

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/page_ranks.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/plan_cursor.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <functional>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+std::string signature_of(const std::vector<PageSpec>& pages) {
+  std::ostringstream text;
+  for (const PageSpec& page : pages) {
+    text << page.name << ":";
+    for (const auto& [record, index, span] : page.parameters) {
+      text << record.name() << record.tensor.sizes()
+           << record.tensor.scalar_type() << record.dtype
+           << record.tensor.requires_grad();
+      if (const auto* deferred =
+              deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
+        text << "deferred" << deferred->seeds.size();
+      }
+      text << ";";
+    }
+  }
+  return text.str();
+}
+
+void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto* deferred =
+        is_deferred(parameter)
+            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
+            : nullptr;
+    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
+      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
+          seeds.end()) {
+        seeds.push_back(deferred->seeds[i]);
+      }
+    }
+  }
+  if (seeds.empty()) {
+    return;
+  }
+  const at::Tensor values =
+      at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+  }
+  ranks.control()
+      .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
+      .wait();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    *seeds[i] =
+        static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
+  }
+}
+
+} // namespace
+
+MeshRanks::MeshRanks(
+    World& world,
+    const std::string& name,
+    const ShardMesh& mesh,
+    c10::Device device)
+    : mesh_(mesh),
+      shards_(
+          world.new_communicator(name + " shards", device, mesh.shard_group)),
+      reductions_(
+          device.is_cpu() ? nullptr
+                          : world.new_communicator(
+                                name + " reductions",
+                                device,
+                                mesh.shard_group)),
+      replicas_(world.new_communicator(
+          name + " replicas",
+          device,
+          mesh.replicate_group)) {}
+
+void MeshRanks::abort() noexcept {
+  for (Communicator* communicator :
+       {shards_.get(), reductions_.get(), replicas_.get()}) {
+    if (communicator != nullptr) {
+      communicator->abort();
+    }
+  }
+}
+
+PageRanks::PageRanks(World& world, const std::vector<PageSpec>& pages)
+    : agreement_(world, "engine", [this](const RankIntent& intent) {
+        return describe(intent);
+      }) {
+  for (const PageSpec& page : pages) {
+    if (std::none_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
+          return known->mesh() == page.mesh;
+        })) {
+      const std::string name = meshes_.empty()
+                                   ? "engine"
+                                   : "engine " + std::to_string(meshes_.size());
+      meshes_.push_back(
+          std::make_unique<MeshRanks>(world, name, page.mesh, page.device));
+    }
+    names_.pages.push_back(page.name);
+    for (const PagedParameter& parameter : page.parameters) {
+      names_.parameters.push_back(parameter.record.name());
+    }
+  }
+  check_same(pages);
+}
+
+MeshRanks& PageRanks::of(const PageSpec& page) {
+  return **std::find_if(meshes_.begin(), meshes_.end(), [&](const auto& ranks) {
+    return ranks->mesh() == page.mesh;
+  });
+}
+
+void PageRanks::check_same(const std::vector<PageSpec>& pages) {
+  if (size() == 1) {
+    return;
+  }
+  const auto hash =
+      static_cast<int64_t>(std::hash<std::string>{}(signature_of(pages)));
+  const at::Tensor mine = at::tensor({hash}, at::kLong);
+  const at::Tensor all = at::empty({size()}, at::kLong);
+  control()
+      .all_gather(all, mine, "comparison of the module across the ranks")
+      .wait();
+  for (int r = 1; r < size(); ++r) {
+    TESSERA_CHECK(
+        all[r].item<int64_t>() == all[0].item<int64_t>(),
+        "wrap: the module on rank {} differs from rank 0's in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
+        r);
+  }
+}
+
+std::string PageRanks::describe(const RankIntent& intent) const {
+  const auto group = [&] {
+    return "group '" + names_.pages[static_cast<size_t>(intent.group)] + "'";
+  };
+  const auto name = [&] {
+    return "parameter '" +
+           names_.parameters[static_cast<size_t>(intent.parameter)] + "'";
+  };
+  switch (intent.kind) {
+    case RankIntent::Kind::kUnshard:
+      return "reads " + name() + " (" + group() + ")";
+    case RankIntent::Kind::kReduce:
+      return "reduces the gradients of " + group();
+    case RankIntent::Kind::kBackwardEnd:
+      return "has ended its backward";
+    case RankIntent::Kind::kGatherScope:
+      return "gathers " + group();
+    case RankIntent::Kind::kForwardPhase:
+      return static_cast<PlanPhase>(intent.group) == PlanPhase::kTrain
+                 ? "begins the forward of a training step"
+                 : "begins a forward without gradients";
+    case RankIntent::Kind::kClip:
+      return "clips the gradients";
+    case RankIntent::Kind::kReadGradient:
+      return "reads the gradient of " + name();
+    case RankIntent::Kind::kAddGradient:
+      return "adds to the gradient of " + name();
+    case RankIntent::Kind::kStep:
+      return "applies the gradients";
+    case RankIntent::Kind::kSum:
+      return "adds up " + std::to_string(intent.group) + " numbers";
+    case RankIntent::Kind::kUnwrap:
+      return "unwraps the module";
+  }
+  return "does something unknown";
+}
+
+void PageRanks::abandon(const std::string& reason) noexcept {
+  agreement_.report(reason);
+  for (const auto& ranks : meshes_) {
+    ranks->abort();
+  }
+}
+
+void PageRanks::or_abandon(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    abandon(error.what());
+    throw;
+  }
+}
+
+void PageRanks::max(const at::Tensor& values) {
+  control()
+      .all_reduce_max(values, "maximum over the ranks")
+      .wait(watch_failures());
+}
+
+void PageRanks::sum_over_shards(const at::Tensor& values) {
+  if (!values.is_cpu()) {
+    of_module()
+        .shards()
+        .all_reduce_sum(values, "sum over the shards")
+        .wait(watch_failures());
+    return;
+  }
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
+  if (const int replicas = of_module().mesh().replicas; replicas > 1) {
+    values.div_(replicas); // every replica has been added
+  }
+}
+
+void broadcast_module(
+    PageRanks& ranks,
+    const torch::nn::Module& module,
+    const std::vector<PageSpec>& pages) {
+  const c10::NoGradGuard no_grad;
+  broadcast_seeds(ranks, module);
+  std::unordered_set<const c10::StorageImpl*> done;
+  const auto send =
+      [&](const at::Tensor& tensor, const std::string& name, MeshRanks* mesh) {
+        const c10::Storage& storage = tensor.storage();
+        if (storage.nbytes() == 0 || is_deferred(tensor) ||
+            !done.insert(storage.unsafeGetStorageImpl()).second) {
+          return;
+        }
+        const auto bytes = at::from_blob(
+            storage.mutable_data(),
+            {static_cast<int64_t>(storage.nbytes())},
+            at::TensorOptions().dtype(at::kByte).device(tensor.device()));
+        const std::string what = "broadcast of '" + name + "'";
+        if (mesh == nullptr) {
+          ranks.control().broadcast(bytes, 0, what).wait();
+          return;
+        }
+        // First to the ranks of other replicas that correspond to the mesh's
+        // first rank, then from each of them to its replica.
+        if (mesh->mesh().shard_rank == 0) {
+          mesh->replicas().broadcast(bytes, 0, what).wait();
+        }
+        mesh->shards().broadcast(bytes, 0, what).wait();
+      };
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      send(parameter.record.tensor, parameter.record.name(), &ranks.of(page));
+    }
+  }
+  for (const auto& item : module.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    if (buffer.defined() && buffer.has_storage()) {
+      // It may be on the CPU although the parameters are not.
+      send(buffer, item.key(), buffer.is_cpu() ? nullptr : &ranks.of_module());
+    }
+  }
+}
+
+} // namespace tessera::sharding
