@@ -25,7 +25,7 @@ namespace tessera {
 
 namespace {
 
-/// A stage, or a list of experts, may have nothing to train where others have.
+/// A pipeline stage may have nothing to train where others have.
 bool trains(const sharding::Pager& pager) {
   for (size_t i = 0; i < pager.parameters().size(); ++i) {
     if (pager.parameter(i).record.tensor.requires_grad()) {
@@ -159,7 +159,8 @@ DeferredScalar Engine::grad_norm(double p) {
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   sharding::GradientSums& sums = optimizer_->gradient_sums(p);
-  if (optimizer_->is_all_on_device() && !model_ranks_ && std::isfinite(p)) {
+  if (optimizer_->is_all_on_device() && pager_->has_one_mesh() &&
+      !model_ranks_ && std::isfinite(p)) {
     return DeferredScalar(
         gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()));
   }
@@ -196,21 +197,12 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 }
 
 bool Engine::step() {
-  prepare_step();
-  return apply_step();
-}
-
-void Engine::prepare_step() {
   check_usable("step");
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
       pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
-}
-
-bool Engine::apply_step() {
-  const c10::NoGradGuard no_grad;
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&
@@ -319,7 +311,7 @@ LoadWeightsReport Engine::load_weights(
       *module_,
       files,
       options,
-      file_groups_ == nullptr ? nullptr : file_groups_->pipeline.get());
+      file_groups_ == nullptr ? nullptr : &file_groups_->whole_model());
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
@@ -329,7 +321,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 WholeModel Engine::whole_model() {
   check_usable("whole_model");
-  return {engine::JobRanks(*pager_, file_groups_.get(), *module_), *module_};
+  return {*pager_, file_groups_.get(), *module_};
 }
 
 void Engine::unwrap() {
@@ -353,27 +345,23 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  return engine::save_checkpoint(
-      {{saved_part()}, scaler_, states}, folder, keep_last);
-}
-
-engine::CheckpointPart Engine::saved_part() {
   check_usable("save");
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::save: backward has already updated some groups (update_in_backward). Call step() first.");
-  return {*pager_, *optimizer_, *module_, file_groups_.get()};
+  return engine::save_checkpoint(checkpoint_subject(states), folder, keep_last);
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  return engine::load_checkpoint({{loaded_part()}, scaler_, states}, path);
+  check_usable("load");
+  return engine::load_checkpoint(checkpoint_subject(states), path);
 }
 
-engine::CheckpointPart Engine::loaded_part() {
-  check_usable("load");
-  return {*pager_, *optimizer_, *module_, file_groups_.get()};
+engine::CheckpointSubject Engine::checkpoint_subject(
+    const std::vector<Checkpointable*>& states) {
+  return {*pager_, *optimizer_, *module_, file_groups_.get(), scaler_, states};
 }
 
 double Engine::learning_rate() const {

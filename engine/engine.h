@@ -28,7 +28,7 @@
 namespace tessera::engine {
 
 class ActivationOffload;
-struct CheckpointPart;
+struct CheckpointSubject;
 struct FileGroups;
 class OptimizerRules;
 class ShardedOptimizer;
@@ -75,11 +75,12 @@ struct EngineOptions {
   /// The mesh, if ranks also divide layers (tensor, pipeline) and the module is
   /// this rank's part of the model. Parameters are sharded over the ranks that
   /// have the same part, `shard` x `context` of the mesh; gradients are also
-  /// averaged over the ranks that train the part on other batches. Norms, the
-  /// loss scale and the contents of files are those of the whole model:
-  /// parameters of a pipeline stage have the names that they have in the whole
-  /// model. Replaces PagerOptions::shard_ranks. Not owned; used by wrap() only.
-  /// Null: every rank has the whole module.
+  /// averaged over the ranks that train the part on other batches. Experts that
+  /// ranks divide (`expert` of the mesh) are sharded over the ranks that have
+  /// the same ones. Norms, the loss scale and the contents of files are those
+  /// of the whole model: parameters of a pipeline stage have the names that
+  /// they have in the whole model. Replaces PagerOptions::shard_ranks. Not
+  /// owned; used by wrap() only. Null: every rank has the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
@@ -140,7 +141,7 @@ class Engine {
   /// max_norm / (norm + 1e-6), as PyTorch does). With loss scaling, a norm that
   /// is not finite leaves the gradients unchanged, and step() skips.
   /// Collective. Does not wait for the device where gradients and their updates
-  /// are on one, p is finite and layers are not divided.
+  /// are on one, p is finite and neither layers nor experts are divided.
   /// @param p above 0; infinity gives the largest magnitude.
   /// @return the norm before clipping. To read it is to wait for the device.
   DeferredScalar clip_grad_norm(double max_norm, double p = 2);
@@ -194,7 +195,8 @@ class Engine {
   GatherScope gather(const torch::nn::Module& part, bool writable = false);
 
   /// Calls `visit` with the name and the whole value of every parameter,
-  /// holding one group at a time. With master weights the value is that of the
+  /// holding one group at a time; of divided experts, each rank visits its own.
+  /// With master weights the value is that of the
   /// master weight, in the module's original dtype. The tensor is valid during
   /// the call only. Collective; `visit` is called on all ranks.
   void for_each_parameter(
@@ -302,20 +304,14 @@ class Engine {
   friend std::vector<TensorSummary> inspect_tensor(
       Engine& engine,
       const TensorRecorder& recorder);
-  friend class ExpertEngines;
   void join_model_ranks(
       World& world,
       const ParallelMesh& mesh,
       const engine::OptimizerRules& optimizer);
   void check_usable(const char* function) const;
-  /// The parts that save() writes and load() reads.
-  /// @throws tessera::Error if the engine cannot save or load now.
-  engine::CheckpointPart saved_part();
-  engine::CheckpointPart loaded_part();
-  /// The halves of step(): checks and makes the gradients final, which changes
-  /// no weight; then updates them, or skips the step.
-  void prepare_step();
-  bool apply_step();
+  /// What save() writes and load() reads.
+  engine::CheckpointSubject checkpoint_subject(
+      const std::vector<Checkpointable*>& states);
   /// Makes gradients final, including those of copies of tied parameters on
   /// other pipeline stages.
   void settle_gradients(const sharding::RankIntent& intent);
@@ -332,7 +328,8 @@ class Engine {
   std::unique_ptr<World> part_; ///< ranks with this part of the model
   std::unique_ptr<sharding::ModelRanks>
       model_ranks_; ///< null: layers not divided
-  std::unique_ptr<engine::FileGroups> file_groups_; ///< null if model_ranks_ is
+  /// Null: every rank has the whole model.
+  std::unique_ptr<engine::FileGroups> file_groups_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
   std::unique_ptr<engine::StateTiers> tiers_;

@@ -15,7 +15,6 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include <memory>
@@ -119,6 +118,22 @@ void check_updates_of_parts(
   }
 }
 
+/// @param world the ranks with the same part of the model.
+/// @param parallel may be null.
+sharding::PageMeshes page_meshes(
+    const World& world,
+    int shard_ranks,
+    const ParallelMesh* parallel) {
+  const sharding::ShardMesh module(world.rank(), world.size(), shard_ranks);
+  if (parallel == nullptr || parallel->size(ParallelGroup::kExpert) == 1) {
+    return module;
+  }
+  return {
+      module,
+      sharding::ShardMesh::of_experts(
+          world.rank(), world.size(), parallel->size(ParallelGroup::kExpert))};
+}
+
 void log_plan(
     const World& world,
     const std::vector<sharding::PageSpec>& pages,
@@ -165,10 +180,6 @@ Engine::Engine(
       ledger_(std::make_unique<MemoryLedger>()),
       scaler_(checked(options.loss_scale), uses_float16(options)) {
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
-  sharding::check_experts_apart(*module_, options.sharding.groups.ignored);
-  TESSERA_CHECK(
-      !uses_float16(options) || !sharding::has_divided_experts(*module_),
-      "wrap: expert parallelism does not support float16, because the experts' engine does not share the loss scale; use bfloat16.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer, *module_);
@@ -189,11 +200,12 @@ Engine::Engine(
   World& own_world = part_ ? *part_ : world;
 
   // What is decided before anything is allocated for the module.
-  const sharding::ShardMesh mesh(
-      own_world.rank(), own_world.size(), sharding.shard_ranks);
+  const sharding::PageMeshes meshes =
+      page_meshes(own_world, sharding.shard_ranks, options.parallel);
   const std::vector<sharding::PageSpec> pages =
-      sharding::plan_pages(*module_, sharding, mesh);
-  auto ranks = std::make_unique<sharding::PageRanks>(own_world, pages);
+      sharding::plan_pages(*module_, sharding, meshes);
+  auto ranks =
+      std::make_unique<sharding::PageRanks>(own_world, meshes.module, pages);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
@@ -255,8 +267,12 @@ void Engine::join_model_ranks(
     return mesh.ranks(group, world.rank());
   };
   part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
-  if (mesh.size(ParallelGroup::kTensor) == 1 &&
-      mesh.size(ParallelGroup::kPipeline) == 1) {
+  const bool divides_layers = mesh.size(ParallelGroup::kTensor) > 1 ||
+                              mesh.size(ParallelGroup::kPipeline) > 1;
+  if (divides_layers || mesh.size(ParallelGroup::kExpert) > 1) {
+    file_groups_ = std::make_unique<engine::FileGroups>(world, key, mesh);
+  }
+  if (!divides_layers) {
     return;
   }
   std::unordered_set<const c10::TensorImpl*> divided;
@@ -268,7 +284,6 @@ void Engine::join_model_ranks(
   check_updates_of_parts(*module_, divided, optimizer);
   model_ranks_ = std::make_unique<sharding::ModelRanks>(
       world, key, mesh, *module_, std::move(divided), device_of(*module_));
-  file_groups_ = std::make_unique<engine::FileGroups>(world, key, mesh);
 }
 
 Engine::~Engine() = default;

@@ -91,14 +91,15 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard",
         "sharding/gradient_norm.cpp",
-        "pager.sum_over_shards(total); if (model != nullptr) {",
-        "if (model != nullptr) {",
+        "pager.sum_over_shards(parts, pages); const at::Tensor total",
+        "const at::Tensor total",
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
     Mutation(
         "clips by the norm of this rank's shard on a device",
         "sharding/gradient_norm.cpp",
-        "pager.sum_over_shards(total); return total",
+        "pager.sum_over_shards(total, {{&pager.groups().front()->spec()}}); "
+        "return total",
         "return total",
         "AllOrders/Gradients.ClippedHaveTheNumbersOfTheCpu/*",
         "vdev_tests",

@@ -90,7 +90,7 @@ WAITS = [
     ),
     *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
-        "engine/checkpoint/part_loading.cpp", "part_.pager.wait_for_gather_lane();"
+        "engine/checkpoint/model_loading.cpp", "subject_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
         "sharding/unsharder.cpp",

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -24,6 +25,28 @@ std::vector<at::Tensor> runs_with_gradient(
     }
   }
   return runs;
+}
+
+/// The first page of each mesh.
+std::vector<size_t> first_pages_of_meshes(const Pager& pager) {
+  std::vector<size_t> first;
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    if (std::none_of(first.begin(), first.end(), [&](size_t known) {
+          return &pager.groups()[known]->ranks == &pager.groups()[g]->ranks;
+        })) {
+      first.push_back(g);
+    }
+  }
+  return first;
+}
+
+/// The place in `first`, first_pages_of_meshes(), of group `g`'s mesh.
+size_t mesh_of(const Pager& pager, const std::vector<size_t>& first, size_t g) {
+  const auto found =
+      std::find_if(first.begin(), first.end(), [&](size_t known) {
+        return &pager.groups()[known]->ranks == &pager.groups()[g]->ranks;
+      });
+  return static_cast<size_t>(found - first.begin());
 }
 
 } // namespace
@@ -109,7 +132,8 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
         all.push_back(
             {sums[k][place],
              bucket.factor(),
-             pager_.groups()[groups[k]]->parameters()[position].record.tensor});
+             pager_.groups()[groups[k]]->parameters()[position].record.tensor,
+             groups[k]});
       }
     }
   }
@@ -141,22 +165,25 @@ double gradient_norm(
     double p,
     ModelRanks* model) {
   const bool largest = std::isinf(p);
-  double mine = 0;
-  for (const auto& [sum, factor, parameter] : sums.all(p)) {
+  // Ranks add up their shards of the pages of each mesh.
+  const std::vector<size_t> first = first_pages_of_meshes(pager);
+  std::vector<double> of_meshes(first.size());
+  double maximum = 0;
+  for (const auto& [sum, factor, parameter, group] : sums.all(p)) {
     if (model != nullptr && !model->counts(parameter)) {
       continue;
     }
     if (!largest) {
-      mine += sum * std::pow(factor, p);
-    } else if (!std::isnan(mine) && !(sum * factor <= mine)) {
-      mine = sum * factor; // NaN too
+      of_meshes[mesh_of(pager, first, group)] += sum * std::pow(factor, p);
+    } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
+      maximum = sum * factor; // NaN too
     }
   }
-  const at::Tensor total = at::tensor({mine}, at::kDouble);
   if (largest) {
+    const at::Tensor total = at::tensor({maximum}, at::kDouble);
     // A maximum over the ranks may drop a NaN.
     const at::Tensor bad =
-        at::tensor({std::isnan(mine) ? 1.0 : 0.0}, at::kDouble);
+        at::tensor({std::isnan(maximum) ? 1.0 : 0.0}, at::kDouble);
     for (const at::Tensor& value : {bad, total}) {
       pager.max_over_ranks(value);
       if (model != nullptr) {
@@ -165,7 +192,13 @@ double gradient_norm(
     }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
-  pager.sum_over_shards(total);
+  const at::Tensor parts = at::tensor(of_meshes, at::kDouble);
+  std::vector<PageRows> pages;
+  for (const size_t g : first) {
+    pages.push_back({&pager.groups()[g]->spec()});
+  }
+  pager.sum_over_shards(parts, pages);
+  const at::Tensor total = parts.sum(0, /*keepdim=*/true);
   if (model != nullptr) {
     model->sum(total, pager.watch_failures());
   }
@@ -175,7 +208,7 @@ double gradient_norm(
 
 at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
   const at::Tensor total = sums.total_on(pager.groups().front()->device(), p);
-  pager.sum_over_shards(total);
+  pager.sum_over_shards(total, {{&pager.groups().front()->spec()}});
   return total.pow_(1 / p).squeeze(0);
 }
 

@@ -37,6 +37,7 @@ class GradientSums {
     double of_powers;
     double factor; ///< by which the gradients are multiplied
     at::Tensor parameter;
+    size_t group;
   };
   /// Returns power_sum() of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
@@ -69,8 +70,9 @@ double gradient_norm(
     double p,
     ModelRanks* model = nullptr);
 
-/// As above, for gradients on an accelerator and one copy of the model per rank
-/// group, without blocking: [] float64 on the accelerator.
+/// As above, for gradients on an accelerator, one copy of the model per rank
+/// group and pages of one mesh, without blocking: [] float64 on the
+/// accelerator.
 /// @param p above 0, finite.
 at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p);
 

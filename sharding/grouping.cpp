@@ -5,6 +5,7 @@
 #include "tessera/sharding/name_patterns.h"
 
 #include <algorithm>
+#include <compare>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -222,7 +223,19 @@ std::vector<GroupSpec> collect_small(
   return collected;
 }
 
-using GroupKind = std::pair<at::ScalarType, bool>; ///< dtype, trainable
+/// The parameters of a group are of one kind.
+struct GroupKind {
+  at::ScalarType dtype;
+  bool trainable;
+  bool of_experts;
+
+  auto operator<=>(const GroupKind&) const = default;
+
+  std::string text() const {
+    return std::string("[") + c10::toString(dtype) +
+           (of_experts ? ", experts" : "") + (trainable ? "]" : ", frozen]");
+  }
+};
 
 /// Combines small parts of blocks, e.g. float32 norms, into groups that span
 /// several blocks, instead of one group per block.
@@ -260,28 +273,35 @@ class SmallParts {
   std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< accept more parts
 };
 
-/// Makes one group per (dtype, requires_grad); the trainable one keeps the
-/// name.
+/// Makes one group per kind.
 void split_by_kind(
     const GroupSpec& group,
     SmallParts& small,
     std::vector<GroupSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
+  std::unordered_set<const c10::StorageImpl*> of_experts;
   for (const auto& record : group.parameters) {
     if (record.tensor.requires_grad()) {
       trainable.insert(storage_of(record));
     }
+    if (record.of_experts) {
+      of_experts.insert(storage_of(record));
+    }
   }
   std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
-    const GroupKind kind(record.dtype, trainable.count(storage_of(record)) > 0);
+    const GroupKind kind{
+        record.dtype,
+        trainable.contains(storage_of(record)),
+        of_experts.contains(storage_of(record))};
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
     if (found == kinds.end()) {
       GroupSpec part = group;
       part.parameters.clear();
+      part.of_experts = kind.of_experts;
       kinds.emplace_back(kind, std::move(part));
       found = std::prev(kinds.end());
     }
@@ -289,8 +309,7 @@ void split_by_kind(
   }
   for (auto& [kind, part] : kinds) {
     if (kinds.size() > 1) {
-      part.name += std::string("[") + c10::toString(kind.first) +
-                   (kind.second ? "]" : ", frozen]");
+      part.name += kind.text();
       if (small.add(kind, part)) {
         continue;
       }

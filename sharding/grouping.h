@@ -15,7 +15,8 @@
 
 namespace tessera::sharding {
 
-/// Parameters of one group; all have the same dtype and requires_grad.
+/// Parameters of one group; all have the same dtype and requires_grad, and all
+/// or none are of divided experts.
 struct GroupSpec {
   std::string name; ///< path of the module, e.g. "encoder.layer.3"
   std::vector<ParameterRecord> parameters; ///< not empty
@@ -24,13 +25,14 @@ struct GroupSpec {
   bool scattered = false;
   /// Indices, in registration order, of the blocks that the parameters belong
   /// to. Groups that share a block are used together: they hold parameters of
-  /// one block that differ in dtype or requires_grad.
+  /// one block that differ in dtype, requires_grad or of_experts.
   std::vector<int> blocks = {};
   /// Whether the group is resharded between forward and backward; unset if no
   /// rule applies.
   std::optional<bool> reshard_after_forward = {};
   /// ZeRO stage requested by the module itself (group_policy.h).
   std::optional<int> zero_stage = {};
+  bool of_experts = false; ///< as ParameterRecord::of_experts
 };
 
 /// Divides the parameters of `module` into groups, in registration order. By
@@ -44,8 +46,10 @@ struct GroupSpec {
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
 /// - modules with hints of their own (group_policy.h) are blocks;
-/// - each group is then split by dtype and requires_grad; small parts of
-///   several groups, such as float32 norms, are combined.
+/// - each group is then split by dtype, requires_grad and whether the
+/// parameters
+///   are of divided experts; small parts of several groups, such as float32
+///   norms, are combined.
 ///
 /// `policy` may name the blocks instead, among other things. Groups are merged
 /// only if the same rules apply to them.

@@ -35,15 +35,22 @@ TensorSummary summarize(
 
 /// Merges values and gradients over the ranks; a gradient that any rank has
 /// counts on all of them.
+/// @param experts per item, the ranks that have the same experts, if it is of a
+///   divided expert; empty: no item is.
 void merge_summaries(
     sharding::Pager& pager,
-    std::vector<TensorSummary>& summary) {
+    std::vector<TensorSummary>& summary,
+    const std::vector<std::vector<int>>& experts = {}) {
   std::vector<sharding::TensorStatistics> statistics;
   for (const TensorSummary& item : summary) {
     statistics.push_back(item.value);
     statistics.push_back(item.gradient.value_or(sharding::TensorStatistics{}));
   }
-  sharding::merge_over_ranks(pager, statistics);
+  std::vector<std::vector<int>> ranks;
+  for (const std::vector<int>& of_item : experts) {
+    ranks.insert(ranks.end(), 2, of_item);
+  }
+  sharding::merge_over_ranks(pager, statistics, ranks);
   for (size_t i = 0; i < summary.size(); ++i) {
     summary[i].value = statistics[2 * i];
     summary[i].gradient.reset();
@@ -175,6 +182,7 @@ std::vector<TensorSummary> inspect_model(
        static_cast<int64_t>(pager.parameters()[picked.front()].group),
        first});
   std::vector<TensorSummary> summary;
+  std::vector<std::vector<int>> experts;
   std::optional<size_t> group;
   at::Tensor master; // of the current group; may have to be read from disk
   for (const size_t index : picked) {
@@ -183,8 +191,11 @@ std::vector<TensorSummary> inspect_model(
       master = pager.groups()[*group]->read_master();
     }
     summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
+    const sharding::PageSpec& page = pager.groups()[*group]->spec();
+    experts.push_back(
+        page.of_experts ? page.mesh.shard_group : std::vector<int>{});
   }
-  merge_summaries(pager, summary);
+  merge_summaries(pager, summary, experts);
   return summary;
 }
 

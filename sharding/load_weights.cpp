@@ -195,7 +195,7 @@ LoadWeightsReport load_sharded_weights(
   }
   for (const auto& group : pager.groups()) {
     const runtime::FlatSpan mine =
-        group->layout().shard(pager.mesh().shard_rank);
+        group->layout().shard(group->spec().mesh.shard_rank);
     at::Tensor master;
     for (const sharding::PagedParameter& parameter : group->parameters()) {
       const auto found =

@@ -5,9 +5,11 @@
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/plan_cursor.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -20,12 +22,18 @@ namespace tessera::sharding {
 
 namespace {
 
-std::string signature_of(const std::vector<PageSpec>& pages) {
+/// Whether a signature contains the names of divided experts.
+enum class ExpertNames { kIncluded, kLeftOut };
+
+std::string signature_of(
+    const std::vector<PageSpec>& pages,
+    ExpertNames experts) {
   std::ostringstream text;
   for (const PageSpec& page : pages) {
-    text << page.name << ":";
+    const bool is_named = experts == ExpertNames::kIncluded || !page.of_experts;
+    text << (is_named ? page.name : "experts") << ":";
     for (const auto& [record, index, span] : page.parameters) {
-      text << record.name() << record.tensor.sizes()
+      text << (is_named ? record.name() : "") << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
            << record.tensor.requires_grad();
       if (const auto* deferred =
@@ -36,6 +44,19 @@ std::string signature_of(const std::vector<PageSpec>& pages) {
     }
   }
   return text.str();
+}
+
+int64_t hash_of_text(const std::string& text) {
+  return static_cast<int64_t>(std::hash<std::string>{}(text));
+}
+
+/// The first rank that has the same experts as this one.
+int first_with_same_experts(const std::vector<PageSpec>& pages) {
+  const auto found =
+      std::find_if(pages.begin(), pages.end(), [](const PageSpec& page) {
+        return page.of_experts;
+      });
+  return found == pages.end() ? 0 : found->mesh.shard_group.front();
 }
 
 void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
@@ -99,19 +120,25 @@ void MeshRanks::abort() noexcept {
   }
 }
 
-PageRanks::PageRanks(World& world, const std::vector<PageSpec>& pages)
+PageRanks::PageRanks(
+    World& world,
+    const ShardMesh& module,
+    const std::vector<PageSpec>& pages)
     : agreement_(world, "engine", [this](const RankIntent& intent) {
         return describe(intent);
       }) {
+  const c10::Device device = pages.front().device;
+  const auto connect = [&](const ShardMesh& mesh) {
+    const std::string name =
+        meshes_.empty() ? "engine" : "engine " + std::to_string(meshes_.size());
+    meshes_.push_back(std::make_unique<MeshRanks>(world, name, mesh, device));
+  };
+  connect(module);
   for (const PageSpec& page : pages) {
     if (std::none_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
           return known->mesh() == page.mesh;
         })) {
-      const std::string name = meshes_.empty()
-                                   ? "engine"
-                                   : "engine " + std::to_string(meshes_.size());
-      meshes_.push_back(
-          std::make_unique<MeshRanks>(world, name, page.mesh, page.device));
+      connect(page.mesh);
     }
     names_.pages.push_back(page.name);
     for (const PagedParameter& parameter : page.parameters) {
@@ -131,18 +158,25 @@ void PageRanks::check_same(const std::vector<PageSpec>& pages) {
   if (size() == 1) {
     return;
   }
-  const auto hash =
-      static_cast<int64_t>(std::hash<std::string>{}(signature_of(pages)));
-  const at::Tensor mine = at::tensor({hash}, at::kLong);
-  const at::Tensor all = at::empty({size()}, at::kLong);
+  // Experts are compared by name with those of ranks that have the same ones.
+  const at::Tensor mine = at::tensor(
+      {hash_of_text(signature_of(pages, ExpertNames::kLeftOut)),
+       hash_of_text(signature_of(pages, ExpertNames::kIncluded)),
+       static_cast<int64_t>(first_with_same_experts(pages))},
+      at::kLong);
+  const int64_t fields = mine.numel();
+  const at::Tensor all = at::empty({size() * fields}, at::kLong);
   control()
       .all_gather(all, mine, "comparison of the module across the ranks")
       .wait();
-  for (int r = 1; r < size(); ++r) {
+  const auto* rows = all.const_data_ptr<int64_t>();
+  for (int64_t r = 1; r < size(); ++r) {
+    const int64_t* row = rows + r * fields;
     TESSERA_CHECK(
-        all[r].item<int64_t>() == all[0].item<int64_t>(),
-        "wrap: the module on rank {} differs from rank 0's in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
-        r);
+        row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
+        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
+        r,
+        row[0] == rows[0] ? row[2] : 0);
   }
 }
 
@@ -205,17 +239,57 @@ void PageRanks::max(const at::Tensor& values) {
       .wait(watch_failures());
 }
 
-void PageRanks::sum_over_shards(const at::Tensor& values) {
+void PageRanks::sum_over_shards(
+    const at::Tensor& values,
+    const std::vector<PageRows>& pages) {
+  for (const auto& mesh : meshes_) {
+    std::vector<at::Tensor> own;
+    int64_t row = 0;
+    for (const PageRows& rows : pages) {
+      if (rows.page->mesh == mesh->mesh()) {
+        own.push_back(values.narrow(0, row, rows.rows));
+      }
+      row += rows.rows;
+    }
+    if (own.size() == pages.size()) {
+      sum_over_shards(*mesh, values);
+      return;
+    }
+    if (own.empty()) {
+      continue;
+    }
+    const at::Tensor sums = at::cat(own);
+    sum_over_shards(*mesh, sums);
+    row = 0;
+    for (const at::Tensor& one : own) {
+      one.copy_(sums.narrow(0, row, one.size(0)));
+      row += one.size(0);
+    }
+  }
+}
+
+void PageRanks::sum_over_shards(MeshRanks& ranks, const at::Tensor& values) {
   if (!values.is_cpu()) {
-    of_module()
-        .shards()
+    ranks.shards()
         .all_reduce_sum(values, "sum over the shards")
         .wait(watch_failures());
     return;
   }
-  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
-  if (const int replicas = of_module().mesh().replicas; replicas > 1) {
-    values.div_(replicas); // every replica has been added
+  const ShardMesh& mesh = ranks.mesh();
+  // All ranks add up, each part of the experts in a place of its own.
+  std::vector<int64_t> sizes = values.sizes().vec();
+  sizes.insert(sizes.begin(), mesh.parts);
+  const at::Tensor sums = mesh.parts == 1 ? values.unsqueeze(0)
+                                          : at::zeros(sizes, values.options());
+  if (mesh.parts > 1) {
+    sums[mesh.part].copy_(values);
+  }
+  control().all_reduce_sum(sums, "sum over the ranks").wait(watch_failures());
+  if (mesh.parts > 1) {
+    values.copy_(sums[mesh.part]);
+  }
+  if (mesh.replicas > 1) {
+    values.div_(mesh.replicas); // every replica has been added
   }
 }
 

@@ -59,14 +59,25 @@ class MeshRanks {
   std::unique_ptr<Communicator> replicas_;
 };
 
+/// Consecutive rows of a tensor, which belong to a page.
+struct PageRows {
+  const PageSpec* page = nullptr;
+  int64_t rows = 1;
+};
+
 /// Collective functions must be called by all ranks in the same order.
 class PageRanks {
  public:
   /// Connects the ranks. Collective; blocks.
   /// @param world must outlive this object.
+  /// @param module the mesh of pages without divided experts, and of buffers.
   /// @param pages of plan_pages().
-  /// @throws tessera::Error if the pages are not the same on all ranks.
-  PageRanks(World& world, const std::vector<PageSpec>& pages);
+  /// @throws tessera::Error if the pages are not the same on all ranks, except
+  ///   for the names of experts on ranks with other experts.
+  PageRanks(
+      World& world,
+      const ShardMesh& module,
+      const std::vector<PageSpec>& pages);
   PageRanks(const PageRanks&) = delete;
   PageRanks& operator=(const PageRanks&) = delete;
 
@@ -79,7 +90,7 @@ class PageRanks {
   }
   /// The ranks of a page.
   MeshRanks& of(const PageSpec& page);
-  /// Those of the first page, which stand for the whole module.
+  /// Those of all pages but those of divided experts.
   MeshRanks& of_module() {
     return *meshes_.front();
   }
@@ -112,10 +123,19 @@ class PageRanks {
   /// Takes the maximum of a small CPU tensor over all ranks, in place.
   /// Collective; blocks.
   void max(const at::Tensor& values);
-  /// Sums a small tensor over the ranks that shard one replica of the module,
-  /// in place. Collective. Does not block if the tensor is on the parameters'
-  /// device and that is an accelerator.
-  void sum_over_shards(const at::Tensor& values);
+  /// Whether all pages have the same mesh, the module's.
+  bool have_one_mesh() const {
+    return meshes_.size() == 1;
+  }
+  /// Sums each row of a small tensor over the ranks that shard one replica of
+  /// its page, in place. Collective. Does not block if the tensor is on the
+  /// parameters' device and that is an accelerator.
+  /// @param values [rows, ...].
+  /// @param pages of all rows, in their order; the same on all ranks but for
+  ///   the names of experts.
+  void sum_over_shards(
+      const at::Tensor& values,
+      const std::vector<PageRows>& pages);
 
  private:
   /// Names of pages and parameters, which outlive the module's.
@@ -125,10 +145,12 @@ class PageRanks {
   };
 
   void check_same(const std::vector<PageSpec>& pages);
+  void sum_over_shards(MeshRanks& mesh, const at::Tensor& values);
 
   Names names_;
   RankAgreement agreement_;
-  std::vector<std::unique_ptr<MeshRanks>> meshes_; ///< each mesh once
+  /// Each mesh once, the module's first.
+  std::vector<std::unique_ptr<MeshRanks>> meshes_;
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

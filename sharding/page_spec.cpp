@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/page_spec.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/offset_allocator.h"
 
 #include <torch/nn/modules/linear.h>
@@ -141,7 +142,8 @@ PageSpec make_page_spec(
           !group.reshard_after_forward.value_or(zero_stage == 3),
       .scattered = group.scattered,
       .blocks = group.blocks,
-      .is_apart = is_apart(group, options.groups)};
+      .is_apart = is_apart(group, options.groups),
+      .of_experts = group.of_experts};
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterRecord& record = group.parameters[i];
     page.trainable = page.trainable || record.tensor.requires_grad();
@@ -160,7 +162,7 @@ PageSpec make_page_spec(
 std::vector<PageSpec> plan_pages(
     const torch::nn::Module& module,
     const PagerOptions& options,
-    const ShardMesh& mesh) {
+    const PageMeshes& meshes) {
   check(options);
   auto census = take_parameter_census(module, options.groups.ignored);
   choose_dtypes(module, options.precision, census);
@@ -168,8 +170,16 @@ std::vector<PageSpec> plan_pages(
   std::vector<PageSpec> pages;
   size_t first_index = 0;
   for (const GroupSpec& group : make_groups(module, census, options.groups)) {
+    TESSERA_CHECK(
+        !group.of_experts || meshes.experts,
+        "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, which says which ranks have the same experts.",
+        group.parameters.front().name());
     pages.push_back(make_page_spec(
-        group, static_cast<int>(pages.size()), first_index, options, mesh));
+        group,
+        static_cast<int>(pages.size()),
+        first_index,
+        options,
+        group.of_experts ? *meshes.experts : meshes.module));
     PageSpec& page = pages.back();
     first_index += page.parameters.size();
     page.is_tied =

@@ -28,7 +28,8 @@ struct PagedParameter {
 };
 
 /// All that placing, planning and allocating need to know of a page; the same
-/// on every rank that has it.
+/// on every rank that has it. Of a page of divided experts, only the names
+/// differ between ranks with other experts.
 struct PageSpec {
   std::string name; ///< as GroupSpec::name
   int number = 0; ///< in the list of pages
@@ -52,6 +53,7 @@ struct PageSpec {
   std::vector<int> blocks; ///< as GroupSpec::blocks
   bool is_tied = false; ///< its weights are used in two places of the model
   bool is_apart = false; ///< because of GroupPolicy::parameters_apart
+  bool of_experts = false; ///< see [Note: pages of divided experts]
 
   /// Of the weights that optimizers update.
   at::ScalarType master_dtype() const {
@@ -75,12 +77,13 @@ PageSpec make_page_spec(
     const ShardMesh& mesh);
 
 /// Describes all pages of a module.
-/// @throws tessera::Error on invalid options, and as take_parameter_census(),
-///   choose_dtypes() and make_groups(). Not collective.
+/// @throws tessera::Error on invalid options, when there are divided experts
+///   but no mesh for them, and as take_parameter_census(), choose_dtypes() and
+///   make_groups(). Not collective.
 std::vector<PageSpec> plan_pages(
     const torch::nn::Module& module,
     const PagerOptions& options,
-    const ShardMesh& mesh);
+    const PageMeshes& meshes);
 
 /// The spec of a parameter with the division of its page over the shard ranks.
 TensorSpec sharded_spec(

@@ -45,7 +45,10 @@ Pager::Pager(
     const PagerOptions& options,
     MemoryLedger& ledger)
     : Pager(
-          std::make_unique<PageRanks>(world, plan.pages),
+          std::make_unique<PageRanks>(
+              world,
+              ShardMesh(world.rank(), world.size(), options.shard_ranks),
+              plan.pages),
           module,
           plan,
           options,

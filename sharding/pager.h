@@ -99,8 +99,8 @@ class Pager : public PageFaultHandler {
   int world_size() const {
     return context_.ranks->size();
   }
-  /// Which rank holds which shard of the module; pages may differ
-  /// (PageSpec::mesh).
+  /// Which rank holds which shard of the module; pages of divided experts
+  /// differ (PageSpec::mesh).
   const ShardMesh& mesh() const {
     return context_.ranks->of_module().mesh();
   }
@@ -146,9 +146,16 @@ class Pager : public PageFaultHandler {
 
   /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
-  /// See PageRanks; part of an operation that the ranks have agreed on.
-  void sum_over_shards(const at::Tensor& values) {
-    context_.ranks->sum_over_shards(values);
+  /// See PageRanks::sum_over_shards(); part of an operation that the ranks have
+  /// agreed on.
+  void sum_over_shards(
+      const at::Tensor& values,
+      const std::vector<PageRows>& pages) {
+    context_.ranks->sum_over_shards(values, pages);
+  }
+  /// Whether all pages are sharded over the same ranks.
+  bool has_one_mesh() const {
+    return context_.ranks->have_one_mesh();
   }
   /// All-gathers a flat tensor that is sharded like group `g`. Collective.
   /// @param whole [padded_numel].

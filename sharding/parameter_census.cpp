@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/page_key.h"
+#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -155,6 +156,7 @@ std::vector<ParameterRecord> take_parameter_census(
     const IgnoredParameters& ignored) {
   const IgnoredNames ignored_names(module, ignored);
   const TensorSpecs specs = specs_in(module);
+  const auto experts = parameters_of_divided_experts(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
   std::unordered_map<const c10::TensorImpl*, size_t> index;
@@ -171,7 +173,8 @@ std::vector<ParameterRecord> take_parameter_census(
           {{item.key()},
            tensor,
            tensor.scalar_type(),
-           specs.at(tensor.unsafeGetTensorImpl()).numel()});
+           specs.at(tensor.unsafeGetTensorImpl()).numel(),
+           experts.contains(tensor.unsafeGetTensorImpl())});
     } else {
       records[found->second].names.push_back(item.key());
     }

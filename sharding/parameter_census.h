@@ -24,6 +24,8 @@ struct ParameterRecord {
   /// Elements of the whole parameter: more than in `tensor` if that is a
   /// partition. Alike on all tensor-parallel ranks.
   int64_t whole_numel = 0;
+  /// In DividedExperts: other ranks have parameters of other experts instead.
+  bool of_experts = false;
 
   const std::string& name() const {
     return names.front();

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 
 #include <string>
+#include <utility>
 
 namespace tessera::sharding {
 
@@ -39,5 +40,26 @@ ShardMesh::ShardMesh(int rank, int world_size, int shard_ranks) {
   shard_group = mesh.group_ranks(rank, "shard");
   replicate_group = mesh.group_ranks(rank, "replicate");
 }
+
+ShardMesh ShardMesh::of_experts(int rank, int world_size, int parts) {
+  TESSERA_CHECK(
+      parts >= 1 && world_size % parts == 0,
+      "experts are divided over {} ranks, which does not divide the {} ranks that have the same layers.",
+      parts,
+      world_size);
+  const DeviceMesh of_parts(
+      {{"shard", world_size / parts}, {"part", parts}}, world_size);
+  ShardMesh mesh;
+  mesh.shard_rank = of_parts.coordinate(rank, "shard");
+  mesh.shard_size = world_size / parts;
+  mesh.part = of_parts.coordinate(rank, "part");
+  mesh.parts = parts;
+  mesh.shard_group = of_parts.group_ranks(rank, "shard");
+  mesh.replicate_group = {rank};
+  return mesh;
+}
+
+PageMeshes::PageMeshes(ShardMesh all, std::optional<ShardMesh> of_experts)
+    : module(std::move(all)), experts(std::move(of_experts)) {}
 
 } // namespace tessera::sharding

@@ -79,7 +79,10 @@ double TensorStatistics::norm() const {
   return std::sqrt(squares + mean * mean * static_cast<double>(count));
 }
 
-void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics) {
+void merge_over_ranks(
+    Pager& pager,
+    std::vector<TensorStatistics>& statistics,
+    const std::vector<std::vector<int>>& ranks) {
   const auto items = static_cast<int64_t>(statistics.size());
   // Every rank fills its row; the sum over the ranks is the whole table.
   const at::Tensor table =
@@ -99,10 +102,18 @@ void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics) {
   const double* next = rows;
   std::fill(statistics.begin(), statistics.end(), TensorStatistics{});
   for (int rank = 0; rank < pager.world_size(); ++rank) {
-    for (TensorStatistics& item : statistics) {
-      item.merge(
-          {static_cast<int64_t>(next[0]), next[1], next[2], next[3], next[4]});
-      next += kFields;
+    for (size_t i = 0; i < statistics.size(); ++i, next += kFields) {
+      const bool counts =
+          ranks.empty() || ranks[i].empty() ||
+          std::find(ranks[i].begin(), ranks[i].end(), rank) != ranks[i].end();
+      if (counts) {
+        statistics[i].merge(
+            {static_cast<int64_t>(next[0]),
+             next[1],
+             next[2],
+             next[3],
+             next[4]});
+      }
     }
   }
 }

@@ -34,6 +34,10 @@ class Pager;
 
 /// Merges the statistics at each position over the ranks. Collective; the
 /// number of positions must be equal on all ranks.
-void merge_over_ranks(Pager& pager, std::vector<TensorStatistics>& statistics);
+/// @param ranks per position, those to merge over; empty: all.
+void merge_over_ranks(
+    Pager& pager,
+    std::vector<TensorStatistics>& statistics,
+    const std::vector<std::vector<int>>& ranks = {});
 
 } // namespace tessera::sharding

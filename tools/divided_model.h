@@ -2,7 +2,7 @@
 #pragma once
 // `DividedModel` loads a model for inference, possibly divided over ranks.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/model.h"
 
@@ -54,7 +54,7 @@ class DividedModel {
   World& world_;
   ParallelRun parallel_;
   std::shared_ptr<zoo::Model> model_;
-  std::optional<OwnedEngine> engine_; ///< nullopt if this rank holds everything
+  std::optional<Engine> engine_; ///< nullopt if this rank holds everything
 };
 
 } // namespace tessera::tools

@@ -98,7 +98,7 @@ void score(const Trained& trained) {
     zoo::load_lora(*model, trained.adapter);
   }
   freeze(*model);
-  OwnedEngine engine = wrap_model(world, parallel, config, model);
+  Engine engine = wrap_model(world, parallel, config, model);
   const auto result = program->score(parallel, engine, *model);
   TESSERA_CHECK(
       result.has_value(),

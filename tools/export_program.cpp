@@ -98,8 +98,7 @@ void export_run(ExportArguments arguments) {
   torch::manual_seed(config.seed);
   const auto model = program->make_model(world, parallel, ModelState::kFirst);
   add_lora(config, world, *model);
-  OwnedEngine owned = wrap_model(world, parallel, config, model);
-  EngineRef engine = owned;
+  Engine engine = wrap_model(world, parallel, config, model);
   const int64_t step = engine::load_run_checkpoint(engine, *checkpoint, {});
   const ExportFolders folders = folders_of(arguments, config);
   export_model(config, engine, *model, folders);

@@ -51,7 +51,7 @@ class LanguageModelProgram : public TaskProgram {
 
   std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      EngineRef /*engine*/,
+      Engine& /*engine*/,
       ParallelRun& /*parallel*/,
       const zoo::ModelTask::Options& options) override {
     return std::make_unique<zoo::LanguageModelTask>(
@@ -65,7 +65,7 @@ class LanguageModelProgram : public TaskProgram {
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
-      EngineRef engine,
+      Engine& engine,
       zoo::Model& model) override {
     if (!heldout_) {
       return std::nullopt;

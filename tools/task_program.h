@@ -45,7 +45,7 @@ class TaskProgram {
   /// @param engine which has wrapped the model.
   virtual std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      EngineRef engine,
+      Engine& engine,
       ParallelRun& parallel,
       const zoo::ModelTask::Options& options) = 0;
 
@@ -55,7 +55,7 @@ class TaskProgram {
   /// Scores the held-out data; nullopt if there is none. Collective.
   virtual std::optional<TaskScore> score(
       ParallelRun& parallel,
-      EngineRef engine,
+      Engine& engine,
       zoo::Model& model) = 0;
 };
 

@@ -59,7 +59,7 @@ class TextClassificationProgram : public TaskProgram {
 
   std::unique_ptr<zoo::ModelTask> make_task(
       const std::shared_ptr<zoo::Model>& model,
-      EngineRef /*engine*/,
+      Engine& /*engine*/,
       ParallelRun& /*parallel*/,
       const zoo::ModelTask::Options& options) override {
     return std::make_unique<zoo::TextClassificationTask>(
@@ -78,7 +78,7 @@ class TextClassificationProgram : public TaskProgram {
 
   std::optional<TaskScore> score(
       ParallelRun& parallel,
-      EngineRef engine,
+      Engine& engine,
       zoo::Model& model) override {
     if (heldout_.empty()) {
       return std::nullopt;
@@ -110,7 +110,7 @@ class TextClassificationProgram : public TaskProgram {
  private:
   TaskScore regression_score(
       ParallelRun& parallel,
-      EngineRef engine,
+      Engine& engine,
       zoo::Model& model) const {
     const zoo::RegressionScore score = zoo::evaluate_text_regression(
         parallel, engine, model, *tokenizer_, heldout_, config_.batch_size);

@@ -198,7 +198,7 @@ void finish_run(
     TaskProgram& program,
     World& world,
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const TrainingSummary& summary,
     runtime::StopSignals& signals) {
@@ -281,7 +281,7 @@ void add_lora(
       all);
 }
 
-OwnedEngine wrap_model(
+Engine wrap_model(
     World& world,
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
@@ -317,17 +317,17 @@ ExportFolders folders_in_run(const zoo::TrainingConfig& config) {
 
 void export_model(
     const zoo::TrainingConfig& config,
-    EngineRef engine,
+    Engine& engine,
     const zoo::Model& model,
     const ExportFolders& folders) {
   if (!folders.adapter.empty()) {
-    zoo::save_lora(engine.main(), model, folders.adapter);
+    zoo::save_lora(engine, model, folders.adapter);
   }
   if (folders.model.empty()) {
     return;
   }
   if (config.lora) {
-    zoo::save_merged(engine.main(), model, folders.model, config.model_folder);
+    zoo::save_merged(engine, model, folders.model, config.model_folder);
   } else {
     zoo::save_pretrained(engine, model, folders.model, config.model_folder);
   }
@@ -353,8 +353,7 @@ int train_task(TaskProgram& program, const nlohmann::ordered_json& resolved) {
   torch::manual_seed(config.seed);
   const auto model = program.make_model(world, parallel, ModelState::kFirst);
   add_lora(config, world, *model);
-  OwnedEngine owned = wrap_model(world, parallel, config, model);
-  EngineRef engine = owned;
+  Engine engine = wrap_model(world, parallel, config, model);
   config.trainer.parallel = &parallel;
   config.trainer.random_seed = config.seed;
   const auto task = program.make_task(

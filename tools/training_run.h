@@ -5,7 +5,7 @@
 
 #include "task_program.h"
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 
@@ -30,7 +30,7 @@ void add_lora(
     zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
-OwnedEngine wrap_model(
+Engine wrap_model(
     World& world,
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
@@ -51,7 +51,7 @@ ExportFolders folders_in_run(const zoo::TrainingConfig& config);
 /// Collective.
 void export_model(
     const zoo::TrainingConfig& config,
-    EngineRef engine,
+    Engine& engine,
     const zoo::Model& model,
     const ExportFolders& folders);
 

@@ -19,20 +19,12 @@ namespace tessera::engine {
 
 struct FileGroups;
 
-/// The parameters that one pager shards.
-struct CheckpointPart {
+/// The contents of a checkpoint.
+struct CheckpointSubject {
   sharding::Pager& pager;
   ShardedOptimizer& optimizer;
   torch::nn::Module& module; ///< for its buffers
   FileGroups* groups; ///< null: every rank has the whole module
-};
-
-/// The contents of a checkpoint.
-struct CheckpointSubject {
-  /// Parts that together form the model; no parameter is in two of them. The
-  /// step and the learning rate are those of the first part. Ranks are those of
-  /// the job, with the same numbers in all parts.
-  std::vector<CheckpointPart> parts;
   LossScaler& scaler;
   std::vector<Checkpointable*> states; ///< the user's objects
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint.h"
 
-#include "tessera/engine/checkpoint/part_loading.h"
+#include "tessera/engine/checkpoint/model_loading.h"
 #include "tessera/engine/checkpoint/rng_state.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
@@ -10,7 +10,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 #include <utility>
 
@@ -26,17 +25,14 @@ class Loading {
  public:
   Loading(
       const CheckpointSubject& subject,
-      const std::vector<WholePart>& parts,
+      const WholeModel& model,
       const fs::path& path)
       : subject_(subject),
-        parts_(parts),
-        job_(parts.front().model.job()),
+        model_(model),
+        job_(model.job()),
         reader_(find_checkpoint(path)),
-        tensors_(tensors_of(parts)) {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      loadings_.emplace_back(
-          parts[i], tensors_[i], reader_, job_, saved_rank());
-    }
+        tensors_(tensors_of(subject, model)),
+        loading_(subject, model, tensors_, reader_, saved_rank()) {
     check_nothing_is_left();
     states_.emplace_back(&rng_, find_state(rng_));
     for (Checkpointable* state : subject.states) {
@@ -49,9 +45,7 @@ class Loading {
   }
 
   void apply() {
-    for (PartLoading& loading : loadings_) {
-      loading.apply();
-    }
+    loading_.apply();
     const auto& scale = reader_.manifest().engine.at("loss_scale");
     subject_.scaler.restore(
         {scale.at("scale"), scale.at("good_steps"), scale.at("skipped_steps")});
@@ -77,10 +71,7 @@ class Loading {
 
   void check_nothing_is_left() const {
     const auto is_known = [&](const std::string& name) {
-      return std::any_of(
-          parts_.begin(), parts_.end(), [&](const WholePart& one) {
-            return one.model.find(name) != nullptr;
-          });
+      return model_.find(name) != nullptr;
     };
     for (const auto& [name, parameter] : reader_.manifest().parameters) {
       if (is_known(name) ||
@@ -88,15 +79,10 @@ class Loading {
               parameter.aliases.begin(), parameter.aliases.end(), is_known)) {
         continue;
       }
-      std::vector<std::string> names;
-      for (const WholePart& one : parts_) {
-        const auto own = one.model.parameter_names();
-        names.insert(names.end(), own.begin(), own.end());
-      }
       TESSERA_FAIL(
           "load: the checkpoint has a parameter '{}' that the model does not have; the nearest is '{}'. Build the model as it was saved.",
           name,
-          runtime::nearest_name(name, names));
+          runtime::nearest_name(name, model_.parameter_names()));
     }
   }
 
@@ -117,11 +103,11 @@ class Loading {
   }
 
   const CheckpointSubject& subject_;
-  const std::vector<WholePart>& parts_;
+  const WholeModel& model_;
   const JobRanks& job_;
   CheckpointReader reader_;
-  std::vector<SubjectTensors> tensors_; ///< of each part
-  std::deque<PartLoading> loadings_;
+  SubjectTensors tensors_;
+  ModelLoading loading_;
   RngState rng_;
   std::vector<std::pair<Checkpointable*, std::optional<CheckpointState>>>
       states_;
@@ -145,17 +131,15 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
-  std::vector<WholePart> parts = whole_parts_of(subject);
-  JobRanks& job = parts.front().model.job();
+  WholeModel model(subject.pager, subject.groups, subject.module);
+  JobRanks& job = model.job();
   std::optional<Loading> loading;
   job.on_all_ranks("load: reading the checkpoint", [&] {
-    loading.emplace(subject, parts, path);
+    loading.emplace(subject, model, path);
   });
   check_same_step(job, loading->step());
   // Earlier gradients are meaningless afterwards.
-  for (const CheckpointPart& part : subject.parts) {
-    part.pager.settle_gradients();
-  }
+  subject.pager.settle_gradients();
   job.on_all_ranks("load", [&] { loading->apply(); });
   return loading->step();
 }

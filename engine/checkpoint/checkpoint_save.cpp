@@ -12,7 +12,6 @@
 
 #include <c10/core/GradMode.h>
 
-#include <deque>
 #include <functional>
 #include <set>
 #include <utility>
@@ -93,37 +92,40 @@ void check_names(const std::vector<Checkpointable*>& states) {
 class Share {
  public:
   Share(const sharding::Pager& pager, const WholeModel& model)
-      : model_(model),
-        is_first_copy_(pager.mesh().replica == 0),
-        is_first_(model.job().is_first_of_stage()) {}
+      : pager_(pager), model_(model) {}
 
   bool has(const SubjectPiece& piece) const {
-    return is_first_copy_ && is_of_stage(piece.parameter) &&
+    const bool is_first_copy =
+        pager_.groups()[piece.group]->spec().mesh.replica == 0;
+    return is_first_copy && is_of_stage(piece.parameter) &&
            (!piece.part.ranges.empty() || model_.job().tensor_rank() == 0);
   }
 
   bool has(const SubjectWhole& whole) const {
-    return is_first_ && is_of_stage(whole.parameter);
+    return is_of_stage(whole.parameter) &&
+           model_.job_of(*model_.find(whole.parameter)).is_first_of_stage();
   }
 
  private:
   /// Several pipeline stages have copies of tied parameters.
   bool is_of_stage(const std::string& parameter) const {
-    return model_.find(parameter)->spec.pipeline_stage == model_.job().stage();
+    const WholeTensor& whole = *model_.find(parameter);
+    return whole.spec.pipeline_stage == model_.job_of(whole).stage();
   }
 
+  const sharding::Pager& pager_;
   const WholeModel& model_;
-  bool is_first_copy_;
-  bool is_first_;
 };
 
-/// @param file must outlive `tensors` and `reader`.
-void add_tensors(
-    const WholePart& saved,
-    const SubjectTensors& tensors,
-    PieceReader& reader,
-    RankFile& file) {
-  const Share share(saved.part.pager, saved.model);
+SavedRank write_rank(
+    const CheckpointSubject& subject,
+    const WholeModel& model,
+    int rank,
+    const fs::path& folder) {
+  const SubjectTensors tensors = tensors_of(subject, model);
+  PieceReader reader(tensors);
+  RankFile file;
+  const Share share(subject.pager, model);
   for (const SubjectPiece& piece : tensors.pieces) {
     if (share.has(piece)) {
       file.add(
@@ -151,19 +153,6 @@ void add_tensors(
   for (const auto& [name, values] : tensors.buffers) {
     file.add({.name = "buffer/" + name}, values);
   }
-}
-
-SavedRank write_rank(
-    const CheckpointSubject& subject,
-    const std::vector<WholePart>& parts,
-    int rank,
-    const fs::path& folder) {
-  const std::vector<SubjectTensors> tensors = tensors_of(parts);
-  std::deque<PieceReader> readers;
-  RankFile file;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    add_tensors(parts[i], tensors[i], readers.emplace_back(tensors[i]), file);
-  }
   file.add_state(RngState());
   for (const Checkpointable* state : subject.states) {
     if (rank == 0 || state->is_per_rank()) {
@@ -173,11 +162,19 @@ SavedRank write_rank(
   return file.write(folder, rank);
 }
 
-/// Adds the parameters of this rank's pipeline stage.
-void add_parameters(const WholePart& saved, SavedParameters& parameters) {
-  const auto& [part, model] = saved;
-  for (const auto& group : part.pager.groups()) {
+/// The parameters of this rank that it is the first one to have.
+SavedParameters parameters_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model) {
+  SavedParameters parameters;
+  const auto reports = [&](const std::string& name) {
+    return model.job_of(*model.find(name)).is_first_of_stage();
+  };
+  for (const auto& group : subject.pager.groups()) {
     for (const sharding::PagedParameter& parameter : group->parameters()) {
+      if (!reports(parameter.record.name())) {
+        continue;
+      }
       const at::Tensor& tensor = parameter.record.tensor;
       const WholeTensor& whole = *model.find(parameter.record.name());
       parameters[whole.name()] = {
@@ -189,16 +186,19 @@ void add_parameters(const WholePart& saved, SavedParameters& parameters) {
           {whole.spec.names.begin() + 1, whole.spec.names.end()}};
     }
   }
-  for (const OptimizedParameter& parameter : part.optimizer.parameters()) {
-    parameters[model.find(parameter.name())->name()].steps = parameter.steps;
+  for (const OptimizedParameter& parameter : subject.optimizer.parameters()) {
+    if (reports(parameter.name())) {
+      parameters[model.find(parameter.name())->name()].steps = parameter.steps;
+    }
   }
+  return parameters;
 }
 
 CheckpointManifest describe(
     const CheckpointSubject& subject,
     const JobRanks& job) {
   CheckpointManifest manifest;
-  const ShardedOptimizer& optimizer = subject.parts.front().optimizer;
+  const ShardedOptimizer& optimizer = subject.optimizer;
   manifest.step = optimizer.steps();
   const LossScaler::State scaler = subject.scaler.state();
   manifest.engine = {
@@ -238,10 +238,10 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
-  std::vector<WholePart> parts = whole_parts_of(subject);
-  JobRanks& job = parts.front().model.job();
+  WholeModel model(subject.pager, subject.groups, subject.module);
+  JobRanks& job = model.job();
   const fs::path path = runtime::resolved_folder(
-      checkpoint_path(folder, subject.parts.front().optimizer.steps()));
+      checkpoint_path(folder, subject.optimizer.steps()));
   std::optional<runtime::AtomicFolder> written; // on rank 0
   job.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
@@ -251,12 +251,9 @@ fs::path save_checkpoint(
   });
   job.on_all_ranks("save: writing the checkpoint", [&] {
     const fs::path partial = runtime::AtomicFolder::temporary_of(path);
-    RankReport report{write_rank(subject, parts, job.rank(), partial), {}};
-    for (const WholePart& saved : parts) {
-      if (saved.model.job().is_first_of_stage()) {
-        add_parameters(saved, report.parameters);
-      }
-    }
+    const RankReport report{
+        write_rank(subject, model, job.rank(), partial),
+        parameters_of(subject, model)};
     runtime::write_file_atomically(
         partial / rank_file(job.rank(), ".json"), to_text(report));
   });

@@ -18,6 +18,15 @@ FileGroups::FileGroups(
           "files of pipeline stages",
           key + "/pipeline files",
           at::kCPU,
-          mesh.ranks(ParallelGroup::kPipeline, world.rank()))) {}
+          mesh.ranks(ParallelGroup::kPipeline, world.rank()))),
+      all_experts(
+          mesh.size(ParallelGroup::kExpert) == 1
+              ? nullptr
+              : world.join_group(
+                    "files of experts",
+                    key + "/expert files",
+                    at::kCPU,
+                    mesh.ranks(ParallelGroup::kAllExperts, world.rank()))),
+      place_in_experts(mesh.index(ParallelGroup::kSameExperts, world.rank())) {}
 
 } // namespace tessera::engine

@@ -23,6 +23,14 @@ struct FileGroups {
   int job_size;
   std::unique_ptr<Communicator> tensor; ///< ranks that divide these layers
   std::unique_ptr<Communicator> pipeline; ///< same place, all stages
+  /// Ranks that together have all experts; null: experts are not divided.
+  std::unique_ptr<Communicator> all_experts;
+  int place_in_experts; ///< among the ranks that have the same experts
+
+  /// The ranks that together have all parameters.
+  Communicator& whole_model() {
+    return all_experts ? *all_experts : *pipeline;
+  }
 };
 
 } // namespace tessera::engine

@@ -19,16 +19,28 @@ JobRanks::JobRanks(
     FileGroups* groups,
     const torch::nn::Module& module)
     : pager_(&pager),
+      is_first_of_pager_(pager.rank() == 0),
       rank_(pager.rank()),
       size_(pager.world_size()),
       specs_(specs_in(module)) {
   if (groups != nullptr) {
     tensor_ = groups->tensor.get();
     pipeline_ = groups->pipeline.get();
+    stages_ = pipeline_;
     rank_ = groups->job_rank;
     size_ = groups->job_size;
   }
   forget_unknown_ranks();
+}
+
+JobRanks JobRanks::of_experts(
+    sharding::Pager& pager,
+    FileGroups& groups,
+    const torch::nn::Module& module) {
+  JobRanks ranks(pager, &groups, module);
+  ranks.stages_ = groups.all_experts.get();
+  ranks.is_first_of_pager_ = groups.place_in_experts == 0;
+  return ranks;
 }
 
 JobRanks::JobRanks(const torch::nn::Module& module)
@@ -57,15 +69,23 @@ int JobRanks::tensor_size() const {
 }
 
 int JobRanks::stage() const {
-  return pipeline_ == nullptr ? 0 : pipeline_->rank();
+  return stages_ == nullptr ? 0 : stages_->rank();
 }
 
 int JobRanks::stages() const {
-  return pipeline_ == nullptr ? 1 : pipeline_->size();
+  return stages_ == nullptr ? 1 : stages_->size();
 }
 
 bool JobRanks::is_first_of_stage() const {
-  return (pager_ == nullptr || pager_->rank() == 0) && tensor_rank() == 0;
+  return is_first_of_pager_ && tensor_rank() == 0;
+}
+
+bool JobRanks::gathers_with(int stage) const {
+  if (stages_ == nullptr) {
+    return true;
+  }
+  const int experts = stages_->size() / pipeline_->size();
+  return stage / experts == stages_->rank() / experts;
 }
 
 WaitCheck JobRanks::watch() const {
@@ -90,17 +110,17 @@ at::Tensor JobRanks::whole_value(
 }
 
 std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
-  if (pipeline_ == nullptr) {
+  if (stages_ == nullptr) {
     return {text};
   }
   return runtime::gather_texts(
-      *pipeline_, text, "tensors of each pipeline stage", watch());
+      *stages_, text, "tensors of each pipeline stage", watch());
 }
 
 void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
   if (stages() > 1 && is_first_of_stage() && value.numel() > 0) {
     // As bytes: not every backend supports every dtype.
-    pipeline_
+    stages_
         ->broadcast(
             value.view({-1}).view(at::kByte),
             root,

@@ -30,6 +30,14 @@ class JobRanks {
       FileGroups* groups,
       const torch::nn::Module& module);
 
+  /// The same ranks for divided experts: each rank's experts in each pipeline
+  /// stage are like a further pipeline stage.
+  /// @param groups have FileGroups::all_experts.
+  static JobRanks of_experts(
+      sharding::Pager& pager,
+      FileGroups& groups,
+      const torch::nn::Module& module);
+
   /// The ranks of a module that is not wrapped, which must outlive this object.
   explicit JobRanks(const torch::nn::Module& module);
 
@@ -45,6 +53,9 @@ class JobRanks {
   int stages() const;
   /// True on one rank of each pipeline stage.
   bool is_first_of_stage() const;
+  /// Whether this rank's pager takes part when a page of the pipeline stage is
+  /// gathered: all ranks with the same layers do, whichever experts they have.
+  bool gathers_with(int stage) const;
 
   /// Null if the module is not wrapped.
   sharding::Pager* pager() const {
@@ -84,6 +95,8 @@ class JobRanks {
   sharding::Pager* pager_ = nullptr;
   Communicator* tensor_ = nullptr; ///< null: nothing is divided
   Communicator* pipeline_ = nullptr; ///< null: one pipeline stage
+  Communicator* stages_ = nullptr; ///< pipeline_, or all experts
+  bool is_first_of_pager_ = true;
   int rank_ = 0;
   int size_ = 1;
   TensorSpecs specs_;

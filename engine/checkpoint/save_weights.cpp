@@ -70,7 +70,7 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
 
 void save_weights(WholeModel& model, const fs::path& path) {
   WeightsFile file(weights_file(path));
-  write_model({&model, 1}, file, "save_weights");
+  write_model(model, file, "save_weights");
 }
 
 } // namespace tessera::engine

@@ -4,6 +4,7 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::engine {
@@ -36,7 +37,7 @@ class Naming {
 
 class Collector : public StateVisitor {
  public:
-  /// @param part added to the names of opaque states.
+  /// @param part names this rank's part of opaque states.
   Collector(
       SubjectTensors& tensors,
       const sharding::Pager& pager,
@@ -68,6 +69,7 @@ class Collector : public StateVisitor {
          {naming_.spec(tensor, own).part().ranges,
           run.parameter_offset,
           run.numel},
+         run.parameter->group,
          tensors_.tensors.size() - 1,
          offset});
   }
@@ -98,11 +100,11 @@ class Collector : public StateVisitor {
 };
 
 void add_masters(
-    const CheckpointPart& own_part,
+    const CheckpointSubject& subject,
     const Naming& naming,
     SubjectTensors& tensors) {
-  ShardedOptimizer& optimizer = own_part.optimizer;
-  const sharding::Pager& pager = own_part.pager;
+  ShardedOptimizer& optimizer = subject.optimizer;
+  const sharding::Pager& pager = subject.pager;
   for (size_t g = 0; g < pager.groups().size(); ++g) {
     const sharding::ParamGroup& group = *pager.groups()[g];
     tensors.tensors.push_back(
@@ -111,21 +113,22 @@ void add_masters(
          [&optimizer, g](const at::Tensor& values) {
            optimizer.store_master(g, values);
          }});
-    const runtime::FlatSpan shard =
-        group.layout().shard(pager.mesh().shard_rank);
+    const sharding::ShardMesh& mesh = group.spec().mesh;
+    const runtime::FlatSpan shard = group.layout().shard(mesh.shard_rank);
     for (const sharding::PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
       const TensorPart part = sharding::sharded_spec(
                                   naming.spec(parameter.record.tensor, own),
                                   parameter,
                                   group.layout(),
-                                  pager.mesh())
+                                  mesh)
                                   .part();
       if (part.numel > 0) {
         tensors.pieces.push_back(
             {naming.name(own),
              kMasterState,
              part,
+             g,
              tensors.tensors.size() - 1,
              parameter.span.begin + part.offset - shard.begin});
       }
@@ -133,52 +136,38 @@ void add_masters(
   }
 }
 
-/// @param index of the part.
-SubjectTensors tensors_of_part(
-    const CheckpointPart& part,
-    const WholeModel& model,
-    size_t index) {
-  SubjectTensors tensors;
-  const Naming naming(model);
-  add_masters(part, naming, tensors);
-  const sharding::ShardMesh& mesh = part.pager.mesh();
-  Collector collector(
-      tensors,
-      part.pager,
-      naming,
-      ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
-          std::to_string(mesh.shard_size) +
-          (index == 0 ? "" : ".group-" + std::to_string(index)));
-  part.optimizer.visit_state(collector);
-  if (index > 0) {
-    return tensors;
+/// This rank's part of what cannot be redistributed.
+std::string part_text(const sharding::Pager& pager) {
+  const sharding::ShardMesh& mesh = pager.mesh();
+  std::string text = ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
+                     std::to_string(mesh.shard_size);
+  const auto& groups = pager.groups();
+  const auto found =
+      std::find_if(groups.begin(), groups.end(), [](const auto& group) {
+        return group->spec().of_experts;
+      });
+  if (found != groups.end()) {
+    const sharding::ShardMesh& experts = (*found)->spec().mesh;
+    text += ".experts-" + std::to_string(experts.part) + "-of-" +
+            std::to_string(experts.parts);
   }
-  for (const auto& buffer : part.module.named_buffers()) {
-    if (buffer.value().defined()) {
-      tensors.buffers.emplace_back(buffer.key(), buffer.value());
-    }
-  }
-  return tensors;
+  return text;
 }
 
 } // namespace
 
-WholePart::WholePart(const CheckpointPart& own)
-    : part(own),
-      model(JobRanks(own.pager, own.groups, own.module), own.module) {}
-
-std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject) {
-  std::vector<WholePart> parts;
-  for (const CheckpointPart& part : subject.parts) {
-    parts.emplace_back(part);
-  }
-  return parts;
-}
-
-std::vector<SubjectTensors> tensors_of(const std::vector<WholePart>& parts) {
-  std::vector<SubjectTensors> tensors;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    tensors.push_back(tensors_of_part(parts[i].part, parts[i].model, i));
+SubjectTensors tensors_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model) {
+  SubjectTensors tensors;
+  const Naming naming(model);
+  add_masters(subject, naming, tensors);
+  Collector collector(tensors, subject.pager, naming, part_text(subject.pager));
+  subject.optimizer.visit_state(collector);
+  for (const auto& buffer : subject.module.named_buffers()) {
+    if (buffer.value().defined()) {
+      tensors.buffers.emplace_back(buffer.key(), buffer.value());
+    }
   }
   return tensors;
 }

@@ -30,6 +30,7 @@ struct SubjectPiece {
   std::string parameter; ///< its first name in the whole model
   std::string state;
   TensorPart part;
+  size_t group = 0; ///< of the parameter
   size_t tensor = 0; ///< index in SubjectTensors::tensors
   int64_t tensor_offset = 0;
 };
@@ -57,22 +58,10 @@ struct SubjectTensors {
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };
 
-/// A part and the whole model that the parts of all ranks form.
-struct WholePart {
-  /// Collective.
-  explicit WholePart(const CheckpointPart& own);
-
-  CheckpointPart part;
-  WholeModel model;
-};
-
-/// Collective.
-/// @return the parts of the subject, in its order.
-std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject);
-
-/// The tensors of each part. Buffers are listed with the first part, whose
-/// module contains the others.
-std::vector<SubjectTensors> tensors_of(const std::vector<WholePart>& parts);
+/// @param model of all ranks.
+SubjectTensors tensors_of(
+    const CheckpointSubject& subject,
+    const WholeModel& model);
 
 /// Reads the values of pieces one after the other, holding one tensor at a
 /// time.

@@ -5,7 +5,6 @@
 
 #include "tessera/engine/checkpoint/whole_model.h"
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,13 +31,9 @@ class TensorSink {
   virtual void commit() = 0;
 };
 
-/// Writes the model that `parts` form, see WholeModel::for_each(). Collective;
-/// blocks on the disk.
+/// Writes a model, see WholeModel::for_each(). Collective; blocks on the disk.
 /// @param what begins messages, e.g. "save_weights".
 /// @throws tessera::Error on every rank if rank 0 cannot write.
-void write_model(
-    std::span<WholeModel> parts,
-    TensorSink& sink,
-    const std::string& what);
+void write_model(WholeModel& model, TensorSink& sink, const std::string& what);
 
 } // namespace tessera::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/whole_model.h"
 
+#include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
@@ -35,7 +36,10 @@ WholeTensor whole_tensor(const json& from, int stage) {
       from.at("sizes"),
       static_cast<at::ScalarType>(from.at("dtype").get<int>()));
   spec.pipeline_stage = stage;
-  return {std::move(spec), from.at("is_buffer"), from.at("group")};
+  return {
+      .spec = std::move(spec),
+      .is_buffer = from.at("is_buffer"),
+      .group = from.at("group")};
 }
 
 /// The tensors that the engine does not shard: a module's buffers, and
@@ -77,14 +81,21 @@ at::Tensor value_of(const at::Tensor& tensor) {
 
 } // namespace
 
-WholeModel::WholeModel(engine::JobRanks job, const torch::nn::Module& module)
-    : job_(std::move(job)) {
-  add_own(module);
-  join_stages();
+WholeModel::WholeModel(
+    sharding::Pager& pager,
+    engine::FileGroups* groups,
+    const torch::nn::Module& module)
+    : job_(pager, groups, module) {
+  const std::vector<WholeTensor> own = take_own(module);
+  join_stages(own, /*of_experts=*/false);
+  if (groups != nullptr && groups->all_experts) {
+    experts_ = engine::JobRanks::of_experts(pager, *groups, module);
+    join_stages(own, /*of_experts=*/true);
+  }
 }
 
-WholeModel::WholeModel(const torch::nn::Module& module)
-    : WholeModel(engine::JobRanks(module), module) {
+WholeModel::WholeModel(const torch::nn::Module& module) : job_(module) {
+  join_stages(take_own(module), /*of_experts=*/false);
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),
@@ -93,11 +104,12 @@ WholeModel::WholeModel(const torch::nn::Module& module)
   }
 }
 
-void WholeModel::add_own(const torch::nn::Module& module) {
+std::vector<WholeTensor> WholeModel::take_own(const torch::nn::Module& module) {
+  std::vector<WholeTensor> tensors;
   const auto add = [&](WholeTensor tensor, Own own) {
     tensor.spec.sizes = job_.spec_of(own.tensor).sizes;
     own_.emplace(tensor.name(), std::move(own));
-    tensors_.push_back(std::move(tensor));
+    tensors.push_back(std::move(tensor));
   };
   const size_t groups =
       job_.pager() == nullptr ? 0 : job_.pager()->groups().size();
@@ -106,6 +118,7 @@ void WholeModel::add_own(const torch::nn::Module& module) {
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
       add({.spec = whole_spec(record.names, {}, group.original_dtype()),
+           .of_experts = group.spec().of_experts,
            .group = static_cast<int>(g)},
           {record.tensor, i});
     }
@@ -117,18 +130,24 @@ void WholeModel::add_own(const torch::nn::Module& module) {
     add({.spec = std::move(spec), .is_buffer = buffers.contains(name)},
         {tensor});
   }
+  return tensors;
 }
 
-void WholeModel::join_stages() {
-  json mine = json::array();
-  for (const WholeTensor& tensor : tensors_) {
-    mine.push_back(to_json(tensor));
+void WholeModel::join_stages(
+    const std::vector<WholeTensor>& mine,
+    bool of_experts) {
+  json listed = json::array();
+  for (const WholeTensor& tensor : mine) {
+    if (tensor.of_experts == of_experts) {
+      listed.push_back(to_json(tensor));
+    }
   }
-  tensors_.clear();
+  engine::JobRanks& job = of_experts ? *experts_ : job_;
   int stage = 0;
-  for (const std::string& text : job_.texts_of_stages(mine.dump())) {
+  for (const std::string& text : job.texts_of_stages(listed.dump())) {
     for (const json& from : json::parse(text)) {
       WholeTensor tensor = whole_tensor(from, stage);
+      tensor.of_experts = of_experts;
       const auto [found, is_new] =
           index_.emplace(tensor.name(), tensors_.size());
       const size_t place = found->second;
@@ -177,19 +196,20 @@ std::vector<std::string> WholeModel::parameter_names() const {
 at::Tensor WholeModel::whole_value(
     const WholeTensor& tensor,
     const at::Tensor& values) {
+  engine::JobRanks& job = tensor.of_experts ? *experts_ : job_;
   at::Tensor value;
-  if (tensor.spec.pipeline_stage == job_.stage()) {
+  if (tensor.spec.pipeline_stage == job.stage()) {
     const Own& own = own_.at(tensor.name());
     value = tensor.group < 0 ? value_of(own.tensor)
-                             : job_.pager()
+                             : job.pager()
                                    ->groups()[static_cast<size_t>(tensor.group)]
                                    ->view_of(values, own.position)
                                    .to(tensor.spec.dtype);
-    value = job_.whole_value(own.tensor, value);
-  } else if (job_.is_first_of_stage()) {
+    value = job.whole_value(own.tensor, value);
+  } else if (job.is_first_of_stage()) {
     value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
   }
-  job_.broadcast_from_stage(tensor.spec.pipeline_stage, value);
+  job.broadcast_from_stage(tensor.spec.pipeline_stage, value);
   return value;
 }
 
@@ -198,11 +218,13 @@ void WholeModel::for_each(
     const std::function<bool(const WholeTensor&)>& wants) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size();) {
+    const engine::JobRanks& job = job_of(tensors_[i]);
     const int stage = tensors_[i].spec.pipeline_stage;
     const int group = tensors_[i].group;
     std::vector<const WholeTensor*> wanted;
-    for (; i < tensors_.size() && tensors_[i].spec.pipeline_stage == stage &&
-           tensors_[i].group == group;
+    for (;
+         i < tensors_.size() && &job_of(tensors_[i]) == &job &&
+         tensors_[i].spec.pipeline_stage == stage && tensors_[i].group == group;
          ++i) {
       if (!wants || wants(tensors_[i])) {
         wanted.push_back(&tensors_[i]);
@@ -212,7 +234,7 @@ void WholeModel::for_each(
       continue;
     }
     at::Tensor values;
-    if (stage == job_.stage() && group >= 0) {
+    if (group >= 0 && job.gathers_with(stage)) {
       values = job_.pager()->whole_master(static_cast<size_t>(group));
     }
     // A failing visit must not keep rank 0 from collectives that the others

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ struct WholeTensor {
   /// As on all ranks, without axes; its dtype is that before wrap().
   TensorSpec spec;
   bool is_buffer = false;
+  /// Of divided experts: a stage of JobRanks::of_experts(), not one of the
+  /// pipeline, is its spec's pipeline_stage.
+  bool of_experts = false;
   int group = -1; ///< in the pager of its pipeline stage; -1: not sharded
 
   const std::string& name() const {
@@ -27,16 +31,20 @@ struct WholeTensor {
   }
 };
 
-/// All tensors of all pipeline stages and access to their values. Parameters of
-/// a pipeline stage have the names that they have in the whole model; tensors
-/// of several pipeline stages with the same name are the same. Functions marked
-/// collective are called by all ranks of the job.
+/// All tensors of all pipeline stages and experts and access to their values.
+/// Parameters of a pipeline stage have the names that they have in the whole
+/// model; tensors of several pipeline stages with the same name are the same.
+/// Functions marked collective are called by all ranks of the job.
 class WholeModel {
  public:
-  /// Collective. The module and its engine must outlive this object.
+  /// Collective. All arguments must outlive this object.
+  /// @param groups null: every rank has the whole module.
   /// @throws tessera::Error on every rank if pipeline stages disagree about a
   ///   tensor.
-  WholeModel(engine::JobRanks job, const torch::nn::Module& module);
+  WholeModel(
+      sharding::Pager& pager,
+      engine::FileGroups* groups,
+      const torch::nn::Module& module);
   /// Of a module that is not wrapped; the ranks are those of the group that
   /// divides its layers, if there is one. Not collective.
   /// @throws tessera::Error if the module is wrapped.
@@ -47,6 +55,10 @@ class WholeModel {
   }
   const engine::JobRanks& job() const {
     return job_;
+  }
+  /// Stages as the tensor's are numbered.
+  const engine::JobRanks& job_of(const WholeTensor& tensor) const {
+    return tensor.of_experts ? *experts_ : job_;
   }
   /// By pipeline stage; the same on every rank.
   const std::vector<WholeTensor>& tensors() const {
@@ -74,12 +86,14 @@ class WholeModel {
     size_t position = 0; ///< in its group
   };
 
-  void add_own(const torch::nn::Module& module);
-  void join_stages();
+  /// This rank's tensors.
+  std::vector<WholeTensor> take_own(const torch::nn::Module& module);
+  void join_stages(const std::vector<WholeTensor>& mine, bool of_experts);
   /// @param values of the group, if it belongs to this pipeline stage.
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);
 
   engine::JobRanks job_;
+  std::optional<engine::JobRanks> experts_; ///< if they are divided
   std::vector<WholeTensor> tensors_;
   std::map<std::string, size_t> index_; ///< by every name
   std::map<std::string, Own> own_; ///< by first name

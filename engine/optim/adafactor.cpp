@@ -97,7 +97,7 @@ class AdafactorMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     const std::vector<ShardPart*> parts = active_parts();
     const at::Tensor squares = sum_gradients(parts);
-    context_.pager->sum_over_shards(squares);
+    context_.pager->sum_over_shards(squares, pages_of_sums());
     forget_and_add(squares);
     const at::Tensor update_squares =
         zero_sums(static_cast<int64_t>(order_.size()));
@@ -110,7 +110,7 @@ class AdafactorMethod : public UpdateMethod {
                                              .sum(at::kDouble)
                                              .to(update_squares.device());
         });
-    context_.pager->sum_over_shards(update_squares);
+    context_.pager->sum_over_shards(update_squares, context_.rows_of(order_));
     for_each_active_run(
         parts, {}, [&](const ParameterRun& run, const ShardTensors& shard) {
           apply(
@@ -210,6 +210,19 @@ class AdafactorMethod : public UpdateMethod {
   /// rows and columns.
   static int64_t sum_numel(const Entry& entry) {
     return 1 + (entry.shape ? entry.shape->state_numel() : 0);
+  }
+
+  /// The pages that elements of the first sum belong to.
+  std::vector<sharding::PageRows> pages_of_sums() const {
+    std::vector<sharding::PageRows> pages;
+    for (const OptimizedParameter* parameter : order_) {
+      if (has_gradient(*parameter)) {
+        pages.push_back(
+            {&context_.pages[parameter->group],
+             sum_numel(entries_.at(parameter))});
+      }
+    }
+    return pages;
   }
 
   /// This rank's share of the first sum. Also updates moments of elements.

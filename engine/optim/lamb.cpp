@@ -49,7 +49,7 @@ class LambMethod : public UpdateMethod {
           }
         });
     const at::Tensor sums = at::cat(rows);
-    context_.pager->sum_over_shards(sums);
+    context_.pager->sum_over_shards(sums, context_.rows_of(parameters_));
     const at::Tensor ratios = trust_ratios(sums);
     for_each_part(
         parts,

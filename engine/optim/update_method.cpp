@@ -110,6 +110,15 @@ UpdateMethod::UpdateMethod(
   }
 }
 
+std::vector<sharding::PageRows> UpdateContext::rows_of(
+    const std::vector<OptimizedParameter*>& parameters) const {
+  std::vector<sharding::PageRows> rows;
+  for (const OptimizedParameter* parameter : parameters) {
+    rows.push_back({&pages[parameter->group]});
+  }
+  return rows;
+}
+
 c10::Device UpdateContext::device_of_sums() const {
   for (size_t g = 0; g < pages.size(); ++g) {
     if (sites[g] && (sites[g]->tiers().gradients != MemoryTier::kDevice ||

@@ -145,6 +145,9 @@ struct UpdateContext {
   /// as sums over them: the accelerator if all updates run there, so that none
   /// waits for it, else the CPU. The same on all ranks.
   c10::Device device_of_sums() const;
+  /// The pages of a tensor with a row per parameter.
+  std::vector<sharding::PageRows> rows_of(
+      const std::vector<OptimizedParameter*>& parameters) const;
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs

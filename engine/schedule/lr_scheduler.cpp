@@ -16,7 +16,7 @@ double LrScheduler::learning_rate() const {
   return peak_lr_ * lr_factor_at(options_, steps_);
 }
 
-void LrScheduler::step(EngineRef engine) {
+void LrScheduler::step(Engine& engine) {
   engine.set_learning_rate(learning_rate());
   ++steps_;
 }

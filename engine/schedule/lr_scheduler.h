@@ -3,7 +3,7 @@
 // `LrScheduler` sets an engine's learning rate according to a schedule.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class LrScheduler : public Checkpointable {
 
   /// Sets the learning rate and counts the step. Call it once for each
   /// Engine::step(), before the step's first backward.
-  void step(EngineRef engine);
+  void step(Engine& engine);
 
   /// Changes the length of the schedule, for a run whose length has changed.
   void set_total_steps(int64_t total_steps);

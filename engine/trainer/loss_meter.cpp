@@ -14,10 +14,7 @@ void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
   tokens_ += tokens;
 }
 
-LossMeter::Totals LossMeter::take(
-    EngineRef engine,
-    int batches,
-    int64_t steps) {
+LossMeter::Totals LossMeter::take(Engine& engine, int batches, int64_t steps) {
   const auto mean_of = static_cast<double>(batches * steps);
   const at::Tensor sum = std::exchange(sum_, {});
   const double loss = sum.defined() ? sum.item<double>() / mean_of : 0;

@@ -2,7 +2,7 @@
 #pragma once
 // `LossMeter` adds up the losses of some steps on their device.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -25,7 +25,7 @@ class LossMeter {
   /// Of ranks that see the same batch only one may add losses. Collective;
   /// blocks.
   /// @param batches number of different batches that the ranks see at a time.
-  Totals take(EngineRef engine, int batches, int64_t steps);
+  Totals take(Engine& engine, int batches, int64_t steps);
 
  private:
   at::Tensor sum_; ///< float64

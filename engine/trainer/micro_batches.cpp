@@ -9,7 +9,7 @@
 namespace tessera::engine {
 
 MicroBatches::MicroBatches(
-    EngineRef engine,
+    Engine& engine,
     TrainingTask& task,
     const World& world,
     const TrainerOptions& options,
@@ -22,7 +22,7 @@ MicroBatches::MicroBatches(
       monitor_(monitor),
       random_seed_(options.random_seed),
       share_(batch_share(world, options)),
-      device_(engine.main().device()),
+      device_(engine.device()),
       count_(options.accumulate),
       per_epoch_(task.batches_per_epoch()) {
   TESSERA_CHECK(

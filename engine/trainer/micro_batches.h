@@ -2,7 +2,7 @@
 #pragma once
 // `MicroBatches` runs the forwards and backwards of an optimizer step.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/trainer.h"
@@ -21,7 +21,7 @@ class MicroBatches {
   /// @throws tessera::Error if there are pipeline stages and the task is not a
   ///   PipelineTask.
   MicroBatches(
-      EngineRef engine,
+      Engine& engine,
       TrainingTask& task,
       const World& world,
       const TrainerOptions& options,
@@ -41,7 +41,7 @@ class MicroBatches {
   template <typename Forward>
   auto with_random_key(int64_t step, int64_t micro, const Forward& forward);
 
-  EngineRef engine_;
+  Engine& engine_;
   TrainingTask& task_;
   PipelineTask* stages_; ///< null if the task is not one
   PipelineExecutor* pipeline_; ///< null without pipeline stages

@@ -134,7 +134,7 @@ nlohmann::json saved_description(const fs::path& checkpoint) {
 }
 
 int64_t load_run_checkpoint(
-    EngineRef engine,
+    Engine& engine,
     const fs::path& checkpoint,
     const std::vector<Checkpointable*>& states) {
   return reading(checkpoint, [&] { return engine.load(checkpoint, states); });
@@ -142,7 +142,7 @@ int64_t load_run_checkpoint(
 
 RunCheckpoints::RunCheckpoints(
     World& world,
-    EngineRef engine,
+    Engine& engine,
     const TrainerOptions& options,
     std::vector<Checkpointable*> states)
     : world_(world),
@@ -150,7 +150,7 @@ RunCheckpoints::RunCheckpoints(
       options_(options),
       states_(std::move(states)) {
   if (options.save_minutes > 0 || options.stop_signal) {
-    agreement_.emplace(world, "end of a step", engine.main().watch_failures());
+    agreement_.emplace(world, "end of a step", engine.watch_failures());
   }
 }
 

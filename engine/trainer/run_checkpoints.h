@@ -4,7 +4,7 @@
 // what a resumed run starts from.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/engine/trainer/trainer.h"
 
@@ -38,7 +38,7 @@ nlohmann::json saved_description(const std::filesystem::path& checkpoint);
 ///   older checkpoint of the run and how to load it.
 /// @return its step.
 int64_t load_run_checkpoint(
-    EngineRef engine,
+    Engine& engine,
     const std::filesystem::path& checkpoint,
     const std::vector<Checkpointable*>& states);
 
@@ -49,7 +49,7 @@ class RunCheckpoints {
   /// @param states saved with the engine.
   RunCheckpoints(
       World& world,
-      EngineRef engine,
+      Engine& engine,
       const TrainerOptions& options,
       std::vector<Checkpointable*> states);
 
@@ -78,7 +78,7 @@ class RunCheckpoints {
   using Clock = std::chrono::steady_clock;
 
   World& world_;
-  EngineRef engine_;
+  Engine& engine_;
   const TrainerOptions& options_;
   std::vector<Checkpointable*> states_;
   std::optional<JobAgreement> agreement_;

@@ -34,7 +34,7 @@ void check_finite(double loss, int64_t first_step, int64_t last_step) {
 
 RunMonitor::RunMonitor(
     const World& world,
-    EngineRef engine,
+    Engine& engine,
     const TrainerOptions& options,
     int64_t total_steps,
     int64_t done_steps)
@@ -45,7 +45,7 @@ RunMonitor::RunMonitor(
       batches_(batch_share(world, options)),
       tells_loss_(
           options.parallel == nullptr || options.parallel->tells_loss()),
-      device_(engine.main().device()),
+      device_(engine.device()),
       done_steps_(done_steps),
       written_steps_(done_steps) {
   TESSERA_CHECK(
@@ -53,7 +53,7 @@ RunMonitor::RunMonitor(
       "training: log_every is {}; it is the number of steps between log lines and must be at least 1.",
       options.log_every);
   if (options.step_timing) {
-    timing_.emplace(device_, engine_.main().transfer_waits());
+    timing_.emplace(device_, engine_.transfer_waits());
   }
   if (world.rank() == 0) {
     log_ = std::make_unique<TrainingLog>(
@@ -126,7 +126,7 @@ void RunMonitor::write(
 
 void RunMonitor::tell_skipped(int64_t step) {
   if (log_) {
-    if (const auto line = skipped_.add(step, engine_.main().loss_scale())) {
+    if (const auto line = skipped_.add(step, engine_.loss_scale())) {
       log_->say(*line, LogLevel::kWarning);
     }
   }

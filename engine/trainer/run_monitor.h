@@ -25,7 +25,7 @@ class RunMonitor {
   /// @param done_steps steps before the run was resumed.
   RunMonitor(
       const World& world,
-      EngineRef engine,
+      Engine& engine,
       const TrainerOptions& options,
       int64_t total_steps,
       int64_t done_steps);
@@ -71,7 +71,7 @@ class RunMonitor {
   using Clock = std::chrono::steady_clock;
 
   const World& world_;
-  EngineRef engine_;
+  Engine& engine_;
   const TrainerOptions& options_;
   int64_t total_steps_;
   BatchShare batches_;

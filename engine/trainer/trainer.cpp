@@ -90,7 +90,7 @@ int64_t total_steps_of(
 
 TrainingSummary train(
     World& world,
-    EngineRef engine,
+    Engine& engine,
     TrainingTask& task,
     const TrainerOptions& options) {
   const int64_t batches = task.batches_per_epoch();

@@ -3,7 +3,7 @@
 // `train()` is the training loop: schedule, accumulation, clipping, metrics and
 // progress.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/schedule/lr_schedule.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
@@ -111,7 +111,7 @@ int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 /// @throws tessera::Error if a loss is not finite, naming the step.
 TrainingSummary train(
     World& world,
-    EngineRef engine,
+    Engine& engine,
     TrainingTask& task,
     const TrainerOptions& options);
 

@@ -18,9 +18,6 @@ namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
 
-/// The axis that of_experts() adds to the pipeline groups.
-constexpr const char* kOtherExperts = "other_experts";
-
 struct SizeField {
   const char* name;
   int ParallelSizes::*size;
@@ -51,6 +48,7 @@ const GroupTraits& traits_of(ParallelGroup group) {
       {Group::kPipeline, "pipeline", {"pipeline"}},
       {Group::kExpert, "expert", {"expert"}},
       {Group::kSameExperts, "same_experts", {"same_experts"}},
+      {Group::kAllExperts, "all_experts", {"pipeline", "expert"}},
       {Group::kBatches, "batches", {"data", "shard"}},
       {Group::kParameterShards, "parameter_shards", {"shard", "context"}},
       {Group::kGradients, "gradients", {"data", "shard", "context"}},
@@ -206,49 +204,23 @@ ParallelMesh::ParallelMesh(
       divisors_of(std::gcd(local_world_size, world_size)));
 }
 
-ParallelMesh::ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh)
-    : sizes_(sizes), mesh_(mesh), expert_mesh_(mesh) {}
-
-ParallelMesh ParallelMesh::of_experts() const {
-  ParallelSizes sizes;
-  sizes.shard = expert_mesh_.axis_size("same_experts");
-  sizes.tensor = sizes_.tensor;
-  sizes.pipeline = sizes_.pipeline * sizes_.expert;
-  return {
-      sizes,
-      {{{"pipeline", sizes_.pipeline},
-        {"shard", sizes.shard},
-        {kOtherExperts, sizes_.expert},
-        {"tensor", sizes_.tensor}},
-       world_size()}};
-}
-
-std::vector<std::string> ParallelMesh::axes_of(ParallelGroup group) const {
-  std::vector<std::string> axes = traits_of(group).axes;
-  if (group == ParallelGroup::kPipeline) {
-    axes.emplace_back(kOtherExperts);
-  }
-  const auto& own = mesh_of(group).axes();
-  std::erase_if(axes, [&](const std::string& name) {
-    return std::none_of(own.begin(), own.end(), [&](const MeshAxis& axis) {
-      return axis.name == name;
-    });
-  });
-  return axes;
-}
-
 const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
-  return group == ParallelGroup::kExpert || group == ParallelGroup::kSameExperts
-             ? expert_mesh_
-             : mesh_;
+  switch (group) {
+    case ParallelGroup::kExpert:
+    case ParallelGroup::kSameExperts:
+    case ParallelGroup::kAllExperts:
+      return expert_mesh_;
+    default:
+      return mesh_;
+  }
 }
 
 std::vector<int> ParallelMesh::ranks(ParallelGroup group, int rank) const {
-  return mesh_of(group).flat_group_ranks(rank, axes_of(group));
+  return mesh_of(group).flat_group_ranks(rank, traits_of(group).axes);
 }
 
 std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
-  return mesh_of(group).flat_groups(axes_of(group));
+  return mesh_of(group).flat_groups(traits_of(group).axes);
 }
 
 int ParallelMesh::index(ParallelGroup group, int rank) const {

@@ -54,6 +54,7 @@ enum class ParallelGroup {
   kPipeline, ///< pass one batch on between pipeline stages
   kExpert, ///< divide the experts
   kSameExperts, ///< hold the same experts
+  kAllExperts, ///< pipeline x expert: together hold all experts of the model
   kBatches, ///< data x shard: train on different batches
   kParameterShards, ///< shard x context: shard the same parameters
   kGradients, ///< data x shard x context: reduce the same gradients
@@ -79,12 +80,6 @@ class ParallelMesh {
       const ParallelSizes& sizes,
       int world_size,
       int local_world_size);
-
-  /// The mesh for the parameters of divided experts: each kSameExperts group
-  /// becomes a shard group, and ranks with other experts belong to the pipeline
-  /// group, as if they were further pipeline stages. Only the groups kTensor,
-  /// kPipeline, kData, kShard and kGradients may be used.
-  ParallelMesh of_experts() const;
 
   /// Never contains 0.
   const ParallelSizes& sizes() const {
@@ -115,10 +110,7 @@ class ParallelMesh {
   std::string table() const;
 
  private:
-  ParallelMesh(const ParallelSizes& sizes, const DeviceMesh& mesh);
   const DeviceMesh& mesh_of(ParallelGroup group) const;
-  /// Axes of the group that the mesh has.
-  std::vector<std::string> axes_of(ParallelGroup group) const;
 
   ParallelSizes sizes_;
   DeviceMesh mesh_;

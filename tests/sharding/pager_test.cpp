@@ -124,7 +124,7 @@ TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {
     const PagerOptions options = one_group_per_layer();
     const PagingPlan plan = plan_with_two_meshes(world, *model, options);
     Pager pager(
-        std::make_unique<PageRanks>(world, plan.pages),
+        std::make_unique<PageRanks>(world, plan.pages.front().mesh, plan.pages),
         *model,
         plan,
         options,

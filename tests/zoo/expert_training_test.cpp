@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of models whose experts are divided over ranks, with optimizers of
-// one's own and with engines, against one rank that has all of them.
+// one's own and with an engine, against one rank that has all of them.
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/engine_ref.h"
-#include "tessera/engine/expert_engines.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/zoo/adapters/lora.h"
 #include "zoo/divided_models.h"
 #include "zoo/expert_inputs.h"
 
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -38,11 +41,7 @@ void average_gradients(
     Communicator& gradients,
     Communicator& same_experts) {
   const c10::NoGradGuard no_grad;
-  std::set<const c10::TensorImpl*> experts;
-  for (const auto& parameter :
-       sharding::divided_experts_of(module)->parameters()) {
-    experts.insert(parameter.unsafeGetTensorImpl());
-  }
+  const auto experts = sharding::parameters_of_divided_experts(module);
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
     at::Tensor& gradient = parameter.mutable_grad();
@@ -89,13 +88,15 @@ void expect_trained(const at::Tensor& found, const at::Tensor& expected) {
   EXPECT_LE((found - expected).abs().mean().item<double>(), kRate / 100);
 }
 
-/// A rank's engines, or engine, over a fresh copy of the model.
+/// A rank's engine over a fresh copy of the model.
 class TrainedExperts {
  public:
   TrainedExperts(
       World& world,
       const ParallelSizes& sizes,
-      const std::filesystem::path& folder)
+      const std::filesystem::path& folder,
+      EngineOptions options = engine_options(nullptr),
+      const std::function<void(Model&)>& change = {})
       : rank_(world.rank()),
         groups_(
             world,
@@ -109,7 +110,11 @@ class TrainedExperts {
         {&groups_[ParallelGroup::kExpert],
          &groups_[ParallelGroup::kGradients]});
     model_ = from_pretrained(folder, {.context = layers});
-    engine_.emplace(world, model_, engine_options(&groups_.mesh()));
+    if (change) {
+      change(*model_);
+    }
+    options.parallel = &groups_.mesh();
+    engine_.emplace(world, model_, options);
   }
 
   static EngineOptions engine_options(const ParallelMesh* mesh) {
@@ -122,11 +127,23 @@ class TrainedExperts {
     return options;
   }
 
-  EngineRef engine() {
+  Engine& engine() {
+    return *engine_;
+  }
+  const Engine& engine() const {
     return *engine_;
   }
   Model& model() {
     return *model_;
+  }
+
+  /// Of this rank's part of the batch.
+  void backward(const ModelInput& whole) {
+    const ModelInput own = part_of(
+        whole,
+        groups_.mesh().index(ParallelGroup::kBatches, rank_),
+        groups_.mesh().size(ParallelGroup::kBatches));
+    engine().backward(model_->forward(own).loss);
   }
 
   /// @param norms of one rank's steps.
@@ -136,12 +153,8 @@ class TrainedExperts {
       const std::vector<double>& norms,
       int begin,
       const std::filesystem::path& saved = {}) {
-    const ModelInput own = part_of(
-        whole,
-        groups_.mesh().index(ParallelGroup::kBatches, rank_),
-        groups_.mesh().size(ParallelGroup::kBatches));
     for (int step = begin; step < kSteps; ++step) {
-      engine().backward(model_->forward(own).loss);
+      backward(whole);
       // Float32 sums in another order.
       const double norm = norms[static_cast<size_t>(step)];
       EXPECT_NEAR(engine().clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
@@ -155,11 +168,10 @@ class TrainedExperts {
   /// Of the whole model, on rank 0.
   std::map<std::string, at::Tensor> values() {
     std::map<std::string, at::Tensor> all;
-    for (WholeModel& part : engine().whole_models()) {
-      part.for_each([&](const WholeTensor& tensor, const at::Tensor& value) {
-        all[tensor.name()] = value.clone();
-      });
-    }
+    engine().whole_model().for_each(
+        [&](const WholeTensor& tensor, const at::Tensor& value) {
+          all[tensor.name()] = value.clone();
+        });
     return all;
   }
 
@@ -167,8 +179,23 @@ class TrainedExperts {
   int rank_;
   ParallelGroups groups_;
   std::shared_ptr<Model> model_;
-  std::optional<OwnedEngine> engine_;
+  std::optional<Engine> engine_;
 };
+
+/// The whole model after kSteps steps, on rank 0.
+std::map<std::string, at::Tensor> values_after_training(
+    World& world,
+    const ParallelSizes& sizes,
+    const ChangedModel& changed,
+    const EngineOptions& options) {
+  TrainedExperts trained(world, sizes, changed.folder(), options);
+  const ModelInput whole = labelled_input(kRows, kLength);
+  for (int step = 0; step < kSteps; ++step) {
+    trained.backward(whole);
+    EXPECT_TRUE(trained.engine().step());
+  }
+  return trained.values();
+}
 
 constexpr ParallelSizes kLayouts[] = {
     {.shard = 4, .expert = 2},
@@ -215,7 +242,7 @@ TEST(ExpertTraining, IsThatOfOneRank) {
 // Everything divided: experts over the ranks that have the same ones, the rest
 // over all; clipped by one norm, gone on with from every other layout's
 // checkpoint, and written as one rank writes it.
-TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
+TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
   const TemporaryFolder saved;
   const auto folder_of = [&](const char* what, size_t layout) {
     return saved.path() / (what + std::to_string(layout));
@@ -271,45 +298,178 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
   });
 }
 
-TEST(ExpertTraining, AStepThatOneEngineRefusesChangesNothing) {
-  run_ranks(2, [](World& world) {
-    ParallelGroups groups(
-        world,
-        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
-        torch::Device(torch::kCPU));
+// One norm over the pages of both meshes, whatever p is, and for a maximum of
+// NaN too.
+TEST(ExpertTraining, NormsAreThoseOfTheWholeModel) {
+  run_ranks(4, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const auto model = from_pretrained(
-        changed.folder(),
-        {.context = LayerContext().over_experts(
-             {&groups[ParallelGroup::kExpert],
-              &groups[ParallelGroup::kGradients]})});
-    ExpertEngines engines(
-        world, model, TrainedExperts::engine_options(&groups.mesh()));
-    const auto values = [&] {
-      std::map<std::string, at::Tensor> found;
-      engines.for_each_parameter(
-          [&](const std::string& name, const at::Tensor& value) {
-            found[name] = value.clone();
-          });
-      return found;
-    };
-    const auto before = values();
-    const ModelInput own =
-        part_of(labelled_input(kRows, kLength), world.rank(), 2);
-    engines.backward(model->forward(own).loss);
-    engines.experts().zero_grad();
-    expect_error(
-        [&] { engines.step(); }, {"no parameter has a gradient", "backward"});
-    for (const auto& [name, value] : values()) {
-      EXPECT_TRUE(value.equal(before.at(name))) << name;
+    const ModelInput whole = labelled_input(kRows, kLength);
+    const auto plain = from_pretrained(changed.folder());
+    plain->forward(whole).loss.backward();
+    for (const double p : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+      SCOPED_TRACE(p);
+      const double expected = torch::nn::utils::clip_grad_norm_(
+          plain->parameters(), /*max_norm=*/1e9, p);
+      TrainedExperts trained(
+          world, {.data = 2, .shard = 2, .expert = 2}, changed.folder());
+      trained.backward(whole);
+      EXPECT_NEAR(trained.engine().grad_norm(p), expected, 1e-4 * expected);
     }
-    engines.zero_grad();
-    engines.backward(model->forward(own).loss);
-    EXPECT_TRUE(engines.step());
   });
 }
 
-TEST(ExpertTraining, SaysWhatEnginesRefuse) {
+// No rank applies a step in which an expert of one rank overflows.
+TEST(ExpertTraining, AnOverflowInOneExpertSkipsTheStepOfAll) {
+  run_ranks(2, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    EngineOptions options = TrainedExperts::engine_options(nullptr);
+    options.loss_scale.fixed = 1024;
+    TrainedExperts trained(
+        world, {.shard = 2, .expert = 2}, changed.folder(), options);
+    const auto before = trained.values();
+    trained.backward(whole);
+    const auto experts =
+        sharding::parameters_of_divided_experts(trained.model());
+    for (const at::Tensor& parameter : trained.model().parameters()) {
+      if (experts.contains(parameter.unsafeGetTensorImpl())) {
+        constexpr float kInfinity = std::numeric_limits<float>::infinity();
+        trained.engine().reduce(
+            parameter,
+            torch::full(parameter.sizes(), world.rank() == 1 ? kInfinity : 0));
+        break;
+      }
+    }
+    EXPECT_FALSE(trained.engine().step());
+    for (const auto& [name, value] : trained.values()) {
+      EXPECT_TRUE(value.equal(before.at(name))) << name;
+    }
+    trained.backward(whole);
+    EXPECT_TRUE(trained.engine().step());
+  });
+}
+
+// Each rank has the adapters of its experts; PEFT's folder has all of them.
+TEST(ExpertTraining, AdaptersOfExpertsAreThoseOfOneRank) {
+  const TemporaryFolder saved;
+  run_ranks(4, [&](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    const auto adapt = [](Model& model) {
+      LoraConfig config{.r = 2, .alpha = 4};
+      config.target_modules.names = {"q_proj", "down_proj"};
+      config.init = LoraInit::kRandom;
+      apply_lora(model, config, /*seed=*/5);
+    };
+    const auto plain = from_pretrained(changed.folder());
+    adapt(*plain);
+    const auto start = from_pretrained(changed.folder());
+    adapt(*start);
+    std::vector<at::Tensor> adapters;
+    for (const at::Tensor& parameter : plain->parameters()) {
+      if (parameter.requires_grad()) {
+        adapters.push_back(parameter);
+      }
+    }
+    torch::optim::AdamW adam(
+        adapters, torch::optim::AdamWOptions(kRate).weight_decay(0.01));
+    TrainedExperts trained(
+        world,
+        {.data = 2, .shard = 2, .expert = 2},
+        changed.folder(),
+        TrainedExperts::engine_options(nullptr),
+        adapt);
+    for (int step = 0; step < kSteps; ++step) {
+      adam.zero_grad();
+      plain->forward(whole).loss.backward();
+      adam.step();
+      trained.backward(whole);
+      EXPECT_TRUE(trained.engine().step());
+    }
+    save_lora(trained.engine(), trained.model(), saved.path());
+    if (world.rank() != 0) {
+      return;
+    }
+    const auto read = from_pretrained(changed.folder());
+    load_lora(*read, saved.path());
+    const auto expected = plain->named_parameters();
+    const auto before = start->named_parameters();
+    int of_experts = 0;
+    for (const auto& item : read->named_parameters()) {
+      SCOPED_TRACE(item.key());
+      const at::Tensor& value = expected[item.key()];
+      expect_trained(item.value().detach(), value.detach());
+      if (value.requires_grad()) {
+        EXPECT_FALSE(value.equal(before[item.key()]));
+        of_experts += item.key().find("experts.") != std::string::npos ? 1 : 0;
+      }
+    }
+    EXPECT_GT(of_experts, 0);
+  });
+}
+
+// Their updates need sums over whole parameters: of the ranks that have the
+// same expert.
+TEST(ExpertTraining, OptimizersOfWholeParametersSeeOneExpert) {
+  run_ranks(4, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    for (const UpdateRule& rule : std::vector<UpdateRule>{
+             LambOptions(), AdafactorOptions(), MuonOptions()}) {
+      SCOPED_TRACE(name_of(rule));
+      EngineOptions options = TrainedExperts::engine_options(nullptr);
+      options.optimizer.rule = rule;
+      const auto expected =
+          values_after_training(world, {.shard = 4}, changed, options);
+      const auto found = values_after_training(
+          world, {.shard = 4, .expert = 2}, changed, options);
+      EXPECT_EQ(found.size(), expected.size());
+      for (const auto& [name, value] : found) {
+        SCOPED_TRACE(name);
+        expect_trained(value, expected.at(name));
+      }
+    }
+  });
+}
+
+// Where shards rest changes no bit.
+TEST(ExpertTraining, KeepsToAMemoryBudget) {
+  run_ranks(4, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ParallelSizes sizes{.shard = 4, .expert = 2};
+    EngineOptions options = TrainedExperts::engine_options(nullptr);
+    const auto expected = values_after_training(world, sizes, changed, options);
+    {
+      const TrainedExperts trained(world, sizes, changed.folder(), options);
+      std::vector<sharding::PageSpec> pages;
+      for (const auto& group : trained.engine().pager().groups()) {
+        pages.push_back(group->spec());
+      }
+      // Room for the state of some pages.
+      options.memory.device_bytes =
+          engine::device_needs(pages, options.sharding) + 4096;
+    }
+    {
+      const TrainedExperts trained(world, sizes, changed.folder(), options);
+      const auto planned = [&](MemoryTier tier) {
+        const MemoryBytes& bytes = trained.engine().planned_memory(tier);
+        return bytes[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
+      };
+      EXPECT_GT(planned(MemoryTier::kHost), 0);
+      EXPECT_EQ(
+          trained.engine().measured_memory(
+              MemoryTier::kHost)[static_cast<size_t>(
+              MemoryPurpose::kOptimizerState)],
+          planned(MemoryTier::kHost));
+    }
+    const auto found = values_after_training(world, sizes, changed, options);
+    EXPECT_EQ(found.size(), expected.size());
+    for (const auto& [name, value] : found) {
+      EXPECT_TRUE(value.equal(expected.at(name))) << name;
+    }
+  });
+}
+
+TEST(ExpertTraining, NeedsToKnowWhichRanksHaveTheSameExperts) {
   run_ranks(2, [](World& world) {
     ParallelGroups groups(
         world,
@@ -321,17 +481,9 @@ TEST(ExpertTraining, SaysWhatEnginesRefuse) {
         {.context = LayerContext().over_experts(
              {&groups[ParallelGroup::kExpert],
               &groups[ParallelGroup::kGradients]})});
-    EngineOptions options = TrainedExperts::engine_options(nullptr);
     expect_error(
-        [&] { Engine(world, model, options); },
-        {"expert that other ranks do not have", "ExpertEngines"});
-    expect_error(
-        [&] { ExpertEngines(world, model, options); },
-        {"EngineOptions::parallel"});
-    options.parallel = &groups.mesh();
-    options.memory.device_bytes = 1 << 30;
-    expect_error(
-        [&] { ExpertEngines(world, model, options); }, {"memory budget"});
+        [&] { Engine(world, model, TrainedExperts::engine_options(nullptr)); },
+        {"expert that other ranks do not have", "EngineOptions::parallel"});
   });
 }
 

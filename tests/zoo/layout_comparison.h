@@ -7,7 +7,7 @@
 #include "support/motion.h"
 #include "support/own_part.h"
 #include "support/plain_adamw.h"
-#include "tessera/engine/expert_engines.h"
+#include "tessera/engine/engine.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
@@ -139,9 +139,6 @@ inline void follow(Engine& engine, Model& model) {
   }
 }
 
-inline void follow(ExpertEngines& /*engines*/, Model& /*model*/) {
-} // none have one
-
 /// An optimizer's weight, and where operators see it.
 struct MasterWeight {
   std::string name;
@@ -250,9 +247,8 @@ inline Seen train_plain(
 
 /// One step of this rank's batches. @return the sum of their losses, where
 /// this rank tells it.
-template <typename AnyEngine>
-double run_step(
-    AnyEngine& engine,
+inline double run_step(
+    Engine& engine,
     Model& model,
     ParallelRun& parallel,
     const Subject& subject,
@@ -295,8 +291,8 @@ double run_step(
   return parallel.tells_loss() ? sum : 0;
 }
 
-template <typename AnyEngine>
-void check_layout(
+/// Trains the model in `folder` on the world's ranks and on one.
+inline void expect_that_of_one_rank(
     World& world,
     const std::filesystem::path& folder,
     const Subject& subject,
@@ -314,7 +310,7 @@ void check_layout(
   const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
-  AnyEngine engine(world, model, options);
+  Engine engine(world, model, options);
   const Tolerances tolerances = tolerances_of(layout);
   for (int step = 0; step < kSteps; ++step) {
     const double own =
@@ -371,17 +367,6 @@ inline void save_subject(
   const auto model =
       from_config(config, {.architecture = subject.architecture});
   save_pretrained(*model, folder);
-}
-
-/// Trains the model in `folder` on the world's ranks and on one.
-inline void expect_that_of_one_rank(
-    World& world,
-    const std::filesystem::path& folder,
-    const Subject& subject,
-    const Layout& layout) {
-  subject.has_experts
-      ? check_layout<ExpertEngines>(world, folder, subject, layout)
-      : check_layout<Engine>(world, folder, subject, layout);
 }
 
 } // namespace tessera::zoo::layout_comparison

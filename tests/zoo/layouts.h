@@ -134,6 +134,20 @@ inline std::vector<Layout> pairs() {
           3,
           3},
       Layout{
+          "expert2_data2_shard2_float16",
+          {{.data = 2, .shard = 2, .expert = 2}},
+          3,
+          0,
+          StatePlacement::kAutomatic,
+          at::kHalf},
+      Layout{
+          "expert2_bfloat16",
+          {{.shard = 2, .expert = 2}},
+          2,
+          2,
+          StatePlacement::kAutomatic,
+          at::kBFloat16},
+      Layout{
           "expert2_pipeline2_context2",
           {.sizes = {.shard = 1, .pipeline = 2, .context = 2, .expert = 2},
            .schedule = PipelineScheduleKind::kZeroBubble}},

@@ -244,13 +244,13 @@ void save_lora(const Model& model, const fs::path& folder) {
       "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
   AdapterFolder written(model, folder);
   WholeModel whole(model);
-  engine::write_model({&whole, 1}, written, "save_lora");
+  engine::write_model(whole, written, "save_lora");
 }
 
 void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
   AdapterFolder written(model, folder);
-  std::vector<WholeModel> parts = EngineRef(engine).whole_models();
-  engine::write_model(parts, written, "save_lora");
+  WholeModel whole = engine.whole_model();
+  engine::write_model(whole, written, "save_lora");
 }
 
 LoraConfig load_lora(Model& model, const fs::path& folder) {

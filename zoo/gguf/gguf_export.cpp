@@ -184,7 +184,7 @@ void export_gguf(
   }
   GgufFile written(model, file, options, change);
   WholeModel whole(model);
-  engine::write_model({&whole, 1}, written, "GGUF export");
+  engine::write_model(whole, written, "GGUF export");
 }
 
 } // namespace tessera::zoo

@@ -4,7 +4,6 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
-#include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/tensor_io.h"
 #include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
@@ -410,11 +409,9 @@ LoadWeightsReport load_pretrained(
     const Model& model,
     const fs::path& folder) {
   NameTable table = model.names();
-  if (!sharding::has_divided_experts(model)) {
-    // Tensors that this rank lacks belong to another pipeline stage or are
-    // unexpected; the engine can tell them apart.
-    table.is_part = false;
-  }
+  // Tensors that this rank lacks belong to another pipeline stage, to experts
+  // of other ranks or are unexpected; the engine can tell them apart.
+  table.is_part = false;
   const auto files = sharding::WeightFiles::open(folder);
   return engine.load_weights(files, options_with(model, table, files));
 }
@@ -428,19 +425,19 @@ void save_pretrained(
   check_has_all(model);
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
   WholeModel whole(model);
-  engine::write_model({&whole, 1}, written, "save_pretrained");
+  engine::write_model(whole, written, "save_pretrained");
 }
 
 void save_pretrained(
-    EngineRef engine,
+    Engine& engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
     const SavedValue& change,
     int64_t max_shard_bytes) {
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
-  std::vector<WholeModel> parts = engine.whole_models();
-  engine::write_model(parts, written, "save_pretrained");
+  WholeModel whole = engine.whole_model();
+  engine::write_model(whole, written, "save_pretrained");
 }
 
 } // namespace tessera::zoo

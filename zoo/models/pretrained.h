@@ -3,7 +3,7 @@
 // from_pretrained() and save_pretrained() load models from Hugging Face folders
 // and save them there.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/models/weight_folder.h"
@@ -101,7 +101,7 @@ void save_pretrained(
 /// experts, the whole model is written. Collective.
 /// @throws tessera::Error on every rank if rank 0 cannot write.
 void save_pretrained(
-    EngineRef engine,
+    Engine& engine,
     const Model& model,
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder = {},

@@ -78,7 +78,7 @@ class Sums {
   }
 
   /// Sums over all ranks of the job. Collective.
-  ExamplesScore total(EngineRef engine) const {
+  ExamplesScore total(Engine& engine) const {
     const at::Tensor sums =
         at::tensor({loss_, weight_, rows_, right_, items_}, at::kDouble);
     engine.sum_over_ranks(sums);
@@ -142,7 +142,7 @@ ExamplesTask::ExamplesTask(
     const std::shared_ptr<zoo::Model>& model,
     size_t examples,
     const ExampleBatches& batches,
-    EngineRef engine,
+    Engine& engine,
     ParallelRun& parallel,
     const Options& options)
     : ModelTask(
@@ -162,13 +162,13 @@ ExamplesTask::ExamplesTask(
 
 void ExamplesTask::after_step(int64_t step, int64_t steps) {
   if (auto* moco = dynamic_cast<zoo::MocoModel*>(model_.get())) {
-    zoo::update_momentum(engine_.main(), *moco, moco->momentum_at(step, steps));
+    zoo::update_momentum(engine_, *moco, moco->momentum_at(step, steps));
   }
 }
 
 ExamplesScore evaluate_examples(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     size_t examples,
     const ExampleBatches& batches,

@@ -20,7 +20,7 @@ class ExamplesTask : public ModelTask {
       const std::shared_ptr<zoo::Model>& model,
       size_t examples,
       const ExampleBatches& batches,
-      EngineRef engine,
+      Engine& engine,
       ParallelRun& parallel,
       const Options& options);
 
@@ -28,7 +28,7 @@ class ExamplesTask : public ModelTask {
 
  private:
   std::shared_ptr<zoo::Model> model_;
-  EngineRef engine_;
+  Engine& engine_;
 };
 
 /// The unit of accuracy.
@@ -49,7 +49,7 @@ struct ExamplesScore {
 /// @return the same on all ranks.
 ExamplesScore evaluate_examples(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     size_t examples,
     const ExampleBatches& batches,

@@ -107,7 +107,7 @@ LanguageModelTask::LanguageModelTask(
 
 LanguageModelScore evaluate_language_model(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const TokenFile& tokens,
     int64_t length,

@@ -54,7 +54,7 @@ struct LanguageModelScore {
 /// @return the same on all ranks.
 LanguageModelScore evaluate_language_model(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const TokenFile& tokens,
     int64_t length,

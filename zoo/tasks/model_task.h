@@ -3,7 +3,7 @@
 // `ModelTask` trains a model of the zoo on numbered examples; run_on_examples()
 // runs it on all of them.
 
-#include "tessera/engine/engine_ref.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/zoo/models/model.h"

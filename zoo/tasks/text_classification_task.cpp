@@ -72,7 +72,7 @@ class ScoreSums {
   }
 
   /// Sums over all ranks of the job. Collective.
-  ClassificationScore total(EngineRef engine) const {
+  ClassificationScore total(Engine& engine) const {
     const at::Tensor sums = at::tensor({correct_, loss_, rows_}, at::kDouble);
     engine.sum_over_ranks(sums);
     const auto* totals = sums.const_data_ptr<double>();
@@ -105,7 +105,7 @@ class NumberSums {
   }
 
   /// Sums over all ranks of the job. Collective.
-  RegressionScore total(EngineRef engine) const {
+  RegressionScore total(Engine& engine) const {
     engine.sum_over_ranks(sums_);
     const auto* s = sums_.const_data_ptr<double>();
     const double covariance = s[0] * s[5] - s[1] * s[2];
@@ -168,7 +168,7 @@ TextClassificationTask::TextClassificationTask(
 
 ClassificationScore evaluate_text_classification(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
@@ -188,7 +188,7 @@ ClassificationScore evaluate_text_classification(
 
 RegressionScore evaluate_text_regression(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,

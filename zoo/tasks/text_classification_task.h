@@ -45,7 +45,7 @@ struct ClassificationScore {
 /// @return the same on all ranks.
 ClassificationScore evaluate_text_classification(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,
@@ -61,7 +61,7 @@ struct RegressionScore {
 /// Collective.
 RegressionScore evaluate_text_regression(
     ParallelRun& parallel,
-    EngineRef engine,
+    Engine& engine,
     zoo::Model& model,
     const BertTokenizer& tokenizer,
     const std::vector<LabelledEncoding>& examples,

@@ -139,12 +139,6 @@ void read_model_source(
   if (config.lora && config.model_folder.empty()) {
     model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
-  if (config.lora && config.parallel.sizes.expert > 1) {
-    model.fail(
-        "lora",
-        "adapters of divided experts are not implemented: remove "
-        "parallel.expert");
-  }
   config.architecture = model.get_string("architecture", "");
 }
 

@@ -129,24 +129,19 @@ TEST(ParallelMesh, ExpertsDivideRanksThatSeeOtherTokens) {
 }
 
 // 8 ranks as pipeline 2 x shard 2 x tensor 2: the two that see other tokens
-// have other experts, and nobody has the same ones.
-TEST(ParallelMesh, OfExpertsTakesThoseOfOtherRanksForStages) {
+// have other experts, and no two have the same ones.
+TEST(ParallelMesh, AllExpertsAreOnThoseOfAllStagesAndParts) {
   ParallelSizes all = sizes(2, 1, 2, 1, 2);
   all.expert = 2;
-  const ParallelMesh mesh = ParallelMesh(all, 8, 8).of_experts();
-  EXPECT_EQ(mesh.world_size(), 8);
+  const ParallelMesh mesh(all, 8, 8);
   EXPECT_EQ(
-      mesh.groups(Group::kTensor), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(
-      mesh.groups(Group::kPipeline), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
-  EXPECT_EQ(mesh.size(Group::kGradients), 1);
-  EXPECT_EQ(mesh.size(Group::kParameterShards), 1);
+      mesh.groups(Group::kAllExperts), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+  EXPECT_EQ(mesh.size(Group::kSameExperts), 1);
 
   all.data = 2;
-  const ParallelMesh wide = ParallelMesh(all, 16, 16).of_experts();
-  EXPECT_EQ(wide.ranks(Group::kGradients, 0), (std::vector<int>{0, 4}));
-  EXPECT_EQ(wide.ranks(Group::kParameterShards, 0), (std::vector<int>{0, 4}));
-  EXPECT_EQ(wide.ranks(Group::kPipeline, 0), (std::vector<int>{0, 2, 8, 10}));
+  const ParallelMesh wide(all, 16, 16);
+  EXPECT_EQ(wide.ranks(Group::kSameExperts, 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(wide.ranks(Group::kAllExperts, 0), (std::vector<int>{0, 2, 8, 10}));
 }
 
 TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/checkpoint/part_loading.h"
+#include "tessera/engine/checkpoint/model_loading.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
@@ -41,13 +41,13 @@ at::Tensor same_shape(
 
 } // namespace
 
-PartLoading::PartLoading(
-    const WholePart& own,
+ModelLoading::ModelLoading(
+    const CheckpointSubject& subject,
+    const WholeModel& model,
     const SubjectTensors& tensors,
     CheckpointReader& reader,
-    const JobRanks& job,
     const std::optional<int>& saved_rank)
-    : part_(own.part), model_(own.model), tensors_(tensors), reader_(reader) {
+    : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
   for (const SubjectPiece& piece : tensors_.pieces) {
     reader_.check_elements(
@@ -61,8 +61,9 @@ PartLoading::PartLoading(
         whole.parameter));
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
-    check_same_layout(job, reader_);
-    opaques_.push_back(reader_.tensor(job.rank(), "opaque/" + opaque.name));
+    check_same_layout(model_.job(), reader_);
+    opaques_.push_back(
+        reader_.tensor(model_.job().rank(), "opaque/" + opaque.name));
   }
   for (const auto& [name, values] : tensors_.buffers) {
     buffers_.push_back(same_shape(
@@ -70,8 +71,8 @@ PartLoading::PartLoading(
   }
 }
 
-void PartLoading::apply() {
-  part_.pager.wait_for_gather_lane();
+void ModelLoading::apply() {
+  subject_.pager.wait_for_gather_lane();
   load_pieces();
   for (size_t i = 0; i < wholes_.size(); ++i) {
     tensors_.wholes[i].values.copy_(wholes_[i]);
@@ -83,26 +84,26 @@ void PartLoading::apply() {
     tensors_.buffers[i].second.copy_(buffers_[i]);
   }
   const CheckpointManifest& manifest = reader_.manifest();
-  for (OptimizedParameter& parameter : part_.optimizer.parameters()) {
+  for (OptimizedParameter& parameter : subject_.optimizer.parameters()) {
     const std::string& name = model_.find(parameter.name())->name();
     parameter.steps = manifest.parameters.at(saved_name(name)).steps;
   }
-  part_.optimizer.set_steps(manifest.step);
-  part_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
-  part_.pager.invalidate();
+  subject_.optimizer.set_steps(manifest.step);
+  subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
+  subject_.pager.invalidate();
 }
 
 /// A tensor of rank `r`, or of another rank if that one does not have it.
-at::Tensor PartLoading::any_tensor(int r, const std::string& name) {
+at::Tensor ModelLoading::any_tensor(int r, const std::string& name) {
   return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
 }
 
 /// The name that a parameter of the model has in the checkpoint.
-const std::string& PartLoading::saved_name(const std::string& name) const {
+const std::string& ModelLoading::saved_name(const std::string& name) const {
   return saved_names_.at(name);
 }
 
-void PartLoading::check_parameters() {
+void ModelLoading::check_parameters() {
   const SavedParameters& saved = reader_.manifest().parameters;
   std::map<std::string, std::string> saved_by;
   for (const auto& [name, parameter] : saved) {
@@ -113,14 +114,14 @@ void PartLoading::check_parameters() {
       saved_by.emplace(alias, name);
     }
   }
-  for (const auto& group : part_.pager.groups()) {
+  for (const auto& group : subject_.pager.groups()) {
     for (const sharding::PagedParameter& parameter : group->parameters()) {
       check_parameter(parameter.record, saved_by);
     }
   }
 }
 
-void PartLoading::check_parameter(
+void ModelLoading::check_parameter(
     const sharding::ParameterRecord& record,
     const std::map<std::string, std::string>& saved_by) {
   const WholeTensor& whole = *model_.find(record.name());
@@ -155,7 +156,7 @@ void PartLoading::check_parameter(
       c10::IntArrayRef(saved.strides));
 }
 
-void PartLoading::load_pieces() {
+void ModelLoading::load_pieces() {
   PieceReader own(tensors_);
   for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
     const SubjectPiece& piece = tensors_.pieces[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PartLoading` loads one part of a model from a checkpoint.
+// `ModelLoading` loads this rank's part of a model from a checkpoint.
 
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
@@ -12,24 +12,23 @@
 
 namespace tessera::engine {
 
-/// Finds and checks everything that a part of the model needs on one rank
-/// before the engine is changed, so that nothing can be missing afterwards.
-class PartLoading {
+/// Finds and checks everything that the model needs on one rank before the
+/// engine is changed, so that nothing can be missing afterwards.
+class ModelLoading {
  public:
   /// All arguments must outlive this object.
-  /// @param job all ranks, by which the checkpoint's parts are numbered.
   /// @param saved_rank the rank of the checkpoint whose own state this rank
   ///   loads, if there is one.
   /// @throws tessera::Error if something is missing, damaged, or of another
   ///   model or optimizer.
-  PartLoading(
-      const WholePart& own,
+  ModelLoading(
+      const CheckpointSubject& subject,
+      const WholeModel& model,
       const SubjectTensors& tensors,
       CheckpointReader& reader,
-      const JobRanks& job,
       const std::optional<int>& saved_rank);
 
-  /// Loads values, state and counters of the part, but not those of the run.
+  /// Loads values, state and counters of the model, but not those of the run.
   void apply();
 
  private:
@@ -41,7 +40,7 @@ class PartLoading {
       const std::map<std::string, std::string>& saved_by);
   void load_pieces();
 
-  const CheckpointPart& part_;
+  const CheckpointSubject& subject_;
   const WholeModel& model_;
   const SubjectTensors& tensors_;
   CheckpointReader& reader_;
