@@ -5,7 +5,6 @@
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/file_groups.h"
-#include "tessera/engine/checkpoint/load_part_weights.h"
 #include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
@@ -16,6 +15,7 @@
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
+#include "tessera/sharding/weight_files.h"
 
 #include <algorithm>
 #include <cmath>
@@ -306,18 +306,20 @@ void Engine::for_each_parameter(
 LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
+  return load_weights(sharding::WeightFiles::open(path), options);
+}
+
+LoadWeightsReport Engine::load_weights(
+    const sharding::WeightFiles& files,
+    const LoadWeightsOptions& options) {
   check_usable("load_weights");
   optimizer_->finish_updates();
-  if (file_groups_ == nullptr) {
-    return load_sharded_weights(*pager_, *module_, path, options);
-  }
-  const engine::JobRanks job(*pager_, file_groups_.get(), *module_);
   return load_sharded_weights(
       *pager_,
       *module_,
-      path,
-      engine::options_for_parts(options, job, *module_),
-      file_groups_->pipeline.get());
+      files,
+      options,
+      file_groups_ == nullptr ? nullptr : file_groups_->pipeline.get());
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
@@ -327,10 +329,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 WholeModel Engine::whole_model() {
   check_usable("whole_model");
-  return {
-      engine::JobRanks(*pager_, file_groups_.get(), *module_),
-      *pager_,
-      *module_};
+  return {engine::JobRanks(*pager_, file_groups_.get(), *module_), *module_};
 }
 
 void Engine::unwrap() {

@@ -207,6 +207,10 @@ class Engine {
   LoadWeightsReport load_weights(
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
+  /// The same with files that are open already.
+  LoadWeightsReport load_weights(
+      const sharding::WeightFiles& files,
+      const LoadWeightsOptions& options = {});
 
   /// Writes all parameters and buffers of the whole model to a safetensors
   /// file, or to model.safetensors in a folder, one group at a time; see

@@ -260,8 +260,8 @@ void Engine::join_model_ranks(
     return;
   }
   std::unordered_set<const c10::TensorImpl*> divided;
-  for (const auto& [parameter, part] : parts_in(*module_)) {
-    if (part.split.parts() > 1) {
+  for (const auto& [parameter, spec] : specs_in(*module_)) {
+    if (spec.is_divided()) {
       divided.insert(parameter);
     }
   }

@@ -4,6 +4,7 @@
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/pager.h"
+#include "tessera/sharding/tensor_io.h"
 #include "tessera/sharding/weight_matching.h"
 
 #include <ATen/ops/where.h>
@@ -20,22 +21,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A parameter's place in a flat buffer and the view that is loaded into it.
+/// A parameter's place in a flat buffer and where a file has it.
 struct FlatWeight {
-  sharding::EntryView source;
+  const runtime::SafetensorsEntry* entry = nullptr;
+  sharding::TensorBlock source;
+  TensorSpec spec;
   runtime::FlatSpan span;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes; ///< of the parameter on this rank
   std::vector<int64_t> strides;
   bool is_contiguous = true;
 };
 
 FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
   return {
+      target.entry,
       target.source,
+      target.spec,
       {begin, sharding::storage_extent(target.tensor)},
       target.tensor.sizes().vec(),
       target.tensor.strides().vec(),
       target.tensor.is_contiguous()};
+}
+
+/// Reads all that this rank has of a tensor.
+/// @param source the whole tensor in the entry.
+void read_own(
+    const runtime::SafetensorsEntry& entry,
+    const sharding::TensorBlock& source,
+    const TensorSpec& spec,
+    const at::Tensor& target) {
+  auto own = sharding::blocks_of(spec.sizes, spec.part());
+  for (sharding::TensorBlock& block : own) {
+    block.place = {0, target.strides().vec()};
+  }
+  for (const auto& common : sharding::intersect(own, {&source, 1})) {
+    sharding::read_block(entry, common, target.detach());
+  }
 }
 
 /// Writes the part of the weight that overlaps `slice`, which begins at element
@@ -52,14 +73,22 @@ void read_part(
   const at::Tensor part = slice.narrow(0, from - first, to - from);
   const int64_t offset = from - weight.span.begin;
   if (weight.is_contiguous) {
-    read_elements(weight.source, offset, part);
+    const TensorPart here{weight.spec.part().ranges, offset, part.numel()};
+    for (const auto& common : sharding::intersect(
+             sharding::blocks_of(weight.spec.sizes, here),
+             {&weight.source, 1})) {
+      sharding::read_block(*weight.entry, common, part);
+    }
     return;
   }
   // The elements are scattered over the buffer, possibly with gaps.
   const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
   const at::Tensor is_written = values.to(at::kBool);
-  sharding::read_whole(
-      weight.source, values.as_strided(weight.sizes, weight.strides));
+  read_own(
+      *weight.entry,
+      weight.source,
+      weight.spec,
+      values.as_strided(weight.sizes, weight.strides));
   is_written.as_strided(weight.sizes, weight.strides).fill_(true);
   part.copy_(at::where(
       is_written.narrow(0, offset, part.numel()),
@@ -69,7 +98,7 @@ void read_part(
 
 /// A DeferredInit's fill function that reads files.
 struct FileFill {
-  std::shared_ptr<const sharding::WeightFiles> files;
+  sharding::WeightFiles files; ///< keeps them open
   std::vector<FlatWeight> weights;
   /// Fills the elements that no weight covers; may be empty.
   std::function<void(const at::Tensor&, int64_t)> rest;
@@ -88,7 +117,7 @@ struct FileFill {
 void defer_reading(
     c10::StorageImpl& storage,
     const std::vector<const sharding::WeightTarget*>& targets,
-    const std::shared_ptr<const sharding::WeightFiles>& files) {
+    const sharding::WeightFiles& files) {
   FileFill fill{files, {}, {}};
   std::vector<std::shared_ptr<uint64_t>> seeds;
   int64_t covered = 0;
@@ -104,7 +133,7 @@ void defer_reading(
   sharding::set_deferred_init(
       storage,
       {std::move(fill),
-       "parameter '" + targets.front()->names.front() + "'",
+       "parameter '" + targets.front()->spec.name() + "'",
        std::move(seeds)});
 }
 
@@ -114,23 +143,28 @@ LoadWeightsReport load_weights(
     torch::nn::Module& module,
     const fs::path& path,
     const LoadWeightsOptions& options) {
-  const auto files = std::make_shared<const sharding::WeightFiles>(
-      sharding::WeightFiles::open(path));
+  return load_weights(module, sharding::WeightFiles::open(path), options);
+}
+
+LoadWeightsReport load_weights(
+    torch::nn::Module& module,
+    const sharding::WeightFiles& files,
+    const LoadWeightsOptions& options) {
   auto targets = sharding::weight_targets_in(module);
-  auto report = sharding::match_weights(targets, *files, options);
+  auto report = sharding::match_weights(targets, files, options);
   std::unordered_map<
       c10::StorageImpl*,
       std::vector<const sharding::WeightTarget*>>
       deferred;
   for (const sharding::WeightTarget& target : targets) {
-    if (target.source.entry == nullptr) {
+    if (target.entry == nullptr) {
       continue;
     }
     if (sharding::is_deferred(target.tensor)) {
       deferred[target.tensor.storage().unsafeGetStorageImpl()].push_back(
           &target);
     } else {
-      sharding::read_whole(target.source, target.tensor);
+      read_own(*target.entry, target.source, target.spec, target.tensor);
     }
   }
   for (const auto& [storage, members] : deferred) {
@@ -142,11 +176,10 @@ LoadWeightsReport load_weights(
 LoadWeightsReport load_sharded_weights(
     sharding::Pager& pager,
     torch::nn::Module& module,
-    const fs::path& path,
+    const sharding::WeightFiles& files,
     const LoadWeightsOptions& options,
     Communicator* stages) {
   const c10::NoGradGuard no_grad;
-  const auto files = sharding::WeightFiles::open(path);
   auto targets = sharding::weight_targets_in(module);
   auto report =
       stages == nullptr
@@ -167,7 +200,7 @@ LoadWeightsReport load_sharded_weights(
     for (const sharding::PagedParameter& parameter : group->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
-      if (found == by_tensor.end() || found->second->source.entry == nullptr) {
+      if (found == by_tensor.end() || found->second->entry == nullptr) {
         continue;
       }
       if (!master.defined()) {
@@ -185,8 +218,8 @@ LoadWeightsReport load_sharded_weights(
   }
   // Buffers, and parameters that the engine ignores.
   for (const auto& [tensor, target] : by_tensor) {
-    if (target->source.entry != nullptr) {
-      sharding::read_whole(target->source, target->tensor);
+    if (target->entry != nullptr) {
+      read_own(*target->entry, target->source, target->spec, target->tensor);
     }
   }
   pager.invalidate();

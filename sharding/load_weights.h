@@ -15,6 +15,7 @@
 namespace tessera::sharding {
 
 class Pager;
+class WeightFiles;
 
 } // namespace tessera::sharding
 
@@ -22,32 +23,33 @@ namespace tessera {
 
 class Communicator;
 
-/// A tensor of the module as a view of a tensor of the checkpoint: offset,
-/// sizes and strides as in EntryView.
-struct WeightPiece {
-  std::string name; ///< name of the module's tensor
+/// A tensor of the model as a checkpoint's tensor contains it: as some of its
+/// rows, or of the rows of its transpose.
+struct MappedWeight {
+  std::string name; ///< of the model's tensor
+  std::vector<int64_t> sizes; ///< of the whole tensor in the model
   std::vector<int64_t> shape; ///< shape that the checkpoint's tensor must have
-  int64_t offset = 0;
-  /// must have as many elements as the module's tensor
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  int64_t first_row = 0;
+  bool is_transposed = false; ///< matrices only
 };
+
+/// Returns the tensors of the model that a checkpoint's tensor of this name
+/// contains. An empty list leaves the tensor out; std::nullopt means that it is
+/// unexpected.
+using WeightMap =
+    std::function<std::optional<std::vector<MappedWeight>>(std::string_view)>;
 
 struct LoadWeightsOptions {
   /// Maps the name of a tensor in the checkpoint to its name in the module; ""
   /// leaves the tensor out. By default, names are taken as they are.
   std::function<std::string(std::string_view)> rename;
   /// Used instead of `rename` for a checkpoint that stores tensors transposed
-  /// or fused, or for a module that holds partitions of them: returns which
-  /// part of the checkpoint's tensor of this name goes to which tensor of the
-  /// module. An empty list leaves the tensor out; std::nullopt means that the
-  /// tensor is unexpected.
-  std::function<std::optional<std::vector<WeightPiece>>(std::string_view)>
-      pieces;
+  /// or fused.
+  WeightMap map;
   /// Parameters with one of these prefixes may be missing; they keep their
   /// values.
   std::vector<std::string> may_be_missing;
-  /// With `pieces`: the name in a checkpoint of a parameter of the module, for
+  /// With `map`: the name in a checkpoint of a parameter of the module, for
   /// messages about missing ones. By default, its name in the module.
   std::function<std::string(const std::string&)> checkpoint_name;
   /// If false, missing and unexpected names are reported instead of refused.
@@ -67,7 +69,9 @@ struct LoadWeightsReport {
 
 /// Loads a checkpoint into parameters and registered buffers. Floating-point
 /// values are converted to the dtype of the module. Buffers may be missing. A
-/// tied parameter may be stored under any of its names.
+/// tied parameter may be stored under any of its names. The checkpoint has
+/// whole tensors: of a parameter that tensor-parallel ranks divide, each reads
+/// its partition.
 ///
 /// Parameters that have memory are read now. Lazy parameters (tessera::lazy)
 /// are read when they get memory: tessera::wrap reads only each rank's shard,
@@ -79,6 +83,11 @@ struct LoadWeightsReport {
 LoadWeightsReport load_weights(
     torch::nn::Module& module,
     const std::filesystem::path& path,
+    const LoadWeightsOptions& options = {});
+/// The same with files that are open already.
+LoadWeightsReport load_weights(
+    torch::nn::Module& module,
+    const sharding::WeightFiles& files,
     const LoadWeightsOptions& options = {});
 
 /// As load_weights(), for a module that is sharded: each rank reads its shard
@@ -92,7 +101,7 @@ LoadWeightsReport load_weights(
 LoadWeightsReport load_sharded_weights(
     sharding::Pager& pager,
     torch::nn::Module& module,
-    const std::filesystem::path& path,
+    const sharding::WeightFiles& files,
     const LoadWeightsOptions& options = {},
     Communicator* stages = nullptr);
 

@@ -139,11 +139,14 @@ bool is_embedding(const Module& module) {
 Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   Modules apart;
   std::set<int64_t> vocabularies;
-  const ParameterParts parts = parts_in(module);
+  const TensorSpecs specs = specs_in(module);
+  const auto whole_sizes = [&](const at::Tensor& weight) {
+    return spec_of(weight, specs).sizes;
+  };
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
         if (is_embedding(part) && has_parameters(part)) {
-          const auto sizes = whole_sizes(part.parameters(false)[0], parts);
+          const auto sizes = whole_sizes(part.parameters(false)[0]);
           if (c10::multiply_integers(sizes) >= min_numel) {
             vocabularies.insert(sizes[0]);
             apart.insert(&part);
@@ -156,7 +159,7 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
         if (linear == nullptr) {
           return;
         }
-        const auto sizes = whole_sizes(linear->weight, parts);
+        const auto sizes = whole_sizes(linear->weight);
         if (c10::multiply_integers(sizes) >= min_numel &&
             vocabularies.count(sizes[0])) {
           apart.insert(&part);

@@ -64,6 +64,19 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
+TensorSpec sharded_spec(
+    TensorSpec spec,
+    const PagedParameter& parameter,
+    const runtime::FlatLayout& layout,
+    const ShardMesh& mesh) {
+  spec.axes.push_back(
+      {kShardAxis,
+       mesh.shard_size,
+       mesh.shard_rank,
+       Flat{parameter.span, layout.shard_numel()}});
+  return spec;
+}
+
 std::vector<c10::Storage> storages_of(const PageSpec& page) {
   StorageList list;
   for (const PagedParameter& parameter : page.parameters) {

@@ -7,6 +7,7 @@
 #include "tessera/sharding/grouping.h"
 #include "tessera/sharding/pager_options.h"
 #include "tessera/sharding/shard_mesh.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
@@ -79,6 +80,13 @@ PageSpec make_page_spec(
 std::vector<PageSpec> plan_pages(
     const torch::nn::Module& module,
     const PagerOptions& options,
+    const ShardMesh& mesh);
+
+/// The spec of a parameter with the division of its page over the shard ranks.
+TensorSpec sharded_spec(
+    TensorSpec spec,
+    const PagedParameter& parameter,
+    const runtime::FlatLayout& layout,
     const ShardMesh& mesh);
 
 /// The storages of a page's parameters, each once, in the order of its layout.

@@ -7,7 +7,6 @@
 #include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -155,7 +154,7 @@ std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored) {
   const IgnoredNames ignored_names(module, ignored);
-  const auto parts = parts_in(module);
+  const TensorSpecs specs = specs_in(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
   std::unordered_map<const c10::TensorImpl*, size_t> index;
@@ -172,7 +171,7 @@ std::vector<ParameterRecord> take_parameter_census(
           {{item.key()},
            tensor,
            tensor.scalar_type(),
-           c10::multiply_integers(whole_sizes(tensor, parts))});
+           specs.at(tensor.unsafeGetTensorImpl()).numel()});
     } else {
       records[found->second].names.push_back(item.key());
     }

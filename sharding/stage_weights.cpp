@@ -114,7 +114,7 @@ LoadWeightsReport match_weights_of_stage(
   Finding mine;
   for (const WeightTarget& target : targets) {
     mine.names.insert(
-        mine.names.end(), target.names.begin(), target.names.end());
+        mine.names.end(), target.spec.names.begin(), target.spec.names.end());
   }
   std::exception_ptr error;
   try {

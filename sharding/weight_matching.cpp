@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <algorithm>
 #include <sstream>
@@ -50,7 +52,7 @@ bool is_convertible(
     at::ScalarType dtype) {
   return at::isFloatingType(dtype)
              ? is_float(entry.dtype)
-             : !is_float(entry.dtype) && scalar_type_of(entry) == dtype;
+             : !is_float(entry.dtype) && loaded_dtype_of(entry) == dtype;
 }
 
 bool starts_with_any(
@@ -76,6 +78,35 @@ std::string hint(
   return "";
 }
 
+/// Whether the checkpoint's tensor has all rows of the weight.
+bool lies_within(const MappedWeight& weight) {
+  std::vector<int64_t> rows = weight.shape;
+  if (weight.is_transposed && rows.size() == 2) {
+    std::swap(rows[0], rows[1]);
+  }
+  if (rows.empty() || rows.size() != weight.sizes.size()) {
+    return rows.size() == weight.sizes.size() && weight.first_row == 0;
+  }
+  return weight.first_row >= 0 &&
+         weight.first_row + weight.sizes[0] <= rows[0] &&
+         std::equal(rows.begin() + 1, rows.end(), weight.sizes.begin() + 1);
+}
+
+/// The weight in the memory of the checkpoint's tensor.
+TensorBlock source_of(const MappedWeight& weight) {
+  TensorBlock block{
+      std::vector<int64_t>(weight.sizes.size(), 0),
+      weight.sizes,
+      {0, row_major_strides(weight.shape)}};
+  if (weight.is_transposed) {
+    std::reverse(block.place.strides.begin(), block.place.strides.end());
+  }
+  if (!block.sizes.empty()) {
+    block.place.offset = weight.first_row * block.place.strides[0];
+  }
+  return block;
+}
+
 /// Finds an entry for each target.
 /// @throws tessera::Error when something does not match.
 class Matching {
@@ -86,7 +117,7 @@ class Matching {
       const LoadWeightsOptions& options)
       : targets_(targets), files_(files), options_(options) {
     for (size_t i = 0; i < targets_.size(); ++i) {
-      for (const std::string& name : targets_[i].names) {
+      for (const std::string& name : targets_[i].spec.names) {
         index_.emplace(name, i);
         all_names_.push_back(name);
       }
@@ -111,126 +142,111 @@ class Matching {
   }
 
  private:
-  void take(const std::string& name, const runtime::SafetensorsEntry& entry) {
-    if (options_.pieces) {
-      take_pieces(name, entry);
-      return;
+  /// The tensors of the module in a tensor of the checkpoint.
+  std::optional<std::vector<MappedWeight>> mapped(const std::string& name) {
+    if (options_.map) {
+      return options_.map(name);
     }
     const std::string wanted = options_.rename ? options_.rename(name) : name;
     if (wanted.empty()) {
-      report_.left_out.push_back(name);
-      return;
+      return std::vector<MappedWeight>();
     }
     const auto found = index_.find(wanted);
     if (found == index_.end()) {
-      note_unexpected(name, hint({wanted}, all_names_));
-      return;
+      return std::nullopt;
     }
-    used_.insert(name);
-    WeightTarget& target = targets_[found->second];
-    assign(
-        target,
-        wanted,
-        name,
-        target.tensor.sizes().vec(),
-        EntryView::whole(entry));
+    const std::vector<int64_t>& sizes = targets_[found->second].spec.sizes;
+    return std::vector<MappedWeight>{{wanted, sizes, sizes}};
   }
 
-  void take_pieces(
-      const std::string& name,
-      const runtime::SafetensorsEntry& entry) {
-    const auto pieces = options_.pieces(name);
-    if (!pieces) {
-      note_unexpected(name, "");
+  void take(const std::string& name, const runtime::SafetensorsEntry& entry) {
+    const auto weights = mapped(name);
+    if (!weights) {
+      note_unexpected(name);
       return;
     }
-    if (pieces->empty()) {
+    if (weights->empty()) {
       report_.left_out.push_back(name);
       return;
     }
     used_.insert(name);
-    for (const WeightPiece& piece : *pieces) {
-      const auto found = index_.find(piece.name);
+    for (const MappedWeight& weight : *weights) {
+      const auto found = index_.find(weight.name);
       TESSERA_CHECK(
           found != index_.end(),
-          "LoadWeightsOptions::pieces: '{}', for '{}', is not a parameter of the model{}",
-          piece.name,
+          "LoadWeightsOptions::map: '{}', for '{}', is not a parameter of the model{}",
+          weight.name,
           name,
-          hint({piece.name}, all_names_));
-      assign(
-          targets_[found->second],
-          piece.name,
-          name,
-          piece.shape,
-          {&entry, piece.offset, piece.sizes, piece.strides});
+          hint({weight.name}, all_names_));
+      assign(targets_[found->second], weight, entry);
     }
   }
 
-  void note_unexpected(const std::string& name, const std::string& nearest) {
+  void note_unexpected(const std::string& name) {
     report_.unexpected.push_back(name);
     if (options_.strict && !options_.allows_unexpected) {
-      wrong_.add(formatted("unexpected: '{}'{}", name, nearest));
+      const std::string wanted = options_.rename ? options_.rename(name) : name;
+      wrong_.add(formatted(
+          "unexpected: '{}'{}",
+          name,
+          options_.map ? "" : hint({wanted}, all_names_)));
     }
   }
 
   void assign(
       WeightTarget& target,
-      const std::string& wanted,
-      const std::string& name,
-      const std::vector<int64_t>& shape,
-      EntryView source) {
-    const runtime::SafetensorsEntry& entry = *source.entry;
+      const MappedWeight& weight,
+      const runtime::SafetensorsEntry& entry) {
+    const at::ScalarType dtype = target.tensor.scalar_type();
     target.is_found = true;
-    if (!taken_.insert(wanted).second) {
-      wrong_.add(
-          formatted("two tensors for '{}', one of them '{}'", wanted, name));
-    } else if (entry.shape != shape) {
+    if (!taken_.insert(weight.name).second) {
+      wrong_.add(formatted(
+          "two tensors for '{}', one of them '{}'", weight.name, entry.name));
+    } else if (entry.shape != weight.shape) {
       wrong_.add(formatted(
           "shape of '{}': {}, but the model's is {}",
-          name,
+          entry.name,
           at::IntArrayRef(entry.shape),
-          at::IntArrayRef(shape)));
-    } else if (
-        source.numel() != target.tensor.numel() ||
-        !source.lies_within_entry()) {
+          at::IntArrayRef(weight.shape)));
+    } else if (weight.sizes != target.spec.sizes || !lies_within(weight)) {
       TESSERA_FAIL(
-          "LoadWeightsOptions::pieces: the piece of '{}' for '{}' has sizes {}, which are not those of {} or lie outside it",
-          name,
-          wanted,
-          at::IntArrayRef(source.sizes),
-          target.tensor.sizes());
-    } else if (!is_convertible(entry, target.tensor.scalar_type())) {
+          "LoadWeightsOptions::map: '{}' for '{}' has sizes {}, which are not those of {} or lie outside it",
+          entry.name,
+          weight.name,
+          at::IntArrayRef(weight.sizes),
+          at::IntArrayRef(target.spec.sizes));
+    } else if (!is_convertible(entry, dtype)) {
       wrong_.add(formatted(
           "dtype of '{}': {}, but the model's is {}{}",
-          name,
+          entry.name,
           name_of(entry.dtype),
-          target.tensor.scalar_type(),
-          at::isFloatingType(target.tensor.scalar_type())
-              ? "; F64, F32, F16 and BF16 are converted"
-              : ""));
-    } else if (target.source.entry == nullptr) {
+          dtype,
+          at::isFloatingType(dtype) ? "; F64, F32, F16 and BF16 are converted"
+                                    : ""));
+    } else if (target.entry == nullptr) {
       // A tied target is found by one of its names.
-      target.source = std::move(source);
+      target.entry = &entry;
+      target.source = source_of(weight);
     }
   }
 
   void note_missing(const WeightTarget& target) {
     if (options_.strict &&
-        !starts_with_any(target.names, options_.may_be_missing)) {
+        !starts_with_any(target.spec.names, options_.may_be_missing)) {
       std::vector<std::string> known;
       for (const auto& [name, entry] : files_.entries()) {
         if (!used_.count(name)) {
           known.push_back(name);
         }
       }
-      std::vector<std::string> names = target.names;
+      std::vector<std::string> names = target.spec.names;
       for (std::string& name : names) {
         name = options_.checkpoint_name ? options_.checkpoint_name(name) : name;
       }
       wrong_.add(
           formatted("missing: '{}'{}", names.front(), hint(names, known)));
     }
-    report_.missing.push_back(target.names.front());
+    report_.missing.push_back(target.spec.name());
   }
 
   std::vector<WeightTarget>& targets_;
@@ -248,24 +264,18 @@ class Matching {
 
 std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module) {
   std::vector<WeightTarget> targets;
-  std::unordered_map<const c10::TensorImpl*, size_t> index;
-  const auto add =
-      [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
-        if (!tensor.defined()) {
-          return;
-        }
-        const auto [found, is_new] =
-            index.emplace(tensor.unsafeGetTensorImpl(), targets.size());
-        if (is_new) {
-          targets.push_back({{}, tensor, is_buffer});
-        }
-        targets[found->second].names.push_back(name);
-      };
+  TensorSpecs specs = specs_in(module);
+  const auto add = [&](const at::Tensor& tensor, bool is_buffer) {
+    // A tied tensor is taken with its first name.
+    if (auto spec = specs.extract(tensor.unsafeGetTensorImpl())) {
+      targets.push_back({std::move(spec.mapped()), tensor, is_buffer});
+    }
+  };
   for (const auto& item : module.named_parameters()) {
-    add(item.key(), item.value(), false);
+    add(item.value(), false);
   }
   for (const auto& item : module.named_buffers()) {
-    add(item.key(), item.value(), true);
+    add(item.value(), true);
   }
   return targets;
 }

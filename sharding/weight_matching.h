@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/tensor_blocks.h"
 #include "tessera/sharding/weight_files.h"
 
 #include <torch/nn/module.h>
@@ -14,19 +15,22 @@
 
 namespace tessera::sharding {
 
-/// A parameter or buffer of a module and the part of the checkpoint for it.
+/// A parameter or buffer of a module, and where a file has it.
 struct WeightTarget {
-  std::vector<std::string> names;
+  TensorSpec spec;
   at::Tensor tensor;
   bool is_buffer = false;
   bool is_found = false; ///< whether a name was found
-  EntryView source; ///< without an entry: keeps its values
+  /// Null: it keeps its values.
+  const runtime::SafetensorsEntry* entry = nullptr;
+  TensorBlock source; ///< the whole tensor in the entry
 };
 
 /// Returns the parameters and registered buffers of `module`, tied ones once.
 std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module);
 
-/// Sets WeightTarget::source where the checkpoint has a tensor for the target.
+/// Sets entry and source of the targets for which the checkpoint has a
+/// tensor.
 /// @throws tessera::Error that names everything that does not match.
 LoadWeightsReport match_weights(
     std::vector<WeightTarget>& targets,

@@ -102,7 +102,7 @@ void export_run(ExportArguments arguments) {
   EngineRef engine = owned;
   const int64_t step = engine::load_run_checkpoint(engine, *checkpoint, {});
   const ExportFolders folders = folders_of(arguments, config);
-  export_model(config, world, engine, *model, folders);
+  export_model(config, engine, *model, folders);
   if (world.rank() == 0) {
     if (arguments.to.empty()) {
       add_result(run, step);

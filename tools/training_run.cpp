@@ -217,7 +217,7 @@ void finish_run(
           ? "the checkpoint of the last step could not be saved either; " +
                 newest_checkpoint_text(folder)
           : newest_checkpoint_text(folder),
-      [&] { export_model(config, world, engine, model, exported); });
+      [&] { export_model(config, engine, model, exported); });
   std::optional<TaskScore> score;
   if (tells) {
     write_result(config, summary, score); // also if scoring fails
@@ -317,22 +317,19 @@ ExportFolders folders_in_run(const zoo::TrainingConfig& config) {
 
 void export_model(
     const zoo::TrainingConfig& config,
-    const World& world,
     EngineRef engine,
     const zoo::Model& model,
     const ExportFolders& folders) {
   if (!folders.adapter.empty()) {
-    zoo::save_lora(world, engine.main(), model, folders.adapter);
+    zoo::save_lora(engine.main(), model, folders.adapter);
   }
   if (folders.model.empty()) {
     return;
   }
   if (config.lora) {
-    zoo::save_merged(
-        world, engine.main(), model, folders.model, config.model_folder);
+    zoo::save_merged(engine.main(), model, folders.model, config.model_folder);
   } else {
-    zoo::save_pretrained(
-        world, engine, model, folders.model, config.model_folder);
+    zoo::save_pretrained(engine, model, folders.model, config.model_folder);
   }
 }
 

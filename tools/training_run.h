@@ -51,7 +51,6 @@ ExportFolders folders_in_run(const zoo::TrainingConfig& config);
 /// Collective.
 void export_model(
     const zoo::TrainingConfig& config,
-    const World& world,
     EngineRef engine,
     const zoo::Model& model,
     const ExportFolders& folders);

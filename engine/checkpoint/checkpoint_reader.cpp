@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/checksum.h"
-
-#include <ATen/ops/empty.h>
+#include "tessera/sharding/tensor_io.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -21,57 +18,44 @@ namespace {
 constexpr const char* kDamaged =
     "; the checkpoint is damaged: load another one";
 
-/// The runs of the first stretch, which the entry contains, one after the
-/// other.
-void copy_runs(
-    const runtime::SafetensorsEntry& entry,
-    const CommonRuns& runs,
-    std::byte* out) {
-  const auto item = static_cast<int64_t>(size_of(entry.dtype));
-  const std::byte* from = entry.data.data() + runs.a * item;
-  const bool is_one = runs.runs == 1 || runs.a_pitch == runs.length;
-  const int64_t copies = is_one ? 1 : runs.runs;
-  const int64_t bytes = item * runs.length * (is_one ? runs.runs : 1);
-  for (int64_t i = 0; i < copies; ++i) {
-    std::memcpy(
-        out + i * bytes,
-        from + i * runs.a_pitch * item,
-        static_cast<size_t>(bytes));
-  }
-}
-
 /// In ascending order, pieces with common elements are neighbors.
-std::tuple<int64_t, int64_t, int64_t> place_of(const SavedTensor& piece) {
-  const DimPart part = piece.part.value_or(DimPart{-1, 0, 0});
-  return {part.dim, part.begin, *piece.offset};
+std::tuple<int64_t, int64_t, int64_t> place_of(const TensorPart& part) {
+  const DimRange range =
+      part.ranges.empty() ? DimRange{-1, 0, 0} : part.ranges.front();
+  return {range.dim, range.begin, part.offset};
 }
 
-bool lies_within(const SavedTensor& piece, const std::vector<int64_t>& sizes) {
+bool lies_within(const TensorPart& part, const std::vector<int64_t>& sizes) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
-  if (*piece.offset < 0 || *piece.offset > kMost || piece.numel < 0 ||
-      piece.numel > kMost ||
+  if (part.offset < 0 || part.offset > kMost || part.numel < 0 ||
+      part.numel > kMost ||
       std::any_of(
           sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; })) {
     return false;
   }
-  if (!piece.part) { // whose memory may have gaps
+  if (part.ranges.empty()) { // its memory may have gaps
     return true;
   }
   const auto dims = static_cast<int64_t>(sizes.size());
-  const DimPart& part = *piece.part;
-  return part.dim >= 0 && part.dim < dims && part.begin >= 0 &&
-         part.begin < part.end &&
-         part.end <= sizes[static_cast<size_t>(part.dim)] &&
-         *piece.offset + piece.numel <= numel_of(sizes, part);
+  return std::all_of(
+             part.ranges.begin(),
+             part.ranges.end(),
+             [&](const DimRange& range) {
+               return range.dim >= 0 && range.dim < dims && range.begin >= 0 &&
+                      range.begin < range.end &&
+                      range.end <= sizes[static_cast<size_t>(range.dim)];
+             }) &&
+         part.offset + part.numel <= sharding::numel_of(sizes, part.ranges);
 }
 
 /// Whether the second of two neighbors begins before the first one ends.
-bool overlap(const SavedTensor& first, const SavedTensor& second) {
-  if (first.part == second.part) {
-    return *first.offset + first.numel > *second.offset;
+bool overlap(const TensorPart& first, const TensorPart& second) {
+  if (first.ranges == second.ranges) {
+    return first.offset + first.numel > second.offset;
   }
-  return !first.part || !second.part || first.part->dim != second.part->dim ||
-         first.part->end > second.part->begin;
+  return first.ranges.empty() || second.ranges.empty() ||
+         first.ranges.front().dim != second.ranges.front().dim ||
+         first.ranges.front().end > second.ranges.front().begin;
 }
 
 } // namespace
@@ -82,7 +66,7 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
       files_(manifest_.ranks.size()) {
   for (size_t r = 0; r < manifest_.ranks.size(); ++r) {
     for (const SavedTensor& tensor : manifest_.ranks[r].tensors) {
-      if (tensor.offset) {
+      if (tensor.part) {
         pieces_[{tensor.parameter, tensor.state}].push_back(
             {static_cast<int>(r), &tensor});
       }
@@ -90,7 +74,7 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
   }
   for (auto& [key, pieces] : pieces_) {
     std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-      return place_of(*a.tensor) < place_of(*b.tensor);
+      return place_of(*a.tensor->part) < place_of(*b.tensor->part);
     });
     check_pieces(key.first, pieces);
   }
@@ -115,10 +99,10 @@ void CheckpointReader::check_pieces(
     if (saved == manifest_.parameters.end()) {
       fail(tensor, "refers to a parameter that the manifest does not list");
     }
-    if (!lies_within(tensor, saved->second.sizes)) {
+    if (!lies_within(*tensor.part, saved->second.sizes)) {
       fail(tensor, "lies outside the parameter");
     }
-    if (before != nullptr && overlap(*before, tensor)) {
+    if (before != nullptr && overlap(*before->part, *tensor.part)) {
       fail(tensor, "overlaps another piece");
     }
     before = &tensor;
@@ -167,13 +151,13 @@ const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
         kDamaged);
     const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
     TESSERA_CHECK(
-        !tensor.offset ||
-            static_cast<int64_t>(entry.data.size()) == tensor.numel * bytes,
+        !tensor.part || static_cast<int64_t>(entry.data.size()) ==
+                            tensor.part->numel * bytes,
         "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
         opened.path().string(),
         tensor.name,
         entry.data.size(),
-        tensor.numel,
+        tensor.part->numel,
         kDamaged);
   }
   return entry;
@@ -183,7 +167,7 @@ template <typename Body>
 void CheckpointReader::for_each_overlap(
     const std::string& parameter,
     const std::string& state,
-    const PartStretch& stretch,
+    const TensorPart& part,
     const Body& body) {
   const auto found = pieces_.find({parameter, state});
   TESSERA_CHECK(
@@ -198,18 +182,18 @@ void CheckpointReader::for_each_overlap(
   const std::vector<int64_t>& sizes = manifest_.parameters.at(parameter).sizes;
   int64_t numel = 0;
   for (const Piece& piece : found->second) {
-    const auto common = common_runs(sizes, piece.tensor->stretch(), stretch);
-    for (const CommonRuns& runs : common) {
-      body(checked_entry(piece.rank, *piece.tensor), runs);
-      numel += runs.runs * runs.length;
+    for (const sharding::CommonBlock& common :
+         sharding::intersect(sizes, part, *piece.tensor->part)) {
+      body(checked_entry(piece.rank, *piece.tensor), common);
+      numel += common.numel();
     }
   }
   TESSERA_CHECK(
-      numel == stretch.numel,
+      numel == part.numel,
       "{}: {} of {} elements of '{}' of parameter '{}' that this rank needs are not in any file{}",
       path_.string(),
-      stretch.numel - numel,
-      stretch.numel,
+      part.numel - numel,
+      part.numel,
       state,
       parameter,
       kDamaged);
@@ -218,33 +202,26 @@ void CheckpointReader::for_each_overlap(
 void CheckpointReader::check_elements(
     const std::string& parameter,
     const std::string& state,
-    const PartStretch& stretch) {
+    const TensorPart& part) {
   for_each_overlap(
       parameter,
       state,
-      stretch,
-      [](const runtime::SafetensorsEntry&, const CommonRuns&) {});
+      part,
+      [](const runtime::SafetensorsEntry&, const sharding::CommonBlock&) {});
 }
 
 void CheckpointReader::read_elements(
     const std::string& parameter,
     const std::string& state,
-    const PartStretch& stretch,
+    const TensorPart& part,
     const at::Tensor& values) {
   for_each_overlap(
       parameter,
       state,
-      stretch,
-      [&](const runtime::SafetensorsEntry& entry, const CommonRuns& runs) {
-        const at::Tensor read =
-            at::empty({runs.runs, runs.length}, loaded_dtype_of(entry.dtype));
-        copy_runs(entry, runs, static_cast<std::byte*>(read.data_ptr()));
-        values
-            .as_strided(
-                {runs.runs, runs.length},
-                {runs.b_pitch, 1},
-                values.storage_offset() + runs.b)
-            .copy_(read);
+      part,
+      [&](const runtime::SafetensorsEntry& entry,
+          const sharding::CommonBlock& common) {
+        sharding::read_block(entry, common, values);
       });
 }
 
@@ -277,7 +254,7 @@ at::Tensor CheckpointReader::tensor(int r, const std::string& name) {
       path_.string(),
       name,
       r);
-  return loaded_tensor(checked_entry(r, *saved));
+  return sharding::loaded_tensor(checked_entry(r, *saved));
 }
 
 std::map<std::string, at::Tensor> CheckpointReader::tensors(
@@ -287,7 +264,7 @@ std::map<std::string, at::Tensor> CheckpointReader::tensors(
   for (const auto& saved : manifest_.ranks[static_cast<size_t>(r)].tensors) {
     if (saved.name.rfind(prefix, 0) == 0) {
       found[saved.name.substr(prefix.size())] =
-          loaded_tensor(checked_entry(r, saved));
+          sharding::loaded_tensor(checked_entry(r, saved));
     }
   }
   return found;

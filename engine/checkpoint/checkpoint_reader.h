@@ -37,14 +37,14 @@ class CheckpointReader {
   void check_elements(
       const std::string& parameter,
       const std::string& state,
-      const PartStretch& stretch);
+      const TensorPart& part);
 
-  /// Copies elements to `values` ([stretch.numel], contiguous, any
+  /// Copies elements to `values` ([part.numel], contiguous, any
   /// floating-point dtype and device).
   void read_elements(
       const std::string& parameter,
       const std::string& state,
-      const PartStretch& stretch,
+      const TensorPart& part,
       const at::Tensor& values);
 
   /// The first rank from `r` on, wrapping around after the last one, whose file
@@ -76,7 +76,7 @@ class CheckpointReader {
   void for_each_overlap(
       const std::string& parameter,
       const std::string& state,
-      const PartStretch& stretch,
+      const TensorPart& part,
       const Body& body);
 
   std::filesystem::path path_;

@@ -4,11 +4,11 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/checkpoint/rng_state.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/runtime/io/checksum.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <c10/core/GradMode.h>
 
@@ -44,7 +44,7 @@ class RankFile {
       at::ScalarType dtype,
       std::vector<int64_t> sizes,
       std::function<at::Tensor()> load) {
-    specs_.push_back({what.name, saved_dtype_of(dtype), std::move(sizes)});
+    specs_.push_back(whole_spec({what.name}, std::move(sizes), dtype));
     rank_.tensors.push_back(std::move(what));
     loads_.push_back(std::move(load));
   }
@@ -60,13 +60,12 @@ class RankFile {
   /// @return its entry in the manifest.
   SavedRank write(const fs::path& folder, int rank) {
     rank_.file = rank_file(rank, ".safetensors");
-    runtime::SafetensorsWriter writer(folder / rank_.file, std::move(specs_));
+    sharding::TensorFileWriter writer(folder / rank_.file, specs_, {});
     for (size_t i = 0; i < loads_.size(); ++i) {
       const at::Tensor bytes = loads_[i]().cpu().contiguous();
-      rank_.tensors[i].checksum = runtime::checksum_of(raw_bytes(bytes));
-      if (bytes.numel() > 0) {
-        writer.write(rank_.tensors[i].name, raw_bytes(bytes));
-      }
+      rank_.tensors[i].checksum =
+          runtime::checksum_of(sharding::raw_bytes(bytes));
+      writer.write(rank_.tensors[i].name, bytes);
     }
     writer.commit();
     rank_.bytes = fs::file_size(folder / rank_.file);
@@ -75,7 +74,7 @@ class RankFile {
 
  private:
   SavedRank rank_;
-  std::vector<runtime::SafetensorsSpec> specs_;
+  std::vector<TensorSpec> specs_;
   std::vector<std::function<at::Tensor()>> loads_;
 };
 
@@ -100,7 +99,7 @@ class Share {
 
   bool has(const SubjectPiece& piece) const {
     return is_first_copy_ && is_of_stage(piece.parameter) &&
-           (piece.stretch.part || model_.job().tensor_rank() == 0);
+           (!piece.part.ranges.empty() || model_.job().tensor_rank() == 0);
   }
 
   bool has(const SubjectWhole& whole) const {
@@ -110,7 +109,7 @@ class Share {
  private:
   /// Several pipeline stages have copies of tied parameters.
   bool is_of_stage(const std::string& parameter) const {
-    return model_.find(parameter)->stage == model_.job().stage();
+    return model_.find(parameter)->spec.pipeline_stage == model_.job().stage();
   }
 
   const WholeModel& model_;
@@ -131,11 +130,9 @@ void add_tensors(
           {.name = "piece/" + piece.state + "/" + piece.parameter,
            .parameter = piece.parameter,
            .state = piece.state,
-           .offset = piece.stretch.offset,
-           .numel = piece.stretch.numel,
-           .part = piece.stretch.part},
+           .part = piece.part},
           tensors.tensors[piece.tensor].dtype,
-          {piece.stretch.numel},
+          {piece.part.numel},
           [&reader, &piece] { return reader.values(piece); });
     }
   }
@@ -184,11 +181,12 @@ void add_parameters(const WholePart& saved, SavedParameters& parameters) {
       const at::Tensor& tensor = parameter.record.tensor;
       const WholeTensor& whole = *model.find(parameter.record.name());
       parameters[whole.name()] = {
-          whole.sizes,
-          model.job().part_of(tensor) ? row_major_strides(whole.sizes)
-                                      : tensor.strides().vec(),
+          whole.spec.sizes,
+          model.job().spec_of(tensor).is_divided()
+              ? sharding::row_major_strides(whole.spec.sizes)
+              : tensor.strides().vec(),
           0,
-          {whole.names.begin() + 1, whole.names.end()}};
+          {whole.spec.names.begin() + 1, whole.spec.names.end()}};
     }
   }
   for (const OptimizedParameter& parameter : part.optimizer.parameters()) {

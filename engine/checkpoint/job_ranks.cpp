@@ -18,109 +18,121 @@ JobRanks::JobRanks(
     sharding::Pager& pager,
     FileGroups* groups,
     const torch::nn::Module& module)
-    : pager_(pager), groups_(groups) {
-  if (tensor_size() > 1) {
-    parts_ = parts_in(module);
+    : pager_(&pager),
+      rank_(pager.rank()),
+      size_(pager.world_size()),
+      specs_(specs_in(module)) {
+  if (groups != nullptr) {
+    tensor_ = groups->tensor.get();
+    pipeline_ = groups->pipeline.get();
+    rank_ = groups->job_rank;
+    size_ = groups->job_size;
   }
+  forget_unknown_ranks();
 }
 
-int JobRanks::rank() const {
-  return groups_ == nullptr ? pager_.rank() : groups_->job_rank;
-}
+JobRanks::JobRanks(const torch::nn::Module& module)
+    : tensor_(tensor_group_of(module)),
+      rank_(tensor_rank()),
+      size_(tensor_size()),
+      specs_(specs_in(module)) {}
 
-int JobRanks::size() const {
-  return groups_ == nullptr ? pager_.world_size() : groups_->job_size;
+/// Without a group, other ranks' partitions are not known: each rank's own are
+/// taken for the whole.
+void JobRanks::forget_unknown_ranks() {
+  if (tensor_ == nullptr) {
+    for (auto& [tensor, spec] : specs_) {
+      spec.sizes = spec.own_sizes();
+      spec.axes.clear();
+    }
+  }
 }
 
 int JobRanks::tensor_rank() const {
-  return groups_ == nullptr ? 0 : groups_->tensor->rank();
+  return tensor_ == nullptr ? 0 : tensor_->rank();
 }
 
 int JobRanks::tensor_size() const {
-  return groups_ == nullptr ? 1 : groups_->tensor->size();
+  return tensor_ == nullptr ? 1 : tensor_->size();
 }
 
 int JobRanks::stage() const {
-  return groups_ == nullptr ? 0 : groups_->pipeline->rank();
+  return pipeline_ == nullptr ? 0 : pipeline_->rank();
 }
 
 int JobRanks::stages() const {
-  return groups_ == nullptr ? 1 : groups_->pipeline->size();
+  return pipeline_ == nullptr ? 1 : pipeline_->size();
 }
 
-std::optional<DimPart> JobRanks::part_of(const at::Tensor& tensor) const {
-  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
-  if (found == parts_.end()) {
-    return std::nullopt;
-  }
-  const auto& [dim, split] = found->second;
-  return DimPart{
-      dim, split.begin(tensor_rank()), split.begin(tensor_rank() + 1)};
+bool JobRanks::is_first_of_stage() const {
+  return (pager_ == nullptr || pager_->rank() == 0) && tensor_rank() == 0;
 }
 
-std::vector<int64_t> JobRanks::whole_sizes(const at::Tensor& tensor) const {
-  return tessera::whole_sizes(tensor, parts_);
+WaitCheck JobRanks::watch() const {
+  return pager_ == nullptr ? WaitCheck() : pager_->watch_failures();
+}
+
+TensorSpec JobRanks::spec_of(const at::Tensor& tensor) const {
+  return tessera::spec_of(tensor, specs_);
 }
 
 at::Tensor JobRanks::whole_value(
     const at::Tensor& tensor,
     const at::Tensor& value) const {
-  const at::Tensor own = value.detach().cpu().contiguous();
-  const auto found = parts_.find(tensor.unsafeGetTensorImpl());
-  return found == parts_.end() ? own
-                               : gather_parts(
-                                     own,
-                                     found->second.dim,
-                                     found->second.split,
-                                     *groups_->tensor)
-                                     .contiguous();
+  // The groups of a wrapped module are for tensors on the CPU.
+  const at::Tensor own =
+      pager_ == nullptr ? value.detach() : value.detach().cpu().contiguous();
+  const at::Tensor whole =
+      tensor_ == nullptr
+          ? own
+          : sharding::gather_whole(own, spec_of(tensor), *tensor_);
+  return whole.cpu().contiguous();
 }
 
 std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
-  if (groups_ == nullptr) {
+  if (pipeline_ == nullptr) {
     return {text};
   }
   return runtime::gather_texts(
-      *groups_->pipeline,
-      text,
-      "tensors of each pipeline stage",
-      pager_.watch_failures());
+      *pipeline_, text, "tensors of each pipeline stage", watch());
 }
 
 void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
   if (stages() > 1 && is_first_of_stage() && value.numel() > 0) {
     // As bytes: not every backend supports every dtype.
-    groups_->pipeline
+    pipeline_
         ->broadcast(
             value.view({-1}).view(at::kByte),
             root,
             "a tensor of another pipeline stage")
-        .wait(pager_.watch_failures());
+        .wait(watch());
   }
 }
 
 void JobRanks::sum(const at::Tensor& values) {
-  pager_.sum_over_ranks(values);
-  if (groups_ != nullptr) {
-    for (Communicator* group :
-         {groups_->tensor.get(), groups_->pipeline.get()}) {
+  if (pager_ != nullptr) {
+    pager_->sum_over_ranks(values);
+  }
+  for (Communicator* group : {tensor_, pipeline_}) {
+    if (group != nullptr) {
       group
           ->all_reduce_sum(
               values, "sum over tensor-parallel and pipeline ranks")
-          .wait(pager_.watch_failures());
+          .wait(watch());
     }
   }
 }
 
 void JobRanks::max(const at::Tensor& values) {
-  pager_.max_over_ranks(values);
-  if (groups_ != nullptr) {
-    for (Communicator* group :
-         {groups_->tensor.get(), groups_->pipeline.get()}) {
+  if (pager_ != nullptr) {
+    pager_->max_over_ranks(values);
+  }
+  for (Communicator* group : {tensor_, pipeline_}) {
+    if (group != nullptr) {
       group
           ->all_reduce_max(
               values, "maximum over tensor-parallel and pipeline ranks")
-          .wait(pager_.watch_failures());
+          .wait(watch());
     }
   }
 }

@@ -3,7 +3,6 @@
 // `JobRanks` numbers the ranks of a job that write or read files together,
 // whichever part of the model each of them has.
 
-#include "tessera/engine/checkpoint/part_elements.h"
 #include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 
@@ -12,17 +11,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace tessera::engine {
 
 struct FileGroups;
 
-/// Ranks are numbered as in the job. If all ranks have the whole model, there
-/// is one pipeline stage and one tensor-parallel rank.
+/// Ranks are numbered as in the job; if the module is not wrapped, in the
+/// tensor-parallel group of its layers. If all ranks have the whole model,
+/// there is one pipeline stage and one tensor-parallel rank.
 class JobRanks {
  public:
   /// @param groups null: every rank has the whole module. Both must outlive
@@ -32,22 +30,30 @@ class JobRanks {
       FileGroups* groups,
       const torch::nn::Module& module);
 
-  int rank() const;
-  int size() const;
+  /// The ranks of a module that is not wrapped, which must outlive this object.
+  explicit JobRanks(const torch::nn::Module& module);
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
   int tensor_rank() const;
   int tensor_size() const;
   int stage() const;
   int stages() const;
   /// True on one rank of each pipeline stage.
-  bool is_first_of_stage() const {
-    return pager_.rank() == 0 && tensor_rank() == 0;
+  bool is_first_of_stage() const;
+
+  /// Null if the module is not wrapped.
+  sharding::Pager* pager() const {
+    return pager_;
   }
 
-  /// This rank's partition of a parameter or buffer that is divided over the
-  /// tensor-parallel ranks; nothing if this rank has all of it.
-  std::optional<DimPart> part_of(const at::Tensor& tensor) const;
-  /// The sizes of the tensor that `tensor` is a partition of, or its own.
-  std::vector<int64_t> whole_sizes(const at::Tensor& tensor) const;
+  /// The spec of a parameter or buffer of the module, as the tensor-parallel
+  /// ranks divide it.
+  TensorSpec spec_of(const at::Tensor& tensor) const;
   /// The whole value of `tensor`, on the CPU. Collective over the
   /// tensor-parallel ranks; blocks.
   at::Tensor whole_value(const at::Tensor& tensor, const at::Tensor& value)
@@ -72,9 +78,15 @@ class JobRanks {
   void on_all_ranks(const std::string& what, const std::function<void()>& work);
 
  private:
-  sharding::Pager& pager_;
-  FileGroups* groups_;
-  ParameterParts parts_;
+  void forget_unknown_ranks();
+  WaitCheck watch() const;
+
+  sharding::Pager* pager_ = nullptr;
+  Communicator* tensor_ = nullptr; ///< null: nothing is divided
+  Communicator* pipeline_ = nullptr; ///< null: one pipeline stage
+  int rank_ = 0;
+  int size_ = 1;
+  TensorSpecs specs_;
 };
 
 } // namespace tessera::engine

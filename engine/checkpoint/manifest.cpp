@@ -28,15 +28,19 @@ json to_json(const SavedTensor& tensor) {
     result["parameter"] = tensor.parameter;
     result["state"] = tensor.state;
   }
-  if (tensor.offset) {
-    result["offset"] = *tensor.offset;
-    result["numel"] = tensor.numel;
+  if (!tensor.part) {
+    return result;
   }
-  if (tensor.part) {
+  result["offset"] = tensor.part->offset;
+  result["numel"] = tensor.part->numel;
+  TESSERA_CHECK(
+      tensor.part->ranges.size() <= 1,
+      "save: '{}' is divided along {} dimensions, but a checkpoint describes parts of one; divide it along one dimension only.",
+      tensor.parameter,
+      tensor.part->ranges.size());
+  for (const DimRange& range : tensor.part->ranges) {
     result["part"] = {
-        {"dim", tensor.part->dim},
-        {"begin", tensor.part->begin},
-        {"end", tensor.part->end}};
+        {"dim", range.dim}, {"begin", range.begin}, {"end", range.end}};
   }
   return result;
 }
@@ -52,13 +56,12 @@ SavedTensor saved_tensor(const ManifestField& from) {
     tensor.state = state->text();
   }
   if (const auto offset = from.find("offset")) {
-    tensor.offset = offset->integer();
-    tensor.numel = from.at("numel").integer();
+    tensor.part = {{}, offset->integer(), from.at("numel").integer()};
   }
-  if (const auto part = from.find("part")) {
+  if (const auto part = from.find("part"); part && tensor.part) {
     const int64_t begin = part->at("begin").integer();
-    tensor.part = {
-        part->at("dim").integer(), begin, part->at("end").integer(begin)};
+    tensor.part->ranges = {
+        {part->at("dim").integer(), begin, part->at("end").integer(begin)}};
   }
   return tensor;
 }

@@ -16,7 +16,7 @@
 // of whole parameters, under their names in the whole model. A checkpoint is
 // written as ".step-N.partial" and renamed when every rank has finished.
 
-#include "tessera/engine/checkpoint/part_elements.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <nlohmann/json.hpp>
 
@@ -39,15 +39,9 @@ struct SavedTensor {
   /// For pieces of parameters and tensors that belong to a parameter.
   std::string parameter;
   std::string state;
-  /// Offset of the first element in the memory of the parameter or its
-  /// partition; nothing for a tensor that is not a piece of a parameter.
-  std::optional<int64_t> offset;
-  int64_t numel = 0;
-  std::optional<DimPart> part; ///< nothing: the whole parameter
-
-  PartStretch stretch() const {
-    return {part, offset.value_or(0), numel};
-  }
+  /// Nothing for a tensor that is not a piece of a parameter. The format has
+  /// room for one range of indices.
+  std::optional<TensorPart> part;
 };
 
 struct SavedRank {

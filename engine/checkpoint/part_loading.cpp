@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/tensor_blocks.h"
 
 #include <algorithm>
 
@@ -50,7 +51,7 @@ PartLoading::PartLoading(
   check_parameters();
   for (const SubjectPiece& piece : tensors_.pieces) {
     reader_.check_elements(
-        saved_name(piece.parameter), piece.state, piece.stretch);
+        saved_name(piece.parameter), piece.state, piece.part);
   }
   for (const SubjectWhole& whole : tensors_.wholes) {
     wholes_.push_back(same_shape(
@@ -124,10 +125,10 @@ void PartLoading::check_parameter(
     const std::map<std::string, std::string>& saved_by) {
   const WholeTensor& whole = *model_.find(record.name());
   const auto name = std::find_if(
-      whole.names.begin(), whole.names.end(), [&](const std::string& one) {
-        return saved_by.count(one) > 0;
-      });
-  if (name == whole.names.end()) {
+      whole.spec.names.begin(),
+      whole.spec.names.end(),
+      [&](const std::string& one) { return saved_by.count(one) > 0; });
+  if (name == whole.spec.names.end()) {
     std::vector<std::string> names;
     for (const auto& [known, parameter] : saved_by) {
       names.push_back(known);
@@ -140,14 +141,15 @@ void PartLoading::check_parameter(
   const std::string& key = saved_by.at(*name);
   saved_names_[whole.name()] = key;
   const SavedParameter& saved = reader_.manifest().parameters.at(key);
-  const std::vector<int64_t> strides = model_.job().part_of(record.tensor)
-                                           ? row_major_strides(whole.sizes)
-                                           : record.tensor.strides().vec();
+  const std::vector<int64_t> strides =
+      model_.job().spec_of(record.tensor).is_divided()
+          ? sharding::row_major_strides(whole.spec.sizes)
+          : record.tensor.strides().vec();
   TESSERA_CHECK(
-      whole.sizes == saved.sizes && strides == saved.strides,
+      whole.spec.sizes == saved.sizes && strides == saved.strides,
       "load: parameter '{}' has shape {} and strides {}; in the checkpoint they are {} and {}. Build the model as it was saved.",
       record.name(),
-      c10::IntArrayRef(whole.sizes),
+      c10::IntArrayRef(whole.spec.sizes),
       c10::IntArrayRef(strides),
       c10::IntArrayRef(saved.sizes),
       c10::IntArrayRef(saved.strides));
@@ -160,7 +162,7 @@ void PartLoading::load_pieces() {
     reader_.read_elements(
         saved_name(piece.parameter),
         piece.state,
-        piece.stretch,
+        piece.part,
         own.values(piece));
     if (i + 1 == tensors_.pieces.size() ||
         tensors_.pieces[i + 1].tensor != piece.tensor) {

@@ -16,7 +16,7 @@ namespace tessera::engine {
 std::filesystem::path weights_file(const std::filesystem::path& path);
 
 /// Writes all parameters and registered buffers of a module that is not
-/// sharded, under their names in the module and in their own dtypes; tied ones
+/// wrapped, under their names in the module and in their own dtypes; tied ones
 /// once, under their first name. The file appears complete or not at all;
 /// missing folders are created. load_weights() reads the result. Blocks on the
 /// disk.

@@ -10,7 +10,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// Names of parameters in files, and which part of them this rank has.
+/// Names of parameters in files, and their specs.
 class Naming {
  public:
   explicit Naming(const WholeModel& model) : model_(model) {}
@@ -19,16 +19,15 @@ class Naming {
     return model_.find(own)->name();
   }
 
-  std::optional<DimPart> part(const at::Tensor& tensor, const std::string& own)
-      const {
-    auto part = model_.job().part_of(tensor);
+  TensorSpec spec(const at::Tensor& tensor, const std::string& own) const {
+    TensorSpec spec = model_.job().spec_of(tensor);
     TESSERA_CHECK(
-        !part || tensor.is_contiguous(),
+        !spec.is_divided() || tensor.is_contiguous(),
         "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous.",
         own,
         tensor.sizes(),
         tensor.strides());
-    return part;
+    return spec;
   }
 
  private:
@@ -66,7 +65,9 @@ class Collector : public StateVisitor {
     tensors_.pieces.push_back(
         {naming_.name(own),
          name,
-         {naming_.part(tensor, own), run.parameter_offset, run.numel},
+         {naming_.spec(tensor, own).part().ranges,
+          run.parameter_offset,
+          run.numel},
          tensors_.tensors.size() - 1,
          offset});
   }
@@ -114,17 +115,19 @@ void add_masters(
         group.layout().shard(pager.mesh().shard_rank);
     for (const sharding::PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
-      const auto part = naming.part(parameter.record.tensor, own);
-      for (const runtime::FlatRun& run :
-           runtime::runs_of_shard({&parameter.span, 1}, shard)) {
+      const TensorPart part = sharding::sharded_spec(
+                                  naming.spec(parameter.record.tensor, own),
+                                  parameter,
+                                  group.layout(),
+                                  pager.mesh())
+                                  .part();
+      if (part.numel > 0) {
         tensors.pieces.push_back(
             {naming.name(own),
              kMasterState,
-             {part,
-              shard.begin + run.shard_offset - parameter.span.begin,
-              run.numel},
+             part,
              tensors.tensors.size() - 1,
-             run.shard_offset});
+             parameter.span.begin + part.offset - shard.begin});
       }
     }
   }
@@ -162,10 +165,7 @@ SubjectTensors tensors_of_part(
 
 WholePart::WholePart(const CheckpointPart& own)
     : part(own),
-      model(
-          JobRanks(own.pager, own.groups, own.module),
-          own.pager,
-          own.module) {}
+      model(JobRanks(own.pager, own.groups, own.module), own.module) {}
 
 std::vector<WholePart> whole_parts_of(const CheckpointSubject& subject) {
   std::vector<WholePart> parts;
@@ -189,7 +189,7 @@ at::Tensor PieceReader::values(const SubjectPiece& piece) {
     values_ = tensors_.tensors[piece.tensor].load();
     held_ = piece.tensor;
   }
-  return values_.narrow(0, piece.tensor_offset, piece.stretch.numel);
+  return values_.narrow(0, piece.tensor_offset, piece.part.numel);
 }
 
 void PieceReader::store() {

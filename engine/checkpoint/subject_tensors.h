@@ -25,11 +25,11 @@ struct SubjectTensor {
   std::function<void(const at::Tensor&)> store;
 };
 
-/// A stretch of a parameter, or of a state that has its shape.
+/// A part of a parameter, or of a state that has its shape.
 struct SubjectPiece {
   std::string parameter; ///< its first name in the whole model
   std::string state;
-  PartStretch stretch;
+  TensorPart part;
   size_t tensor = 0; ///< index in SubjectTensors::tensors
   int64_t tensor_offset = 0;
 };
@@ -81,7 +81,7 @@ class PieceReader {
   /// @param tensors must outlive the reader.
   explicit PieceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
 
-  /// The values, [piece.stretch.numel]; valid while only pieces of the same
+  /// The values, [piece.part.numel]; valid while only pieces of the same
   /// tensor are asked for. Blocks.
   at::Tensor values(const SubjectPiece& piece);
   /// Stores what was written to the values of the last piece's tensor. Blocks.

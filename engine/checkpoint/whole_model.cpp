@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/whole_model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
 
 #include <ATen/ops/empty.h>
@@ -21,25 +22,25 @@ using nlohmann::json;
 
 json to_json(const WholeTensor& tensor) {
   return {
-      {"names", tensor.names},
-      {"dtype", static_cast<int>(tensor.dtype)},
-      {"sizes", tensor.sizes},
+      {"names", tensor.spec.names},
+      {"dtype", static_cast<int>(tensor.spec.dtype)},
+      {"sizes", tensor.spec.sizes},
       {"is_buffer", tensor.is_buffer},
       {"group", tensor.group}};
 }
 
 WholeTensor whole_tensor(const json& from, int stage) {
-  return {
+  TensorSpec spec = whole_spec(
       from.at("names"),
-      static_cast<at::ScalarType>(from.at("dtype").get<int>()),
       from.at("sizes"),
-      from.at("is_buffer"),
-      stage,
-      from.at("group")};
+      static_cast<at::ScalarType>(from.at("dtype").get<int>()));
+  spec.pipeline_stage = stage;
+  return {std::move(spec), from.at("is_buffer"), from.at("group")};
 }
 
-} // namespace
-
+/// The tensors that the engine does not shard: a module's buffers, and
+/// parameters that are whole on the ranks that have them. By name, tied ones
+/// once.
 std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
     const torch::nn::Module& module) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
@@ -59,36 +60,61 @@ std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
   return tensors;
 }
 
-WholeModel::WholeModel(
-    engine::JobRanks job,
-    sharding::Pager& pager,
-    const torch::nn::Module& module)
-    : job_(std::move(job)), pager_(pager) {
+/// A tensor's value; of one without memory, the value that it will be filled
+/// with.
+at::Tensor value_of(const at::Tensor& tensor) {
+  if (!sharding::is_deferred(tensor)) {
+    return tensor;
+  }
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto count = static_cast<int64_t>(storage.nbytes() / tensor.itemsize());
+  const at::Tensor values =
+      at::empty({count}, tensor.options().requires_grad(false));
+  sharding::deferred_init(storage)->fill(values, 0);
+  return values.as_strided(
+      tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
+} // namespace
+
+WholeModel::WholeModel(engine::JobRanks job, const torch::nn::Module& module)
+    : job_(std::move(job)) {
   add_own(module);
   join_stages();
 }
 
+WholeModel::WholeModel(const torch::nn::Module& module)
+    : WholeModel(engine::JobRanks(module), module) {
+  for (const auto& item : module.named_parameters()) {
+    TESSERA_CHECK(
+        !sharding::has_page_key(item.value()),
+        "saving: '{}' is sharded; call Engine::save_weights(), or pass the engine too, on every rank.",
+        item.key());
+  }
+}
+
 void WholeModel::add_own(const torch::nn::Module& module) {
   const auto add = [&](WholeTensor tensor, Own own) {
-    tensor.sizes = job_.whole_sizes(own.tensor);
+    tensor.spec.sizes = job_.spec_of(own.tensor).sizes;
     own_.emplace(tensor.name(), std::move(own));
     tensors_.push_back(std::move(tensor));
   };
-  for (size_t g = 0; g < pager_.groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager_.groups()[g];
+  const size_t groups =
+      job_.pager() == nullptr ? 0 : job_.pager()->groups().size();
+  for (size_t g = 0; g < groups; ++g) {
+    const sharding::ParamGroup& group = *job_.pager()->groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
-      add({.names = record.names,
-           .dtype = group.original_dtype(),
+      add({.spec = whole_spec(record.names, {}, group.original_dtype()),
            .group = static_cast<int>(g)},
           {record.tensor, i});
     }
   }
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
-    add({.names = {name},
-         .dtype = tensor.scalar_type(),
-         .is_buffer = buffers.contains(name)},
+    TensorSpec spec = job_.spec_of(tensor);
+    spec.axes.clear();
+    add({.spec = std::move(spec), .is_buffer = buffers.contains(name)},
         {tensor});
   }
 }
@@ -108,23 +134,24 @@ void WholeModel::join_stages() {
       const size_t place = found->second;
       if (is_new) {
         tensors_.push_back(tensor);
-        tensors_.back().names.resize(1);
+        tensors_.back().spec.names.resize(1);
       }
       WholeTensor& known = tensors_[place];
-      for (const std::string& name : tensor.names) {
+      for (const std::string& name : tensor.spec.names) {
         if (index_.emplace(name, place).second) {
-          known.names.push_back(name);
+          known.spec.names.push_back(name);
         }
       }
       TESSERA_CHECK(
-          known.sizes == tensor.sizes && known.dtype == tensor.dtype,
+          known.spec.sizes == tensor.spec.sizes &&
+              known.spec.dtype == tensor.spec.dtype,
           "'{}' has shape {} and type {} on pipeline stage {}, but {} and {} on pipeline stage {}. Different tensors on different pipeline stages need different names: those of the whole model.",
           tensor.name(),
-          c10::IntArrayRef(known.sizes),
-          known.dtype,
-          known.stage,
-          c10::IntArrayRef(tensor.sizes),
-          tensor.dtype,
+          c10::IntArrayRef(known.spec.sizes),
+          known.spec.dtype,
+          known.spec.pipeline_stage,
+          c10::IntArrayRef(tensor.spec.sizes),
+          tensor.spec.dtype,
           stage);
     }
     ++stage;
@@ -140,7 +167,8 @@ std::vector<std::string> WholeModel::parameter_names() const {
   std::vector<std::string> names;
   for (const WholeTensor& tensor : tensors_) {
     if (!tensor.is_buffer) {
-      names.insert(names.end(), tensor.names.begin(), tensor.names.end());
+      names.insert(
+          names.end(), tensor.spec.names.begin(), tensor.spec.names.end());
     }
   }
   return names;
@@ -150,43 +178,53 @@ at::Tensor WholeModel::whole_value(
     const WholeTensor& tensor,
     const at::Tensor& values) {
   at::Tensor value;
-  if (tensor.stage == job_.stage()) {
+  if (tensor.spec.pipeline_stage == job_.stage()) {
     const Own& own = own_.at(tensor.name());
-    value = tensor.group < 0
-                ? own.tensor
-                : pager_.groups()[static_cast<size_t>(tensor.group)]
-                      ->view_of(values, own.position)
-                      .to(tensor.dtype);
+    value = tensor.group < 0 ? value_of(own.tensor)
+                             : job_.pager()
+                                   ->groups()[static_cast<size_t>(tensor.group)]
+                                   ->view_of(values, own.position)
+                                   .to(tensor.spec.dtype);
     value = job_.whole_value(own.tensor, value);
   } else if (job_.is_first_of_stage()) {
-    value = at::empty(tensor.sizes, tensor.dtype);
+    value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
   }
-  job_.broadcast_from_stage(tensor.stage, value);
+  job_.broadcast_from_stage(tensor.spec.pipeline_stage, value);
   return value;
 }
 
 void WholeModel::for_each(
-    const std::function<void(const WholeTensor&, const at::Tensor&)>& visit) {
+    const std::function<void(const WholeTensor&, const at::Tensor&)>& visit,
+    const std::function<bool(const WholeTensor&)>& wants) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size();) {
-    const int stage = tensors_[i].stage;
+    const int stage = tensors_[i].spec.pipeline_stage;
     const int group = tensors_[i].group;
+    std::vector<const WholeTensor*> wanted;
+    for (; i < tensors_.size() && tensors_[i].spec.pipeline_stage == stage &&
+           tensors_[i].group == group;
+         ++i) {
+      if (!wants || wants(tensors_[i])) {
+        wanted.push_back(&tensors_[i]);
+      }
+    }
+    if (wanted.empty()) {
+      continue;
+    }
     at::Tensor values;
     if (stage == job_.stage() && group >= 0) {
-      values = pager_.whole_master(static_cast<size_t>(group));
+      values = job_.pager()->whole_master(static_cast<size_t>(group));
     }
     // A failing visit must not keep rank 0 from collectives that the others
     // wait for.
     std::exception_ptr error;
-    for (; i < tensors_.size() && tensors_[i].stage == stage &&
-           tensors_[i].group == group;
-         ++i) {
-      const at::Tensor value = whole_value(tensors_[i], values);
+    for (const WholeTensor* tensor : wanted) {
+      const at::Tensor value = whole_value(*tensor, values);
       if (job_.rank() != 0 || error) {
         continue;
       }
       try {
-        visit(tensors_[i], value);
+        visit(*tensor, value);
       } catch (...) {
         error = std::current_exception();
       }

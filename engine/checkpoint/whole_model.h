@@ -17,15 +17,13 @@ namespace tessera {
 
 /// A parameter or a registered buffer of the whole model.
 struct WholeTensor {
-  std::vector<std::string> names; ///< several if it is tied; not empty
-  at::ScalarType dtype = at::kFloat; ///< of the module before wrap()
-  std::vector<int64_t> sizes;
+  /// As on all ranks, without axes; its dtype is that before wrap().
+  TensorSpec spec;
   bool is_buffer = false;
-  int stage = 0; ///< first pipeline stage that has it
-  int group = -1; ///< in the pager of `stage`; -1: not sharded
+  int group = -1; ///< in the pager of its pipeline stage; -1: not sharded
 
   const std::string& name() const {
-    return names.front();
+    return spec.name();
   }
 };
 
@@ -35,13 +33,14 @@ struct WholeTensor {
 /// collective are called by all ranks of the job.
 class WholeModel {
  public:
-  /// Collective. The arguments must outlive this object.
+  /// Collective. The module and its engine must outlive this object.
   /// @throws tessera::Error on every rank if pipeline stages disagree about a
   ///   tensor.
-  WholeModel(
-      engine::JobRanks job,
-      sharding::Pager& pager,
-      const torch::nn::Module& module);
+  WholeModel(engine::JobRanks job, const torch::nn::Module& module);
+  /// Of a module that is not wrapped; the ranks are those of the group that
+  /// divides its layers, if there is one. Not collective.
+  /// @throws tessera::Error if the module is wrapped.
+  explicit WholeModel(const torch::nn::Module& module);
 
   engine::JobRanks& job() {
     return job_;
@@ -60,11 +59,13 @@ class WholeModel {
 
   /// Calls `visit` on rank 0 of the job with every tensor and its value (on the
   /// CPU, contiguous, valid during the call); with master weights, the value is
-  /// theirs. No rank holds more than one of its groups and one whole parameter.
-  /// Collective; blocks.
+  /// theirs; of a lazy tensor, what it will be filled with. No rank holds more
+  /// than one of its groups and one whole parameter. Collective; blocks.
   /// @throws tessera::Error on every rank if `visit` throws.
+  /// @param wants selects the tensors, the same ones on every rank; empty: all.
   void for_each(
-      const std::function<void(const WholeTensor&, const at::Tensor&)>& visit);
+      const std::function<void(const WholeTensor&, const at::Tensor&)>& visit,
+      const std::function<bool(const WholeTensor&)>& wants = {});
 
  private:
   /// This rank's part of a tensor.
@@ -79,16 +80,9 @@ class WholeModel {
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);
 
   engine::JobRanks job_;
-  sharding::Pager& pager_;
   std::vector<WholeTensor> tensors_;
   std::map<std::string, size_t> index_; ///< by every name
   std::map<std::string, Own> own_; ///< by first name
 };
-
-/// The tensors that the engine does not shard: a module's buffers, and
-/// parameters that are whole on the ranks that have them. By name, tied ones
-/// once.
-std::vector<std::pair<std::string, at::Tensor>> unpaged_tensors_of(
-    const torch::nn::Module& module);
 
 } // namespace tessera

@@ -101,11 +101,7 @@ int run(
   const int64_t peak = runtime::peak_bytes(world.device());
   // Before what may fail.
   zoo::save_pretrained(
-      world,
-      engine,
-      *model,
-      config.trainer.run_folder / "model",
-      config.model_folder);
+      engine, *model, config.trainer.run_folder / "model", config.model_folder);
   const auto score = zoo::evaluate_text_classification(
       parallel, engine, *model, tokenizer, heldout, config.batch_size);
   if (world.rank() == 0) {

@@ -57,8 +57,8 @@ const DividedParameter* weight_of_product(
       fits && !is_left,
       "{}: {} is divided by a tensor plan, which supports it only as W in x W^T. Leave its layer out of the plan.",
       operation,
-      tag != nullptr    ? "'" + tag->what->name + "'"
-      : left != nullptr ? "'" + left->name + "'"
+      tag != nullptr    ? "'" + tag->what->name() + "'"
+      : left != nullptr ? "'" + left->name() + "'"
                         : "a weight");
   return &*tag->what;
 }
@@ -66,7 +66,7 @@ const DividedParameter* weight_of_product(
 /// Returns the features of x with which the partition of a row-parallel layer
 /// is multiplied.
 at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
-  const DimSplit& split = what.part.split;
+  const DimSplit split = what.split();
   Communicator& group = *what.how.group;
   const int64_t found = x.size(-1);
   if (found == split.length(group.rank())) {
@@ -75,7 +75,7 @@ at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
   TESSERA_CHECK(
       found == split.size(),
       "'{}' is divided as kRow and takes the {} of {} features that rank {} of '{}' has, or all of them; its input has sizes {}. Divide the layers before it as kColumn, with the same unit.",
-      what.name,
+      what.name(),
       split.length(group.rank()),
       split.size(),
       group.rank(),
@@ -100,7 +100,7 @@ at::Tensor divided_product(
   }
   // A copy, because layers add their bias in place, which autograd does not
   // allow for a view returned by a custom function.
-  return gather_parts(y, -1, what.part.split, group)
+  return gather_parts(y, -1, what.split(), group)
       .clone(at::MemoryFormat::Contiguous);
 }
 
@@ -169,16 +169,17 @@ at::Tensor embedding(
   const Below below(kOurs);
   const DividedParameter* what = divided_parameter(weight);
   TESSERA_CHECK(
-      what != nullptr && what->part.dim == 0 && !scale_grad_by_freq && !sparse,
+      what != nullptr && what->spec.divided_dim(kTensorAxis) == 0 &&
+          !scale_grad_by_freq && !sparse,
       "embedding: {} is divided by a tensor plan; rows can be looked up only in a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
-      what == nullptr ? "a view of a weight" : "'" + what->name + "'");
+      what == nullptr ? "a view of a weight" : "'" + what->name() + "'");
   return vocab_lookup(
       weight,
       tokens.to(at::kLong),
-      what->part.split,
+      what->split(),
       padding_id >= 0 ? padding_id : what->padding_id,
       what->how,
-      what->name.c_str());
+      what->name().c_str());
 }
 
 at::Tensor with_tag(const at::Tensor& view, const DividedTag* of) {
@@ -212,7 +213,7 @@ bool has_compatible_shallow_copy_type(
     TESSERA_CHECK(
         from.sizes() == tensor.sizes(),
         "set_data: '{}' is divided by a tensor plan, and this rank's part of it has sizes {}; the new tensor has {}. Load and replace whole weights before apply_tensor_plan().",
-        tag->what->name,
+        tag->what->name(),
         tensor.sizes(),
         from.sizes());
     set_divided_tag(from, tag->what, tag->is_transposed);

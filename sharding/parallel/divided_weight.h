@@ -28,13 +28,20 @@ namespace tessera::sharding {
 
 /// Describes a partition of a parameter.
 struct DividedParameter {
-  std::string name; ///< for error messages
+  TensorSpec spec;
   TensorDivision division = TensorDivision::kColumn;
-  ParameterPart part;
   TensorParallel how;
   /// kVocab: the row of the whole table that gets no gradient; -1: there is
   /// none.
   int64_t padding_id = -1;
+
+  const std::string& name() const {
+    return spec.name();
+  }
+  /// How the tensor-parallel ranks divide its dimension.
+  DimSplit split() const {
+    return spec.split(kTensorAxis);
+  }
 };
 
 /// From now on, operators treat `part` as a partition.

@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -52,6 +53,13 @@ at::Tensor gather_parts(
     const at::Tensor& part,
     int64_t dim,
     const DimSplit& split,
+    Communicator& group);
+
+/// The whole of a parameter, or of a tensor that is divided like it; `value`
+/// itself if the tensor-parallel ranks do not divide it.
+at::Tensor gather_whole(
+    const at::Tensor& value,
+    const TensorSpec& spec,
     Communicator& group);
 
 /// Whole to this rank's part of dimension `dim`.

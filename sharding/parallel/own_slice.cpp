@@ -12,19 +12,19 @@ namespace tessera::sharding {
 
 namespace {
 
-at::Tensor deferred_slice(const at::Tensor& whole, ParameterSlice slice) {
+at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
   TESSERA_CHECK(
       whole.is_contiguous() && whole.storage_offset() == 0,
       "a deferred parameter of sizes {} is a view of another tensor and cannot be divided; materialize() the module first.",
       whole.sizes());
   DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
-  std::vector<int64_t> sizes = slice.sizes;
-  sizes[static_cast<size_t>(slice.dim)] = slice.length;
+  const std::vector<int64_t> sizes = spec.own_sizes();
   const InitMethod method = slice_init(
       [fill = init.fill](const at::Tensor& target, const InitPlace& place) {
         fill(target, place.first_element);
       },
-      std::move(slice));
+      spec.sizes,
+      spec.part().ranges);
   init.fill = [method, sizes](const at::Tensor& target, int64_t first) {
     method(target, {sizes, first, {}});
   };
@@ -33,19 +33,15 @@ at::Tensor deferred_slice(const at::Tensor& whole, ParameterSlice slice) {
 
 } // namespace
 
-at::Tensor own_slice(
-    const at::Tensor& whole,
-    const ParameterPart& part,
-    int rank) {
-  const int64_t begin = part.split.begin(rank);
-  const int64_t length = part.split.length(rank);
+at::Tensor own_slice(const at::Tensor& whole, const TensorSpec& spec) {
   if (is_deferred(whole)) {
-    return deferred_slice(
-        whole, {whole.sizes().vec(), part.dim, begin, length});
+    return deferred_slice(whole, spec);
   }
-  return whole.detach()
-      .narrow(part.dim, begin, length)
-      .clone(at::MemoryFormat::Contiguous);
+  at::Tensor slice = whole.detach();
+  for (const DimRange& range : spec.part().ranges) {
+    slice = slice.narrow(range.dim, range.begin, range.end - range.begin);
+  }
+  return slice.clone(at::MemoryFormat::Contiguous);
 }
 
 } // namespace tessera::sharding

@@ -2,18 +2,16 @@
 #pragma once
 // `own_slice()` takes a rank's partition of an existing parameter.
 
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::sharding {
 
-/// Returns the partition of rank `rank`, in memory of its own. If the parameter
-/// is deferred, so is the partition, which gets the same values as in the whole
+/// Returns this rank's partition, in memory of its own. If the parameter is
+/// deferred, so is the partition, which gets the same values as in the whole
 /// parameter.
-at::Tensor own_slice(
-    const at::Tensor& whole,
-    const ParameterPart& part,
-    int rank);
+/// @param spec of the parameter.
+at::Tensor own_slice(const at::Tensor& whole, const TensorSpec& spec);
 
 } // namespace tessera::sharding

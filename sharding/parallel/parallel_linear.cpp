@@ -60,14 +60,14 @@ ParallelLinearImpl::ParallelLinearImpl(
                : register_part(
                      "weight",
                      sizes,
-                     {column ? 0 : 1, split_},
+                     {column ? 0 : 1, options.unit},
                      weights,
                      options.parameters);
   if (options.bias) {
     bias = column ? register_part(
                         "bias",
                         {options.out},
-                        {0, split_},
+                        {0, options.unit},
                         biases,
                         options.parameters)
                   : register_whole(

@@ -4,8 +4,8 @@
 // parameters of which each rank has a partition.
 
 #include "tessera/sharding/distributed_parameter.h"
-#include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <cstdint>
 #include <map>
@@ -14,12 +14,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// `ParameterPart` describes how a parameter is partitioned.
-struct ParameterPart {
-  int64_t dim = 0; ///< dimension that is partitioned
-  sharding::DimSplit split; ///< over the tensor-parallel group
-};
 
 /// A module some of whose parameters are partitioned over a tensor-parallel
 /// group. They are distributed parameters whose values come from
@@ -31,8 +25,8 @@ class ParallelModule : public DistributedModule {
     return how_;
   }
   /// Partitioned parameters of this module (not of its children), by name.
-  const std::map<std::string, ParameterPart>& parts() const {
-    return parts_;
+  const std::map<std::string, TensorSpec>& specs() const {
+    return specs_;
   }
 
  protected:
@@ -43,7 +37,7 @@ class ParallelModule : public DistributedModule {
   at::Tensor register_part(
       const std::string& name,
       std::vector<int64_t> sizes,
-      const ParameterPart& part,
+      const Shard& placement,
       InitMethod init,
       const DistributedParameterOptions& options);
 
@@ -56,22 +50,30 @@ class ParallelModule : public DistributedModule {
 
  private:
   TensorParallel how_;
-  std::map<std::string, ParameterPart> parts_;
+  std::map<std::string, TensorSpec> specs_;
 };
 
-/// Partitioned parameters and how they are partitioned.
-using ParameterParts =
-    std::unordered_map<const c10::TensorImpl*, ParameterPart>;
+/// A tensor of the whole model as the tensor-parallel ranks divide it.
+TensorSpec tensor_parallel_spec(
+    std::string name,
+    std::vector<int64_t> sizes,
+    at::ScalarType dtype,
+    const Shard& placement,
+    const Communicator& group);
 
-/// Returns all partitioned parameters in `module`, including its own: those of
-/// parallel modules and those partitioned by a tensor plan. All other
-/// parameters are whole on every rank.
-ParameterParts parts_in(const torch::nn::Module& module);
+/// Returns the group that divides the layers of `module`; null if none does.
+Communicator* tensor_group_of(const torch::nn::Module& module);
 
-/// Returns the sizes of the whole parameter that `parameter` is, or is a
-/// partition of according to `parts`.
-std::vector<int64_t> whole_sizes(
-    const at::Tensor& parameter,
-    const ParameterParts& parts);
+/// Specs of parameters and buffers.
+using TensorSpecs = std::unordered_map<const c10::TensorImpl*, TensorSpec>;
+
+/// Returns the specs of all parameters and registered buffers in `module`,
+/// including its own. Those that no parallel module and no tensor plan
+/// partitions are whole on every rank.
+TensorSpecs specs_in(const torch::nn::Module& module);
+
+/// Returns the spec of a tensor; for one that is not in `specs`, that of a
+/// tensor that is whole on every rank.
+TensorSpec spec_of(const at::Tensor& tensor, const TensorSpecs& specs);
 
 } // namespace tessera

@@ -4,24 +4,20 @@
 // the whole.
 
 #include "tessera/sharding/init_method.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace tessera::sharding {
 
-/// Elements [begin, begin + length) of dimension `dim` of a parameter of
-/// `sizes`.
-struct ParameterSlice {
-  std::vector<int64_t> sizes;
-  int64_t dim = 0;
-  int64_t begin = 0;
-  int64_t length = 0;
-};
-
-/// Returns an init method for the slice, as a parameter of its own, that gives
-/// it the same values as `whole` gives the whole parameter. It calls `whole`
-/// for contiguous runs of elements; the rest of the whole is never computed.
-InitMethod slice_init(InitMethod whole, ParameterSlice slice);
+/// Returns an init method for the elements of a parameter of `sizes` whose
+/// indices are in `ranges`, as a parameter of its own, that gives them the same
+/// values as `whole` gives the whole parameter. It calls `whole` for contiguous
+/// runs of elements; the rest of the whole is never computed.
+InitMethod slice_init(
+    InitMethod whole,
+    std::vector<int64_t> sizes,
+    std::vector<DimRange> ranges);
 
 } // namespace tessera::sharding

@@ -110,8 +110,8 @@ class Planner {
   void apply() const {
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
-      step.parameter.set_data(sharding::own_slice(
-          step.parameter, step.what->part, how_.group->rank()));
+      step.parameter.set_data(
+          sharding::own_slice(step.parameter, step.what->spec));
       sharding::mark_divided(step.parameter, step.what);
     }
     for (torch::nn::EmbeddingImpl* table : tables_) {
@@ -144,7 +144,7 @@ class Planner {
               before.unit == entry.unit,
           "apply_tensor_plan: '{}' is the same tensor as '{}', but {} cannot be combined with {}. A head that is tied to a kVocab embedding must be kColumnGathered.",
           name,
-          what.name,
+          what.name(),
           to_string(entry.division),
           to_string(before.division));
       what.padding_id = std::max(what.padding_id, padding_id);
@@ -163,9 +163,13 @@ class Planner {
         entry.pattern);
     auto what =
         std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
-            name,
+            tensor_parallel_spec(
+                name,
+                parameter.sizes().vec(),
+                parameter.scalar_type(),
+                {dim, entry.unit},
+                *how_.group),
             entry.division,
-            {dim, sharding::DimSplit(size, ranks, entry.unit)},
             how_,
             padding_id});
     planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};

@@ -68,7 +68,7 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 ///
 /// Call this on every rank, with the same weights, before wrap() and before
 /// creating an optimizer; deferred weights (lazy()) stay deferred. Afterwards
-/// parts_in() finds the partitioned parameters, so that checkpoints, clipping
+/// specs_in() finds the partitioned parameters, so that checkpoints, clipping
 /// and ZeRO treat them like those of parallel layers; the names in
 /// named_parameters() do not change. The module may be moved and cast
 /// (Module::to), but not cloned. Weights that are tied by sharing a tensor stay

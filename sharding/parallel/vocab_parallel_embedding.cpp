@@ -34,7 +34,7 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
   weight = register_part(
       "weight",
       {options.vocab, options.features},
-      {0, split_},
+      {0},
       options.weight_init ? options.weight_init : normal_init(),
       options.parameters);
   TESSERA_CHECK(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights from safetensors into modules that are whole, lazy or sharded.
 #include "tessera/sharding/load_weights.h"
+
 #include "tessera/runtime/io/safetensors.h"
 
 #include "support/expect_error.h"
@@ -9,6 +10,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/pager.h"
+#include "tessera/sharding/weight_files.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -155,7 +157,7 @@ TEST(LoadWeights, StraightIntoShards) {
       Net net;
       MemoryLedger ledger;
       Pager pager(world, *net, {}, ledger);
-      load_sharded_weights(pager, *net, file);
+      load_sharded_weights(pager, *net, WeightFiles::open(file));
       pager.unwrap();
       expect_loaded(net, weights);
     });
@@ -331,7 +333,7 @@ TEST(LoadWeights, FilesThatAreNotThere) {
 
 // A fused matrix, transposed, as Conv1D keeps query, key and value: parts of it
 // go into parameters of their own, over ranks too, and are converted.
-TEST(LoadWeights, TakesPiecesOfTensors) {
+TEST(LoadWeights, TakesTensorsOutOfOthers) {
   const TemporaryFolder folder;
   const at::Tensor fused =
       torch::arange(40 * 90, torch::kBFloat16).view({40, 90});
@@ -340,14 +342,14 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
       {{"fused", fused}, {"unused", torch::ones({2})}});
   LoadWeightsOptions options;
   const auto column = [](const char* name, int64_t begin, int64_t size) {
-    return WeightPiece{name, {40, 90}, begin, {size, 40}, {1, 90}};
+    return MappedWeight{name, {size, 40}, {40, 90}, begin, true};
   };
-  options.pieces =
-      [&](std::string_view name) -> std::optional<std::vector<WeightPiece>> {
+  options.map =
+      [&](std::string_view name) -> std::optional<std::vector<MappedWeight>> {
     if (name == "fused") {
       return std::vector{column("a", 0, 30), column("b", 30, 60)};
     }
-    return std::vector<WeightPiece>();
+    return std::vector<MappedWeight>();
   };
   const auto make = [](int64_t rows_of_b) {
     auto module = std::make_shared<torch::nn::Module>();
@@ -367,7 +369,8 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
     PagerOptions pager_options;
     pager_options.groups.min_group_numel = 0;
     Pager pager(world, *sharded, pager_options, ledger);
-    load_sharded_weights(pager, *sharded, folder.path(), options);
+    load_sharded_weights(
+        pager, *sharded, WeightFiles::open(folder.path()), options);
     pager.unwrap();
     check(*sharded);
   });
@@ -383,19 +386,19 @@ TEST(LoadWeights, TakesPiecesOfTensors) {
   expect_error(
       [&] { load_weights(*make(59), folder.path(), options); },
       {"'fused'", "'b'", "[60, 40]", "[59, 40]"});
-  options.pieces = [&](std::string_view) {
+  options.map = [&](std::string_view) {
     return std::optional(std::vector{column("c", 0, 30)});
   };
   expect_error(
       [&] { load_weights(*make(60), folder.path(), options); }, {"'c'"});
-  options.pieces = [&](std::string_view) {
+  options.map = [&](std::string_view) {
     return std::optional(std::vector{column("a", 70, 30), column("b", 0, 60)});
   };
   expect_error(
       [&] { load_weights(*make(60), folder.path(), options); },
       {"'fused'", "'a'", "outside"});
-  options.pieces =
-      [&](std::string_view) -> std::optional<std::vector<WeightPiece>> {
+  options.map =
+      [&](std::string_view) -> std::optional<std::vector<MappedWeight>> {
     return std::nullopt;
   };
   expect_error(

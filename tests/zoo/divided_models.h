@@ -51,20 +51,15 @@ inline ModelInput labelled_input(int64_t rows, int64_t length) {
 class WholeGradients {
  public:
   explicit WholeGradients(const Model& model, Communicator& group)
-      : parts_(parts_in(model)), group_(group) {}
+      : specs_(specs_in(model)), group_(group) {}
 
   torch::Tensor operator()(const torch::Tensor& parameter) const {
-    const auto part = parts_.find(parameter.unsafeGetTensorImpl());
-    return part == parts_.end() ? parameter.grad()
-                                : gather_parts(
-                                      parameter.grad(),
-                                      part->second.dim,
-                                      part->second.split,
-                                      group_);
+    return sharding::gather_whole(
+        parameter.grad(), specs_.at(parameter.unsafeGetTensorImpl()), group_);
   }
 
  private:
-  ParameterParts parts_;
+  TensorSpecs specs_;
   Communicator& group_;
 };
 
@@ -87,16 +82,15 @@ inline void expect_plain_gradients(
     const Model& plain,
     const std::function<Communicator&(const std::string& name)>& group_of,
     Communicator* tensor) {
-  const auto parts = parts_in(divided);
+  const TensorSpecs specs = specs_in(divided);
   const auto expected = plain.named_parameters();
   for (const auto& item : divided.named_parameters()) {
     SCOPED_TRACE("gradient of " + item.key());
     torch::Tensor gradient =
         averaged_gradient(item.value(), group_of(item.key()));
-    const auto part = parts.find(item.value().unsafeGetTensorImpl());
-    if (part != parts.end()) {
-      gradient =
-          gather_parts(gradient, part->second.dim, part->second.split, *tensor);
+    if (tensor != nullptr) {
+      gradient = sharding::gather_whole(
+          gradient, specs.at(item.value().unsafeGetTensorImpl()), *tensor);
     }
     const torch::Tensor& twin = expected[item.key()];
     expect_near(

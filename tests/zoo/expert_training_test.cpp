@@ -239,7 +239,7 @@ TEST(ExpertTraining, IsThatOfOneRankUnderEngines) {
         }
       }
       const auto folder = folder_of("model", i);
-      save_pretrained(world, trained.engine(), trained.model(), folder);
+      save_pretrained(trained.engine(), trained.model(), folder);
       if (world.rank() == 0) {
         const auto read = from_pretrained(folder);
         for (const auto& item : read->named_parameters()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout of layers over 1 to 4 ranks, held against plain layers.
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -90,16 +91,11 @@ void check_dropout(bool banded) {
           init_parameters(*divided);
           materialize(*divided);
           divided->to(at::kDouble);
-          const auto parts = parts_in(*divided);
+          const TensorSpecs specs = specs_in(*divided);
           const auto own = [&](const at::Tensor& whole,
                                const at::Tensor& parameter) {
-            const auto part = parts.find(parameter.unsafeGetTensorImpl());
-            return part == parts.end()
-                       ? whole
-                       : whole.narrow(
-                             part->second.dim,
-                             part->second.split.begin(world.rank()),
-                             part->second.split.length(world.rank()));
+            return tests::own_part(
+                whole, specs.at(parameter.unsafeGetTensorImpl()), world.rank());
           };
           {
             const torch::NoGradGuard no_grad;

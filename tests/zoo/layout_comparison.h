@@ -5,6 +5,7 @@
 
 #include "support/average_over_ranks.h"
 #include "support/motion.h"
+#include "support/own_part.h"
 #include "support/plain_adamw.h"
 #include "tessera/engine/expert_engines.h"
 #include "tessera/sharding/move_module.h"
@@ -309,7 +310,7 @@ void check_layout(
   EXPECT_EQ(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);
-  const auto parts = parts_in(*model);
+  const TensorSpecs specs = specs_in(*model);
   const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
@@ -331,17 +332,11 @@ void check_layout(
     follow(engine, *model);
   }
   // The part of a whole weight that this rank holds.
-  const auto own_part = [&](const std::string& name, at::Tensor whole) {
-    const auto part = parts.find(parameters[name].unsafeGetTensorImpl());
-    if (part == parts.end()) {
-      return whole;
-    }
-    const int index =
-        parallel.mesh().index(ParallelGroup::kTensor, world.rank());
-    return whole.narrow(
-        part->second.dim,
-        part->second.split.begin(index),
-        part->second.split.length(index));
+  const auto own_part = [&](const std::string& name, const at::Tensor& whole) {
+    return tests::own_part(
+        whole,
+        specs.at(parameters[name].unsafeGetTensorImpl()),
+        parallel.mesh().index(ParallelGroup::kTensor, world.rank()));
   };
   double largest_motion = 0;
   for (const auto& [name, value] : plain.parameters) {

@@ -84,8 +84,8 @@ void check_engine(
   engine.step(); // something else, and the folder's again
   load_lora(engine, *model, reference.folder());
   const auto folder = saved / (name + std::to_string(zero_stage));
-  save_lora(world, engine, *model, folder / "adapter");
-  save_merged(world, engine, *model, folder / "merged");
+  save_lora(engine, *model, folder / "adapter");
+  save_merged(engine, *model, folder / "merged");
   check_saved(world, reference, folder);
 }
 
@@ -139,15 +139,13 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
         from_pretrained(folder, {.context = LayerContext(how)});
     apply_lora(*divided, config, 7);
     const auto expected = plain->named_parameters();
-    const auto parts = parts_in(*divided);
+    const TensorSpecs specs = specs_in(*divided);
     const torch::NoGradGuard no_grad;
     for (const auto& item : divided->named_parameters()) {
-      torch::Tensor whole = item.value();
-      if (const auto part = parts.find(whole.unsafeGetTensorImpl());
-          part != parts.end()) {
-        whole = gather_parts(
-            whole, part->second.dim, part->second.split, *how.group);
-      }
+      const torch::Tensor whole = sharding::gather_whole(
+          item.value(),
+          specs.at(item.value().unsafeGetTensorImpl()),
+          *how.group);
       EXPECT_TRUE(whole.equal(expected[item.key()])) << item.key();
     }
   });

@@ -20,7 +20,7 @@ void expect_own_gradients(
     const LoraFixture& reference,
     const Model& model,
     Engine& engine,
-    const std::unordered_map<const c10::TensorImpl*, ParameterPart>& parts,
+    const TensorSpecs& specs,
     Communicator& tensor) {
   const auto parameters = model.named_parameters();
   const WeightNames names = lora_names(model);
@@ -30,12 +30,8 @@ void expect_own_gradients(
     for (const std::string& ours : weight.ours) {
       const torch::Tensor& parameter = parameters[ours];
       const torch::Tensor own = engine.grad(parameter);
-      const auto part = parts.find(parameter.unsafeGetTensorImpl());
-      gradients.push_back(
-          part == parts.end()
-              ? own
-              : gather_parts(
-                    own, part->second.dim, part->second.split, tensor));
+      gradients.push_back(sharding::gather_whole(
+          own, specs.at(parameter.unsafeGetTensorImpl()), tensor));
     }
     expect_near(
         weight.assemble(gradients), reference.expected("grad." + weight.name));
@@ -56,7 +52,7 @@ void check_run(
       reference.base().folder(),
       {.context = layer_context(parallel), .lazy = true});
   load_lora(*model, reference.folder());
-  const auto parts = parts_in(*model);
+  const TensorSpecs specs = specs_in(*model);
   EngineOptions options;
   options.log_memory = false;
   options.parallel = &parallel.mesh();
@@ -81,13 +77,13 @@ void check_run(
       reference,
       *model,
       engine,
-      parts,
+      specs,
       parallel.groups()[ParallelGroup::kTensor]);
   engine.step(); // something else, and the folder's again
   load_lora(engine, *model, reference.folder());
   const auto folder = saved / name;
-  save_lora(world, engine, *model, folder / "adapter");
-  save_merged(world, engine, *model, folder / "merged");
+  save_lora(engine, *model, folder / "adapter");
+  save_merged(engine, *model, folder / "merged");
   check_saved(world, reference, folder);
 }
 
@@ -123,7 +119,7 @@ void train_layer(
   }
   engine.clip_grad_norm(0.5); // of all stages' gradients
   engine.step();
-  save_lora(world, engine, *model, saved);
+  save_lora(engine, *model, saved);
 }
 
 } // namespace

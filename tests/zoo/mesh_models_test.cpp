@@ -62,13 +62,12 @@ void check_folders(World& world, const ParallelSizes& sizes) {
         std::filesystem::temp_directory_path() /
         ("tessera-mesh-models-" + std::string(name) + "-" +
          std::to_string(sizes.tensor) + std::to_string(sizes.pipeline));
-    save_pretrained(world, engine, *model, folder);
+    save_pretrained(engine, *model, folder);
     if (world.rank() == 0) {
       expect_same_bytes(reference.folder(), folder);
       std::filesystem::remove_all(folder);
     }
-    EXPECT_THROW(
-        save_pretrained(world, engine, *model, "/proc/nowhere/model"), Error);
+    EXPECT_THROW(save_pretrained(engine, *model, "/proc/nowhere/model"), Error);
   }
 }
 

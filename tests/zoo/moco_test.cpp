@@ -109,7 +109,7 @@ TEST(Moco, FollowsWhereRanksDivideParameters) {
     engine.backward(model->forward(reference.input()).loss);
     engine.step();
     update_momentum(engine, *model, 0.5);
-    save_pretrained(world, engine, *model, to);
+    save_pretrained(engine, *model, to);
   };
   World alone(0, 1, 0, nullptr, {});
   train(alone, folder.path() / "one");

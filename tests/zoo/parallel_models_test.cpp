@@ -80,7 +80,7 @@ void check_engine(
   // Something else, and the folder's again.
   engine.step();
   load_pretrained(engine, *model, reference.folder());
-  save_pretrained(world, engine, *model, saved / name);
+  save_pretrained(engine, *model, saved / name);
   if (world.rank() == 0) {
     expect_same_bytes(reference.folder(), saved / name);
   }
@@ -112,8 +112,7 @@ TEST(ParallelModels, SayOnEveryRankThatTheDiskFailed) {
     EngineOptions options;
     options.log_memory = false;
     Engine engine(world, model, options);
-    EXPECT_THROW(
-        save_pretrained(world, engine, *model, "/proc/nowhere/model"), Error);
+    EXPECT_THROW(save_pretrained(engine, *model, "/proc/nowhere/model"), Error);
   });
 }
 

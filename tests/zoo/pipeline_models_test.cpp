@@ -158,7 +158,7 @@ void check_folder(
   const auto report = load_pretrained(engine, *model, reference.folder());
   EXPECT_TRUE(report.missing.empty());
   EXPECT_TRUE(report.unexpected.empty());
-  save_pretrained(stages.world(), engine, *model, saved);
+  save_pretrained(engine, *model, saved);
   if (stages.world().rank() == 0) {
     expect_same_bytes(reference.folder(), saved);
   }

@@ -83,12 +83,12 @@ void run_job(World& world, Limits limits, const TemporaryFolder& folder) {
   Engine engine(world, model, engine_options(parallel, limits));
   train(engine, *model);
   const auto checkpoint = engine.save(folder / "checkpoints");
-  save_pretrained(world, engine, *model, folder / "trained");
+  save_pretrained(engine, *model, folder / "trained");
 
   const auto other = new_model(parallel);
   Engine loaded(world, other, engine_options(parallel, limits));
   EXPECT_EQ(loaded.load(checkpoint), 2);
-  save_pretrained(world, loaded, *other, folder / "loaded");
+  save_pretrained(loaded, *other, folder / "loaded");
 }
 
 /// Float64 sums in another order, through AdamW's division by small second

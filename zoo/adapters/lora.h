@@ -65,7 +65,6 @@ void save_lora(const Model& model, const std::filesystem::path& folder);
 /// The same for a wrapped model or its pipeline stages; rank 0 writes.
 /// Collective.
 void save_lora(
-    const World& world,
     Engine& engine,
     const Model& model,
     const std::filesystem::path& folder);
@@ -97,7 +96,6 @@ void save_merged(
     const std::filesystem::path& folder,
     const std::filesystem::path& tokenizer_folder = {});
 void save_merged(
-    const World& world,
     Engine& engine,
     const Model& model,
     const std::filesystem::path& folder,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loading and saving LoRA adapters.
 
-#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
-#include "tessera/runtime/io/safetensors.h"
 #include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/adapters/lora_record.h"
 #include "tessera/zoo/layers/linear.h"
@@ -40,24 +39,38 @@ bool is_transposed(const Model& model, const WeightNames& names) {
       });
 }
 
-WrittenFolder adapter_folder(const Model& model, const fs::path& path) {
-  nlohmann::ordered_json config =
-      to_json(lora_config(model), is_transposed(model, lora_names(model)));
-  const auto folder = std::make_shared<std::optional<runtime::AtomicFolder>>();
-  WrittenFolder written;
-  written.path = path;
-  written.open = [path, folder, config](const ParameterTypes& /*dtypes*/) {
-    folder->emplace(path, [](const std::string& name) {
+/// A folder of PEFT's, to be written.
+class AdapterFolder : public WeightFolder {
+ public:
+  AdapterFolder(const Model& model, fs::path path)
+      : WeightFolder([&model](const ParameterSizes& sizes) {
+          return WeightNames(
+              sizes, lora_table(model, LoraRecord::of(model).targets, sizes));
+        }),
+        path_(std::move(path)),
+        config_(to_json(
+            lora_config(model),
+            is_transposed(model, lora_names(model)))) {}
+
+ private:
+  fs::path create(const ParameterTypes& /*dtypes*/) override {
+    folder_.emplace(path_, [](const std::string& name) {
       return name == kConfigFile || name == kWeightsFile;
     });
-    const fs::path temporary = (*folder)->temporary();
+    const fs::path temporary = folder_->temporary();
     runtime::write_file_atomically(
-        temporary / kConfigFile, config.dump(2) + "\n");
+        temporary / kConfigFile, config_.dump(2) + "\n");
     return temporary / kWeightsFile;
-  };
-  written.commit = [folder] { (*folder)->commit(); };
-  return written;
-}
+  }
+
+  void publish() override {
+    folder_->commit();
+  }
+
+  fs::path path_;
+  nlohmann::ordered_json config_;
+  std::optional<runtime::AtomicFolder> folder_;
+};
 
 /// PEFT duplicates some biases of modules that are saved whole.
 bool is_duplicate(std::string_view name) {
@@ -67,12 +80,11 @@ bool is_duplicate(std::string_view name) {
 
 LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
   LoadWeightsOptions options;
-  options.pieces =
-      [pieces = names.pieces()](
-          std::string_view name) -> std::optional<std::vector<WeightPiece>> {
-    auto found = pieces(name);
-    return !found && is_duplicate(name) ? std::vector<WeightPiece>()
-                                        : std::move(found);
+  options.map = [map = names.map()](std::string_view name) {
+    auto found = map(name);
+    return !found && is_duplicate(name)
+               ? std::optional(std::vector<MappedWeight>())
+               : found;
   };
   options.may_be_missing = {""}; // the base model; see check_complete()
   // layers of other pipeline stages
@@ -81,51 +93,50 @@ LoadWeightsOptions options_for(const Model& model, const WeightNames& names) {
 }
 
 void check_complete(
-    const fs::path& file,
+    const sharding::WeightFiles& files,
     const WeightNames& names,
     const LoadWeightsReport& report) {
   for (const std::string& missing : report.missing) {
     TESSERA_CHECK(
         !names.has(missing),
         "{} lacks '{}', which adapter_config.json requires; fetch the folder again",
-        file,
+        files.path(),
         names.of(missing, nullptr).name);
   }
 }
 
-fs::path weights_in(const fs::path& folder) {
+sharding::WeightFiles weights_in(const fs::path& folder) {
   const fs::path file = folder / kWeightsFile;
   TESSERA_CHECK(
       fs::exists(file),
       "{} does not exist; give the folder of an adapter in safetensors format",
       file);
-  return file;
+  return sharding::WeightFiles::open(file);
 }
 
 /// Reports a rank that differs from the weights, naming the field.
 void check_ranks(
     const fs::path& folder,
-    const fs::path& file,
+    const sharding::WeightFiles& files,
     const LoraTargets& targets) {
   const std::string_view prefix = "base_model.model.";
   const std::string_view end = ".lora_A.weight";
-  const auto weights = runtime::SafetensorsFile::open(file);
-  for (const runtime::SafetensorsEntry& entry : weights.entries()) {
-    if (!entry.name.starts_with(prefix) || !entry.name.ends_with(end) ||
-        entry.shape.size() != 2) {
+  for (const auto& [name, entry] : files.entries()) {
+    if (!name.starts_with(prefix) || !name.ends_with(end) ||
+        entry->shape.size() != 2) {
       continue;
     }
-    const std::string module = entry.name.substr(
-        prefix.size(), entry.name.size() - prefix.size() - end.size());
+    const std::string module =
+        name.substr(prefix.size(), name.size() - prefix.size() - end.size());
     const int64_t rank = targets.rank_of(module);
     TESSERA_CHECK(
-        entry.shape[0] == rank,
+        entry->shape[0] == rank,
         "{}: 'r' or 'rank_pattern' gives {} the rank {}, but in {} it is {}; fetch the folder again",
         (folder / kConfigFile).string(),
         module,
         rank,
-        file,
-        entry.shape[0]);
+        files.path(),
+        entry->shape[0]);
   }
 }
 
@@ -151,7 +162,7 @@ void check_ranks(
 /// Applies the configuration; errors name its file.
 void apply_from(
     const fs::path& folder,
-    const fs::path& weights,
+    const sharding::WeightFiles& weights,
     const LoraConfig& config,
     Model& model) {
   try {
@@ -184,12 +195,17 @@ class Merger {
     }
   }
 
-  /// Keeps A and B, ignores other parameters.
-  void add(const std::string& name, const at::Tensor& value) {
-    if (!is_adapter_parameter(name)) {
-      return;
-    }
-    kept_.emplace(name, value.detach().cpu().clone());
+  /// Keeps A and B, ignores other parameters. Collective.
+  void add_all(WholeModel& model) {
+    model.for_each(
+        [&](const WholeTensor& tensor, const at::Tensor& value) {
+          for (const std::string& name : tensor.spec.names) {
+            kept_.emplace(name, value.clone());
+          }
+        },
+        [](const WholeTensor& tensor) {
+          return is_adapter_parameter(tensor.name());
+        });
   }
 
   at::Tensor operator()(const std::string& name, const at::Tensor& value)
@@ -226,32 +242,25 @@ void save_lora(const Model& model, const fs::path& folder) {
   TESSERA_CHECK(
       !model.names().is_part,
       "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
-  write_folder(model, lora_names(model), adapter_folder(model, folder));
+  AdapterFolder written(model, folder);
+  WholeModel whole(model);
+  engine::write_model({&whole, 1}, written, "save_lora");
 }
 
-void save_lora(
-    const World& world,
-    Engine& engine,
-    const Model& model,
-    const fs::path& folder) {
-  write_folder(
-      EngineRef(engine).whole_models(),
-      world,
-      [&](const ParameterSizes& sizes) {
-        return WeightNames(
-            sizes, lora_table(model, LoraRecord::of(model).targets, sizes));
-      },
-      adapter_folder(model, folder));
+void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
+  AdapterFolder written(model, folder);
+  std::vector<WholeModel> parts = EngineRef(engine).whole_models();
+  engine::write_model(parts, written, "save_lora");
 }
 
 LoraConfig load_lora(Model& model, const fs::path& folder) {
   const LoraConfig config = read_lora_config(folder);
-  const fs::path file = weights_in(folder);
-  apply_from(folder, file, config, model);
+  const sharding::WeightFiles files = weights_in(folder);
+  apply_from(folder, files, config, model);
   try {
     const WeightNames names = lora_names(model);
     check_complete(
-        file, names, load_weights(model, file, options_for(model, names)));
+        files, names, load_weights(model, files, options_for(model, names)));
   } catch (const Error& error) {
     remove_lora(model);
     fail_for(folder, config, error);
@@ -264,19 +273,16 @@ LoraConfig load_lora(Model& model, const fs::path& folder) {
 
 void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
   const WeightNames names = lora_names(model);
-  const fs::path file = weights_in(folder);
+  const sharding::WeightFiles files = weights_in(folder);
   check_complete(
-      file, names, engine.load_weights(file, options_for(model, names)));
+      files, names, engine.load_weights(files, options_for(model, names)));
 }
 
 SavedValue merged_values(const Model& model) {
-  const WeightNames names = lora_names(model);
-  const auto merger =
-      std::make_shared<Merger>(names, LoraRecord::of(model).targets);
-  for_each_whole(
-      model, names, [&](const std::string& name, const at::Tensor& value) {
-        merger->add(name, value);
-      });
+  const auto merger = std::make_shared<Merger>(
+      lora_names(model), LoraRecord::of(model).targets);
+  WholeModel whole(model);
+  merger->add_all(whole);
   return [merger](const std::string& name, const at::Tensor& value) {
     return (*merger)(name, value);
   };
@@ -290,30 +296,16 @@ void save_merged(
 }
 
 void save_merged(
-    const World& world,
     Engine& engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const LoraTargets& targets = LoraRecord::of(model).targets;
-  ParameterSizes sizes;
-  const WholeModel whole = engine.whole_model();
-  for (const WholeTensor& tensor : whole.tensors()) {
-    for (const std::string& name : tensor.names) {
-      if (!tensor.is_buffer) {
-        sizes.emplace(name, tensor.sizes);
-      }
-    }
-  }
+  WholeModel whole = engine.whole_model();
+  const ParameterSizes sizes = parameter_sizes(whole.tensors());
   Merger merger(WeightNames(sizes, lora_table(model, targets, sizes)), targets);
-  for_each_whole(
-      engine,
-      is_adapter_parameter,
-      [&](const std::string& name, const at::Tensor& value) {
-        merger.add(name, value);
-      });
-  save_pretrained(
-      world, engine, model, folder, tokenizer_folder, std::cref(merger));
+  merger.add_all(whole);
+  save_pretrained(engine, model, folder, tokenizer_folder, std::cref(merger));
 }
 
 } // namespace tessera::zoo

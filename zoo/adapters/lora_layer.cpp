@@ -83,18 +83,15 @@ class DividedLora : public ParallelModule, public LoraLayer {
     const std::vector<int64_t> b_sizes{linear.out, options.r};
     const InitMethod a_init = init_of_a(options, linear.in);
     const InitMethod b_init = init_of_b(options);
-    const auto split = [&](int64_t size) {
-      return sharding::DimSplit(size, layer.context.ranks(), linear.unit);
-    };
     if (shared_a.defined()) {
       a_ = shared_a;
     } else if (layer.division == LinearDivision::kRow) {
-      a_ = register_part(kA, a_sizes, {1, split(linear.in)}, a_init, how);
+      a_ = register_part(kA, a_sizes, {1, linear.unit}, a_init, how);
     } else {
       a_ = register_whole(kA, a_sizes, a_init, how);
     }
     b_ = layer.division == LinearDivision::kColumn
-             ? register_part(kB, b_sizes, {0, split(linear.out)}, b_init, how)
+             ? register_part(kB, b_sizes, {0, linear.unit}, b_init, how)
              : register_whole(kB, b_sizes, b_init, how);
   }
 

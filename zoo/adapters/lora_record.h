@@ -5,7 +5,7 @@
 
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/models/model.h"
-#include "tessera/zoo/models/write_folder.h"
+#include "tessera/zoo/models/weight_folder.h"
 
 #include <map>
 #include <set>

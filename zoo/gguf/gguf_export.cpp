@@ -13,7 +13,10 @@
 #include <ATen/ops/cat.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -38,14 +41,19 @@ uint32_t file_type(GgufType type) { // llama.cpp's numbers for whole files
   return type == GgufType::kQ8_0 ? 7 : static_cast<uint32_t>(type);
 }
 
-class Export {
+/// A GGUF file, to be written.
+class GgufFile : public engine::TensorSink {
  public:
-  Export(
+  GgufFile(
       const Model& model,
-      const WeightNames& names,
-      const GgufOptions& options)
-      : names_(names), description_(describe_gguf(model)) {
-    for (const NamedWeight& weight : names.weights()) {
+      std::filesystem::path file,
+      const GgufOptions& options,
+      SavedValue change)
+      : file_(std::move(file)),
+        change_(std::move(change)),
+        names_(model, model.names()),
+        description_(describe_gguf(model)) {
+    for (const NamedWeight& weight : names_.weights()) {
       const GgufPlace place =
           gguf_place(description_.architecture, weight.name);
       std::vector<int64_t> shape = shape_of(weight);
@@ -77,21 +85,38 @@ class Export {
     }
   }
 
-  GgufWriter writer(const std::filesystem::path& file) const {
-    return GgufWriter(file, metadata_, tensors_);
+  void prepare(const std::vector<WholeTensor>& /*tensors*/) override {}
+
+  bool wants(const WholeTensor& tensor) const override {
+    return !tensor.is_buffer && names_.has_any(tensor.spec.names);
   }
 
-  void write_more(GgufWriter& writer) const {
+  void open() override {
+    if (file_.has_parent_path()) {
+      std::error_code code;
+      std::filesystem::create_directories(file_.parent_path(), code);
+    }
+    writer_.emplace(file_, metadata_, tensors_);
     for (const auto& [name, tensor] : description_.more) {
-      writer.write(name, gguf_bytes(tensor, GgufType::kF32));
+      writer_->write(name, gguf_bytes(tensor, GgufType::kF32));
     }
   }
 
+  void write(const WholeTensor& tensor, const at::Tensor& value) override {
+    for (const std::string& name : tensor.spec.names) {
+      if (names_.has(name)) {
+        add_value(name, change_ ? change_(name, value) : value);
+      }
+    }
+  }
+
+  void commit() override {
+    writer_->commit();
+  }
+
+ private:
   /// Writes a tensor as soon as all parameters that it contains have arrived.
-  void add_value(
-      const std::string& our_name,
-      const at::Tensor& value,
-      GgufWriter& writer) {
+  void add_value(const std::string& our_name, const at::Tensor& value) {
     size_t place = 0;
     const NamedWeight& weight = names_.of(our_name, &place);
     const auto parts = waiting_.add(weight, place, value);
@@ -108,13 +133,12 @@ class Export {
     }
     const auto bytes = gguf_bytes(whole, types_.at(to.name));
     if (to.expert) {
-      writer.write(to.name, bytes, *to.expert, description_.experts);
+      writer_->write(to.name, bytes, *to.expert, description_.experts);
     } else {
-      writer.write(to.name, bytes);
+      writer_->write(to.name, bytes);
     }
   }
 
- private:
   void add(
       const std::string& name,
       const std::vector<int64_t>& shape,
@@ -125,12 +149,15 @@ class Export {
     tensors_.push_back(std::move(tensor));
   }
 
-  const WeightNames& names_;
+  std::filesystem::path file_;
+  SavedValue change_;
+  WeightNames names_;
   GgufModel description_;
   GgufMetadata metadata_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, GgufType> types_;
   WaitingParts waiting_;
+  std::optional<GgufWriter> writer_;
 };
 
 } // namespace
@@ -140,8 +167,13 @@ void export_gguf(
     const std::filesystem::path& file,
     const GgufOptions& options,
     const SavedValue& change) {
+  const TensorSpecs specs = specs_in(model);
   TESSERA_CHECK(
-      parts_in(model).empty() && !model.names().is_part,
+      std::none_of(
+          specs.begin(),
+          specs.end(),
+          [](const auto& item) { return item.second.is_divided(); }) &&
+          !model.names().is_part,
       "GGUF export of '{}': this rank holds only part of the model; export a folder written by save_pretrained() instead",
       file.string());
   for (const auto& item : model.named_parameters()) {
@@ -150,21 +182,9 @@ void export_gguf(
         "GGUF export: the model has adapters, such as '{}'; merge them with merge_lora(), or pass merged_values()",
         item.key());
   }
-  const WeightNames names(model, model.names());
-  Export exported(model, names, options);
-  if (file.has_parent_path()) {
-    std::error_code code;
-    std::filesystem::create_directories(file.parent_path(), code);
-  }
-  GgufWriter writer = exported.writer(file);
-  exported.write_more(writer);
-  for_each_whole(
-      model, names, [&](const std::string& name, const at::Tensor& value) {
-        const at::Tensor detached = value.detach();
-        exported.add_value(
-            name, (change ? change(name, detached) : detached).cpu(), writer);
-      });
-  writer.commit();
+  GgufFile written(model, file, options, change);
+  WholeModel whole(model);
+  engine::write_model({&whole, 1}, written, "GGUF export");
 }
 
 } // namespace tessera::zoo

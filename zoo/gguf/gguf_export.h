@@ -3,7 +3,7 @@
 // export_gguf() writes a language model to a GGUF file for llama.cpp.
 
 #include "tessera/zoo/gguf/gguf_writer.h"
-#include "tessera/zoo/models/write_folder.h"
+#include "tessera/zoo/models/weight_folder.h"
 
 #include <filesystem>
 

@@ -24,9 +24,9 @@ bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
 
 CheckpointNames::CheckpointNames(
     NameTable table,
-    Pieces pieces,
+    Contents contents,
     const std::vector<std::string>& in_files)
-    : table_(std::move(table)), pieces_(std::move(pieces)) {
+    : table_(std::move(table)), contents_(std::move(contents)) {
   add_tied(in_files);
 }
 
@@ -49,16 +49,16 @@ std::string_view CheckpointNames::without_prefix(std::string_view name) const {
                                          : name;
 }
 
-CheckpointNames::Pieces::const_iterator CheckpointNames::weight_of(
+CheckpointNames::Contents::const_iterator CheckpointNames::weight_of(
     std::string_view name) const {
   const std::string with = table_.prefix + std::string(name);
   for (const std::string_view alias :
        {name, std::string_view(with), without_prefix(name)}) {
-    if (const auto found = pieces_.find(alias); found != pieces_.end()) {
+    if (const auto found = contents_.find(alias); found != contents_.end()) {
       return found;
     }
   }
-  return pieces_.end();
+  return contents_.end();
 }
 
 void CheckpointNames::add_tied(const std::vector<std::string>& in_files) {
@@ -67,33 +67,33 @@ void CheckpointNames::add_tied(const std::vector<std::string>& in_files) {
   for (const std::string& name : in_files) {
     const std::string now = modern(name);
     by_modern.emplace(without_prefix(now), name);
-    if (const auto weight = weight_of(now); weight != pieces_.end()) {
+    if (const auto weight = weight_of(now); weight != contents_.end()) {
       present.insert(weight->first);
     }
   }
   for (const auto& [other, name] : table_.tied) {
     const auto weight = weight_of(name);
     const auto file = by_modern.find(other);
-    if (weight != pieces_.end() && file != by_modern.end() &&
+    if (weight != contents_.end() && file != by_modern.end() &&
         present.insert(weight->first).second) {
       stand_ins_.emplace(file->second, weight->first);
     }
   }
 }
 
-std::optional<std::vector<WeightPiece>> CheckpointNames::pieces_in(
+std::optional<std::vector<MappedWeight>> CheckpointNames::contents_of(
     std::string_view old) const {
   const std::string name = modern(old);
   const std::string_view without = without_prefix(name);
-  std::vector<WeightPiece> all;
-  const auto add = [&](const std::vector<WeightPiece>& some) {
+  std::vector<MappedWeight> all;
+  const auto add = [&](const std::vector<MappedWeight>& some) {
     all.insert(all.end(), some.begin(), some.end());
   };
-  if (const auto weight = weight_of(name); weight != pieces_.end()) {
+  if (const auto weight = weight_of(name); weight != contents_.end()) {
     add(weight->second);
   }
   if (const auto other = stand_ins_.find(old); other != stand_ins_.end()) {
-    add(pieces_.find(other->second)->second);
+    add(contents_.find(other->second)->second);
   }
   if (!all.empty()) {
     return all;

@@ -64,6 +64,16 @@ std::vector<int64_t> NamedWeight::shape() const {
   return shape;
 }
 
+std::vector<MappedWeight> NamedWeight::contents() const {
+  std::vector<MappedWeight> weights;
+  int64_t row = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    weights.push_back({ours[i], sizes[i], shape(), row, transposed});
+    row += sizes[i].empty() ? 0 : sizes[i][0];
+  }
+  return weights;
+}
+
 at::Tensor NamedWeight::assemble(
     const std::vector<at::Tensor>& parameters) const {
   const at::Tensor whole =
@@ -75,23 +85,11 @@ WeightNames::WeightNames(
     const torch::nn::Module& module,
     const NameTable& table)
     : table_(table) {
+  const TensorSpecs specs = specs_in(module);
   std::map<std::string, std::vector<int64_t>> sizes;
   for (const auto& item : module.named_parameters()) {
-    sizes.emplace(item.key(), item.value().sizes().vec());
-  }
-  for (const auto& child : module.named_modules()) {
-    const auto* parallel = dynamic_cast<const ParallelModule*>(&*child.value());
-    if (parallel == nullptr) {
-      continue;
-    }
-    const int rank = parallel->how().group->rank();
-    for (const auto& [name, part] : parallel->parts()) {
-      const std::string full = child.key() + "." + name;
-      sizes.at(full)[static_cast<size_t>(part.dim)] = part.split.size();
-      parts_.emplace(
-          full,
-          Part{part.dim, part.split.begin(rank), part.split.length(rank)});
-    }
+    sizes.emplace(
+        item.key(), specs.at(item.value().unsafeGetTensorImpl()).sizes);
   }
   add_weights(sizes);
 }
@@ -153,41 +151,14 @@ const NamedWeight& WeightNames::of(const std::string& our_name, size_t* place)
   return weights_[found->second.first];
 }
 
-std::vector<WeightPiece> WeightNames::pieces_of(
-    const NamedWeight& weight) const {
-  const std::vector<int64_t> shape = weight.shape();
-  std::vector<WeightPiece> pieces;
-  int64_t row = 0; // first row of ours in the tensor
-  for (size_t i = 0; i < weight.ours.size(); ++i) {
-    WeightPiece piece{weight.ours[i], shape, 0, weight.sizes[i], {}};
-    piece.strides.assign(piece.sizes.size(), 1);
-    for (size_t d = piece.sizes.size(); d-- > 1;) {
-      piece.strides[d - 1] = piece.strides[d] * piece.sizes[d];
-    }
-    if (weight.transposed) {
-      piece.strides = {1, shape[1]};
-    }
-    piece.offset = row * piece.strides[0];
-    row += piece.sizes[0];
-    if (const auto part = parts_.find(piece.name); part != parts_.end()) {
-      const auto dim = static_cast<size_t>(part->second.dim);
-      piece.offset += part->second.begin * piece.strides[dim];
-      piece.sizes[dim] = part->second.length;
-    }
-    pieces.push_back(std::move(piece));
-  }
-  return pieces;
-}
-
-PiecesOfWeight WeightNames::pieces(
-    const std::vector<std::string>& in_files) const {
-  std::map<std::string, std::vector<WeightPiece>, std::less<>> pieces;
+WeightMap WeightNames::map(const std::vector<std::string>& in_files) const {
+  CheckpointNames::Contents contents;
   for (const NamedWeight& weight : weights_) {
-    pieces.emplace(weight.name, pieces_of(weight));
+    contents.emplace(weight.name, weight.contents());
   }
   const auto names = std::make_shared<const CheckpointNames>(
-      table_, std::move(pieces), in_files);
-  return [names](std::string_view name) { return names->pieces_in(name); };
+      table_, std::move(contents), in_files);
+  return [names](std::string_view name) { return names->contents_of(name); };
 }
 
 } // namespace tessera::zoo

@@ -7,7 +7,7 @@
 
 #include <torch/nn/module.h>
 
-#include <functional>
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -67,13 +67,11 @@ struct NamedWeight {
   bool transposed = false;
 
   std::vector<int64_t> shape() const; ///< the shape of theirs
+  /// What theirs contains.
+  std::vector<MappedWeight> contents() const;
   /// Assembles theirs from all of ours, which must be whole. Contiguous.
   at::Tensor assemble(const std::vector<at::Tensor>& parameters) const;
 };
-
-/// See LoadWeightsOptions::pieces.
-using PiecesOfWeight =
-    std::function<std::optional<std::vector<WeightPiece>>(std::string_view)>;
 
 /// A name table resolved for the parameters of one model.
 class WeightNames {
@@ -98,28 +96,26 @@ class WeightNames {
   bool has(const std::string& our_name) const {
     return places_.contains(our_name);
   }
+  bool has_any(const std::vector<std::string>& our_names) const {
+    return std::any_of(
+        our_names.begin(), our_names.end(), [&](const std::string& name) {
+          return has(name);
+        });
+  }
   /// The tensor that contains one of our parameters, and its index in `ours`.
   const NamedWeight& of(const std::string& our_name, size_t* place) const;
 
-  /// For load_weights(): maps the parts of a checkpoint's tensors to
-  /// parameters. The result does not depend on the lifetime of the module.
+  /// For load_weights(). The result does not depend on the lifetime of the
+  /// module.
   /// @param in_files all names of the checkpoint, for NameTable::tied.
-  PiecesOfWeight pieces(const std::vector<std::string>& in_files = {}) const;
+  WeightMap map(const std::vector<std::string>& in_files = {}) const;
 
  private:
-  struct Part {
-    int64_t dim = 0;
-    int64_t begin = 0;
-    int64_t length = 0;
-  };
-
   void add_weights(const std::map<std::string, std::vector<int64_t>>& sizes);
-  std::vector<WeightPiece> pieces_of(const NamedWeight& weight) const;
 
   NameTable table_;
   std::vector<NamedWeight> weights_;
   std::map<std::string, std::pair<size_t, size_t>> places_; ///< by our names
-  std::map<std::string, Part> parts_; ///< partitioned parameters, by our names
 };
 
 } // namespace tessera::zoo

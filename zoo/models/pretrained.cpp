@@ -5,6 +5,7 @@
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/sharding/tensor_io.h"
 #include "tessera/sharding/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
@@ -12,6 +13,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -89,30 +91,45 @@ std::vector<std::string> adapter_parameters(const Model& model) {
 }
 
 /// A transformers folder, to be written.
-WrittenFolder hf_folder(
-    const Model& model,
-    const fs::path& path,
-    const fs::path& tokenizer_folder,
-    const SavedValue& change,
-    int64_t max_shard_bytes) {
-  const auto adapters = adapter_parameters(model);
-  TESSERA_CHECK(
-      adapters.empty() || change,
-      "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model cannot contain. Write them with save_lora(), or the merged model with save_merged().",
-      adapters.front());
-  const auto writer = std::make_shared<std::optional<HfFolderWriter>>();
-  WrittenFolder folder;
-  folder.path = path;
-  folder.change = change;
-  folder.max_shard_bytes = max_shard_bytes;
-  folder.open =
-      [&model, path, tokenizer_folder, writer](const ParameterTypes& dtypes) {
-        writer->emplace(path, config_to_save(model, dtypes), tokenizer_folder);
-        return (*writer)->weights_path();
-      };
-  folder.commit = [writer] { (*writer)->commit(); };
-  return folder;
-}
+class HfFolder : public WeightFolder {
+ public:
+  HfFolder(
+      const Model& model,
+      fs::path path,
+      fs::path tokenizer_folder,
+      const SavedValue& change,
+      int64_t max_shard_bytes)
+      : WeightFolder(
+            [&model](const ParameterSizes& sizes) {
+              return WeightNames(sizes, model.names());
+            },
+            change,
+            max_shard_bytes),
+        model_(model),
+        path_(std::move(path)),
+        tokenizer_folder_(std::move(tokenizer_folder)) {
+    const auto adapters = adapter_parameters(model);
+    TESSERA_CHECK(
+        adapters.empty() || change,
+        "save_pretrained: the model has adapters, such as '{}', which the folder of a whole model cannot contain. Write them with save_lora(), or the merged model with save_merged().",
+        adapters.front());
+  }
+
+ private:
+  fs::path create(const ParameterTypes& dtypes) override {
+    writer_.emplace(path_, config_to_save(model_, dtypes), tokenizer_folder_);
+    return writer_->weights_path();
+  }
+
+  void publish() override {
+    writer_->commit();
+  }
+
+  const Model& model_;
+  fs::path path_;
+  fs::path tokenizer_folder_;
+  std::optional<HfFolderWriter> writer_;
+};
 
 std::vector<std::string> names_in(const sharding::WeightFiles& files) {
   std::vector<std::string> names;
@@ -133,14 +150,14 @@ std::string checkpoint_name(
 /// something, all of it must be there.
 std::vector<std::string> absent_parts(
     const Model& model,
-    const PiecesOfWeight& pieces,
+    const WeightMap& map,
     const sharding::WeightFiles& files) {
   std::vector<std::string> absent = model.may_be_missing();
   for (const auto& [name, entry] : files.entries()) {
-    for (const WeightPiece& piece :
-         pieces(name).value_or(std::vector<WeightPiece>())) {
+    for (const MappedWeight& weight :
+         map(name).value_or(std::vector<MappedWeight>())) {
       std::erase_if(absent, [&](const std::string& part) {
-        return piece.name.starts_with(part);
+        return weight.name.starts_with(part);
       });
     }
   }
@@ -161,14 +178,14 @@ LoadWeightsOptions options_with(
     NewHead head = NewHead::kAbsentParts) {
   const auto names = std::make_shared<const WeightNames>(model, table);
   LoadWeightsOptions options;
-  options.pieces = names->pieces(names_in(files));
+  options.map = names->map(names_in(files));
   options.checkpoint_name = [names](const std::string& parameter) {
     return checkpoint_name(*names, parameter);
   };
   if (head == NewHead::kAnyPart) {
     options.may_be_missing = model.may_be_missing();
   } else if (head == NewHead::kAbsentParts) {
-    options.may_be_missing = absent_parts(model, options.pieces, files);
+    options.may_be_missing = absent_parts(model, options.map, files);
   }
   for (const std::string& name : adapter_parameters(model)) {
     options.may_be_missing.push_back(name); // they are in files of their own
@@ -180,34 +197,29 @@ LoadWeightsOptions options_with(
 void leave_other_heads(
     const sharding::WeightFiles& files,
     LoadWeightsOptions& options) {
-  options.pieces = [&files,
-                    pieces = options.pieces,
-                    heads = options.may_be_missing](std::string_view name) {
-    auto found = pieces(name);
-    const auto entry = files.entries().find(std::string(name));
-    if (!found || entry == files.entries().end()) {
+  options.map = [files, map = options.map, heads = options.may_be_missing](
+                    std::string_view name) {
+    auto found = map(name);
+    const auto* entry = files.find(std::string(name));
+    if (!found || entry == nullptr) {
       return found;
     }
-    std::erase_if(*found, [&](const WeightPiece& piece) {
-      return piece.shape != entry->second->shape &&
+    std::erase_if(*found, [&](const MappedWeight& weight) {
+      return weight.shape != entry->shape &&
              std::any_of(heads.begin(), heads.end(), [&](const auto& head) {
-               return piece.name.starts_with(head);
+               return weight.name.starts_with(head);
              });
     });
     return found;
   };
 }
 
-/// A folder's tensors; empty if its files cannot be read, which loading then
-/// reports.
+/// A folder's tensors, which a model may look at while it is made.
 class FolderTensors : public CheckpointTensors {
  public:
-  explicit FolderTensors(const fs::path& folder) {
-    try {
-      files_.emplace(sharding::WeightFiles::open(folder));
-    } catch (const Error&) {
-    }
-  }
+  /// @param files none if they cannot be read, which is reported later.
+  explicit FolderTensors(const std::optional<sharding::WeightFiles>& files)
+      : files_(files) {}
 
   bool has(const std::string& name) const override {
     return find(name) != nullptr;
@@ -225,44 +237,36 @@ class FolderTensors : public CheckpointTensors {
                 b->data.end()));
   }
 
-  /// Converts each parameter to its type in the files.
-  void give_types(Model& model) const {
-    if (!files_) {
-      return;
-    }
-    std::map<std::string, at::ScalarType> types;
-    const auto pieces =
-        WeightNames(model, model.names()).pieces(names_in(*files_));
-    for (const auto& [name, entry] : files_->entries()) {
-      for (const WeightPiece& piece :
-           pieces(name).value_or(std::vector<WeightPiece>())) {
-        types[piece.name] = sharding::scalar_type_of(*entry);
-      }
-    }
-    const auto type_of = [&](const std::string& name) {
-      const auto type = types.find(name);
-      return type != types.end() && at::isFloatingType(type->second)
-                 ? type->second
-                 : at::kFloat;
-    };
-    convert_deferred(model, type_of);
-    for (auto& item : model.named_parameters()) {
-      item.value().set_data(item.value().to(type_of(item.key())));
-    }
-  }
-
  private:
   /// Null if the files lack it.
   const runtime::SafetensorsEntry* find(const std::string& name) const {
-    if (!files_) {
-      return nullptr;
-    }
-    const auto found = files_->entries().find(name);
-    return found == files_->entries().end() ? nullptr : found->second;
+    return files_ ? files_->find(name) : nullptr;
   }
 
-  std::optional<sharding::WeightFiles> files_;
+  const std::optional<sharding::WeightFiles>& files_;
 };
+
+/// Converts each parameter to its type in the files.
+void give_types(const sharding::WeightFiles& files, Model& model) {
+  std::map<std::string, at::ScalarType> types;
+  const WeightMap map = WeightNames(model, model.names()).map(names_in(files));
+  for (const auto& [name, entry] : files.entries()) {
+    for (const MappedWeight& weight :
+         map(name).value_or(std::vector<MappedWeight>())) {
+      types[weight.name] = sharding::loaded_dtype_of(*entry);
+    }
+  }
+  const auto type_of = [&](const std::string& name) {
+    const auto type = types.find(name);
+    return type != types.end() && at::isFloatingType(type->second)
+               ? type->second
+               : at::kFloat;
+  };
+  convert_deferred(model, type_of);
+  for (auto& item : model.named_parameters()) {
+    item.value().set_data(item.value().to(type_of(item.key())));
+  }
+}
 
 /// Divides the layers over all axes except the tensor axis.
 LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
@@ -288,7 +292,6 @@ bool is_own_architecture(const nlohmann::json& config, const Model& model) {
 /// fit.
 LoadWeightsReport load_fitting(
     Model& model,
-    const fs::path& folder,
     const sharding::WeightFiles& files,
     const FieldRecord& record,
     const FromPretrainedOptions& options,
@@ -299,12 +302,12 @@ LoadWeightsReport load_fitting(
     if (options.fresh_heads) {
       leave_other_heads(files, load);
     }
-    return load_weights(model, folder, load);
+    return load_weights(model, files, load);
   } catch (const Error& error) {
     TESSERA_FAIL(
         "{}\nThe model is configured by {}: {}",
         error.what(),
-        folder / "config.json",
+        files.path() / "config.json",
         record.text());
   }
 }
@@ -365,7 +368,14 @@ std::shared_ptr<Model> from_pretrained(
           ? options.architecture
           : architecture_with_head(config, options.head, fields.origin());
   const auto record = std::make_shared<FieldRecord>();
-  const FolderTensors tensors(folder);
+  std::optional<sharding::WeightFiles> files;
+  std::exception_ptr cannot_open; // errors of config.json come first
+  try {
+    files = sharding::WeightFiles::open(folder);
+  } catch (const Error&) {
+    cannot_open = std::current_exception();
+  }
+  const FolderTensors tensors(files);
   const std::shared_ptr<Model> model = lazy([&] {
     auto made = from_config(
         config,
@@ -374,21 +384,20 @@ std::shared_ptr<Model> from_pretrained(
     if (options.dtype) {
       convert_deferred(*made, *options.dtype);
       made->to(*options.dtype);
-    } else {
-      tensors.give_types(*made);
+    } else if (files) {
+      give_types(*files, *made);
     }
     return made;
   });
-  // Reports problems with the files themselves.
-  const sharding::WeightFiles files = sharding::WeightFiles::open(folder);
+  if (cannot_open) {
+    std::rethrow_exception(cannot_open);
+  }
   const NewHead head = options.fresh_heads ? NewHead::kAnyPart
                        : is_own_architecture(fields.object(), *model)
                            ? NewHead::kNone
                            : NewHead::kAbsentParts;
   log_report(
-      folder,
-      *model,
-      load_fitting(*model, folder, files, *record, options, head));
+      folder, *model, load_fitting(*model, *files, *record, options, head));
   if (!options.lazy) {
     materialize(*model);
   }
@@ -406,8 +415,8 @@ LoadWeightsReport load_pretrained(
     // unexpected; the engine can tell them apart.
     table.is_part = false;
   }
-  return engine.load_weights(
-      folder, options_with(model, table, sharding::WeightFiles::open(folder)));
+  const auto files = sharding::WeightFiles::open(folder);
+  return engine.load_weights(files, options_with(model, table, files));
 }
 
 void save_pretrained(
@@ -417,27 +426,21 @@ void save_pretrained(
     const SavedValue& change,
     int64_t max_shard_bytes) {
   check_has_all(model);
-  write_folder(
-      model,
-      WeightNames(model, model.names()),
-      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
+  HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
+  WholeModel whole(model);
+  engine::write_model({&whole, 1}, written, "save_pretrained");
 }
 
 void save_pretrained(
-    const World& world,
     EngineRef engine,
     const Model& model,
     const fs::path& folder,
     const fs::path& tokenizer_folder,
     const SavedValue& change,
     int64_t max_shard_bytes) {
-  write_folder(
-      engine.whole_models(),
-      world,
-      [&](const ParameterSizes& sizes) {
-        return WeightNames(sizes, model.names());
-      },
-      hf_folder(model, folder, tokenizer_folder, change, max_shard_bytes));
+  HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
+  std::vector<WholeModel> parts = engine.whole_models();
+  engine::write_model(parts, written, "save_pretrained");
 }
 
 } // namespace tessera::zoo

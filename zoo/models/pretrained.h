@@ -5,9 +5,8 @@
 
 #include "tessera/engine/engine_ref.h"
 #include "tessera/engine/parallel_run.h"
-#include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/models/write_folder.h"
+#include "tessera/zoo/models/weight_folder.h"
 
 #include <ATen/core/ScalarType.h>
 #include <nlohmann/json.hpp>
@@ -87,7 +86,7 @@ inline constexpr int64_t kMaxShardBytes = 50'000'000'000;
 /// collective over the group, whose first rank writes. Blocks on the disk.
 /// @param tokenizer_folder may be empty, for none.
 /// @param change applied to each value; if given, adapters are left out.
-/// @param max_shard_bytes see WrittenFolder.
+/// @param max_shard_bytes see WeightFolder.
 /// @throws tessera::Error, also if `model` is sharded by an engine, or has
 ///     adapters and no `change` is given: see save_lora() and save_merged().
 void save_pretrained(
@@ -102,7 +101,6 @@ void save_pretrained(
 /// experts, the whole model is written. Collective.
 /// @throws tessera::Error on every rank if rank 0 cannot write.
 void save_pretrained(
-    const World& world,
     EngineRef engine,
     const Model& model,
     const std::filesystem::path& folder,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/tensor_files.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
+#include "tessera/sharding/tensor_io.h"
 
 #include <torch/types.h>
 
@@ -92,7 +92,7 @@ NamedTensors read_named_tensors(const fs::path& path) {
     NamedTensors tensors;
     const auto file = runtime::SafetensorsFile::open(path);
     for (const runtime::SafetensorsEntry& entry : file.entries()) {
-      tensors.emplace(entry.name, engine::loaded_tensor(entry));
+      tensors.emplace(entry.name, sharding::loaded_tensor(entry));
     }
     return tensors;
   }
@@ -112,22 +112,17 @@ NamedTensors read_named_tensors(const fs::path& path) {
 }
 
 void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
-  std::vector<runtime::SafetensorsSpec> specs;
+  std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
-        {name,
-         engine::saved_dtype_of(tensor.scalar_type()),
-         tensor.sizes().vec()});
+        whole_spec({name}, tensor.sizes().vec(), tensor.scalar_type()));
   }
   if (path.has_parent_path()) {
     fs::create_directories(path.parent_path());
   }
-  runtime::SafetensorsWriter writer(path, std::move(specs), {{"format", "pt"}});
+  sharding::TensorFileWriter writer(path, specs);
   for (const auto& [name, tensor] : tensors) {
-    const torch::Tensor rows = tensor.detach().cpu().contiguous();
-    if (rows.numel() > 0) {
-      writer.write(name, engine::raw_bytes(rows));
-    }
+    writer.write(name, tensor);
   }
   writer.commit();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/weight_writer.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 
@@ -16,25 +15,15 @@ namespace tessera::zoo {
 
 namespace {
 
-std::vector<runtime::SafetensorsSpec> specs_of(
+std::vector<TensorSpec> specs_of(
     const WeightNames& names,
-    const std::map<std::string, at::ScalarType>& dtypes) {
-  std::vector<runtime::SafetensorsSpec> specs;
+    const ParameterTypes& dtypes) {
+  std::vector<TensorSpec> specs;
   for (const NamedWeight& weight : names.weights()) {
-    specs.push_back(
-        {weight.name,
-         engine::saved_dtype_of(dtypes.at(weight.ours.front())),
-         weight.shape()});
+    specs.push_back(whole_spec(
+        {weight.name}, weight.shape(), dtypes.at(weight.ours.front())));
   }
   return specs;
-}
-
-int64_t bytes_of(const runtime::SafetensorsSpec& spec) {
-  auto bytes = static_cast<int64_t>(size_of(spec.dtype));
-  for (const int64_t size : spec.shape) {
-    bytes *= size;
-  }
-  return bytes;
 }
 
 /// "model-00002-of-00003.safetensors"
@@ -54,30 +43,27 @@ std::filesystem::path shard_file(
 WeightWriter::WeightWriter(
     const std::filesystem::path& file,
     const WeightNames& names,
-    const std::map<std::string, at::ScalarType>& dtypes,
+    const ParameterTypes& dtypes,
     int64_t max_shard_bytes)
     : file_(file), names_(names) {
-  std::vector<std::vector<runtime::SafetensorsSpec>> shards(1);
+  std::vector<std::vector<TensorSpec>> shards(1);
   int64_t bytes = 0; // of the last shard
-  for (runtime::SafetensorsSpec& spec : specs_of(names, dtypes)) {
-    const int64_t own = bytes_of(spec);
+  for (TensorSpec& spec : specs_of(names, dtypes)) {
+    const int64_t own =
+        spec.numel() * static_cast<int64_t>(at::elementSize(spec.dtype));
     if (max_shard_bytes > 0 && bytes > 0 && bytes + own > max_shard_bytes) {
       shards.emplace_back();
       bytes = 0;
     }
     bytes += own;
     total_bytes_ += own;
-    shard_of_.emplace(spec.name, shards.size() - 1);
+    shard_of_.emplace(spec.name(), shards.size() - 1);
     shards.back().push_back(std::move(spec));
   }
   for (size_t i = 0; i < shards.size(); ++i) {
     shard_files_.push_back(
         shards.size() == 1 ? file : shard_file(file, i, shards.size()));
-    // transformers rejects files that do not say "pt".
-    shards_.emplace_back(
-        shard_files_.back(),
-        std::move(shards[i]),
-        std::map<std::string, std::string>{{"format", "pt"}});
+    shards_.emplace_back(shard_files_.back(), shards[i]);
   }
 }
 
@@ -88,11 +74,7 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   if (parts.empty()) {
     return;
   }
-  const at::Tensor whole = weight.assemble(parts);
-  if (whole.numel() > 0) {
-    shards_[shard_of_.at(weight.name)].write(
-        weight.name, engine::raw_bytes(whole));
-  }
+  shards_[shard_of_.at(weight.name)].write(weight.name, weight.assemble(parts));
 }
 
 void WeightWriter::commit() {
@@ -100,7 +82,7 @@ void WeightWriter::commit() {
       waiting_.incomplete().empty(),
       "saving '{}': some of its parts have not been added",
       waiting_.incomplete());
-  for (runtime::SafetensorsWriter& shard : shards_) {
+  for (sharding::TensorFileWriter& shard : shards_) {
     shard.commit();
   }
   if (shards_.size() > 1) {
@@ -117,15 +99,6 @@ void WeightWriter::write_index() const {
       {"metadata", {{"total_size", total_bytes_}}}, {"weight_map", weight_map}};
   runtime::write_file_atomically(
       file_.string() + ".index.json", index.dump(2) + "\n");
-}
-
-std::map<std::string, at::ScalarType> parameter_dtypes(
-    const torch::nn::Module& module) {
-  std::map<std::string, at::ScalarType> dtypes;
-  for (const auto& item : module.named_parameters()) {
-    dtypes.emplace(item.key(), item.value().scalar_type());
-  }
-  return dtypes;
 }
 
 } // namespace tessera::zoo

@@ -3,7 +3,7 @@
 // `WeightWriter` writes the weights of a model in transformers' format,
 // parameter by parameter.
 
-#include "tessera/runtime/io/safetensors.h"
+#include "tessera/sharding/tensor_io.h"
 #include "tessera/zoo/models/name_table.h"
 #include "tessera/zoo/models/waiting_parts.h"
 
@@ -15,6 +15,8 @@
 #include <vector>
 
 namespace tessera::zoo {
+
+using ParameterTypes = std::map<std::string, at::ScalarType>;
 
 /// Writes model.safetensors from parameters that arrive one at a time, in any
 /// order: a tensor is written, and its parts are freed, as soon as it is
@@ -28,7 +30,7 @@ class WeightWriter {
   WeightWriter(
       const std::filesystem::path& file,
       const WeightNames& names,
-      const std::map<std::string, at::ScalarType>& dtypes,
+      const ParameterTypes& dtypes,
       int64_t max_shard_bytes = 0);
 
   /// @param value whole. It is copied if it cannot be written at once.
@@ -43,14 +45,10 @@ class WeightWriter {
   std::filesystem::path file_;
   const WeightNames& names_;
   std::vector<std::filesystem::path> shard_files_;
-  std::deque<runtime::SafetensorsWriter> shards_;
+  std::deque<sharding::TensorFileWriter> shards_;
   std::map<std::string, size_t> shard_of_; ///< by their name
   int64_t total_bytes_ = 0;
   WaitingParts waiting_;
 };
-
-/// The dtypes of a module's parameters, by name.
-std::map<std::string, at::ScalarType> parameter_dtypes(
-    const torch::nn::Module& module);
 
 } // namespace tessera::zoo

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/example_files.h"
 
-#include "tessera/engine/checkpoint/tensor_io.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/tensor_io.h"
 #include "tessera/zoo/tasks/data_format.h"
 
 #include <ATen/ops/empty.h>
@@ -49,14 +49,16 @@ void check_is_not_another_format(const fs::path& path) {
 }
 
 /// The type with the same bits, for types that LibTorch barely supports.
-at::ScalarType type_of_bits(runtime::SafetensorsDtype dtype) {
+at::ScalarType type_of_bits(
+    const std::string& name,
+    runtime::SafetensorsDtype dtype) {
   switch (dtype) {
     case runtime::SafetensorsDtype::kU16:
       return at::kShort;
     case runtime::SafetensorsDtype::kU32:
       return at::kInt;
     default:
-      return engine::loaded_dtype_of(dtype);
+      return sharding::loaded_dtype_of(name, dtype);
   }
 }
 
@@ -111,7 +113,7 @@ void ExampleFiles::add(runtime::SafetensorsFile file) {
         {entry.name,
          entry.dtype,
          {entry.shape.begin() + 1, entry.shape.end()}});
-    type_of_bits(entry.dtype); // throws if there is none
+    type_of_bits(entry.name, entry.dtype); // throws if there is none
   }
   std::sort(
       columns.begin(), columns.end(), [](const Column& a, const Column& b) {
@@ -169,7 +171,8 @@ at::Tensor ExampleFiles::read(
     std::span<const size_t> rows) const {
   std::vector<int64_t> sizes{static_cast<int64_t>(rows.size())};
   sizes.insert(sizes.end(), column.row_shape.begin(), column.row_shape.end());
-  const at::Tensor bits = at::empty(sizes, type_of_bits(column.dtype));
+  const at::Tensor bits =
+      at::empty(sizes, type_of_bits(column.name, column.dtype));
   const size_t row_bytes =
       rows.empty() ? 0 : static_cast<size_t>(bits.nbytes()) / rows.size();
   auto* to = static_cast<std::byte*>(bits.mutable_data_ptr());

@@ -22,7 +22,8 @@ TEST(Manifest, ReadsWhatItWrites) {
   SavedRank rank;
   rank.file = "rank-0.safetensors";
   rank.bytes = 123;
-  rank.tensors.push_back({"piece", "xxh3:0", "a.weight", "master", 4, 2});
+  const TensorPart part{{{1, 0, 2}}, 1, 3};
+  rank.tensors.push_back({"piece", "xxh3:0", "a.weight", "master", part});
   rank.tensors.push_back({"state/rng/cpu", "xxh3:1"});
   rank.states["rng"] = nullptr;
   manifest.ranks.push_back(rank);
@@ -36,9 +37,12 @@ TEST(Manifest, ReadsWhatItWrites) {
   ASSERT_EQ(read.ranks.size(), 1);
   EXPECT_EQ(read.ranks[0].bytes, 123);
   ASSERT_EQ(read.ranks[0].tensors.size(), 2);
-  EXPECT_EQ(read.ranks[0].tensors[0].offset, 4);
+  EXPECT_EQ(read.ranks[0].tensors[0].part, part);
   EXPECT_EQ(read.ranks[0].tensors[0].parameter, "a.weight");
-  EXPECT_FALSE(read.ranks[0].tensors[1].offset.has_value());
+  EXPECT_FALSE(read.ranks[0].tensors[1].part.has_value());
+
+  manifest.ranks[0].tensors[0].part = {{{0, 0, 1}, {1, 0, 2}}, 0, 2};
+  expect_error([&] { to_text(manifest); }, {"'a.weight'", "2 dimensions"});
 }
 
 TEST(Manifest, NamesThePlaceThatIsDamaged) {

@@ -9,7 +9,9 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/sharding/lazy.h"
 #include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/parallel/parallel_linear.h"
 
 namespace tessera::engine::save_weights_test {
 
@@ -148,6 +150,42 @@ TEST(SaveWeights, TellsAllRanksWhenTheDiskRefuses) {
     engine.save_weights(folder / "after");
   });
   EXPECT_TRUE(fs::exists(folder / "after/model.safetensors"));
+}
+
+// The partitions of tensor-parallel ranks are written as one rank would write
+// the whole, and each rank reads its own again.
+TEST(SaveWeights, OfTensorParallelLayersAreWhole) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto layers_over = [](Communicator& group, uint64_t seed) {
+      const TensorParallel how{&group};
+      auto net = std::make_shared<torch::nn::Module>();
+      net->register_module(
+          "up",
+          ColumnParallelLinear(
+              how, ParallelLinearOptions{.in = 4, .out = 10, .unit = 2}));
+      net->register_module(
+          "down",
+          RowParallelLinear(
+              how, ParallelLinearOptions{.in = 10, .out = 4, .unit = 2}));
+      init_parameters(*net, seed);
+      materialize(*net);
+      return net;
+    };
+    auto tensor = world.new_communicator("tensor");
+    const auto net = layers_over(*tensor, 1);
+    save_weights(*net, folder / "parts.safetensors");
+    if (world.rank() == 0) {
+      Communicator alone("alone");
+      save_weights(*layers_over(alone, 1), folder / "whole.safetensors");
+      EXPECT_EQ(
+          runtime::read_text_file(folder / "parts.safetensors"),
+          runtime::read_text_file(folder / "whole.safetensors"));
+    }
+    const auto again = layers_over(*tensor, 2);
+    load_weights(*again, folder / "parts.safetensors");
+    expect_same(*again, *net);
+  });
 }
 
 } // namespace tessera::engine::save_weights_test

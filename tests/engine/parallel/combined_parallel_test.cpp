@@ -2,6 +2,7 @@
 // Data, tensor, sequence and pipeline parallelism at once, held against one
 // rank.
 #include "sharding/parallel/small_block.h"
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "support/tied_parameter.h"
 #include "tessera/pipeline/make_schedule.h"
@@ -186,7 +187,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
       tests::sum_tied_gradients(stage->embedding->weight, stages);
     }
 
-    const auto parts = parts_in(*stage);
+    const TensorSpecs specs = specs_in(*stage);
     const auto wholes = reference.model->named_parameters();
     for (const auto& item : stage->named_parameters()) {
       at::Tensor gradient = item.value().grad();
@@ -194,14 +195,10 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
           .all_reduce_sum(gradient, "a test's sum")
           .wait();
       gradient /= layout.data;
-      at::Tensor expected = wholes[item.key()].grad();
-      const auto part = parts.find(item.value().unsafeGetTensorImpl());
-      if (part != parts.end()) {
-        const sharding::DimSplit& split = part->second.split;
-        const int index = mesh.index(ParallelGroup::kTensor, world.rank());
-        expected = expected.narrow(
-            part->second.dim, split.begin(index), split.length(index));
-      }
+      const at::Tensor expected = tests::own_part(
+          wholes[item.key()].grad(),
+          specs.at(item.value().unsafeGetTensorImpl()),
+          mesh.index(ParallelGroup::kTensor, world.rank()));
       EXPECT_TRUE(gradient.allclose(expected, 1e-10, 1e-12)) << item.key();
     }
     if (stages.index() == stages.size() - 1) {

@@ -40,7 +40,7 @@ inline std::set<std::pair<std::string, std::string>> saved_states(
   std::set<std::pair<std::string, std::string>> states;
   for (const engine::SavedRank& rank : manifest.ranks) {
     for (const engine::SavedTensor& tensor : rank.tensors) {
-      if (tensor.offset) {
+      if (tensor.part) {
         states.emplace(tensor.parameter, tensor.state);
       }
     }
@@ -57,7 +57,7 @@ inline at::Tensor whole_of(
     numel *= size;
   }
   const at::Tensor values = torch::zeros({numel}, torch::kDouble);
-  reader.read_elements(parameter, state, {std::nullopt, 0, numel}, values);
+  reader.read_elements(parameter, state, {{}, 0, numel}, values);
   return values;
 }
 
@@ -67,7 +67,7 @@ inline std::multiset<std::string> names_of_wholes(
   std::multiset<std::string> names;
   for (const engine::SavedRank& rank : manifest.ranks) {
     for (const engine::SavedTensor& tensor : rank.tensors) {
-      if (!tensor.offset && !tensor.parameter.empty()) {
+      if (!tensor.part && !tensor.parameter.empty()) {
         names.insert(tensor.name);
       }
     }
@@ -109,7 +109,7 @@ inline int64_t saved_numel(
   int64_t numel = 0;
   for (const engine::SavedRank& rank : manifest.ranks) {
     for (const engine::SavedTensor& tensor : rank.tensors) {
-      numel += tensor.offset && tensor.state == state ? tensor.numel : 0;
+      numel += tensor.part && tensor.state == state ? tensor.part->numel : 0;
     }
   }
   return numel;

@@ -5,6 +5,7 @@
 // dropout included.
 #include "engine/twin.h"
 #include "sharding/parallel/small_block.h"
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/pipeline/make_schedule.h"
@@ -216,7 +217,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
       const c10::NoGradGuard no_grad; // it is to take over the first stage's
       model->embedding->weight.zero_();
     }
-    const auto parts = parts_in(*model);
+    const TensorSpecs specs = specs_in(*model);
     options.parallel = &mesh;
     auto engine = wrap(model, options);
 
@@ -261,14 +262,10 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     const auto tensors = model->named_parameters();
     engine.for_each_parameter(
         [&](const std::string& name, const at::Tensor& value) {
-          at::Tensor expected = alone.parameters.at(name);
-          const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
-          if (part != parts.end()) {
-            const sharding::DimSplit& split = part->second.split;
-            const int index = mesh.index(ParallelGroup::kTensor, world.rank());
-            expected = expected.narrow(
-                part->second.dim, split.begin(index), split.length(index));
-          }
+          const at::Tensor expected = tests::own_part(
+              alone.parameters.at(name),
+              specs.at(tensors[name].unsafeGetTensorImpl()),
+              mesh.index(ParallelGroup::kTensor, world.rank()));
           EXPECT_TRUE(value.allclose(expected, 1e-7, 1e-8))
               << name << (value - expected).abs().max();
         });

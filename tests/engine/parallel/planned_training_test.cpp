@@ -2,6 +2,7 @@
 // A model that knows nothing of Tessera, divided by a tensor plan and by ZeRO:
 // the numbers of one rank with all batches.
 #include "sharding/parallel/plain_model.h"
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
@@ -98,7 +99,7 @@ TEST(PlannedTraining, IsThatOfOneRank) {
            {"layers.*.mlp.2", kRow},
            {"head", kColumnGathered}},
           {&groups[ParallelGroup::kTensor]});
-      const auto parts = parts_in(*model);
+      const TensorSpecs specs = specs_in(*model);
       options.parallel = &mesh;
       Engine engine(world, model.ptr(), options);
       const int index = mesh.index(ParallelGroup::kBatches, world.rank());
@@ -109,15 +110,10 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       }
       const auto tensors = model->named_parameters();
       for (const auto& [name, value] : values_of(engine)) {
-        at::Tensor whole_value = wholes.at(name);
-        const auto part = parts.find(tensors[name].unsafeGetTensorImpl());
-        if (part != parts.end()) {
-          const int rank = groups[ParallelGroup::kTensor].rank();
-          whole_value = whole_value.narrow(
-              part->second.dim,
-              part->second.split.begin(rank),
-              part->second.split.length(rank));
-        }
+        const at::Tensor whole_value = tests::own_part(
+            wholes.at(name),
+            specs.at(tensors[name].unsafeGetTensorImpl()),
+            groups[ParallelGroup::kTensor].rank());
         EXPECT_TRUE(value.allclose(whole_value, 1e-7, 1e-8)) << name;
       }
     });

@@ -2,6 +2,7 @@
 #include "sharding/parallel/parallel_attention.h"
 #include "sharding/parallel/tensor_gradient_norm.h"
 #include "support/expect_error.h"
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
@@ -103,14 +104,12 @@ void expect_parts(
     const torch::nn::Module& whole,
     const torch::nn::Module& divided,
     const World& world) {
-  const auto parts = parts_in(divided);
+  const TensorSpecs specs = specs_in(divided);
   const auto wholes = whole.named_parameters();
   for (const auto& item : divided.named_parameters()) {
-    const auto found = parts.find(item.value().unsafeGetTensorImpl());
     const auto part_of = [&](const at::Tensor& tensor) {
-      return found == parts.end()
-                 ? tensor
-                 : own(tensor, found->second.dim, found->second.split, world);
+      return tests::own_part(
+          tensor, specs.at(item.value().unsafeGetTensorImpl()), world.rank());
     };
     const at::Tensor& reference = wholes[item.key()];
     EXPECT_TRUE(item.value().equal(part_of(reference))) << item.key();
@@ -143,11 +142,16 @@ TEST(SliceInit, GivesTheNumbersOfTheWhole) {
   const InitMethod init = xavier_normal_init();
   const at::Tensor whole = torch::empty(sizes);
   init(whole.view({-1}), {sizes, 0, random});
-  for (const int64_t dim : {0, 1, 2}) {
-    const int64_t length = sizes[static_cast<size_t>(dim)] - 2;
-    const InitMethod part = slice_init(init, {sizes, dim, 1, length});
-    std::vector<int64_t> own_sizes = sizes;
-    own_sizes[static_cast<size_t>(dim)] = length;
+  const std::vector<std::vector<DimRange>> slices{
+      {{0, 1, 2}}, {{1, 1, 9}}, {{2, 1, 3}}, {{0, 1, 3}, {2, 0, 3}}};
+  for (const std::vector<DimRange>& ranges : slices) {
+    const InitMethod part = slice_init(init, sizes, ranges);
+    at::Tensor expected = whole;
+    for (const DimRange& range : ranges) {
+      expected =
+          expected.narrow(range.dim, range.begin, range.end - range.begin);
+    }
+    const std::vector<int64_t> own_sizes = expected.sizes().vec();
     const at::Tensor made = torch::empty(own_sizes);
     // In pieces that begin and end anywhere.
     const at::Tensor flat = made.view({-1});
@@ -155,7 +159,7 @@ TEST(SliceInit, GivesTheNumbersOfTheWhole) {
       const int64_t count = std::min<int64_t>(7, flat.numel() - first);
       part(flat.narrow(0, first, count), {own_sizes, first, random});
     }
-    EXPECT_TRUE(made.equal(whole.narrow(dim, 1, length))) << dim;
+    EXPECT_TRUE(made.equal(expected)) << expected.sizes();
   }
 }
 

@@ -2,6 +2,7 @@
 // A small language model of parallel layers, trained on 1 to 4 ranks.
 #include "sharding/parallel/small_block.h"
 #include "sharding/parallel/tensor_gradient_norm.h"
+#include "support/own_part.h"
 #include "support/ranks.h"
 #include "tessera/sharding/checkpoint.h"
 #include "tessera/sharding/deferred_init.h"
@@ -152,20 +153,14 @@ void expect_that_of_one_rank(const Setting& setting, double dropout) {
       EXPECT_NEAR(divided.norms[i], alone.norms[i], 1e-10) << step;
     }
     EXPECT_LT(alone.losses.back(), alone.losses.front() - 0.1);
-    const auto parts = parts_in(*divided.model);
+    const TensorSpecs specs = specs_in(*divided.model);
     const auto wholes = alone.model->named_parameters();
     for (const auto& item : divided.model->named_parameters()) {
-      at::Tensor expected = wholes[item.key()];
-      const auto part = parts.find(item.value().unsafeGetTensorImpl());
-      if (part != parts.end()) {
-        const DimSplit& split = part->second.split;
-        expected = expected.narrow(
-            part->second.dim,
-            split.begin(world.rank()),
-            split.length(world.rank()));
-      }
+      const TensorSpec& spec = specs.at(item.value().unsafeGetTensorImpl());
+      const at::Tensor expected =
+          tests::own_part(wholes[item.key()], spec, world.rank());
       EXPECT_TRUE(item.value().allclose(expected, 1e-9, 1e-10)) << item.key();
-      if (part == parts.end()) {
+      if (!spec.is_divided()) {
         // What every rank has whole is the same on all of them, to the bit.
         const at::Tensor mine = item.value().detach();
         const at::Tensor first = mine.clone();
@@ -217,9 +212,9 @@ TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
         EXPECT_NEAR(once.losses[step], again.losses[step], tolerance);
         EXPECT_NEAR(once.norms[step], again.norms[step], tolerance);
       }
-      const auto parts = parts_in(*once.model);
+      const TensorSpecs specs = specs_in(*once.model);
       for (const auto& parameter : once.model->parameters()) {
-        if (parts.count(parameter.unsafeGetTensorImpl()) == 0) {
+        if (!specs.at(parameter.unsafeGetTensorImpl()).is_divided()) {
           const at::Tensor first = parameter.detach().clone();
           group->broadcast(first, 0, "a test's broadcast").wait();
           EXPECT_TRUE(first.equal(parameter));

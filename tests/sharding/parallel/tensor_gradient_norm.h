@@ -27,11 +27,13 @@ struct Gradients {
 };
 
 inline Gradients gradients_of(const torch::nn::Module& module) {
-  const auto parts = parts_in(module);
+  const TensorSpecs specs = specs_in(module);
   Gradients found;
   for (const at::Tensor& parameter : module.parameters()) {
     if (parameter.grad().defined()) {
-      const bool part = parts.count(parameter.unsafeGetTensorImpl()) > 0;
+      const bool part = specs.at(parameter.unsafeGetTensorImpl())
+                            .divided_dim(kTensorAxis)
+                            .has_value();
       (part ? found.parts : found.whole)
           .push_back(parameter.grad().contiguous().view({-1}));
     }
@@ -57,7 +59,7 @@ inline double joined_power_sum(
 } // namespace detail
 
 /// The p-norm of all gradients in `module`, as one rank with the whole module
-/// would find it: parts (parts_in()) are added up over `group`; what every rank
+/// would find it: parts (specs_in()) are added up over `group`; what every rank
 /// has whole counts once. Parameters without a gradient count as zero.
 /// Collective; blocks.
 /// @param p above 0; infinity for the largest magnitude.
