@@ -8,6 +8,7 @@
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/lazy.h"
 #include "tessera/sharding/move_module.h"
+#include "tessera/sharding/replace_storage.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -71,8 +72,9 @@ inline void expect_divided_there() {
   auto expected = lazy_net(false);
   materialize(*expected);
   auto net = lazy_net(true);
-  net->norm->running_mean.set_data(
-      net->norm->running_mean.cpu() + world().rank());
+  const at::Tensor own = net->norm->running_mean.cpu() + world().rank();
+  sharding::replace_storage(
+      net->norm->running_mean, own.storage(), own.scalar_type());
   EngineOptions options;
   options.log_memory = false;
   options.sharding.groups.min_group_numel = 64;

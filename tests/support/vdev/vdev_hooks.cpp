@@ -5,6 +5,7 @@
 #include "support/vdev/vdev_generator.h"
 #include "support/vdev/vdev_memory.h"
 
+#include <ATen/Context.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -143,6 +144,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 
 void install_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
+  // Without it no memory counts as pinned.
+  at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1);
 }
 
 } // namespace tessera::tests::vdev
