@@ -163,8 +163,8 @@ class ParamGroup {
   ///   for follow_users().
   void attach_shard(bool notes_users = false);
 
-  /// Makes `lane` wait for all uses of the shard by operators and all-gathers so
-  /// far.
+  /// Makes `lane` wait for all uses of the shard by operators and all-gathers
+  /// so far.
   void follow_users(const runtime::StreamLane& lane);
 
   /// Drops the whole weights and returns the slot, marked with the work of all
