@@ -43,6 +43,7 @@ WAITS = [
         after("if (!gather_.pending()) {", "ready_ = lane_->mark();"),
         after("attach(slot_.tensor);", "use_on_current_stream();"),
         "ready_.block(*stream);",
+        "lane.wait_for(gathered_);",
         "lane.wait_for(users_.mark());",
         "slot_.after = users_.mark();",
         redundant(
@@ -171,6 +172,7 @@ WAITS = [
         "engine/optim/sharded_optimizer.cpp",
         "context_.pager->wait_before_memory_is_freed();",
         "guarded([&] { marks = updates_->wait(g); });",
+        "context_.streamed.join();",
     ),
     *waits_of(
         "engine/optim/update_method.cpp",

@@ -254,20 +254,17 @@ bool GradientReducer::hand_over(size_t g) {
   PagedGroup& page = context_.pages[g];
   bool still_read = false;
   if (page.gradients->is_applying()) {
+    // Invalidate the old weights: a pending backward that saved them gets an
+    // error, and operators have to fault the page in.
+    page.bump_versions();
+    unsharder_.drop(g);
     page.follow_users(lane_); // the update writes what they read
   }
   {
     const runtime::StreamLane::Scope on_lane(lane_);
     still_read = context_.scheduler->on_final_gradients(g);
   }
-  if (!page.gradients->is_applying()) {
-    return false;
-  }
-  // Invalidate the old weights: a pending backward that saved them gets an
-  // error, and operators have to fault the page in.
-  page.bump_versions();
-  unsharder_.drop(g);
-  return still_read;
+  return page.gradients->is_applying() && still_read;
 }
 
 bool GradientReducer::updated_in_backward() const {

@@ -218,6 +218,7 @@ void ParamGroup::begin_gather(const at::Tensor& shard) {
       slot_.tensor, shard, "unshard of '" + spec_.name + "'");
   if (!gather_.pending()) {
     ready_ = lane_->mark();
+    gathered_ = ready_;
   }
 }
 
@@ -232,6 +233,7 @@ void ParamGroup::finish_gather(const WaitCheck& check) {
     const runtime::StreamLane::Scope on_lane(*lane_);
     gather_.wait(check);
     ready_ = lane_->mark();
+    gathered_ = ready_;
   }
 }
 
@@ -260,6 +262,7 @@ void ParamGroup::attach_shard(bool notes_users) {
 }
 
 void ParamGroup::follow_users(const runtime::StreamLane& lane) {
+  lane.wait_for(gathered_);
   if (notes_users_) {
     lane.wait_for(users_.mark());
     users_.clear();

@@ -163,7 +163,8 @@ class ParamGroup {
   ///   for follow_users().
   void attach_shard(bool notes_users = false);
 
-  /// Makes `lane` wait for all uses of the shard by operators so far.
+  /// Makes `lane` wait for all uses of the shard by operators and all-gathers
+  /// so far.
   void follow_users(const runtime::StreamLane& lane);
 
   /// Drops the whole weights and returns the slot, marked with the work of all
@@ -243,6 +244,7 @@ class ParamGroup {
   PendingCollective gather_;
   const runtime::StreamLane* lane_ = nullptr; ///< of the last gather
   runtime::StreamMarks ready_; ///< after the all-gather
+  runtime::StreamMarks gathered_; ///< after the last one, which read the shard
   runtime::StreamSet users_; ///< streams that have waited for it
   bool notes_users_ = false; ///< of a group that is not sharded
   Residency residency_ = Residency::kSharded;

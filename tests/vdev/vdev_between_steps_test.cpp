@@ -42,6 +42,16 @@ EngineOptions options_of() {
   return options;
 }
 
+/// Updates on the device or beside it, which go on after the step.
+/// @param ratio of the CPU.
+EngineOptions overlapping(double ratio) {
+  EngineOptions options = options_of();
+  options.optimizer.placement = StatePlacement::kHost;
+  options.optimizer.overlap = UpdateOverlap::kWait;
+  options.offload.ratio = ratio;
+  return options;
+}
+
 /// Engines whose transfers are of different kinds.
 std::vector<EngineOptions> engines() {
   EngineOptions in_backward = options_of();
@@ -49,14 +59,15 @@ std::vector<EngineOptions> engines() {
   EngineOptions on_host = options_of();
   on_host.memory.parameters = MemoryTier::kHost;
   on_host.memory.gradients = MemoryTier::kHost;
-  EngineOptions streamed = options_of();
-  streamed.optimizer.placement = StatePlacement::kHost;
-  streamed.offload.ratio = 0;
-  EngineOptions overlapped = streamed;
-  overlapped.optimizer.overlap = UpdateOverlap::kWait;
-  EngineOptions on_cpu = overlapped;
-  on_cpu.offload.ratio = 1;
-  return {options_of(), in_backward, on_host, streamed, overlapped, on_cpu};
+  EngineOptions streamed = overlapping(0);
+  streamed.optimizer.overlap = UpdateOverlap::kOff;
+  return {
+      options_of(),
+      in_backward,
+      on_host,
+      streamed,
+      overlapping(0),
+      overlapping(1)};
 }
 
 at::Tensor loss_of(torch::nn::Sequential& net, World& world, int step) {
@@ -118,31 +129,37 @@ class BetweenSteps : public ::testing::TestWithParam<std::tuple<int, Policy>> {
 TEST_P(BetweenSteps, WeightsAreLoadedWhileAllGathersReadTheOld) {
   const TemporaryFolder folder;
   run([&](World& world) {
-    const auto path = folder.path() / "weights";
-    auto net = make_net(world);
-    Engine engine = wrap(net, options_of());
-    train(engine, net, world, 2);
-    engine.save_weights(path);
-    const auto saved = values_of(engine);
-    train(engine, net, world, 2);
-    engine.load_weights(path);
-    expect_equal(values_of(engine), saved);
-    train(engine, net, world, 1);
+    for (const EngineOptions& options :
+         {options_of(), overlapping(0), overlapping(1)}) {
+      const auto path = folder.path() / "weights";
+      auto net = make_net(world);
+      Engine engine = wrap(net, options);
+      train(engine, net, world, 2);
+      engine.save_weights(path);
+      const auto saved = values_of(engine);
+      train(engine, net, world, 2);
+      engine.load_weights(path);
+      expect_equal(values_of(engine), saved);
+      train(engine, net, world, 1);
+    }
   });
 }
 
 TEST_P(BetweenSteps, ACheckpointIsLoadedWhileAllGathersReadTheOldWeights) {
   const TemporaryFolder folder;
   run([&](World& world) {
-    auto net = make_net(world);
-    Engine engine = wrap(net, options_of());
-    train(engine, net, world, 2);
-    engine.save(folder.path());
-    train(engine, net, world, 2);
-    const auto expected = values_of(engine);
-    engine.load(folder.path());
-    train(engine, net, world, 2);
-    expect_equal(values_of(engine), expected);
+    for (const EngineOptions& options :
+         {options_of(), overlapping(0), overlapping(1)}) {
+      auto net = make_net(world);
+      Engine engine = wrap(net, options);
+      train(engine, net, world, 2);
+      const auto path = engine.save(folder.path());
+      train(engine, net, world, 2);
+      const auto expected = values_of(engine);
+      engine.load(path);
+      train(engine, net, world, 2);
+      expect_equal(values_of(engine), expected);
+    }
   });
 }
 

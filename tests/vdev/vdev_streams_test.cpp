@@ -24,11 +24,15 @@ namespace {
 
 constexpr int64_t kWidth = 24;
 
-/// Makes the current stream wait.
-void wait_for(const c10::Stream& other) {
+void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
   runtime::StreamMarks done;
   done.add(other);
-  done.block_current(other.device());
+  done.block(waiting);
+}
+
+/// Makes the current stream wait.
+void wait_for(const c10::Stream& other) {
+  make_wait(*runtime::current_stream(other.device()), other);
 }
 
 /// Layers that read the same input; every other one runs on another stream.
@@ -41,26 +45,26 @@ struct BranchesImpl : torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& x, std::optional<c10::Stream> other) {
-    std::vector<at::Tensor> parts;
-    for (size_t i = 0; i < layers.size(); ++i) {
+    at::Tensor sum;
+    std::vector<at::Tensor> from_other;
+    // The last page comes first.
+    for (size_t i = layers.size(); i-- > 0;) {
       if (!other || i % 2 == 0) {
-        parts.push_back(layers[i](x));
+        const at::Tensor part = layers[i](x);
+        sum = sum.defined() ? sum + part : part;
         continue;
       }
       runtime::mark_current(x.device()).block(*other);
       const c10::StreamGuard guard(*other);
-      parts.push_back(layers[i](x));
+      from_other.push_back(layers[i](x));
     }
     if (other) {
       wait_for(*other);
-      for (size_t i = 1; i < parts.size(); i += 2) {
-        // Its memory is that stream's.
-        parts[i].record_stream(*runtime::current_stream(x.device()));
-      }
     }
-    at::Tensor sum = parts[0];
-    for (size_t i = 1; i < parts.size(); ++i) {
-      sum = sum + parts[i];
+    for (const at::Tensor& part : from_other) {
+      // Its memory is that stream's.
+      part.record_stream(*runtime::current_stream(x.device()));
+      sum = sum + part;
     }
     return sum.tanh();
   }
@@ -83,8 +87,9 @@ struct Way {
   int backwards = 1; ///< per step
   bool zeroes = false; ///< gradients, in place, before the last backward
   bool writes = false; ///< weights, after the step
-  bool evaluates = false; ///< on the other stream, beside backward
-  /// Whether every second forward and backward is on the other stream.
+  bool evaluates = false; ///< on a third stream, beside backward
+  /// Whether every second forward and backward is on the other stream; forward
+  /// passes are in no order.
   bool alternates = false;
   bool adds = false; ///< to gradients, before forward
 };
@@ -115,6 +120,13 @@ std::vector<Way> ways() {
        .backwards = 3,
        .alternates = true},
       {.name = "alternating", .backwards = 3, .alternates = true},
+      {.name = "in_backward_streamed",
+       .set =
+           [on_host](EngineOptions& options) {
+             on_host(options);
+             options.offload.ratio = 0;
+             options.update_in_backward = true;
+           }},
       {.name = "in_backward_evaluated",
        .set = [](EngineOptions& options) { options.update_in_backward = true; },
        .evaluates = true},
@@ -150,6 +162,7 @@ std::vector<Way> ways() {
              on_host(options);
              options.offload.ratio = 0;
              options.optimizer.overlap = UpdateOverlap::kWait;
+             options.sharding.prefetch_depth = 0;
            },
        .adds = true},
       {"gradients_on_host",
@@ -183,6 +196,7 @@ EngineOptions options_of(const Way& way) {
 struct Trainer {
   Branches net;
   std::optional<c10::Stream> other;
+  std::optional<c10::Stream> third;
   std::function<void(const at::Tensor& loss)> backward;
   std::function<void()> zero;
   std::function<void()> step;
@@ -190,12 +204,12 @@ struct Trainer {
   std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)>
       add;
 
-  /// Every layer on the other stream, which nothing waits for yet.
+  /// Every layer on the third stream, which nothing waits for yet.
   void evaluate(const at::Tensor& x) {
-    if (other) {
+    if (third) {
       const torch::NoGradGuard no_grad;
-      runtime::mark_current(x.device()).block(*other);
-      const c10::StreamGuard guard(*other);
+      runtime::mark_current(x.device()).block(*third);
+      const c10::StreamGuard guard(*third);
       for (auto& layer : net->layers) {
         layer->forward(x);
       }
@@ -203,7 +217,12 @@ struct Trainer {
   }
 
   void run(World& world, const Way& way) {
+    const auto main = runtime::current_stream(world.device());
     for (int step = 0; step < 5; ++step) {
+      if (way.alternates && other) {
+        // Once: from here on the two streams know nothing of each other.
+        runtime::mark_current(world.device()).block(*other);
+      }
       if (way.adds) {
         for (const auto& layer : net->layers) {
           add(layer->weight,
@@ -218,25 +237,33 @@ struct Trainer {
           zero();
         }
         torch::manual_seed(100 * step + 10 * i);
-        const auto x = torch::randn({8, kWidth}, at::kCPU).to(world.device());
-        const auto train = [&] {
-          const at::Tensor loss =
-              net(x, way.alternates ? std::nullopt : other).square().mean();
-          if (way.evaluates) {
-            evaluate(x);
-          }
-          backward(loss);
-        };
+        std::optional<c10::StreamGuard> guard;
         if (way.alternates && other && i % 2 == 1) {
-          runtime::mark_current(x.device()).block(*other);
-          const c10::StreamGuard guard(*other);
-          train();
-        } else {
-          train();
+          guard.emplace(*other);
         }
-        if (other && (way.evaluates || way.alternates)) {
-          wait_for(*other);
+        const auto x = torch::randn({8, kWidth}, at::kCPU).to(world.device());
+        // Before forward or after it, in turns.
+        const bool evaluates_first = way.evaluates && step % 2 == 1;
+        if (evaluates_first) {
+          evaluate(x);
         }
+        const at::Tensor loss =
+            net(x, way.alternates ? std::nullopt : other).square().mean();
+        if (way.evaluates && !evaluates_first) {
+          evaluate(x);
+        }
+        if (way.alternates && other) {
+          // LibTorch too wants backward passes in order, not forward passes.
+          make_wait(*other, *main);
+          make_wait(*main, *other);
+        }
+        backward(loss);
+        if (way.evaluates && third) {
+          wait_for(*third);
+        }
+      }
+      if (way.alternates && other) {
+        wait_for(*other);
       }
       this->step();
       if (way.writes) {
@@ -267,7 +294,7 @@ class Streams : public ::testing::TestWithParam<std::tuple<Way, int, Policy>> {
 TEST_P(Streams, OfTheUsersTrainAsOneStream) {
   const auto& [way, ranks, policy] = GetParam();
   run_ranks_on_vdev(ranks, policy, [&, &way = way](World& world) {
-    Trainer plain{make_net(world), std::nullopt};
+    Trainer plain{make_net(world), std::nullopt, std::nullopt};
     torch::optim::AdamW adamw(
         plain.net->parameters(),
         torch::optim::AdamWOptions(1e-2).eps(1e-2).weight_decay(0));
@@ -283,10 +310,11 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
     };
     plain.run(world, way);
 
-    Trainer wrapped{
-        make_net(world),
-        c10::impl::getDeviceGuardImpl(world.device().type())
-            ->getStreamFromGlobalPool(world.device(), false)};
+    const auto new_stream = [&] {
+      return c10::impl::getDeviceGuardImpl(world.device().type())
+          ->getStreamFromGlobalPool(world.device(), false);
+    };
+    Trainer wrapped{make_net(world), new_stream(), new_stream()};
     Engine engine = wrap(wrapped.net, options_of(way));
     wrapped.backward = [&](const at::Tensor& loss) { engine.backward(loss); };
     wrapped.zero = [&] { zero_gradients(wrapped.net); };

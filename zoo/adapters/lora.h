@@ -8,8 +8,8 @@
 //                              .target_modules = {{"q_proj", "v_proj"}}});
 //     auto engine = wrap(model, options);    // or torch::optim, without one
 //     ...
-//     zoo::save_lora(world, engine, *model, "adapter");     // for PEFT
-//     zoo::save_merged(world, engine, *model, "merged");    // for transformers
+//     zoo::save_lora(engine, *model, "adapter");     // for PEFT
+//     zoo::save_merged(engine, *model, "merged");    // for transformers
 
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/models/pretrained.h"
