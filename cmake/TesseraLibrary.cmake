@@ -4,7 +4,7 @@
 # A shared library libtessera_NAME.so with the alias tessera::NAME, made of the
 # .cpp files that lie in FOLDERS, without EXCEPT, and of SOURCES.
 #
-# tessera_executable(NAME SOURCES ... [DEPS ...] [NO_TORCH])
+# tessera_executable(NAME SOURCES ... [DEPS ...] [PCH TARGET] [NO_TORCH])
 
 # A header is included as "tessera/<folder>/<file>.h" in the tree as when
 # installed: include/tessera holds links to the rooms.
@@ -18,25 +18,30 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 48)
 # The same text in every checkout, for ccache.
 set(CMAKE_UNITY_BUILD_RELOCATABLE ON)
 
-# tessera_precompile(NAME): a precompiled header, compiled as everything in this
-# folder is, for the targets that tessera_use_torch() prepares in it and below.
+# tessera_precompile(NAME [OPTION ...]): a precompiled header for targets that
+# are compiled with these options beside the common ones.
 function(tessera_precompile name)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/pch/${name}.cpp" CONTENT "")
   add_library(${name} OBJECT "${PROJECT_BINARY_DIR}/pch/${name}.cpp")
   target_link_libraries(${name} PRIVATE tessera::torch Threads::Threads)
+  target_compile_options(${name} PRIVATE ${ARGN})
   target_precompile_headers(${name} PRIVATE
     <torch/types.h> <torch/nn/module.h> <torch/nn/pimpl.h>
     <torch/csrc/autograd/custom_function.h> <torch/csrc/autograd/engine.h>
     <torch/csrc/distributed/c10d/Backend.hpp>)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  set(TESSERA_PCH ${name} PARENT_SCOPE)
 endfunction()
 
 tessera_precompile(tessera_pch)
 
+# tessera_use_torch(TARGET [PCH])
 function(tessera_use_torch target)
+  set(pch tessera_pch)
+  if(ARGC GREATER 1)
+    set(pch ${ARGV1})
+  endif()
   target_link_libraries(${target} PUBLIC tessera::torch)
-  target_precompile_headers(${target} REUSE_FROM ${TESSERA_PCH})
+  target_precompile_headers(${target} REUSE_FROM ${pch})
 endfunction()
 
 function(tessera_library name)
@@ -65,10 +70,10 @@ function(tessera_library name)
 endfunction()
 
 function(tessera_executable name)
-  cmake_parse_arguments(ARG "NO_TORCH" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_TORCH" "PCH" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   if(NOT ARG_NO_TORCH)
-    tessera_use_torch(${name})
+    tessera_use_torch(${name} ${ARG_PCH})
   endif()
 endfunction()

@@ -61,7 +61,11 @@ WAITS = [
             "const std::vector<runtime::FlatSpan>& rest) {",
             "write_on_current_stream();",
         ),
-        "before.block(*stream);",
+        redundant(
+            "before.block(*stream);",
+            "backward passes on several streams are in order already: LibTorch"
+            " wants that of its users, for it adds to .grad in place",
+        ),
         "slot_.after.block(*stream);",
         "gradients.block_current(group_.device());",
         "arrived_on_.block(runtime::mark_current(group_.device()));",

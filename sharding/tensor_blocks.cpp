@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/tensor_blocks.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 
 namespace tessera::sharding {
@@ -117,11 +119,7 @@ CommonBlock joined(const CommonBlock& block) {
 } // namespace
 
 int64_t CommonBlock::numel() const {
-  int64_t product = 1;
-  for (const int64_t size : sizes) {
-    product *= size;
-  }
-  return product;
+  return c10::multiply_integers(sizes);
 }
 
 std::vector<int64_t> row_major_strides(std::span<const int64_t> sizes) {

@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/placed_dim.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -37,11 +39,7 @@ void for_each_shard(const TensorSpec& spec, const Visit& visit) {
 } // namespace
 
 int64_t TensorSpec::numel() const {
-  int64_t product = 1;
-  for (const int64_t size : sizes) {
-    product *= size;
-  }
-  return product;
+  return c10::multiply_integers(sizes);
 }
 
 std::vector<int64_t> TensorSpec::own_sizes() const {

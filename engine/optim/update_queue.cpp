@@ -19,8 +19,12 @@ UpdateQueue::~UpdateQueue() {
   }
   wake_.notify_all();
   thread_.join();
-  // Memory of its work is freed next, for the current stream.
-  mark().block_current(lane_.device());
+  try {
+    // Memory of its work is freed next, for the current stream.
+    mark().block_current(lane_.device());
+  } catch (const std::exception& failure) {
+    log_warning("the device failed: {}", failure.what());
+  }
   if (error_ == nullptr || error_was_seen_) {
     return;
   }

@@ -32,6 +32,34 @@ PagerOptions one_group_per_layer() {
   return options;
 }
 
+using Gradients = std::map<std::string, std::vector<at::Tensor>>;
+
+/// Runs backward of `plain` with every rank's batch, and of `model` with this
+/// rank's. @return gradients of `plain` by rank.
+Gradients backward_of_all_ranks(
+    const World& world,
+    torch::nn::Sequential& plain,
+    torch::nn::Sequential& model,
+    int step) {
+  Gradients gradients;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    torch::manual_seed(100 * step + rank);
+    const auto x = torch::randn({7, 17});
+    plain->zero_grad();
+    const auto expected = plain->forward(x).square().mean();
+    expected.backward();
+    for (const auto& item : plain->named_parameters()) {
+      gradients[item.key()].push_back(item.value().grad().clone());
+    }
+    if (rank == world.rank()) {
+      const auto loss = model->forward(x).square().mean();
+      EXPECT_EQ(expected.item<float>(), loss.item<float>());
+      loss.backward();
+    }
+  }
+  return gradients;
+}
+
 } // namespace
 
 class PagerTest : public ::testing::TestWithParam<int> {};
@@ -44,22 +72,7 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
     Pager pager(world, *model, one_group_per_layer(), ledger);
     EXPECT_EQ(pager.groups().size(), 3);
     for (int step = 0; step < 3; ++step) {
-      std::map<std::string, std::vector<at::Tensor>> gradients;
-      for (int rank = 0; rank < world.size(); ++rank) {
-        torch::manual_seed(100 * step + rank);
-        const auto x = torch::randn({7, 17});
-        plain->zero_grad();
-        const auto expected = plain->forward(x).square().mean();
-        expected.backward();
-        for (const auto& item : plain->named_parameters()) {
-          gradients[item.key()].push_back(item.value().grad().clone());
-        }
-        if (rank == world.rank()) {
-          const auto loss = model->forward(x).square().mean();
-          EXPECT_EQ(expected.item<float>(), loss.item<float>());
-          loss.backward();
-        }
-      }
+      const auto gradients = backward_of_all_ranks(world, plain, model, step);
       pager.settle_gradients();
       for (const auto& item : plain->named_parameters()) {
         const size_t index = pager.find_parameter(item.key());
@@ -68,8 +81,8 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
         const auto flat = torch::zeros({group.layout().padded_numel()});
         const auto& span = pager.parameter(index).span;
         flat.narrow(0, span.begin, span.numel)
-            .copy_(
-                tests::average_over_ranks(gradients[item.key()]).reshape({-1}));
+            .copy_(tests::average_over_ranks(gradients.at(item.key()))
+                       .reshape({-1}));
         const auto mine = group.layout().shard(world.rank());
         for (const auto& run : runtime::runs_of_shard({&span, 1}, mine)) {
           const auto got = pager.bucket(place.group)
@@ -138,22 +151,7 @@ TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {
     EXPECT_EQ(shards_of(0), 4);
     EXPECT_EQ(shards_of(1), 2);
     for (int step = 0; step < 3; ++step) {
-      std::map<std::string, std::vector<at::Tensor>> gradients;
-      for (int rank = 0; rank < world.size(); ++rank) {
-        torch::manual_seed(100 * step + rank);
-        const auto x = torch::randn({7, 17});
-        plain->zero_grad();
-        const auto expected = plain->forward(x).square().mean();
-        expected.backward();
-        for (const auto& item : plain->named_parameters()) {
-          gradients[item.key()].push_back(item.value().grad().clone());
-        }
-        if (rank == world.rank()) {
-          const auto loss = model->forward(x).square().mean();
-          EXPECT_EQ(expected.item<float>(), loss.item<float>());
-          loss.backward();
-        }
-      }
+      const auto gradients = backward_of_all_ranks(world, plain, model, step);
       pager.settle_gradients();
       for (const auto& [name, of_ranks] : gradients) {
         const at::Tensor want = tests::average_over_ranks(of_ranks);

@@ -14,6 +14,26 @@
 
 namespace tessera::tests::vdev::vdev_activation_streams_test {
 
+namespace {
+
+c10::Stream new_stream(c10::Device device) {
+  return c10::impl::getDeviceGuardImpl(device.type())
+      ->getStreamFromGlobalPool(device, false);
+}
+
+/// @param room for activations on the device, in bytes.
+std::shared_ptr<offload::HostActivationSink> make_sink(
+    c10::Device device,
+    int64_t room) {
+  offload::HostActivationSinkOptions options;
+  options.device = device;
+  options.device_bytes = room;
+  options.min_tensor_bytes = 0;
+  return std::make_shared<offload::HostActivationSink>(options);
+}
+
+} // namespace
+
 class ActivationStreams : public ::testing::TestWithParam<Policy> {};
 
 // The stream that allocated it may use the memory again only when the stream
@@ -21,13 +41,8 @@ class ActivationStreams : public ::testing::TestWithParam<Policy> {};
 TEST_P(ActivationStreams, MemoryReturnsToItsStreamAfterItsUsers) {
   run_ranks_on_vdev(1, GetParam(), [](World& world) {
     const c10::Device device = world.device();
-    const auto side = c10::impl::getDeviceGuardImpl(device.type())
-                          ->getStreamFromGlobalPool(device, false);
-    offload::HostActivationSinkOptions options;
-    options.device = device;
-    options.device_bytes = 0;
-    options.min_tensor_bytes = 0;
-    const auto sink = std::make_shared<offload::HostActivationSink>(options);
+    const c10::Stream side = new_stream(device);
+    const auto sink = make_sink(device, 0);
     const at::Tensor weight = torch::ones({64, 32}).to(device).requires_grad_();
     at::Tensor y;
     runtime::StreamMarks done;
@@ -56,13 +71,8 @@ TEST_P(ActivationStreams, MemoryReturnsToItsStreamAfterItsUsers) {
 TEST_P(ActivationStreams, HostMemoryIsUsedAgainAfterItsLastCopy) {
   run_ranks_on_vdev(1, GetParam(), [](World& world) {
     const c10::Device device = world.device();
-    const auto side = c10::impl::getDeviceGuardImpl(device.type())
-                          ->getStreamFromGlobalPool(device, false);
-    offload::HostActivationSinkOptions options;
-    options.device = device;
-    options.device_bytes = 0;
-    options.min_tensor_bytes = 0;
-    const auto sink = std::make_shared<offload::HostActivationSink>(options);
+    const c10::Stream side = new_stream(device);
+    const auto sink = make_sink(device, 0);
     const auto gradient_at = [&](double value, const at::Tensor& weight) {
       at::Tensor y;
       {
@@ -96,15 +106,9 @@ TEST_P(ActivationStreams, WhatIsFetchedAheadHasArrivedOnTheHost) {
   run_ranks_on_vdev(1, GetParam(), [](World& world) {
     const c10::Device device = world.device();
     const auto main = *runtime::current_stream(device);
-    const auto side = c10::impl::getDeviceGuardImpl(device.type())
-                          ->getStreamFromGlobalPool(device, false);
+    const c10::Stream side = new_stream(device);
     constexpr int64_t kBytes = 64 * 32 * 4;
-    offload::HostActivationSinkOptions options;
-    options.device = device;
-    options.device_bytes = 2 * kBytes;
-    options.min_tensor_bytes = 0;
-    options.prefetch_bytes = 4 * kBytes;
-    const auto sink = std::make_shared<offload::HostActivationSink>(options);
+    const auto sink = make_sink(device, 2 * kBytes);
     const auto saved_on = [&](const c10::Stream& stream, double value) {
       const c10::StreamGuard guard(stream);
       return sink->take(torch::full({64, 32}, value, device), false);
