@@ -91,8 +91,8 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard",
         "sharding/gradient_norm.cpp",
-        "pager.sum_over_shards(parts, pages); const at::Tensor total",
-        "const at::Tensor total",
+        "pager.sum_over_agreed_ranks(of_ranks); double sum",
+        "double sum",
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
     Mutation(

@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace tessera::sharding {
@@ -25,28 +25,6 @@ std::vector<at::Tensor> runs_with_gradient(
     }
   }
   return runs;
-}
-
-/// The first page of each mesh.
-std::vector<size_t> first_pages_of_meshes(const Pager& pager) {
-  std::vector<size_t> first;
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    if (std::none_of(first.begin(), first.end(), [&](size_t known) {
-          return &pager.groups()[known]->ranks == &pager.groups()[g]->ranks;
-        })) {
-      first.push_back(g);
-    }
-  }
-  return first;
-}
-
-/// The place in `first`, first_pages_of_meshes(), of group `g`'s mesh.
-size_t mesh_of(const Pager& pager, const std::vector<size_t>& first, size_t g) {
-  const auto found =
-      std::find_if(first.begin(), first.end(), [&](size_t known) {
-        return &pager.groups()[known]->ranks == &pager.groups()[g]->ranks;
-      });
-  return static_cast<size_t>(found - first.begin());
 }
 
 } // namespace
@@ -165,16 +143,20 @@ double gradient_norm(
     double p,
     ModelRanks* model) {
   const bool largest = std::isinf(p);
-  // Ranks add up their shards of the pages of each mesh.
-  const std::vector<size_t> first = first_pages_of_meshes(pager);
-  std::vector<double> of_meshes(first.size());
+  // Of pages by their number of replicas: the ranks add up all replicas, as
+  // well as all experts. Every rank has the same numbers.
+  std::map<int, double> own_sums;
+  for (const auto& group : pager.groups()) {
+    own_sums[group->spec().mesh.replicas] = 0;
+  }
   double maximum = 0;
   for (const auto& [sum, factor, parameter, group] : sums.all(p)) {
     if (model != nullptr && !model->counts(parameter)) {
       continue;
     }
     if (!largest) {
-      of_meshes[mesh_of(pager, first, group)] += sum * std::pow(factor, p);
+      own_sums[pager.groups()[group]->spec().mesh.replicas] +=
+          sum * std::pow(factor, p);
     } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
       maximum = sum * factor; // NaN too
     }
@@ -192,13 +174,18 @@ double gradient_norm(
     }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
-  const at::Tensor parts = at::tensor(of_meshes, at::kDouble);
-  std::vector<PageRows> pages;
-  for (const size_t g : first) {
-    pages.push_back({&pager.groups()[g]->spec()});
+  std::vector<double> values;
+  for (const auto& [replicas, value] : own_sums) {
+    values.push_back(value);
   }
-  pager.sum_over_shards(parts, pages);
-  const at::Tensor total = parts.sum(0, /*keepdim=*/true);
+  const at::Tensor of_ranks = at::tensor(values, at::kDouble);
+  pager.sum_over_agreed_ranks(of_ranks);
+  double sum = 0;
+  int64_t row = 0;
+  for (const auto& [replicas, value] : own_sums) {
+    sum += of_ranks[row++].item<double>() / replicas;
+  }
+  const at::Tensor total = at::tensor({sum}, at::kDouble);
   if (model != nullptr) {
     model->sum(total, pager.watch_failures());
   }

@@ -233,6 +233,10 @@ void PageRanks::or_abandon(const std::function<void()>& work) {
   }
 }
 
+void PageRanks::sum(const at::Tensor& values) {
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
+}
+
 void PageRanks::max(const at::Tensor& values) {
   control()
       .all_reduce_max(values, "maximum over the ranks")
@@ -284,7 +288,7 @@ void PageRanks::sum_over_shards(MeshRanks& ranks, const at::Tensor& values) {
   if (mesh.parts > 1) {
     sums[mesh.part].copy_(values);
   }
-  control().all_reduce_sum(sums, "sum over the ranks").wait(watch_failures());
+  sum(sums);
   if (mesh.parts > 1) {
     values.copy_(sums[mesh.part]);
   }

@@ -120,6 +120,8 @@ class PageRanks {
   /// it throws, calls abandon().
   void or_abandon(const std::function<void()>& work);
 
+  /// Sums a small CPU tensor over all ranks, in place. Collective; blocks.
+  void sum(const at::Tensor& values);
   /// Takes the maximum of a small CPU tensor over all ranks, in place.
   /// Collective; blocks.
   void max(const at::Tensor& values);

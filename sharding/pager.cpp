@@ -143,9 +143,7 @@ void Pager::wait_before_memory_is_freed() const noexcept {
 
 void Pager::sum_over_ranks(const at::Tensor& values) {
   reducer_.agree({RankIntent::Kind::kSum, values.numel(), -1});
-  context_.ranks->control()
-      .all_reduce_sum(values, "sum over the ranks")
-      .wait(watch_failures());
+  context_.ranks->sum(values);
 }
 
 void Pager::max_over_ranks(const at::Tensor& values) {

@@ -146,6 +146,10 @@ class Pager : public PageFaultHandler {
 
   /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
+  /// As above, as part of an operation that the ranks have agreed on.
+  void sum_over_agreed_ranks(const at::Tensor& values) {
+    context_.ranks->sum(values);
+  }
   /// See PageRanks::sum_over_shards(); part of an operation that the ranks have
   /// agreed on.
   void sum_over_shards(
