@@ -6,6 +6,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/inspect_engine.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/pager.h"
@@ -317,12 +318,40 @@ TEST(ExpertTraining, NormsAreThoseOfTheWholeModel) {
   });
 }
 
+// Each rank has the rows of its experts, and all the same other ones.
+TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
+  run_ranks(4, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const ModelInput whole = labelled_input(kRows, kLength);
+    const auto plain = from_pretrained(changed.folder());
+    plain->forward(whole).loss.backward();
+    std::map<std::string, TensorSummary> expected;
+    for (const TensorSummary& row : inspect_model(*plain)) {
+      expected.emplace(row.name, row);
+    }
+    TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
+    trained.backward(whole);
+    const auto summary = inspect_model(trained.engine());
+    EXPECT_EQ(summary.size(), trained.model().parameters().size());
+    for (const TensorSummary& row : summary) {
+      SCOPED_TRACE(row.name);
+      const TensorSummary& want = expected.at(row.name);
+      EXPECT_EQ(row.value.count, want.value.count);
+      EXPECT_NEAR(row.value.norm(), want.value.norm(), 1e-9);
+      // The averages of the ranks' gradients are rounded to float32.
+      const double norm = want.gradient->norm();
+      EXPECT_NEAR(row.gradient->norm(), norm, 1e-4 * norm);
+    }
+  });
+}
+
 // No rank applies a step in which an expert of one rank overflows.
 TEST(ExpertTraining, AnOverflowInOneExpertSkipsTheStepOfAll) {
   run_ranks(2, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
     const ModelInput whole = labelled_input(kRows, kLength);
     EngineOptions options = TrainedExperts::engine_options(nullptr);
+    options.sharding.precision.parameters = at::kHalf;
     options.loss_scale.fixed = 1024;
     TrainedExperts trained(
         world, {.shard = 2, .expert = 2}, changed.folder(), options);
