@@ -39,11 +39,21 @@ class HostShard : public runtime::StoredShard {
     return tensor_;
   }
 
+  at::Tensor in_place_on_stream(c10::Device device) override {
+    const auto stream = runtime::current_stream(device);
+    if (!stream) {
+      return in_place();
+    }
+    const std::lock_guard lock(mutex_);
+    follow_copies(*stream);
+    note_alone(*stream);
+    return tensor_;
+  }
+
   void used_on_current_stream(c10::Device device) override {
     if (const auto stream = runtime::current_stream(device)) {
       const std::lock_guard lock(mutex_);
-      copies_.emplace_back(device.type());
-      copies_.back().record(*stream);
+      note(*stream);
     }
   }
 
@@ -68,17 +78,31 @@ class HostShard : public runtime::StoredShard {
     }
     const c10::Stream stream = *runtime::current_stream(device);
     // Another stream may be using this memory.
-    for (const c10::Event& event : copies_) {
-      event.block(stream);
-    }
+    follow_copies(stream);
     runtime::PendingTransfer transfer = runtime::begin_copy(into, from);
-    copies_.clear();
-    copies_.emplace_back(device.type());
-    copies_.back().record(stream);
+    note_alone(stream);
     return transfer;
   }
 
-  /// Blocks until no device uses this memory. With the mutex held.
+  // All with the mutex held.
+
+  void follow_copies(const c10::Stream& stream) const {
+    for (const c10::Event& event : copies_) {
+      event.block(stream);
+    }
+  }
+  /// After follow_copies(): who waits for `stream` waits for the copies too.
+  void note_alone(const c10::Stream& stream) {
+    copies_.clear();
+    note(stream);
+  }
+  /// Notes the work that was issued to `stream`.
+  void note(const c10::Stream& stream) {
+    copies_.emplace_back(stream.device_type());
+    copies_.back().record(stream);
+  }
+
+  /// Blocks until no device uses this memory.
   void settle() {
     for (const c10::Event& event : copies_) {
       event.synchronize();
@@ -90,7 +114,7 @@ class HostShard : public runtime::StoredShard {
   at::Tensor tensor_;
   // A thread that updates shards may fetch this one while another reads it.
   std::mutex mutex_;
-  std::vector<c10::Event> copies_; ///< after the last work of devices
+  std::vector<c10::Event> copies_; ///< after the last work of streams
 };
 
 } // namespace

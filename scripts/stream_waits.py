@@ -55,7 +55,6 @@ WAITS = [
     ),
     *waits_of(
         "sharding/gradient_bucket_slot.cpp",
-        "transfer.wait_issued();",
         after("target_ = Target::kSlotOnTop;", "write_on_current_stream();"),
         after(
             "const std::vector<runtime::FlatSpan>& rest) {",
@@ -70,7 +69,6 @@ WAITS = [
         "gradients.block_current(group_.device());",
         "arrived_on_.block(runtime::mark_current(group_.device()));",
         "lane.follow_current();",
-        "storing_.wait_issued();",
         "slot_.after = lane_->mark();",
     ),
     *waits_of(
@@ -90,8 +88,8 @@ WAITS = [
     *waits_of("sharding/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
     *waits_of(
         "sharding/pager.cpp",
-        "unsharder_.wait_for_lane();",
-        "reducer_.wait_for_lane();",
+        "unsharder_.lane().wait_before_memory_is_freed();",
+        "reducer_.lane().wait_before_memory_is_freed();",
     ),
     *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
@@ -132,9 +130,12 @@ WAITS = [
     *waits_of("offload/activation_room.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
     *waits_of(
         "offload/host_store.cpp",
-        "copies_.back().record(*stream);",
-        "event.block(stream);",
-        "copies_.back().record(stream);",
+        "follow_copies(*stream);",
+        "note_alone(*stream);",
+        after("if (const auto stream = runtime::current_stream(device)) {"
+              " const std::lock_guard lock(mutex_);", "note(*stream);"),
+        "follow_copies(stream);",
+        "note_alone(stream);",
         "event.synchronize();",
     ),
     *waits_of(
@@ -169,9 +170,10 @@ WAITS = [
     ),
     *waits_of(
         "engine/optim/update_queue.cpp",
-        "mark().block_current(lane_.device());",
+        "lane_.wait_before_memory_is_freed();",
         "lane_.follow_current();",
     ),
+    *waits_of("runtime/memory/stream_lane.cpp", "mark().block(*home_);"),
     *waits_of(
         "engine/optim/sharded_optimizer.cpp",
         "context_.pager->wait_before_memory_is_freed();",
@@ -183,30 +185,32 @@ WAITS = [
         "context_.streamed.note_use(tensor);",
         "context_.streamed.wait();",
         after(
-            "ShardTensors shard = context_.access[part.group]->tensors();"
-            " for (runtime::PendingTransfer& transfer : part.arriving) {",
-            "transfer.wait();",
+            "ShardTensors shard = context_.access[part.group]->tensors();",
+            "runtime::wait_all(part.arriving);",
         ),
     ),
     *waits_of(
         "engine/optim/shard_access.cpp",
-        "arrival.transfer.wait();",
-        "arrival.transfer.wait_issued();",
+        "runtime::wait_all(arriving_on_host_);",
     ),
-    *waits_of("engine/optim/state_shadow.cpp", "transfer.wait();"),
-    *waits_of("engine/optim/state_stage.cpp", "transfer.wait();"),
+    *waits_of("engine/optim/state_shadow.cpp", "runtime::wait_all(leaving_);"),
+    *waits_of(
+        "engine/optim/state_stage.cpp", "runtime::wait_all(buffer->leaving_);"
+    ),
     *waits_of(
         "runtime/memory/slot_arena.cpp",
-        "marks_.marks_of(0, this->capacity_bytes()).block_current(device_);",
+        "marks_.marks_of(0, this->capacity_bytes()).block(*home_);",
         "marks_.leave(0, capacity_bytes, mark_current(device_));",
         "marks_.leave( slot.offset, slot.offset +"
         " static_cast<int64_t>(slot.tensor.nbytes()), slot.after);",
-        "slot.after.block_current(device_);",
+        "slot.after.block(*slot.home);",
     ),
     *waits_of(
         "runtime/memory/pending_transfer.cpp",
         "done_.record(*current_stream(device()));",
         "done_.synchronize();",
+        after("void PendingTransfer::release_issued() {", "wait_issued();"),
+        after("for (PendingTransfer& transfer : transfers) {", "transfer.wait();"),
     ),
     *waits_of(
         "runtime/memory/deferred_scalar.cpp",

@@ -98,8 +98,7 @@ void GradientBucket::bring_shard_to_slot() {
 
 void GradientBucket::read_shard(const at::Tensor& into) {
   runtime::PendingTransfer transfer = shard_.read(into);
-  transfer.wait_issued();
-  transfer.release();
+  transfer.release_issued();
 }
 
 double GradientBucket::packing_factor() const {
@@ -350,8 +349,7 @@ runtime::Slot GradientBucket::release_slot() {
   }
   reduced_ = at::Tensor();
   // The slot is free, and the shard complete, in the order of the lane.
-  storing_.wait_issued();
-  storing_.release();
+  storing_.release_issued();
   if (slot_.defined()) {
     slot_.after = lane_->mark();
   }

@@ -89,6 +89,9 @@ class GradientReducer {
   void wait_for_lane() const {
     lane_.mark().block_current(lane_.device());
   }
+  const runtime::StreamLane& lane() const {
+    return lane_;
+  }
 
  private:
   struct HeldSlot {

@@ -133,12 +133,8 @@ Pager::~Pager() {
 }
 
 void Pager::wait_before_memory_is_freed() const noexcept {
-  try {
-    unsharder_.wait_for_lane();
-    reducer_.wait_for_lane();
-  } catch (const std::exception& failure) {
-    log_warning("the device failed: {}", failure.what());
-  }
+  unsharder_.lane().wait_before_memory_is_freed();
+  reducer_.lane().wait_before_memory_is_freed();
 }
 
 void Pager::sum_over_ranks(const at::Tensor& values) {

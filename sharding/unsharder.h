@@ -85,6 +85,9 @@ class Unsharder {
   void wait_for_lane() const {
     lane_.mark().block_current(lane_.device());
   }
+  const runtime::StreamLane& lane() const {
+    return lane_;
+  }
 
   /// What this rank does when it unshards the page.
   RankIntent intent_to_read(size_t g) const;

@@ -100,7 +100,8 @@ at::Tensor ShardAccess::fetch(
 void ShardAccess::begin_read(
     const runtime::RestingTensor& from,
     const at::Tensor& into) {
-  arriving_.push_back({from.read(into), into.is_cpu()});
+  (into.is_cpu() ? arriving_on_host_ : arriving_on_device_)
+      .push_back(from.read(into));
 }
 
 at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
@@ -109,7 +110,7 @@ at::Tensor ShardAccess::fetch_master(StateStage::Buffer* buffer) {
     return fetch(master, site_.dtype(), buffer);
   }
   if (master.in_memory()) {
-    return master.tensor();
+    return streamed_.open(master);
   }
   const at::Tensor copy = buffer->place(master.numel(), site_.dtype());
   begin_read(master, copy);
@@ -145,15 +146,11 @@ void ShardAccess::forget() {
 }
 
 ShardTensors ShardAccess::tensors() {
-  for (Arrival& arrival : arriving_) {
-    if (arrival.on_host) {
-      arrival.transfer.wait();
-    } else {
-      arrival.transfer.wait_issued();
-      arrival.transfer.release();
-    }
+  runtime::wait_all(arriving_on_host_);
+  for (runtime::PendingTransfer& transfer : arriving_on_device_) {
+    transfer.release_issued();
   }
-  arriving_.clear();
+  arriving_on_device_.clear();
   return open_;
 }
 

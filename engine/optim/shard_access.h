@@ -4,6 +4,7 @@
 // they rest.
 
 #include "tessera/engine/optim/state_stage.h"
+#include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/memory/pending_transfer.h"
 #include "tessera/sharding/gradient_bucket.h"
 #include "tessera/sharding/param_group.h"
@@ -84,8 +85,9 @@ class ShardAccess {
   ShardAccess(
       const UpdateSite& site,
       sharding::ParamGroup& group,
-      const sharding::GradientBucket& bucket)
-      : site_(site), group_(group), bucket_(bucket) {}
+      const sharding::GradientBucket& bucket,
+      const StreamedUpdate& streamed)
+      : site_(site), group_(group), bucket_(bucket), streamed_(streamed) {}
 
   /// Begins to fetch what is not on the site's device, except the gradient.
   /// @param buffer of UpdateSite::stage_bytes(); may be null if that is 0.
@@ -125,16 +127,13 @@ class ShardAccess {
   at::Tensor fetch_master(StateStage::Buffer* buffer);
   void begin_read(const runtime::RestingTensor& from, const at::Tensor& into);
 
-  struct Arrival {
-    runtime::PendingTransfer transfer;
-    bool on_host = false; ///< where the copy is
-  };
-
   const UpdateSite& site_;
   sharding::ParamGroup& group_;
   const sharding::GradientBucket& bucket_;
+  const StreamedUpdate& streamed_;
   ShardTensors open_;
-  std::vector<Arrival> arriving_;
+  std::vector<runtime::PendingTransfer> arriving_on_host_;
+  std::vector<runtime::PendingTransfer> arriving_on_device_;
 };
 
 } // namespace tessera::engine

@@ -193,10 +193,12 @@ void ShardedOptimizer::allocate_state(
   sums_.emplace(pager);
   for (size_t g = 0; g < context_.pages.size(); ++g) {
     context_.access.push_back(
-        context_.sites[g]
-            ? std::make_unique<ShardAccess>(
-                  *context_.sites[g], *pager.groups()[g], *pager.bucket(g))
-            : nullptr);
+        context_.sites[g] ? std::make_unique<ShardAccess>(
+                                *context_.sites[g],
+                                *pager.groups()[g],
+                                *pager.bucket(g),
+                                context_.streamed)
+                          : nullptr);
   }
   context_.stage.allocate(stores.host_memory());
   context_.streamed.allocate(ledger);

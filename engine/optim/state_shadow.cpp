@@ -162,10 +162,7 @@ void StateShadow::update(
     const std::function<void()>& meanwhile) {
   PartTensors tensors = method_.open(part_, update.gradient);
   meanwhile();
-  for (runtime::PendingTransfer& transfer : leaving_) {
-    transfer.wait();
-  }
-  leaving_.clear();
+  runtime::wait_all(leaving_);
   PartTensors before;
   redirect(tensors, before);
   update.run(tensors, &before);

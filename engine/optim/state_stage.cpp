@@ -55,10 +55,7 @@ std::shared_ptr<StateStage::Buffer> StateStage::take(int64_t bytes) {
   }
   buffer = std::move(idle_.front());
   idle_.pop_front();
-  for (runtime::PendingTransfer& transfer : buffer->leaving_) {
-    transfer.wait();
-  }
-  buffer->leaving_.clear();
+  runtime::wait_all(buffer->leaving_);
   buffer->used_ = 0;
   return buffer;
 }

@@ -187,6 +187,11 @@ void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
   held_.push_back(std::move(held));
 }
 
+at::Tensor StreamedUpdate::open(const runtime::RestingTensor& tensor) const {
+  const runtime::StreamLane::Scope scope(arriving_);
+  return tensor.tensor_on_stream(device_);
+}
+
 void StreamedUpdate::note_use(const runtime::RestingTensor& tensor) const {
   const runtime::StreamLane::Scope scope(leaving_);
   tensor.used_on_current_stream(device_);

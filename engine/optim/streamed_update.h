@@ -77,6 +77,10 @@ class StreamedUpdate {
   /// mark(), nor their state on the host before wait() or as note_use() says.
   void run(const std::vector<StreamedRun>& runs, const Update& update);
 
+  /// Returns `tensor`, which is in memory, for run(): its lanes wait in place
+  /// of the host until earlier copies have ended.
+  at::Tensor open(const runtime::RestingTensor& tensor) const;
+
   /// Makes later users of `tensor` wait for what was issued by run().
   void note_use(const runtime::RestingTensor& tensor) const;
 

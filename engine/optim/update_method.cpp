@@ -224,7 +224,9 @@ void UpdateMethod::begin_fetch(ShardPart& part) {
   for (size_t i = 0; i < part.stored.size(); ++i) {
     runtime::RestingTensor& stored = part.stored[i];
     if (stored.in_memory()) {
-      part.state[i] = stored.tensor();
+      part.state[i] = context_.streams[part.group]
+                          ? context_.streamed.open(stored)
+                          : stored.tensor();
     } else {
       part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
       part.arriving.push_back(stored.read(part.state[i]));
@@ -244,10 +246,7 @@ PartTensors UpdateMethod::open(
     const runtime::RestingTensor& gradient) {
   begin_fetch(part, gradient);
   ShardTensors shard = context_.access[part.group]->tensors();
-  for (runtime::PendingTransfer& transfer : part.arriving) {
-    transfer.wait();
-  }
-  part.arriving.clear();
+  runtime::wait_all(part.arriving);
   return {std::move(shard), part.state};
 }
 
@@ -260,10 +259,7 @@ void UpdateMethod::discard(
     ShardPart& part,
     std::vector<runtime::PendingTransfer> leaving) {
   context_.access[part.group]->forget();
-  for (runtime::PendingTransfer& transfer : part.arriving) {
-    transfer.wait();
-  }
-  part.arriving.clear();
+  runtime::wait_all(part.arriving);
   give_back(part, std::move(leaving));
 }
 

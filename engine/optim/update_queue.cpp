@@ -19,12 +19,7 @@ UpdateQueue::~UpdateQueue() {
   }
   wake_.notify_all();
   thread_.join();
-  try {
-    // Memory of its work is freed next, for the current stream.
-    mark().block_current(lane_.device());
-  } catch (const std::exception& failure) {
-    log_warning("the device failed: {}", failure.what());
-  }
+  lane_.wait_before_memory_is_freed(); // of its work
   if (error_ == nullptr || error_was_seen_) {
     return;
   }

@@ -78,6 +78,18 @@ void PendingTransfer::release() {
   work_ = nullptr;
 }
 
+void PendingTransfer::release_issued() {
+  wait_issued();
+  release();
+}
+
+void wait_all(std::vector<PendingTransfer>& transfers) {
+  for (PendingTransfer& transfer : transfers) {
+    transfer.wait();
+  }
+  transfers.clear();
+}
+
 PendingTransfer begin_copy(const at::Tensor& into, const at::Tensor& from) {
   const c10::NoGradGuard no_grad;
   if (into.is_cpu() && from.is_cpu()) {

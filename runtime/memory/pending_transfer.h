@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -51,10 +52,16 @@ class PendingTransfer {
   /// After wait_issued(), ends the handle without waiting for the copy. For
   /// memory that outlives it and whose next use is ordered after that stream.
   void release();
+  /// wait_issued() and release().
+  void release_issued();
 
  private:
   std::shared_ptr<Work> work_;
 };
+
+/// Blocks the host until all of the copies have ended, and forgets them.
+/// @throws tessera::Error when one failed; the others are still in `transfers`.
+void wait_all(std::vector<PendingTransfer>& transfers);
 
 /// Copies a contiguous tensor into another with the same number of elements and
 /// the same dtype. Between the host and a device, the copy is issued to the

@@ -34,6 +34,10 @@ at::Tensor RestingTensor::tensor() const {
   return shard_ != nullptr ? shard_->in_place() : tensor_;
 }
 
+at::Tensor RestingTensor::tensor_on_stream(c10::Device device) const {
+  return shard_ != nullptr ? shard_->in_place_on_stream(device) : tensor_;
+}
+
 void RestingTensor::used_on_current_stream(c10::Device device) const {
   if (shard_ != nullptr) {
     shard_->used_on_current_stream(device);

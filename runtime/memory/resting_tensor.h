@@ -44,6 +44,8 @@ class RestingTensor {
   /// The tensor itself if it is in memory, else undefined. Blocks until
   /// transfers between it and a device have ended.
   at::Tensor tensor() const;
+  /// As StoredShard::in_place_on_stream().
+  at::Tensor tensor_on_stream(c10::Device device) const;
 
   /// As StoredShard::used_on_current_stream().
   void used_on_current_stream(c10::Device device) const;

@@ -31,6 +31,12 @@ class StoredShard {
   /// can be updated in place without a copy; else undefined. Blocks until
   /// transfers with a device have ended.
   virtual at::Tensor in_place() = 0;
+  /// As in_place(), for work that is issued to the current stream of `device`
+  /// and noted by used_on_current_stream(): that stream waits in place of the
+  /// host.
+  virtual at::Tensor in_place_on_stream(c10::Device /*device*/) {
+    return in_place();
+  }
 
   /// Call this after issuing work on in_place()'s memory to the current stream
   /// of `device`: later uses of the space are ordered after that work.

@@ -15,9 +15,13 @@ void SlotArena::resize(int64_t capacity_bytes) {
   TESSERA_CHECK(
       live_slots_ == 0, "SlotArena: resize with {} slots in use", live_slots_);
   // Frees the old buffer first, so that both never exist at the same time. The
-  // current stream may reuse its memory next without waiting, so it waits here.
-  marks_.marks_of(0, this->capacity_bytes()).block_current(device_);
+  // stream that made it may reuse its memory next without waiting, so it waits
+  // here.
+  if (home_) {
+    marks_.marks_of(0, this->capacity_bytes()).block(*home_);
+  }
   buffer_ = at::Tensor();
+  home_ = current_stream(device_);
   buffer_ = ledger_.allocate(purpose_, capacity_bytes, at::kByte, device_);
   allocator_ = OffsetAllocator(capacity_bytes);
   marks_ = {};
@@ -45,7 +49,8 @@ Slot SlotArena::allocate_outside(int64_t numel, at::ScalarType dtype) {
   return {
       ledger_.allocate(purpose_, numel, dtype, device_),
       -1,
-      mark_current(device_)};
+      mark_current(device_),
+      current_stream(device_)};
 }
 
 void SlotArena::release(Slot& slot) {
@@ -55,10 +60,9 @@ void SlotArena::release(Slot& slot) {
         slot.offset,
         slot.offset + static_cast<int64_t>(slot.tensor.nbytes()),
         slot.after);
-  } else {
-    // The current stream may reuse the memory next without waiting, so it waits
-    // here.
-    slot.after.block_current(device_);
+  } else if (slot.home) {
+    // As in resize().
+    slot.after.block(*slot.home);
   }
   slot = {};
   --live_slots_;

@@ -21,6 +21,8 @@ struct Slot {
   /// before it touches the slot. Before release(), the user of the slot stores
   /// marks of its own work here. Empty on the CPU.
   StreamMarks after{};
+  /// Of a separate buffer, the stream that has its memory when it is freed.
+  std::optional<c10::Stream> home{};
 
   bool defined() const {
     return tensor.defined();
@@ -58,6 +60,7 @@ class SlotArena {
   MemoryPurpose purpose_;
   at::Device device_;
   at::Tensor buffer_; ///< [capacity] uint8
+  std::optional<c10::Stream> home_; ///< that gets its memory back
   OffsetAllocator allocator_{0};
   RangeMarks marks_;
   int live_slots_ = 0;

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/stream_lane.h"
 
+#include "tessera/runtime/core/log.h"
+
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <exception>
 
 namespace tessera::runtime {
 
-StreamLane::StreamLane(c10::Device device) : device_(device) {
+StreamLane::StreamLane(c10::Device device)
+    : device_(device), home_(current_stream(device)) {
   if (!device.is_cpu()) {
     stream_ = c10::impl::getDeviceGuardImpl(device.type())
                   ->getStreamFromGlobalPool(device, /*isHighPriority=*/true);
@@ -18,6 +23,17 @@ StreamMarks StreamLane::mark() const {
     marks.add(*stream_);
   }
   return marks;
+}
+
+void StreamLane::wait_before_memory_is_freed() const noexcept {
+  if (!is_real()) {
+    return;
+  }
+  try {
+    mark().block(*home_);
+  } catch (const std::exception& failure) {
+    log_warning("the device failed: {}", failure.what());
+  }
 }
 
 } // namespace tessera::runtime

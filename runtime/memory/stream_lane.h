@@ -51,6 +51,12 @@ class StreamLane {
   /// Marks the work already issued to the lane.
   StreamMarks mark() const;
 
+  /// For destructors, before memory is freed that the lane uses and that was
+  /// allocated where the lane was made: the stream that was current there,
+  /// which gets the memory back, waits for the lane, not the host. Logs if the
+  /// device has failed.
+  void wait_before_memory_is_freed() const noexcept;
+
   /// Blocks the host until the work issued to the lane is done.
   void synchronize() const {
     if (is_real()) {
@@ -60,6 +66,7 @@ class StreamLane {
 
  private:
   c10::Device device_;
+  std::optional<c10::Stream> home_; ///< current where it was made
   std::optional<c10::Stream> stream_;
 };
 

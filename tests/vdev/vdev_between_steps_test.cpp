@@ -5,8 +5,12 @@
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/library_memory.h"
+#include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/sharding/move_module.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -52,8 +56,21 @@ EngineOptions overlapping(double ratio) {
   return options;
 }
 
+/// Some layers' state rests on the device and is updated there, beside forward
+/// and backward, as is that on the host.
+EngineOptions mixed(const World& world) {
+  EngineOptions options = overlapping(1);
+  options.optimizer.placement = StatePlacement::kAutomatic;
+  options.memory.host_bytes = 64 << 20;
+  constexpr int64_t kLayerBytes = 4 * kWidth * (kWidth + 1);
+  // Weights, gradients, and the state of two layers.
+  options.memory.device_bytes = (5 * 2 + 2 * 2) * kLayerBytes +
+                                engine::library_bytes(world, world.device());
+  return options;
+}
+
 /// Engines whose transfers are of different kinds.
-std::vector<EngineOptions> engines() {
+std::vector<EngineOptions> engines(const World& world) {
   EngineOptions in_backward = options_of();
   in_backward.update_in_backward = true;
   EngineOptions on_host = options_of();
@@ -61,13 +78,17 @@ std::vector<EngineOptions> engines() {
   on_host.memory.gradients = MemoryTier::kHost;
   EngineOptions streamed = overlapping(0);
   streamed.optimizer.overlap = UpdateOverlap::kOff;
-  return {
+  std::vector<EngineOptions> all = {
       options_of(),
       in_backward,
       on_host,
       streamed,
       overlapping(0),
       overlapping(1)};
+  if (world.size() == 1) {
+    all.push_back(mixed(world));
+  }
+  return all;
 }
 
 at::Tensor loss_of(torch::nn::Sequential& net, World& world, int step) {
@@ -103,6 +124,11 @@ void expect_equal(
   for (const auto& [name, value] : expected) {
     EXPECT_TRUE(torch::equal(got.at(name), value)) << name;
   }
+}
+
+int64_t state_bytes(const Engine& engine, MemoryTier tier) {
+  return engine.planned_memory(
+      tier)[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
 }
 
 /// Writes to memory that was free, of many sizes.
@@ -165,16 +191,28 @@ TEST_P(BetweenSteps, ACheckpointIsLoadedWhileAllGathersReadTheOldWeights) {
 
 TEST_P(BetweenSteps, WhatAnEngineLeavesIsNotInUse) {
   run([&](World& world) {
-    for (const EngineOptions& options : engines()) {
+    for (const EngineOptions& options : engines(world)) {
       for (const bool reduces : {false, true}) {
         auto net = make_net(world);
-        {
-          Engine engine = wrap(net, options);
-          train(engine, net, world, 2);
-          if (reduces) {
-            engine.backward(loss_of(net, world, 2));
-          }
+        std::optional<Engine> engine(wrap(net, options));
+        if (options.memory.device_bytes) {
+          EXPECT_GT(state_bytes(*engine, MemoryTier::kDevice), 0);
+          EXPECT_GT(state_bytes(*engine, MemoryTier::kHost), 0);
         }
+        train(*engine, net, world, 2);
+        if (reduces) {
+          engine->backward(loss_of(net, world, 2));
+        }
+        // Its memory is that of the stream on which it was made.
+        const auto main = runtime::current_stream(world.device());
+        const c10::StreamGuard on_other(
+            c10::impl::getDeviceGuardImpl(world.device().type())
+                ->getStreamFromGlobalPool(world.device(), false));
+        runtime::StreamMarks used;
+        used.add(*main);
+        used.block_current(world.device());
+        engine.reset();
+        const c10::StreamGuard on_main(*main);
         use_free_memory(world);
       }
     }

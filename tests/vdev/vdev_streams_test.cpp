@@ -109,6 +109,10 @@ std::vector<Way> ways() {
              options.sharding.gather_bytes = 10 << 10;
            },
        .writes = true},
+      {.name = "written_without_prefetch",
+       .set =
+           [](EngineOptions& options) { options.sharding.prefetch_depth = 0; },
+       .writes = true},
       {"whole_gradients",
        [](EngineOptions& options) { options.sharding.zero_stage = 1; },
        2,
@@ -164,6 +168,16 @@ std::vector<Way> ways() {
              options.optimizer.overlap = UpdateOverlap::kWait;
              options.sharding.prefetch_depth = 0;
            },
+       .adds = true},
+      {.name = "overlapped_and_streamed_added_alone",
+       .set =
+           [on_host](EngineOptions& options) {
+             on_host(options);
+             options.offload.ratio = 0;
+             options.optimizer.overlap = UpdateOverlap::kWait;
+             options.sharding.prefetch_depth = 0;
+           },
+       .backwards = 0,
        .adds = true},
       {"gradients_on_host",
        [](EngineOptions& options) {
@@ -243,7 +257,7 @@ struct Trainer {
         }
         const auto x = torch::randn({8, kWidth}, at::kCPU).to(world.device());
         // Before forward or after it, in turns.
-        const bool evaluates_first = way.evaluates && step % 2 == 1;
+        const bool evaluates_first = way.evaluates && step % 2 == 0;
         if (evaluates_first) {
           evaluate(x);
         }

@@ -129,6 +129,10 @@ inline void expect_bits_of_host_state(
             device,
             name_of(rule));
       }
+      // Updated on the device, which the weights pass through.
+      setting.memory.gradients.reset();
+      setting.optimizer.placement = StatePlacement::kWithParameters;
+      expect_equal(train_at("weights_nvme"), device, name_of(rule));
       if (world.size() == 1) {
         // Parameters, gradients and the state of the last layer.
         setting.memory.parameters.reset();

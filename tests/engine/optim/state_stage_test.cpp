@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/state_stage.h"
+
+#include "tessera/runtime/memory/memory_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace tessera::engine::state_stage_test {
+
+namespace {
+
+constexpr int64_t kBytes = 4096;
+
+/// A copy from a buffer that ends when somebody waits for it.
+class Leaving : public runtime::PendingTransfer::Work {
+ public:
+  explicit Leaving(bool& ended) : ended_(ended) {}
+  void wait_issued() override {}
+  void wait() override {
+    ended_ = true;
+  }
+
+ private:
+  bool& ended_;
+};
+
+} // namespace
+
+TEST(StateStage, ABufferIsFreeWhenWhatItHeldHasLeft) {
+  MemoryLedger ledger;
+  offload::HostMemory memory({}, ledger);
+  StateStage stage;
+  for (int64_t i = 0; i < StateStage::kBuffers; ++i) {
+    stage.need(kBytes);
+  }
+  stage.allocate(memory);
+  bool ended = false;
+  std::vector<runtime::PendingTransfer> leaving;
+  leaving.emplace_back(std::make_shared<Leaving>(ended));
+  auto buffer = stage.take(kBytes);
+  const void* const first = buffer.get();
+  stage.give_back(std::move(buffer), std::move(leaving));
+  // The longest idle comes first.
+  for (int64_t i = 1; i < StateStage::kBuffers; ++i) {
+    stage.give_back(stage.take(kBytes), {});
+    EXPECT_FALSE(ended);
+  }
+  EXPECT_EQ(stage.take(kBytes).get(), first);
+  EXPECT_TRUE(ended);
+}
+
+} // namespace tessera::engine::state_stage_test
