@@ -299,6 +299,37 @@ TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
   });
 }
 
+// From the files of the whole model, after wrap().
+TEST(ExpertTraining, LoadsTheWeightsOfItsExperts) {
+  run_ranks(4, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    const auto plain = from_pretrained(changed.folder());
+    const auto expected = plain->named_parameters();
+    for (const ParallelSizes& sizes : kLayouts) {
+      TrainedExperts trained(
+          world,
+          sizes,
+          changed.folder(),
+          TrainedExperts::engine_options(nullptr),
+          [](Model& model) {
+            const c10::NoGradGuard no_grad;
+            for (at::Tensor& parameter : model.parameters()) {
+              parameter.zero_();
+            }
+          });
+      const LoadWeightsReport report =
+          load_pretrained(trained.engine(), trained.model(), changed.folder());
+      EXPECT_TRUE(report.missing.empty());
+      EXPECT_TRUE(report.unexpected.empty());
+      const auto values = trained.values();
+      EXPECT_EQ(values.size(), world.rank() == 0 ? expected.size() : 0);
+      for (const auto& [name, value] : values) {
+        EXPECT_TRUE(value.equal(expected[name])) << name;
+      }
+    }
+  });
+}
+
 // One norm over the pages of both meshes, whatever p is.
 TEST(ExpertTraining, NormsAreThoseOfTheWholeModel) {
   run_ranks(4, [](World& world) {
