@@ -96,6 +96,38 @@ MUTATIONS = [
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
     Mutation(
+        "an overflow skips the step of the rank that has it only",
+        "sharding/gradient_norm.cpp",
+        "pager.sum_over_ranks(bad);",
+        "",
+        "ExpertTraining.AnOverflowInOneExpertSkipsTheStepOfAll",
+        "zoo_tests",
+    ),
+    Mutation(
+        "experts of other ranks count as this rank's in sums over shards",
+        "sharding/page_ranks.cpp",
+        "const ShardMesh& mesh = ranks.mesh();",
+        "ShardMesh mesh = ranks.mesh(); mesh.parts = 1;",
+        "ExpertPages.AreThoseOfTheRanksWithTheSameExpert",
+        "sharding_tests",
+    ),
+    Mutation(
+        "experts start from those of rank 0",
+        "sharding/page_ranks.cpp",
+        "parameter.record.name(), &ranks.of(page)",
+        "parameter.record.name(), &ranks.of_module()",
+        "ExpertPages.AreThoseOfTheRanksWithTheSameExpert",
+        "sharding_tests",
+    ),
+    Mutation(
+        "shards of experts are taken for those of other parameters",
+        "engine/checkpoint/subject_tensors.cpp",
+        "const sharding::ShardMesh& mesh = group.spec().mesh;",
+        "const sharding::ShardMesh& mesh = pager.mesh();",
+        "ExpertTraining.IsThatOfOneRankUnderAnEngine",
+        "zoo_tests",
+    ),
+    Mutation(
         "clips by the norm of this rank's shard on a device",
         "sharding/gradient_norm.cpp",
         "pager.sum_over_shards(total, {{&pager.groups().front()->spec()}}); "
