@@ -107,7 +107,6 @@ WAITS = [
         after("that would wait.", "unsharder_.settle_shard(g);"),
         "unsharder_.follow_writes();",
     ),
-    *waits_of("sharding/gather_scopes.cpp", "unsharder_.follow_writes();"),
     *waits_of(
         "offload/activation_copies.cpp",
         "lane->synchronize();",
