@@ -104,11 +104,9 @@ WAITS = [
     *waits_of(
         "sharding/step_executor.cpp",
         "access.page->group().use_on_current_stream();",
-        after("unsharder_.mark_in_use(page);", "page.use_on_current_stream();"),
         after("that would wait.", "unsharder_.settle_shard(g);"),
         "unsharder_.follow_writes();",
     ),
-    *waits_of("sharding/gather_scopes.cpp", "unsharder_.follow_writes();"),
     *waits_of(
         "offload/activation_copies.cpp",
         "lane->synchronize();",
@@ -131,11 +129,11 @@ WAITS = [
     *waits_of(
         "offload/host_store.cpp",
         "follow_copies(*stream);",
-        "note_alone(*stream);",
         after("if (const auto stream = runtime::current_stream(device)) {"
               " const std::lock_guard lock(mutex_);", "note(*stream);"),
         "follow_copies(stream);",
         "note_alone(stream);",
+        after("copies_.clear();", "note(stream);"),
         "event.synchronize();",
     ),
     *waits_of(
@@ -193,9 +191,18 @@ WAITS = [
         "engine/optim/shard_access.cpp",
         "runtime::wait_all(arriving_on_host_);",
     ),
-    *waits_of("engine/optim/state_shadow.cpp", "runtime::wait_all(leaving_);"),
     *waits_of(
-        "engine/optim/state_stage.cpp", "runtime::wait_all(buffer->leaving_);"
+        "engine/optim/state_shadow.cpp",
+        redundant(
+            "runtime::wait_all(leaving_);",
+            "it is computed from gradients of a backward whose forward has read"
+            " the weights, after those copies",
+        ),
+    ),
+    Wait(
+        "engine/optim/state_stage.cpp",
+        "runtime::wait_all(buffer->leaving_);",
+        tests=("engine_tests", "--file=engine/optim/state_stage_test.cpp"),
     ),
     *waits_of(
         "runtime/memory/slot_arena.cpp",
@@ -210,7 +217,12 @@ WAITS = [
         "done_.record(*current_stream(device()));",
         "done_.synchronize();",
         after("void PendingTransfer::release_issued() {", "wait_issued();"),
-        after("for (PendingTransfer& transfer : transfers) {", "transfer.wait();"),
+    ),
+    Wait(
+        "runtime/memory/pending_transfer.cpp",
+        "transfer.wait();",
+        after="for (PendingTransfer& transfer : transfers) {",
+        tests=("runtime_tests", "--file=runtime/memory/pending_transfer_test.cpp"),
     ),
     *waits_of(
         "runtime/memory/deferred_scalar.cpp",

@@ -43,7 +43,6 @@ void GatherScopes::unpin(
     if (writable) {
       --page.pins.writable;
       write_back(page);
-      unsharder_.follow_writes();
       page.bump_versions();
       page.pins.written = page.ranks.is_divided();
     }

@@ -56,11 +56,6 @@ void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
     reducer_.check_not_updated(static_cast<size_t>(g), "is used");
   }
   if (context_.is_alone()) {
-    for (const int g : groups) {
-      PagedGroup& page = context_.pages[static_cast<size_t>(g)];
-      unsharder_.mark_in_use(page);
-      page.use_on_current_stream();
-    }
     return; // nothing to unshard
   }
   const bool backward = in_backward();

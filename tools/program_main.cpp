@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera-run COMMAND ARGUMENTS...: the commands that need LibTorch, in one
-// program. `tessera COMMAND` starts it.
 #include "program_main.h"
 #include "usage_error.h"
 
@@ -36,7 +34,7 @@ constexpr RunCommand kCommands[] = {
     {"tokens", run_tokens},
 };
 
-int run_command(int argc, char** argv) {
+int run_named(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   for (const RunCommand& command : kCommands) {
     if (command.name == name) {
@@ -85,14 +83,13 @@ void check_one_process(const char* command) {
       ranks == nullptr ? "" : ranks);
 }
 
-} // namespace tessera::tools
-
-// An exception becomes one line on standard error and exit code 1.
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   try {
-    return tessera::tools::run_command(argc, argv);
+    return run_named(argc, argv);
   } catch (const std::exception& error) {
-    tessera::log_error("{}", tessera::tools::text_of_exception(error));
+    log_error("{}", text_of_exception(error));
   }
   return 1;
 }
+
+} // namespace tessera::tools

@@ -22,6 +22,11 @@ std::string text_of_exception(const std::exception& error);
 ///     runs as one.
 void check_one_process(const char* command);
 
+/// Runs the command that argv[1] names, with what follows. An exception becomes
+/// one line on standard error.
+/// @return the exit code: 1 after an exception.
+int run_command(int argc, char** argv);
+
 /// The implementations of the commands. Each returns the exit code of its
 /// process.
 int run_train(int argc, char** argv);

@@ -7,6 +7,9 @@
 
 #include "tessera/runtime/memory/stream_lane.h"
 
+#include <array>
+#include <memory>
+
 namespace tessera::tests::device_shards {
 
 /// @param numel of a shard, several of the blocks in which files are read.
@@ -48,6 +51,29 @@ inline void expect_stream_order(
       EXPECT_TRUE(resting.is_pinned());
     }
   }
+}
+
+/// A shard that lanes use in place, in turns.
+/// @param rounds in which 1 is added; each follows the one before, though
+///   nothing else orders the lanes.
+/// @return the shard, which lanes may still use.
+inline std::unique_ptr<runtime::StoredShard> add_on_lanes(
+    runtime::ShardStore& store,
+    at::Device device,
+    int64_t numel,
+    int rounds) {
+  auto shard =
+      store.reserve("moments", MemoryPurpose::kParameters, numel, at::kFloat);
+  const std::array<runtime::StreamLane, 2> lanes{
+      runtime::StreamLane(device), runtime::StreamLane(device)};
+  for (int round = 0; round < rounds; ++round) {
+    const runtime::StreamLane::Scope on_lane(lanes[round % lanes.size()]);
+    const at::Tensor resting = shard->in_place_on_stream(device);
+    const at::Tensor more = resting.to(device, /*non_blocking=*/true) + 1;
+    resting.copy_(more, /*non_blocking=*/true);
+    shard->used_on_current_stream(device);
+  }
+  return shard;
 }
 
 inline void expect_order_of_host_store(at::Device device, int64_t numel) {

@@ -5,6 +5,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/example_data.h"
+#include "tools/run_forked.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +30,8 @@ using tests::losses_of;
 using tests::of_rows;
 using tests::padded_texts;
 using tests::read_json;
+using tests::run_forked;
 using tests::run_program;
-using tests::run_tessera;
 using tests::token_of;
 
 constexpr int64_t kRows = 32;
@@ -68,7 +69,7 @@ class TrainExamples : public ::testing::Test {
         "data.train=" + file().string(),
         "output.folder=" + (folder_ / name).string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
-    return run_tessera(ranks, words);
+    return run_forked(ranks, words);
   }
 
   std::vector<double> losses(const std::string& name) const {
@@ -200,7 +201,7 @@ TEST_P(TrainExamplesOf, LearnsTheSameUnderAnyLayout) {
   const nlohmann::json result = read_json(folder_ / "alone/result.json");
   EXPECT_TRUE(result.contains(one.score)) << result;
   // The exported model scores as the one in memory did.
-  const auto score = run_tessera(1, {"eval", (folder_ / "alone").string()});
+  const auto score = run_forked(1, {"eval", (folder_ / "alone").string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[40];
   std::snprintf(
@@ -309,7 +310,7 @@ TEST_F(TrainExamples, DividesExperts) {
     EXPECT_NEAR(divided[i], alone[i], 2e-4 * std::max(1.0, alone[i]));
   }
   // The exported model is whole.
-  const auto score = run_tessera(
+  const auto score = run_forked(
       1, {"eval", (folder_ / "divided").string(), "parallel.expert=1"});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   const auto loss_in = [&](const std::string& name) {
@@ -335,7 +336,7 @@ TEST_F(TrainExamples, TrainsAdaptersAndOtherHeads) {
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
   EXPECT_NE(trained.output.find("adapter/\n"), std::string::npos)
       << trained.output;
-  const auto score = run_tessera(1, {"eval", (folder_ / "adapter").string()});
+  const auto score = run_forked(1, {"eval", (folder_ / "adapter").string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[40];
   std::snprintf(
@@ -371,7 +372,7 @@ TEST_F(TrainExamples, PredictsNumbersByAKey) {
   const auto config = read_json(folder_ / "numbers/model/config.json");
   EXPECT_EQ(config.at("problem_type"), "regression");
   EXPECT_EQ(config.at("id2label"), (nlohmann::json{{"0", "score"}}));
-  const auto score = run_tessera(1, {"eval", (folder_ / "numbers").string()});
+  const auto score = run_forked(1, {"eval", (folder_ / "numbers").string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
 }
 
@@ -491,7 +492,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
   const auto unscored =
       train("unscored", 1, {fresh("gpt2"), "training.max_steps=1"});
   ASSERT_EQ(unscored.exit_code, 0) << unscored.output;
-  const auto score = run_tessera(1, {"eval", (folder_ / "unscored").string()});
+  const auto score = run_forked(1, {"eval", (folder_ / "unscored").string()});
   EXPECT_EQ(score.exit_code, 1);
   EXPECT_NE(score.output.find("data.heldout=FILE"), std::string::npos)
       << score.output;

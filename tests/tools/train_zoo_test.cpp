@@ -4,6 +4,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
+#include "tools/run_forked.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +96,7 @@ class TrainZoo : public ::testing::TestWithParam<std::string> {
         "data.train=" + (folder_ / "data.safetensors").string(),
         "output.folder=" + (folder_ / name).string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
-    const auto result = tests::run_tessera(ranks, words);
+    const auto result = tests::run_forked(ranks, words);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return tests::losses_of(folder_ / name);
   }

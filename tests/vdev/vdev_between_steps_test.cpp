@@ -5,7 +5,6 @@
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/library_memory.h"
 #include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/sharding/move_module.h"
 
@@ -56,21 +55,26 @@ EngineOptions overlapping(double ratio) {
   return options;
 }
 
+int64_t state_bytes(const Engine& engine, MemoryTier tier) {
+  return engine.planned_memory(
+      tier)[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
+}
+
 /// Some layers' state rests on the device and is updated there, beside forward
 /// and backward, as is that on the host.
-EngineOptions mixed(const World& world) {
+EngineOptions mixed(World& world) {
+  auto net = make_net(world);
+  const Engine resident = wrap(net, options_of());
   EngineOptions options = overlapping(1);
   options.optimizer.placement = StatePlacement::kAutomatic;
   options.memory.host_bytes = 64 << 20;
-  constexpr int64_t kLayerBytes = 4 * kWidth * (kWidth + 1);
-  // Weights, gradients, and the state of two layers.
-  options.memory.device_bytes = (5 * 2 + 2 * 2) * kLayerBytes +
-                                engine::library_bytes(world, world.device());
+  options.memory.device_bytes = total_bytes(resident.planned_memory()) -
+                                state_bytes(resident, MemoryTier::kDevice) / 2;
   return options;
 }
 
 /// Engines whose transfers are of different kinds.
-std::vector<EngineOptions> engines(const World& world) {
+std::vector<EngineOptions> engines(World& world) {
   EngineOptions in_backward = options_of();
   in_backward.update_in_backward = true;
   EngineOptions on_host = options_of();
@@ -78,17 +82,17 @@ std::vector<EngineOptions> engines(const World& world) {
   on_host.memory.gradients = MemoryTier::kHost;
   EngineOptions streamed = overlapping(0);
   streamed.optimizer.overlap = UpdateOverlap::kOff;
-  std::vector<EngineOptions> all = {
+  EngineOptions streamed_in_backward = streamed;
+  streamed_in_backward.update_in_backward = true;
+  return {
       options_of(),
       in_backward,
       on_host,
       streamed,
+      streamed_in_backward,
       overlapping(0),
-      overlapping(1)};
-  if (world.size() == 1) {
-    all.push_back(mixed(world));
-  }
-  return all;
+      overlapping(1),
+      mixed(world)};
 }
 
 at::Tensor loss_of(torch::nn::Sequential& net, World& world, int step) {
@@ -124,11 +128,6 @@ void expect_equal(
   for (const auto& [name, value] : expected) {
     EXPECT_TRUE(torch::equal(got.at(name), value)) << name;
   }
-}
-
-int64_t state_bytes(const Engine& engine, MemoryTier tier) {
-  return engine.planned_memory(
-      tier)[static_cast<size_t>(MemoryPurpose::kOptimizerState)];
 }
 
 /// Writes to memory that was free, of many sizes.

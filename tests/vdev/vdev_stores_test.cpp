@@ -24,6 +24,25 @@ TEST_P(Stores, TheHostGivesBackWhatTheStreamWrote) {
   });
 }
 
+TEST_P(Stores, StreamsFollowEachOtherInPlaceOfTheHost) {
+  run_ranks_on_vdev(1, GetParam(), [](World& world) {
+    MemoryLedger ledger;
+    offload::HostMemory memory({.device = world.device()}, ledger);
+    offload::HostStore store(memory);
+    const auto waits = [] {
+      return Runtime::instance().counters().synchronizations;
+    };
+    const int64_t before = waits();
+    constexpr int kRounds = 5;
+    const auto shard =
+        device_shards::add_on_lanes(store, world.device(), kNumel, kRounds);
+    EXPECT_EQ(waits(), before);
+    EXPECT_EQ(shard->in_place().min().item<float>(), kRounds);
+    // For the last lane, which has followed all others.
+    EXPECT_LE(waits(), before + 2);
+  });
+}
+
 TEST_P(Stores, FilesGiveBackWhatTheStreamWrote) {
   run_ranks_on_vdev(1, GetParam(), [](World& world) {
     device_shards::expect_order_of_nvme_store(world.device(), kNumel);

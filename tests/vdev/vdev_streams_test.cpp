@@ -86,7 +86,7 @@ struct Way {
   std::function<void(EngineOptions&)> set = [](EngineOptions&) {};
   int backwards = 1; ///< per step
   bool zeroes = false; ///< gradients, in place, before the last backward
-  bool writes = false; ///< weights, after the step
+  bool writes = false; ///< weights, before forward
   bool evaluates = false; ///< on a third stream, beside backward
   /// Whether every second forward and backward is on the other stream; forward
   /// passes are in no order.
@@ -108,10 +108,6 @@ std::vector<Way> ways() {
            [](EngineOptions& options) {
              options.sharding.gather_bytes = 10 << 10;
            },
-       .writes = true},
-      {.name = "written_without_prefetch",
-       .set =
-           [](EngineOptions& options) { options.sharding.prefetch_depth = 0; },
        .writes = true},
       {"whole_gradients",
        [](EngineOptions& options) { options.sharding.zero_stage = 1; },
@@ -237,6 +233,14 @@ struct Trainer {
         // Once: from here on the two streams know nothing of each other.
         runtime::mark_current(world.device()).block(*other);
       }
+      if (way.writes) {
+        write([&] {
+          const torch::NoGradGuard no_grad;
+          for (const auto& layer : net->layers) {
+            layer->weight.mul_(0.99);
+          }
+        });
+      }
       if (way.adds) {
         for (const auto& layer : net->layers) {
           add(layer->weight,
@@ -280,14 +284,6 @@ struct Trainer {
         wait_for(*other);
       }
       this->step();
-      if (way.writes) {
-        write([&] {
-          const torch::NoGradGuard no_grad;
-          for (const auto& layer : net->layers) {
-            layer->weight.mul_(0.99);
-          }
-        });
-      }
     }
   }
 };

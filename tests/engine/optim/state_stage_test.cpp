@@ -49,7 +49,8 @@ TEST(StateStage, ABufferIsFreeWhenWhatItHeldHasLeft) {
     stage.give_back(stage.take(kBytes), {});
     EXPECT_FALSE(ended);
   }
-  EXPECT_EQ(stage.take(kBytes).get(), first);
+  const auto again = stage.take(kBytes);
+  EXPECT_EQ(again.get(), first);
   EXPECT_TRUE(ended);
 }
 
