@@ -4,7 +4,7 @@
 
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
-#include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/checkpoint/job_ranks.h"
 #include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
@@ -307,11 +307,7 @@ LoadWeightsReport Engine::load_weights(
   check_usable("load_weights");
   optimizer_->finish_updates();
   return load_sharded_weights(
-      *pager_,
-      *module_,
-      files,
-      options,
-      file_groups_ == nullptr ? nullptr : &file_groups_->whole_model());
+      *pager_, *module_, files, options, job_ranks_->whole_model());
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
@@ -321,7 +317,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 WholeModel Engine::whole_model() {
   check_usable("whole_model");
-  return {*pager_, file_groups_.get(), *module_};
+  return {*job_ranks_, *module_};
 }
 
 void Engine::unwrap() {
@@ -361,7 +357,7 @@ int64_t Engine::load(
 
 engine::CheckpointSubject Engine::checkpoint_subject(
     const std::vector<Checkpointable*>& states) {
-  return {*pager_, *optimizer_, *module_, file_groups_.get(), scaler_, states};
+  return {*pager_, *optimizer_, *module_, *job_ranks_, scaler_, states};
 }
 
 double Engine::learning_rate() const {

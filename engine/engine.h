@@ -29,7 +29,7 @@ namespace tessera::engine {
 
 class ActivationOffload;
 struct CheckpointSubject;
-struct FileGroups;
+class JobRanks;
 class OptimizerRules;
 class ShardedOptimizer;
 class StateTiers;
@@ -328,12 +328,11 @@ class Engine {
   std::unique_ptr<World> part_; ///< ranks with this part of the model
   std::unique_ptr<sharding::ModelRanks>
       model_ranks_; ///< null: layers not divided
-  /// Null: every rank has the whole model.
-  std::unique_ptr<engine::FileGroups> file_groups_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
   std::unique_ptr<engine::StateTiers> tiers_;
   std::unique_ptr<sharding::Pager> pager_;
+  std::unique_ptr<engine::JobRanks> job_ranks_; ///< for files
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff

@@ -3,7 +3,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"
-#include "tessera/engine/checkpoint/file_groups.h"
+#include "tessera/engine/checkpoint/job_ranks.h"
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/optimizer_rules.h"
@@ -240,6 +240,10 @@ Engine::Engine(
       *ledger_,
       tiers_->stores(),
       overlaps ? optimizer_.get() : nullptr);
+  job_ranks_ = options.parallel == nullptr
+                   ? std::make_unique<engine::JobRanks>(*pager_)
+                   : std::make_unique<engine::JobRanks>(
+                         world, *options.parallel, *pager_);
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   if (model_ranks_) {
     model_ranks_->tied().copy_values(*pager_);
@@ -267,12 +271,8 @@ void Engine::join_model_ranks(
     return mesh.ranks(group, world.rank());
   };
   part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
-  const bool divides_layers = mesh.size(ParallelGroup::kTensor) > 1 ||
-                              mesh.size(ParallelGroup::kPipeline) > 1;
-  if (divides_layers || mesh.size(ParallelGroup::kExpert) > 1) {
-    file_groups_ = std::make_unique<engine::FileGroups>(world, key, mesh);
-  }
-  if (!divides_layers) {
+  if (mesh.size(ParallelGroup::kTensor) == 1 &&
+      mesh.size(ParallelGroup::kPipeline) == 1) {
     return;
   }
   std::unordered_set<const c10::TensorImpl*> divided;

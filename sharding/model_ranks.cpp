@@ -25,13 +25,10 @@ ModelRanks::ModelRanks(
       tied_(world, key, mesh, module, device),
       divided_(std::move(divided)) {}
 
-bool ModelRanks::is_divided(const at::Tensor& parameter) const {
-  return divided_.count(parameter.unsafeGetTensorImpl()) > 0;
-}
-
 bool ModelRanks::counts(const at::Tensor& parameter) const {
   return !tied_.is_later_copy(parameter) &&
-         (tensor_->rank() == 0 || is_divided(parameter));
+         (tensor_->rank() == 0 ||
+          divided_.contains(parameter.unsafeGetTensorImpl()));
 }
 
 void ModelRanks::sum(const at::Tensor& values, const WaitCheck& check) {

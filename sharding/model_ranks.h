@@ -43,18 +43,11 @@ class ModelRanks {
     return tied_;
   }
 
-  /// Returns whether this rank has the whole model.
-  bool is_alone() const {
-    return tensor_->size() == 1 && pipeline_->size() == 1;
-  }
   /// Returns whether this rank counts the parameter in sums: true for a
   /// partition of a parameter; for a parameter that is whole on all ranks of a
   /// tensor-parallel group, true on the first of them; for one that several
   /// pipeline stages have, true on the first of those.
   bool counts(const at::Tensor& parameter) const;
-  /// Returns whether the parameter is partitioned over the tensor-parallel
-  /// group.
-  bool is_divided(const at::Tensor& parameter) const;
 
   /// Sums a small CPU tensor over the ranks, in place, in an order that does
   /// not depend on the rank. Collective; blocks.

@@ -17,14 +17,14 @@
 
 namespace tessera::engine {
 
-struct FileGroups;
+class JobRanks;
 
 /// The contents of a checkpoint.
 struct CheckpointSubject {
   sharding::Pager& pager;
   ShardedOptimizer& optimizer;
   torch::nn::Module& module; ///< for its buffers
-  FileGroups* groups; ///< null: every rank has the whole module
+  JobRanks& job;
   LossScaler& scaler;
   std::vector<Checkpointable*> states; ///< the user's objects
 };

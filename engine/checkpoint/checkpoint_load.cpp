@@ -131,8 +131,8 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
-  WholeModel model(subject.pager, subject.groups, subject.module);
-  JobRanks& job = model.job();
+  JobRanks& job = subject.job;
+  WholeModel model(job, subject.module);
   std::optional<Loading> loading;
   job.on_all_ranks("load: reading the checkpoint", [&] {
     loading.emplace(subject, model, path);

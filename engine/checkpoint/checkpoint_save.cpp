@@ -103,14 +103,14 @@ class Share {
 
   bool has(const SubjectWhole& whole) const {
     return is_of_stage(whole.parameter) &&
-           model_.job_of(*model_.find(whole.parameter)).is_first_of_stage();
+           model_.parts_of(*model_.find(whole.parameter)).is_first();
   }
 
  private:
   /// Several pipeline stages have copies of tied parameters.
   bool is_of_stage(const std::string& parameter) const {
     const WholeTensor& whole = *model_.find(parameter);
-    return whole.spec.pipeline_stage == model_.job_of(whole).stage();
+    return whole.spec.pipeline_stage == model_.parts_of(whole).own();
   }
 
   const sharding::Pager& pager_;
@@ -168,7 +168,7 @@ SavedParameters parameters_of(
     const WholeModel& model) {
   SavedParameters parameters;
   const auto reports = [&](const std::string& name) {
-    return model.job_of(*model.find(name)).is_first_of_stage();
+    return model.parts_of(*model.find(name)).is_first();
   };
   for (const auto& group : subject.pager.groups()) {
     for (const sharding::PagedParameter& parameter : group->parameters()) {
@@ -179,7 +179,7 @@ SavedParameters parameters_of(
       const WholeTensor& whole = *model.find(parameter.record.name());
       parameters[whole.name()] = {
           whole.spec.sizes,
-          model.job().spec_of(tensor).is_divided()
+          model.spec_of(tensor).is_divided()
               ? sharding::row_major_strides(whole.spec.sizes)
               : tensor.strides().vec(),
           0,
@@ -208,7 +208,7 @@ CheckpointManifest describe(
         {"good_steps", scaler.good_steps},
         {"skipped_steps", scaler.skipped_steps}}}};
   manifest.tensor_ranks = job.tensor_size();
-  manifest.stages = job.stages();
+  manifest.stages = job.stages().count();
   return manifest;
 }
 
@@ -238,8 +238,8 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
-  WholeModel model(subject.pager, subject.groups, subject.module);
-  JobRanks& job = model.job();
+  JobRanks& job = subject.job;
+  WholeModel model(job, subject.module);
   const fs::path path = runtime::resolved_folder(
       checkpoint_path(folder, subject.optimizer.steps()));
   std::optional<runtime::AtomicFolder> written; // on rank 0

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/job_ranks.h"
 
-#include "tessera/engine/checkpoint/file_groups.h"
-#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -14,51 +13,59 @@
 
 namespace tessera::engine {
 
-JobRanks::JobRanks(
-    sharding::Pager& pager,
-    FileGroups* groups,
-    const torch::nn::Module& module)
-    : pager_(&pager),
-      is_first_of_pager_(pager.rank() == 0),
-      rank_(pager.rank()),
-      size_(pager.world_size()),
-      specs_(specs_in(module)) {
-  if (groups != nullptr) {
-    tensor_ = groups->tensor.get();
-    pipeline_ = groups->pipeline.get();
-    stages_ = pipeline_;
-    rank_ = groups->job_rank;
-    size_ = groups->job_size;
-  }
-  forget_unknown_ranks();
+namespace {
+
+/// A group for CPU tensors of the rank's files.
+std::unique_ptr<Communicator> join_for_files(
+    World& world,
+    const std::string& key,
+    const ParallelMesh& mesh,
+    ParallelGroup group) {
+  const std::string name = std::string("files of ") + name_of(group) + " ranks";
+  return world.join_group(
+      name, key + "/" + name, at::kCPU, mesh.ranks(group, world.rank()));
 }
 
-JobRanks JobRanks::of_experts(
+} // namespace
+
+JobRanks::JobRanks(sharding::Pager& pager)
+    : pager_(&pager),
+      rank_(pager.rank()),
+      size_(pager.world_size()),
+      stages_(nullptr, pager.rank() == 0) {}
+
+JobRanks::JobRanks(
+    World& world,
+    const ParallelMesh& mesh,
+    sharding::Pager& pager)
+    : JobRanks(world, mesh, pager, world.unique_name("files")) {}
+
+JobRanks::JobRanks(
+    World& world,
+    const ParallelMesh& mesh,
     sharding::Pager& pager,
-    FileGroups& groups,
-    const torch::nn::Module& module) {
-  JobRanks ranks(pager, &groups, module);
-  ranks.stages_ = groups.all_experts.get();
-  ranks.is_first_of_pager_ = groups.place_in_experts == 0;
-  return ranks;
+    const std::string& key)
+    : pager_(&pager),
+      own_tensor_(join_for_files(world, key, mesh, ParallelGroup::kTensor)),
+      tensor_(own_tensor_.get()),
+      rank_(world.rank()),
+      size_(world.size()),
+      stages_(
+          join_for_files(world, key, mesh, ParallelGroup::kPipeline),
+          pager.rank() == 0 && tensor_->rank() == 0) {
+  if (mesh.size(ParallelGroup::kExpert) > 1) {
+    experts_.emplace(
+        join_for_files(world, key, mesh, ParallelGroup::kAllExperts),
+        mesh.index(ParallelGroup::kSameExperts, world.rank()) == 0 &&
+            tensor_->rank() == 0);
+  }
 }
 
 JobRanks::JobRanks(const torch::nn::Module& module)
     : tensor_(tensor_group_of(module)),
       rank_(tensor_rank()),
       size_(tensor_size()),
-      specs_(specs_in(module)) {}
-
-/// Without a group, other ranks' partitions are not known: each rank's own are
-/// taken for the whole.
-void JobRanks::forget_unknown_ranks() {
-  if (tensor_ == nullptr) {
-    for (auto& [tensor, spec] : specs_) {
-      spec.sizes = spec.own_sizes();
-      spec.axes.clear();
-    }
-  }
-}
+      stages_(nullptr, tensor_rank() == 0) {}
 
 int JobRanks::tensor_rank() const {
   return tensor_ == nullptr ? 0 : tensor_->rank();
@@ -68,72 +75,35 @@ int JobRanks::tensor_size() const {
   return tensor_ == nullptr ? 1 : tensor_->size();
 }
 
-int JobRanks::stage() const {
-  return stages_ == nullptr ? 0 : stages_->rank();
+bool JobRanks::gathers_with(const ModelParts& parts, int number) const {
+  const int parts_of_stage = parts.count() / stages_.count();
+  return number / parts_of_stage == parts.own() / parts_of_stage;
 }
 
-int JobRanks::stages() const {
-  return stages_ == nullptr ? 1 : stages_->size();
-}
-
-bool JobRanks::is_first_of_stage() const {
-  return is_first_of_pager_ && tensor_rank() == 0;
-}
-
-bool JobRanks::gathers_with(int stage) const {
-  if (stages_ == nullptr) {
-    return true;
-  }
-  const int experts = stages_->size() / pipeline_->size();
-  return stage / experts == stages_->rank() / experts;
+Communicator* JobRanks::whole_model() const {
+  return experts_ ? experts_->ranks() : stages_.ranks();
 }
 
 WaitCheck JobRanks::watch() const {
   return pager_ == nullptr ? WaitCheck() : pager_->watch_failures();
 }
 
-TensorSpec JobRanks::spec_of(const at::Tensor& tensor) const {
-  return tessera::spec_of(tensor, specs_);
-}
-
 at::Tensor JobRanks::whole_value(
-    const at::Tensor& tensor,
+    const TensorSpec& spec,
     const at::Tensor& value) const {
   // The groups of a wrapped module are for tensors on the CPU.
   const at::Tensor own =
       pager_ == nullptr ? value.detach() : value.detach().cpu().contiguous();
   const at::Tensor whole =
-      tensor_ == nullptr
-          ? own
-          : sharding::gather_whole(own, spec_of(tensor), *tensor_);
+      tensor_ == nullptr ? own : sharding::gather_whole(own, spec, *tensor_);
   return whole.cpu().contiguous();
-}
-
-std::vector<std::string> JobRanks::texts_of_stages(const std::string& text) {
-  if (stages_ == nullptr) {
-    return {text};
-  }
-  return runtime::gather_texts(
-      *stages_, text, "tensors of each pipeline stage", watch());
-}
-
-void JobRanks::broadcast_from_stage(int root, const at::Tensor& value) {
-  if (stages() > 1 && is_first_of_stage() && value.numel() > 0) {
-    // As bytes: not every backend supports every dtype.
-    stages_
-        ->broadcast(
-            value.view({-1}).view(at::kByte),
-            root,
-            "a tensor of another pipeline stage")
-        .wait(watch());
-  }
 }
 
 void JobRanks::sum(const at::Tensor& values) {
   if (pager_ != nullptr) {
     pager_->sum_over_ranks(values);
   }
-  for (Communicator* group : {tensor_, pipeline_}) {
+  for (Communicator* group : {tensor_, stages_.ranks()}) {
     if (group != nullptr) {
       group
           ->all_reduce_sum(
@@ -147,7 +117,7 @@ void JobRanks::max(const at::Tensor& values) {
   if (pager_ != nullptr) {
     pager_->max_over_ranks(values);
   }
-  for (Communicator* group : {tensor_, pipeline_}) {
+  for (Communicator* group : {tensor_, stages_.ranks()}) {
     if (group != nullptr) {
       group
           ->all_reduce_max(

@@ -1,43 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `JobRanks` numbers the ranks of a job that write or read files together,
+// `JobRanks` connects the ranks of a job that write or read files together,
 // whichever part of the model each of them has.
 
+#include "tessera/engine/checkpoint/model_parts.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 namespace tessera::engine {
 
-struct FileGroups;
-
 /// Ranks are numbered as in the job; if the module is not wrapped, in the
-/// tensor-parallel group of its layers. If all ranks have the whole model,
-/// there is one pipeline stage and one tensor-parallel rank.
+/// tensor-parallel group of its layers. Their communicators are for CPU tensors
+/// and for files only: whole parameters pass through them, and the small
+/// messages of a step must not wait for those.
 class JobRanks {
  public:
-  /// @param groups null: every rank has the whole module. Both must outlive
-  ///   this object.
-  JobRanks(
-      sharding::Pager& pager,
-      FileGroups* groups,
-      const torch::nn::Module& module);
-
-  /// The same ranks for divided experts: each rank's experts in each pipeline
-  /// stage are like a further pipeline stage.
-  /// @param groups have FileGroups::all_experts.
-  static JobRanks of_experts(
-      sharding::Pager& pager,
-      FileGroups& groups,
-      const torch::nn::Module& module);
-
+  /// Every rank has the whole model.
+  /// @param pager must outlive this object.
+  explicit JobRanks(sharding::Pager& pager);
+  /// Collective over the ranks that hold one replica of the model; blocks until
+  /// all have called it.
+  /// @param world of the job.
+  /// @param pager must outlive this object.
+  JobRanks(World& world, const ParallelMesh& mesh, sharding::Pager& pager);
   /// The ranks of a module that is not wrapped, which must outlive this object.
   explicit JobRanks(const torch::nn::Module& module);
 
@@ -49,35 +44,40 @@ class JobRanks {
   }
   int tensor_rank() const;
   int tensor_size() const;
-  int stage() const;
-  int stages() const;
-  /// True on one rank of each pipeline stage.
-  bool is_first_of_stage() const;
-  /// Whether this rank's pager takes part when a page of the pipeline stage is
+  /// Whether the partitions of tensor-parallel ranks can be gathered.
+  bool knows_tensor_ranks() const {
+    return tensor_ != nullptr;
+  }
+
+  ModelParts& stages() {
+    return stages_;
+  }
+  const ModelParts& stages() const {
+    return stages_;
+  }
+  /// Null if experts are not divided.
+  ModelParts* experts() {
+    return experts_ ? &*experts_ : nullptr;
+  }
+  const ModelParts* experts() const {
+    return experts_ ? &*experts_ : nullptr;
+  }
+  /// Whether this rank's pager takes part when a page of part `number` is
   /// gathered: all ranks with the same layers do, whichever experts they have.
-  bool gathers_with(int stage) const;
+  bool gathers_with(const ModelParts& parts, int number) const;
+  /// The ranks that together have all parameters; null: each rank has them.
+  Communicator* whole_model() const;
 
   /// Null if the module is not wrapped.
   sharding::Pager* pager() const {
     return pager_;
   }
+  WaitCheck watch() const;
 
-  /// The spec of a parameter or buffer of the module, as the tensor-parallel
-  /// ranks divide it.
-  TensorSpec spec_of(const at::Tensor& tensor) const;
-  /// The whole value of `tensor`, on the CPU. Collective over the
+  /// The whole value of a tensor, on the CPU. Collective over the
   /// tensor-parallel ranks; blocks.
-  at::Tensor whole_value(const at::Tensor& tensor, const at::Tensor& value)
-      const;
-
-  /// The texts of all pipeline stages; each must be the same on all ranks of
-  /// its pipeline stage. Collective; blocks.
-  std::vector<std::string> texts_of_stages(const std::string& text);
-  /// On the first rank of every pipeline stage, broadcasts the `value` of
-  /// pipeline stage `root`; does nothing on other ranks. Collective over the
-  /// first ranks; blocks.
-  /// @param value contiguous, on the CPU.
-  void broadcast_from_stage(int root, const at::Tensor& value);
+  /// @param value on this rank.
+  at::Tensor whole_value(const TensorSpec& spec, const at::Tensor& value) const;
 
   /// All-reduce a small CPU tensor in place, to the sum or the maximum.
   /// Collective; blocks.
@@ -89,17 +89,19 @@ class JobRanks {
   void on_all_ranks(const std::string& what, const std::function<void()>& work);
 
  private:
-  void forget_unknown_ranks();
-  WaitCheck watch() const;
+  JobRanks(
+      World& world,
+      const ParallelMesh& mesh,
+      sharding::Pager& pager,
+      const std::string& key);
 
   sharding::Pager* pager_ = nullptr;
+  std::unique_ptr<Communicator> own_tensor_; ///< of a wrapped module
   Communicator* tensor_ = nullptr; ///< null: nothing is divided
-  Communicator* pipeline_ = nullptr; ///< null: one pipeline stage
-  Communicator* stages_ = nullptr; ///< pipeline_, or all experts
-  bool is_first_of_pager_ = true;
   int rank_ = 0;
   int size_ = 1;
-  TensorSpecs specs_;
+  ModelParts stages_;
+  std::optional<ModelParts> experts_; ///< if they are divided
 };
 
 } // namespace tessera::engine

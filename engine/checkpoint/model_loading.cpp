@@ -16,14 +16,14 @@ void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
   TESSERA_CHECK(
       reader.world_size() == job.size() &&
           saved.tensor_ranks == job.tensor_size() &&
-          saved.stages == job.stages(),
+          saved.stages == job.stages().count(),
       "load: the state of a user-defined optimizer was saved by {} ranks (tensor {}, pipeline {}) and cannot be redistributed to {} (tensor {}, pipeline {}); load with the same layout.",
       reader.world_size(),
       saved.tensor_ranks,
       saved.stages,
       job.size(),
       job.tensor_size(),
-      job.stages());
+      job.stages().count());
 }
 
 at::Tensor same_shape(
@@ -143,7 +143,7 @@ void ModelLoading::check_parameter(
   saved_names_[whole.name()] = key;
   const SavedParameter& saved = reader_.manifest().parameters.at(key);
   const std::vector<int64_t> strides =
-      model_.job().spec_of(record.tensor).is_divided()
+      model_.spec_of(record.tensor).is_divided()
           ? sharding::row_major_strides(whole.spec.sizes)
           : record.tensor.strides().vec();
   TESSERA_CHECK(

@@ -21,7 +21,7 @@ class Naming {
   }
 
   TensorSpec spec(const at::Tensor& tensor, const std::string& own) const {
-    TensorSpec spec = model_.job().spec_of(tensor);
+    TensorSpec spec = model_.spec_of(tensor);
     TESSERA_CHECK(
         !spec.is_divided() || tensor.is_contiguous(),
         "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous.",

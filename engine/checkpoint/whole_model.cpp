@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/whole_model.h"
 
-#include "tessera/engine/checkpoint/file_groups.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/page_key.h"
@@ -81,21 +80,20 @@ at::Tensor value_of(const at::Tensor& tensor) {
 
 } // namespace
 
-WholeModel::WholeModel(
-    sharding::Pager& pager,
-    engine::FileGroups* groups,
-    const torch::nn::Module& module)
-    : job_(pager, groups, module) {
+WholeModel::WholeModel(engine::JobRanks& job, const torch::nn::Module& module)
+    : job_(&job) {
+  take_specs(module);
   const std::vector<WholeTensor> own = take_own(module);
-  join_stages(own, /*of_experts=*/false);
-  if (groups != nullptr && groups->all_experts) {
-    experts_ = engine::JobRanks::of_experts(pager, *groups, module);
-    join_stages(own, /*of_experts=*/true);
+  join_parts(own, /*of_experts=*/false);
+  if (job_->experts() != nullptr) {
+    join_parts(own, /*of_experts=*/true);
   }
 }
 
-WholeModel::WholeModel(const torch::nn::Module& module) : job_(module) {
-  join_stages(take_own(module), /*of_experts=*/false);
+WholeModel::WholeModel(const torch::nn::Module& module)
+    : alone_(std::make_unique<engine::JobRanks>(module)), job_(alone_.get()) {
+  take_specs(module);
+  join_parts(take_own(module), /*of_experts=*/false);
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),
@@ -104,17 +102,38 @@ WholeModel::WholeModel(const torch::nn::Module& module) : job_(module) {
   }
 }
 
+void WholeModel::take_specs(const torch::nn::Module& module) {
+  specs_ = specs_in(module);
+  if (job_->knows_tensor_ranks()) {
+    return;
+  }
+  // Other ranks' partitions are out of reach: each rank's own are taken for the
+  // whole.
+  for (auto& [tensor, spec] : specs_) {
+    spec.sizes = spec.own_sizes();
+    spec.axes.clear();
+  }
+}
+
+TensorSpec WholeModel::spec_of(const at::Tensor& tensor) const {
+  return tessera::spec_of(tensor, specs_);
+}
+
+engine::ModelParts& WholeModel::parts(bool of_experts) {
+  return of_experts ? *job_->experts() : job_->stages();
+}
+
 std::vector<WholeTensor> WholeModel::take_own(const torch::nn::Module& module) {
   std::vector<WholeTensor> tensors;
   const auto add = [&](WholeTensor tensor, Own own) {
-    tensor.spec.sizes = job_.spec_of(own.tensor).sizes;
+    tensor.spec.sizes = spec_of(own.tensor).sizes;
     own_.emplace(tensor.name(), std::move(own));
     tensors.push_back(std::move(tensor));
   };
   const size_t groups =
-      job_.pager() == nullptr ? 0 : job_.pager()->groups().size();
+      job_->pager() == nullptr ? 0 : job_->pager()->groups().size();
   for (size_t g = 0; g < groups; ++g) {
-    const sharding::ParamGroup& group = *job_.pager()->groups()[g];
+    const sharding::ParamGroup& group = *job_->pager()->groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
       add({.spec = whole_spec(record.names, {}, group.original_dtype()),
@@ -125,7 +144,7 @@ std::vector<WholeTensor> WholeModel::take_own(const torch::nn::Module& module) {
   }
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
-    TensorSpec spec = job_.spec_of(tensor);
+    TensorSpec spec = spec_of(tensor);
     spec.axes.clear();
     add({.spec = std::move(spec), .is_buffer = buffers.contains(name)},
         {tensor});
@@ -133,7 +152,7 @@ std::vector<WholeTensor> WholeModel::take_own(const torch::nn::Module& module) {
   return tensors;
 }
 
-void WholeModel::join_stages(
+void WholeModel::join_parts(
     const std::vector<WholeTensor>& mine,
     bool of_experts) {
   json listed = json::array();
@@ -142,9 +161,9 @@ void WholeModel::join_stages(
       listed.push_back(to_json(tensor));
     }
   }
-  engine::JobRanks& job = of_experts ? *experts_ : job_;
   int stage = 0;
-  for (const std::string& text : job.texts_of_stages(listed.dump())) {
+  for (const std::string& text :
+       parts(of_experts).texts(listed.dump(), job_->watch())) {
     for (const json& from : json::parse(text)) {
       WholeTensor tensor = whole_tensor(from, stage);
       tensor.of_experts = of_experts;
@@ -196,20 +215,20 @@ std::vector<std::string> WholeModel::parameter_names() const {
 at::Tensor WholeModel::whole_value(
     const WholeTensor& tensor,
     const at::Tensor& values) {
-  engine::JobRanks& job = tensor.of_experts ? *experts_ : job_;
+  engine::ModelParts& parts = this->parts(tensor.of_experts);
   at::Tensor value;
-  if (tensor.spec.pipeline_stage == job.stage()) {
+  if (tensor.spec.pipeline_stage == parts.own()) {
     const Own& own = own_.at(tensor.name());
     value = tensor.group < 0 ? value_of(own.tensor)
-                             : job.pager()
+                             : job_->pager()
                                    ->groups()[static_cast<size_t>(tensor.group)]
                                    ->view_of(values, own.position)
                                    .to(tensor.spec.dtype);
-    value = job.whole_value(own.tensor, value);
-  } else if (job.is_first_of_stage()) {
+    value = job_->whole_value(spec_of(own.tensor), value);
+  } else if (parts.is_first()) {
     value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
   }
-  job.broadcast_from_stage(tensor.spec.pipeline_stage, value);
+  parts.broadcast(tensor.spec.pipeline_stage, value, job_->watch());
   return value;
 }
 
@@ -218,12 +237,12 @@ void WholeModel::for_each(
     const std::function<bool(const WholeTensor&)>& wants) {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size();) {
-    const engine::JobRanks& job = job_of(tensors_[i]);
+    const bool of_experts = tensors_[i].of_experts;
     const int stage = tensors_[i].spec.pipeline_stage;
     const int group = tensors_[i].group;
     std::vector<const WholeTensor*> wanted;
     for (;
-         i < tensors_.size() && &job_of(tensors_[i]) == &job &&
+         i < tensors_.size() && tensors_[i].of_experts == of_experts &&
          tensors_[i].spec.pipeline_stage == stage && tensors_[i].group == group;
          ++i) {
       if (!wants || wants(tensors_[i])) {
@@ -234,15 +253,15 @@ void WholeModel::for_each(
       continue;
     }
     at::Tensor values;
-    if (group >= 0 && job.gathers_with(stage)) {
-      values = job_.pager()->whole_master(static_cast<size_t>(group));
+    if (group >= 0 && job_->gathers_with(parts(of_experts), stage)) {
+      values = job_->pager()->whole_master(static_cast<size_t>(group));
     }
     // A failing visit must not keep rank 0 from collectives that the others
     // wait for.
     std::exception_ptr error;
     for (const WholeTensor* tensor : wanted) {
       const at::Tensor value = whole_value(*tensor, values);
-      if (job_.rank() != 0 || error) {
+      if (job_->rank() != 0 || error) {
         continue;
       }
       try {
@@ -252,7 +271,7 @@ void WholeModel::for_each(
       }
     }
     // No rank is ahead by more than a group, and none waits for long.
-    job_.on_all_ranks("processing the model's values on rank 0", [&] {
+    job_->on_all_ranks("processing the model's values on rank 0", [&] {
       if (error) {
         std::rethrow_exception(error);
       }

@@ -4,12 +4,13 @@
 // its whole values, one group of parameters at a time.
 
 #include "tessera/engine/checkpoint/job_ranks.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +22,8 @@ struct WholeTensor {
   /// As on all ranks, without axes; its dtype is that before wrap().
   TensorSpec spec;
   bool is_buffer = false;
-  /// Of divided experts: a stage of JobRanks::of_experts(), not one of the
-  /// pipeline, is its spec's pipeline_stage.
+  /// Of divided experts: its spec's pipeline_stage is one of
+  /// JobRanks::experts(), of which each pipeline stage has several.
   bool of_experts = false;
   int group = -1; ///< in the pager of its pipeline stage; -1: not sharded
 
@@ -37,29 +38,29 @@ struct WholeTensor {
 /// Functions marked collective are called by all ranks of the job.
 class WholeModel {
  public:
-  /// Collective. All arguments must outlive this object.
-  /// @param groups null: every rank has the whole module.
+  /// Of a wrapped module. Collective.
+  /// @param job must outlive this object, as must the module.
   /// @throws tessera::Error on every rank if pipeline stages disagree about a
   ///   tensor.
-  WholeModel(
-      sharding::Pager& pager,
-      engine::FileGroups* groups,
-      const torch::nn::Module& module);
+  WholeModel(engine::JobRanks& job, const torch::nn::Module& module);
   /// Of a module that is not wrapped; the ranks are those of the group that
   /// divides its layers, if there is one. Not collective.
   /// @throws tessera::Error if the module is wrapped.
   explicit WholeModel(const torch::nn::Module& module);
 
   engine::JobRanks& job() {
-    return job_;
+    return *job_;
   }
   const engine::JobRanks& job() const {
-    return job_;
+    return *job_;
   }
-  /// Stages as the tensor's are numbered.
-  const engine::JobRanks& job_of(const WholeTensor& tensor) const {
-    return tensor.of_experts ? *experts_ : job_;
+  /// The parts that the tensor is in one of.
+  const engine::ModelParts& parts_of(const WholeTensor& tensor) const {
+    return tensor.of_experts ? *job_->experts() : job_->stages();
   }
+  /// The spec of a parameter or buffer of the module, as the tensor-parallel
+  /// ranks divide it.
+  TensorSpec spec_of(const at::Tensor& tensor) const;
   /// By pipeline stage; the same on every rank.
   const std::vector<WholeTensor>& tensors() const {
     return tensors_;
@@ -86,14 +87,19 @@ class WholeModel {
     size_t position = 0; ///< in its group
   };
 
+  void take_specs(const torch::nn::Module& module);
   /// This rank's tensors.
   std::vector<WholeTensor> take_own(const torch::nn::Module& module);
-  void join_stages(const std::vector<WholeTensor>& mine, bool of_experts);
-  /// @param values of the group, if it belongs to this pipeline stage.
+  /// Lists the tensors of all parts.
+  /// @param mine those of this rank, of which others may belong to other parts.
+  void join_parts(const std::vector<WholeTensor>& mine, bool of_experts);
+  engine::ModelParts& parts(bool of_experts);
+  /// @param values of the group, if it belongs to this part.
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);
 
-  engine::JobRanks job_;
-  std::optional<engine::JobRanks> experts_; ///< if they are divided
+  std::unique_ptr<engine::JobRanks> alone_; ///< of a module not wrapped
+  engine::JobRanks* job_;
+  TensorSpecs specs_;
   std::vector<WholeTensor> tensors_;
   std::map<std::string, size_t> index_; ///< by every name
   std::map<std::string, Own> own_; ///< by first name
