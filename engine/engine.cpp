@@ -203,6 +203,8 @@ bool Engine::step() {
   TESSERA_CHECK(
       pager_->any_gradient() || !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
+  // All-gathers that were planned and then not used may still read shards.
+  pager_->wait_for_gather_lane();
   bool overflow = false;
   reporting_memory("step", [&] {
     overflow = scaler_.is_active() &&

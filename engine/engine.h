@@ -196,9 +196,9 @@ class Engine {
 
   /// Calls `visit` with the name and the whole value of every parameter,
   /// holding one group at a time; of divided experts, each rank visits its own.
-  /// With master weights the value is that of the
-  /// master weight, in the module's original dtype. The tensor is valid during
-  /// the call only. Collective; `visit` is called on all ranks.
+  /// With master weights the value is that of the master weight, in the
+  /// module's original dtype. The tensor is valid during the call only.
+  /// Collective; `visit` is called on all ranks.
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 

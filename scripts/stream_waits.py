@@ -88,9 +88,10 @@ WAITS = [
     *waits_of("sharding/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
     *waits_of(
         "sharding/pager.cpp",
-        "unsharder_.lane().wait_before_memory_is_freed();",
-        "reducer_.lane().wait_before_memory_is_freed();",
+        "unsharder_.wait_before_memory_is_freed();",
+        "reducer_.wait_before_memory_is_freed();",
     ),
+    *waits_of("engine/engine.cpp", "pager_->wait_for_gather_lane();"),
     *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
         "engine/checkpoint/model_loading.cpp", "subject_.pager.wait_for_gather_lane();"
@@ -171,7 +172,11 @@ WAITS = [
         "lane_.wait_before_memory_is_freed();",
         "lane_.follow_current();",
     ),
-    *waits_of("runtime/memory/stream_lane.cpp", "mark().block(*home_);"),
+    *waits_of(
+        "runtime/memory/stream_lane.cpp",
+        "done.block(*home_);",
+        "others.block(done);",
+    ),
     *waits_of(
         "engine/optim/sharded_optimizer.cpp",
         "context_.pager->wait_before_memory_is_freed();",
@@ -206,11 +211,11 @@ WAITS = [
     ),
     *waits_of(
         "runtime/memory/slot_arena.cpp",
-        "marks_.marks_of(0, this->capacity_bytes()).block(*home_);",
+        "homes_.block(marks_.marks_of(0, this->capacity_bytes()));",
         "marks_.leave(0, capacity_bytes, mark_current(device_));",
         "marks_.leave( slot.offset, slot.offset +"
         " static_cast<int64_t>(slot.tensor.nbytes()), slot.after);",
-        "slot.after.block(*slot.home);",
+        "homes_.block(slot.after);",
     ),
     *waits_of(
         "runtime/memory/pending_transfer.cpp",

@@ -86,6 +86,10 @@ class GradientBucket {
   double factor() const {
     return known_factor_ * deferred_factor_.value();
   }
+  /// The stream that gets the shard's memory back; null for the CPU.
+  const std::optional<c10::Stream>& allocated_on() const {
+    return allocated_on_;
+  }
   double known_factor() const {
     return known_factor_;
   }

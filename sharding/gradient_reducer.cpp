@@ -33,6 +33,16 @@ void GradientReducer::reserve_slots(int64_t bytes) {
   arena_.resize(bytes);
 }
 
+void GradientReducer::wait_before_memory_is_freed() const noexcept {
+  runtime::StreamSet homes = arena_.homes();
+  for (const auto& page : context_.pages.pages()) {
+    if (page->gradients && page->gradients->allocated_on()) {
+      homes.insert(*page->gradients->allocated_on());
+    }
+  }
+  lane_.wait_before_memory_is_freed(homes);
+}
+
 bool GradientReducer::agree(const RankIntent& intent) {
   RankAgreement& agreement = context_.ranks->agreement();
   RankConsent consent = agreement.agree(intent);

@@ -89,9 +89,8 @@ class GradientReducer {
   void wait_for_lane() const {
     lane_.mark().block_current(lane_.device());
   }
-  const runtime::StreamLane& lane() const {
-    return lane_;
-  }
+  /// For destructors: the streams that get memory back wait for the lane.
+  void wait_before_memory_is_freed() const noexcept;
 
  private:
   struct HeldSlot {

@@ -46,10 +46,9 @@ struct GroupSpec {
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
 /// - modules with hints of their own (group_policy.h) are blocks;
-/// - each group is then split by dtype, requires_grad and whether the
-/// parameters
-///   are of divided experts; small parts of several groups, such as float32
-///   norms, are combined.
+/// - each group is then split by dtype, requires_grad and whether its
+///   parameters are of divided experts; small parts of several groups, such as
+///   float32 norms, are combined.
 ///
 /// `policy` may name the blocks instead, among other things. Groups are merged
 /// only if the same rules apply to them.

@@ -4,6 +4,8 @@
 #include "tessera/sharding/name_patterns.h"
 #include "tessera/sharding/pager.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -166,21 +168,28 @@ std::vector<TensorSummary> inspect_model(
     const std::string& pattern,
     double gradient_scale) {
   sharding::NamePatterns patterns = patterns_of(pattern);
-  std::vector<size_t> picked;
-  for (size_t i = 0; i < pager.parameters().size(); ++i) {
-    const auto& names = pager.parameter(i).record.names;
+  const auto count = static_cast<int64_t>(pager.parameters().size());
+  const at::Tensor matches = at::zeros({count}, at::kDouble);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& names = pager.parameter(static_cast<size_t>(i)).record.names;
     if (std::any_of(names.begin(), names.end(), [&](const std::string& name) {
           return patterns.first_match(name).has_value();
         })) {
-      picked.push_back(i);
+      matches[i] = 1;
     }
   }
-  patterns.check_all_used();
-  const auto first = static_cast<int64_t>(picked.front());
-  pager.settle_gradients(
-      {sharding::RankIntent::Kind::kReadGradient,
-       static_cast<int64_t>(pager.parameters()[picked.front()].group),
-       first});
+  pager.settle_gradients({sharding::RankIntent::Kind::kInspect, -1, -1});
+  // A pattern may match the experts of one rank only.
+  pager.max_over_ranks(matches);
+  if (matches.max().item<double>() == 0) {
+    patterns.check_all_used();
+  }
+  std::vector<size_t> picked;
+  for (int64_t i = 0; i < count; ++i) {
+    if (matches[i].item<double>() > 0) {
+      picked.push_back(static_cast<size_t>(i));
+    }
+  }
   std::vector<TensorSummary> summary;
   std::vector<std::vector<int>> experts;
   std::optional<size_t> group;

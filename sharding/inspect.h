@@ -39,7 +39,8 @@ std::vector<TensorSummary> inspect_model(
 /// As above for sharded parameters, computed from the shards; nothing is
 /// gathered. Gradients are divided by `gradient_scale`; before a step they are
 /// averages over the ranks. Of divided experts, each rank has the rows of its
-/// own; `pattern` must match as many parameters on all ranks. Collective.
+/// own, also where `pattern` matches the names of those on another rank alone.
+/// Collective.
 std::vector<TensorSummary> inspect_model(
     sharding::Pager& pager,
     const std::string& pattern,

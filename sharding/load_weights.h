@@ -94,10 +94,9 @@ LoadWeightsReport load_weights(
 /// of each parameter, into the master weight if there is one. Gradients are
 /// reset. No gather scope may be open. Collective; all ranks must see the same
 /// files.
-/// @param stages if the model is divided into pipeline stages, a group of the
-///   corresponding ranks of all of them. Tensors that any pipeline stage takes
-///   are neither unexpected nor left out, and the report covers the whole
-///   model.
+/// @param stages if ranks have different layers or experts, a group that has
+///   all of them. Tensors that any of its ranks takes are neither unexpected
+///   nor left out, and the report covers the whole model.
 LoadWeightsReport load_sharded_weights(
     sharding::Pager& pager,
     torch::nn::Module& module,

@@ -205,6 +205,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
       return "clips the gradients";
     case RankIntent::Kind::kReadGradient:
       return "reads the gradient of " + name();
+    case RankIntent::Kind::kInspect:
+      return "inspects the parameters";
     case RankIntent::Kind::kAddGradient:
       return "adds to the gradient of " + name();
     case RankIntent::Kind::kStep:

@@ -172,7 +172,7 @@ std::vector<PageSpec> plan_pages(
   for (const GroupSpec& group : make_groups(module, census, options.groups)) {
     TESSERA_CHECK(
         !group.of_experts || meshes.experts,
-        "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, which says which ranks have the same experts.",
+        "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, with ParallelSizes::expert, which says which ranks have the same experts.",
         group.parameters.front().name());
     pages.push_back(make_page_spec(
         group,

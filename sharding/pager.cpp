@@ -133,8 +133,8 @@ Pager::~Pager() {
 }
 
 void Pager::wait_before_memory_is_freed() const noexcept {
-  unsharder_.lane().wait_before_memory_is_freed();
-  reducer_.lane().wait_before_memory_is_freed();
+  unsharder_.wait_before_memory_is_freed();
+  reducer_.wait_before_memory_is_freed();
 }
 
 void Pager::sum_over_ranks(const at::Tensor& values) {

@@ -225,9 +225,8 @@ class Pager : public PageFaultHandler {
     unsharder_.wait_for_lane();
   }
 
-  /// For destructors: the stream on which this was made, which gets freed
-  /// memory next, waits for all-gathers and reductions under way, and for
-  /// updates in backward.
+  /// For destructors: the streams that get freed memory next wait for
+  /// all-gathers and reductions under way, and for updates in backward.
   void wait_before_memory_is_freed() const noexcept;
 
   /// Must be called after the shards were written outside of a step. Pages

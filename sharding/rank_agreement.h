@@ -25,6 +25,7 @@ struct RankIntent {
     kForwardPhase, ///< of a training step, or without gradients
     kClip,
     kReadGradient,
+    kInspect,
     kAddGradient,
     kStep,
     kSum,

@@ -98,7 +98,7 @@ void check_unexpected(
   }
   TESSERA_CHECK(
       unexpected.empty(),
-      "the weights in {} do not match the model in any of its pipeline stages:{}",
+      "the weights in {} do not match the model in any of its parts:{}",
       files.path(),
       text.str());
 }
@@ -129,7 +129,7 @@ LoadWeightsReport match_weights_of_stage(
   for (const std::string& text : runtime::gather_texts(
            group,
            to_text(mine),
-           "what the pipeline stages take from a checkpoint",
+           "what the parts of the model take from a checkpoint",
            check)) {
     stages.push_back(finding_of(text));
   }
@@ -139,7 +139,7 @@ LoadWeightsReport match_weights_of_stage(
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     TESSERA_CHECK(
         stages[stage].error.empty(),
-        "in pipeline stage {}: {}",
+        "in part {} of the model: {}",
         stage,
         stages[stage].error);
   }

@@ -257,6 +257,9 @@ void StepExecutor::drop_values(const char* why) {
       // Operators read it without an unshard that would wait.
       unsharder_.settle_shard(g);
     }
+    if (context_.is_alone()) {
+      unsharder_.mark_in_use(context_.pages[g]); // there are no page faults
+    }
     context_.pages[g].bump_versions();
     if (GradientBucket* bucket = context_.pages.bucket(g)) {
       bucket->clear();
@@ -279,9 +282,6 @@ void StepExecutor::begin_next_step() {
   ++context_.statistics.steps;
   reducer_.end_count();
   if (context_.is_alone()) {
-    for (const auto& page : context_.pages.pages()) {
-      unsharder_.mark_in_use(*page); // there are no page faults
-    }
     return;
   }
   const SlotRoom room = planner_.adopt_plans(

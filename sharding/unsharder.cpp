@@ -21,6 +21,10 @@ void Unsharder::reserve_slots(int64_t bytes) {
   }
 }
 
+void Unsharder::wait_before_memory_is_freed() const noexcept {
+  lane_.wait_before_memory_is_freed(arena_.homes());
+}
+
 void Unsharder::begin_unshard(size_t g, End end, bool exposed) {
   PagedGroup& page = context_.pages[g];
   if (page.residency() != Residency::kSharded) {

@@ -85,9 +85,8 @@ class Unsharder {
   void wait_for_lane() const {
     lane_.mark().block_current(lane_.device());
   }
-  const runtime::StreamLane& lane() const {
-    return lane_;
-  }
+  /// For destructors: the streams that get memory back wait for the lane.
+  void wait_before_memory_is_freed() const noexcept;
 
   /// What this rank does when it unshards the page.
   RankIntent intent_to_read(size_t g) const;

@@ -36,7 +36,7 @@ class ModelParts {
   }
   /// Null if there is one part.
   Communicator* ranks() const {
-    return ranks_.get();
+    return count() > 1 ? ranks_.get() : nullptr;
   }
 
   /// Returns the texts of all parts; each must be the same on all ranks of its

@@ -60,7 +60,8 @@ class PendingTransfer {
 };
 
 /// Blocks the host until all of the copies have ended, and forgets them.
-/// @throws tessera::Error when one failed; the others are still in `transfers`.
+/// @throws tessera::Error when one failed, before those after it; call it again
+///   for these.
 void wait_all(std::vector<PendingTransfer>& transfers);
 
 /// Copies a contiguous tensor into another with the same number of elements and

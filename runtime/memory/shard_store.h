@@ -38,8 +38,9 @@ class StoredShard {
     return in_place();
   }
 
-  /// Call this after issuing work on in_place()'s memory to the current stream
-  /// of `device`: later uses of the space are ordered after that work.
+  /// Call this after issuing work on the memory of in_place() or
+  /// in_place_on_stream() to the current stream of `device`: later uses of the
+  /// space are ordered after that work.
   virtual void used_on_current_stream(c10::Device /*device*/) {}
 
   /// Begins to copy the whole tensor into `into`: [numel] of dtype(),

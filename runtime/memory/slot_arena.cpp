@@ -17,12 +17,9 @@ void SlotArena::resize(int64_t capacity_bytes) {
   // Frees the old buffer first, so that both never exist at the same time. The
   // stream that made it may reuse its memory next without waiting, so it waits
   // here.
-  if (home_) {
-    marks_.marks_of(0, this->capacity_bytes()).block(*home_);
-  }
+  homes_.block(marks_.marks_of(0, this->capacity_bytes()));
   buffer_ = at::Tensor();
-  home_ = current_stream(device_);
-  buffer_ = ledger_.allocate(purpose_, capacity_bytes, at::kByte, device_);
+  buffer_ = allocate(capacity_bytes, at::kByte);
   allocator_ = OffsetAllocator(capacity_bytes);
   marks_ = {};
   marks_.leave(0, capacity_bytes, mark_current(device_));
@@ -46,11 +43,14 @@ Slot SlotArena::try_allocate(
 
 Slot SlotArena::allocate_outside(int64_t numel, at::ScalarType dtype) {
   ++live_slots_;
-  return {
-      ledger_.allocate(purpose_, numel, dtype, device_),
-      -1,
-      mark_current(device_),
-      current_stream(device_)};
+  return {allocate(numel, dtype), -1, mark_current(device_)};
+}
+
+at::Tensor SlotArena::allocate(int64_t numel, at::ScalarType dtype) {
+  if (const auto stream = current_stream(device_)) {
+    homes_.insert(*stream);
+  }
+  return ledger_.allocate(purpose_, numel, dtype, device_);
 }
 
 void SlotArena::release(Slot& slot) {
@@ -60,9 +60,8 @@ void SlotArena::release(Slot& slot) {
         slot.offset,
         slot.offset + static_cast<int64_t>(slot.tensor.nbytes()),
         slot.after);
-  } else if (slot.home) {
-    // As in resize().
-    slot.after.block(*slot.home);
+  } else {
+    homes_.block(slot.after); // as in resize()
   }
   slot = {};
   --live_slots_;

@@ -21,8 +21,6 @@ struct Slot {
   /// before it touches the slot. Before release(), the user of the slot stores
   /// marks of its own work here. Empty on the CPU.
   StreamMarks after{};
-  /// Of a separate buffer, the stream that has its memory when it is freed.
-  std::optional<c10::Stream> home{};
 
   bool defined() const {
     return tensor.defined();
@@ -55,12 +53,20 @@ class SlotArena {
   /// gets Slot::after.
   void release(Slot& slot);
 
+  /// The streams on which it has allocated, which get memory back: of the
+  /// buffer, and of slots outside of it.
+  const StreamSet& homes() const {
+    return homes_;
+  }
+
  private:
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype);
+
   MemoryLedger& ledger_;
   MemoryPurpose purpose_;
   at::Device device_;
   at::Tensor buffer_; ///< [capacity] uint8
-  std::optional<c10::Stream> home_; ///< that gets its memory back
+  StreamSet homes_;
   OffsetAllocator allocator_{0};
   RangeMarks marks_;
   int live_slots_ = 0;

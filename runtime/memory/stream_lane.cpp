@@ -25,12 +25,15 @@ StreamMarks StreamLane::mark() const {
   return marks;
 }
 
-void StreamLane::wait_before_memory_is_freed() const noexcept {
+void StreamLane::wait_before_memory_is_freed(
+    const StreamSet& others) const noexcept {
   if (!is_real()) {
     return;
   }
   try {
-    mark().block(*home_);
+    const StreamMarks done = mark();
+    done.block(*home_);
+    others.block(done);
   } catch (const std::exception& failure) {
     log_warning("the device failed: {}", failure.what());
   }

@@ -51,11 +51,11 @@ class StreamLane {
   /// Marks the work already issued to the lane.
   StreamMarks mark() const;
 
-  /// For destructors, before memory is freed that the lane uses and that was
-  /// allocated where the lane was made: the stream that was current there,
-  /// which gets the memory back, waits for the lane, not the host. Logs if the
-  /// device has failed.
-  void wait_before_memory_is_freed() const noexcept;
+  /// For destructors, before memory is freed that the lane uses: the streams
+  /// that get it back wait for the lane, not the host. These are the one that
+  /// was current where the lane was made, and `others`. Logs if the device has
+  /// failed.
+  void wait_before_memory_is_freed(const StreamSet& others = {}) const noexcept;
 
   /// Blocks the host until the work issued to the lane is done.
   void synchronize() const {

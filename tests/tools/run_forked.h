@@ -48,6 +48,9 @@ inline LaunchedJob::Result run_forked(
     std::vector<pid_t> pids;
     for (int rank = 0; rank < ranks; ++rank) {
       pids.push_back(::fork());
+      if (pids.back() < 0) {
+        std::abort();
+      }
       if (pids.back() == 0) {
         for (const std::string& variable : runtime::rank_environment(
                  {.rank = rank, .world_size = ranks, .port = port.port()})) {
@@ -64,7 +67,7 @@ inline LaunchedJob::Result run_forked(
     int code = 0;
     for (int left = ranks; left > 0; --left) {
       int status = 0;
-      ::wait(&status);
+      std::erase(pids, ::wait(&status));
       if (status != 0 && code == 0) {
         code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
         for (const pid_t pid : pids) {

@@ -218,6 +218,56 @@ TEST_P(BetweenSteps, WhatAnEngineLeavesIsNotInUse) {
   });
 }
 
+// What was gathered ahead for a second forward, which does not come.
+TEST_P(BetweenSteps, AStepIsShorterThanItsPlan) {
+  run([&](World& world) {
+    for (const EngineOptions& options : engines(world)) {
+      auto net = make_net(world);
+      Engine engine = wrap(net, options);
+      for (int step = 0; step < 4; ++step) {
+        const int backwards =
+            options.update_in_backward || step % 2 == 1 ? 1 : 2;
+        for (int i = 0; i < backwards; ++i) {
+          engine.backward(loss_of(net, world, 2 * step + i));
+        }
+        engine.step();
+      }
+    }
+  });
+}
+
+// The update in the second backward follows who reads the loaded weights.
+TEST_P(BetweenSteps, WeightsAreLoadedAfterAnUpdateInBackward) {
+  const TemporaryFolder folder;
+  run([&](World& world) {
+    const auto path = folder.path() / "weights";
+    EngineOptions options = options_of();
+    options.update_in_backward = true;
+    auto net = make_net(world);
+    Engine engine = wrap(net, options);
+    train(engine, net, world, 2);
+    engine.save_weights(path);
+    engine.backward(loss_of(net, world, 2));
+    engine.load_weights(path);
+    const c10::Stream reader =
+        c10::impl::getDeviceGuardImpl(world.device().type())
+            ->getStreamFromGlobalPool(world.device(), false);
+    const at::Tensor loss = loss_of(net, world, 3);
+    runtime::mark_current(world.device()).block(reader);
+    {
+      const c10::StreamGuard on_reader(reader);
+      const torch::NoGradGuard no_grad;
+      loss_of(net, world, 3);
+    }
+    engine.backward(loss);
+    runtime::StreamMarks read;
+    read.add(reader);
+    read.block_current(world.device());
+    engine.step();
+    train(engine, net, world, 1);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     AllOrders,
     BetweenSteps,

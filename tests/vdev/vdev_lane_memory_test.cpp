@@ -88,6 +88,28 @@ TEST_P(LaneMemory, OfAnArenaGoesBackToTheStreamItCameFrom) {
   });
 }
 
+TEST_P(LaneMemory, OfAnArenaThatIsInUseGoesBackWhereItGrew) {
+  run([](World& world) {
+    MemoryLedger ledger;
+    const runtime::StreamLane lane(world.device());
+    const c10::StreamGuard on_other(new_stream(world));
+    {
+      runtime::SlotArena arena(
+          ledger, MemoryPurpose::kGatherSlots, world.device());
+      arena.resize(kBytes);
+      const runtime::Slot slot = arena.try_allocate(kNumel, at::kFloat);
+      const runtime::Slot outside = arena.allocate_outside(kNumel, at::kFloat);
+      for (const runtime::Slot& used : {slot, outside}) {
+        lane.wait_for(used.after);
+        const runtime::StreamLane::Scope on_lane(lane);
+        used.tensor.fill_(1);
+      }
+      lane.wait_before_memory_is_freed(arena.homes());
+    }
+    use_free_memory(world);
+  });
+}
+
 TEST_P(LaneMemory, OfUpdatesGoesBackToTheStreamItCameFrom) {
   run([](World& world) {
     auto queue = std::make_unique<engine::UpdateQueue>(world.device());

@@ -373,6 +373,11 @@ TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
       const double norm = want.gradient->norm();
       EXPECT_NEAR(row.gradient->norm(), norm, 1e-4 * norm);
     }
+    // One rank's experts: the others have theirs in these places.
+    const auto some = inspect_model(trained.engine(), ".*experts[.]0[.].*");
+    EXPECT_GT(some.size(), 0U);
+    EXPECT_LT(some.size(), summary.size());
+    EXPECT_THROW(inspect_model(trained.engine(), "absent"), Error);
   });
 }
 
