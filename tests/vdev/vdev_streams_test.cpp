@@ -98,6 +98,12 @@ std::vector<Way> ways() {
   const auto on_host = [](EngineOptions& options) {
     options.optimizer.placement = StatePlacement::kHost;
   };
+  const auto streamed_without_prefetch = [on_host](EngineOptions& options) {
+    on_host(options);
+    options.offload.ratio = 0;
+    options.optimizer.overlap = UpdateOverlap::kWait;
+    options.sharding.prefetch_depth = 0;
+  };
   return {
       {"plain"},
       {"accumulated", [](EngineOptions&) {}, 2},
@@ -157,22 +163,10 @@ std::vector<Way> ways() {
        true,
        true},
       {.name = "overlapped_and_streamed_added",
-       .set =
-           [on_host](EngineOptions& options) {
-             on_host(options);
-             options.offload.ratio = 0;
-             options.optimizer.overlap = UpdateOverlap::kWait;
-             options.sharding.prefetch_depth = 0;
-           },
+       .set = streamed_without_prefetch,
        .adds = true},
       {.name = "overlapped_and_streamed_added_alone",
-       .set =
-           [on_host](EngineOptions& options) {
-             on_host(options);
-             options.offload.ratio = 0;
-             options.optimizer.overlap = UpdateOverlap::kWait;
-             options.sharding.prefetch_depth = 0;
-           },
+       .set = streamed_without_prefetch,
        .backwards = 0,
        .adds = true},
       {"gradients_on_host",
