@@ -214,6 +214,31 @@ TEST_P(Gradients, AccumulatedHaveTheBitsOfTheCpu) {
   });
 }
 
+// [Note: held slots]: a page takes the slot that an update began to read in the
+// same backward, on lanes that nothing else of this step follows.
+TEST_P(Gradients, StayInTheirSlotsWhileUpdatesInBackwardReadThem) {
+  run([](World& world) {
+    EngineOptions options = with(AdamWOptions{});
+    options.update_in_backward = true;
+    options.optimizer.placement = StatePlacement::kHost;
+    options.offload.ratio = 0;
+    options.optimizer.overlap = UpdateOverlap::kOff;
+    Training serial(world.device(), options);
+    options.optimizer.overlap = UpdateOverlap::kWait;
+    Training overlapped(world.device(), options);
+    for (Training* training : {&serial, &overlapped}) {
+      for (int step = 0; step < 4; ++step) {
+        training->backward(10 * step + world.rank());
+        training->engine().step();
+      }
+    }
+    const auto expected = serial.values();
+    for (const auto& [name, value] : overlapped.values()) {
+      EXPECT_TRUE(at::equal(value, expected.at(name))) << name;
+    }
+  });
+}
+
 TEST_P(Gradients, ADeferredScalarIsForAnyStream) {
   run([](World& world) {
     std::optional<DeferredScalar> value(
