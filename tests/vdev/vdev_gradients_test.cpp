@@ -6,7 +6,6 @@
 #include "tessera/sharding/move_module.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -244,8 +243,7 @@ TEST_P(Gradients, ADeferredScalarIsForAnyStream) {
     std::optional<DeferredScalar> value(
         torch::ones({}, torch::kDouble).to(world.device()) * 3);
     const c10::StreamGuard on_other(
-        c10::impl::getDeviceGuardImpl(world.device().type())
-            ->getStreamFromGlobalPool(world.device(), true));
+        new_stream(world.device(), /*is_lane=*/true));
     const at::Tensor twice = value->on_device() * 2;
     value.reset(); // its memory must not be used again before that
     EXPECT_EQ(twice.item<double>(), 6);
