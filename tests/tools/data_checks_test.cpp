@@ -2,6 +2,7 @@
 // What `tessera train` says about its data before the first step.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tools/run_forked.h"
 #include "tools/trained_run.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace tessera::data_checks_test {
 namespace {
 
 using tests::read_json;
-using tests::run_tessera;
+using tests::run_forked;
 
 void write_tokens(
     const std::filesystem::path& path,
@@ -45,7 +46,6 @@ class DataChecks : public ::testing::Test {
   tests::LaunchedJob::Result classify(
       const std::vector<std::string>& overrides) const {
     std::vector<std::string> arguments{
-        tests::program("tessera"),
         "train",
         "configs/finetune_minilm.json",
         "training.batch_size=4",
@@ -53,7 +53,7 @@ class DataChecks : public ::testing::Test {
         "data.train=" + data_.string(),
         "output.folder=" + out_.string()};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    return run(arguments);
+    return run_forked(1, arguments);
   }
 
   tests::LaunchedJob::Result pretrain(
@@ -62,7 +62,7 @@ class DataChecks : public ::testing::Test {
       const std::vector<uint16_t>& heldout) const {
     write_tokens(folder_ / "train.bin", train);
     write_tokens(folder_ / "heldout.bin", heldout);
-    return run_tessera(
+    return run_forked(
         ranks,
         {"train",
          (folder_ / "train.json").string(),
@@ -117,7 +117,7 @@ TEST_F(DataChecks, RunFoldersAreModels) {
   const auto input = folder_ / "ids.json";
   std::ofstream(input) << R"({"input_ids": [[5, 7]]})";
   const auto works = [&](const std::vector<std::string>& words) {
-    const auto result = run_tessera(1, words);
+    const auto result = run_forked(1, words);
     EXPECT_EQ(result.exit_code, 0) << words[0] << ": " << result.output;
     EXPECT_TRUE(std::filesystem::exists(words.back())) << words[0];
   };
@@ -141,9 +141,9 @@ TEST_F(DataChecks, RunFoldersAreModels) {
        (folder_ / "logits.safetensors").string()});
   works(
       {"convert", "--from", out_.string(), "--to", (folder_ / "hf").string()});
-  EXPECT_EQ(run_tessera(1, {"eval", out_.string()}).exit_code, 0);
+  EXPECT_EQ(run_forked(1, {"eval", out_.string()}).exit_code, 0);
   // and what training starts from
-  const auto further = run_tessera(
+  const auto further = run_forked(
       1,
       {"train",
        (folder_ / "train.json").string(),
@@ -151,7 +151,7 @@ TEST_F(DataChecks, RunFoldersAreModels) {
        "data.train=" + (folder_ / "train.bin").string(),
        "output.folder=" + (folder_ / "further").string()});
   EXPECT_EQ(further.exit_code, 0) << further.output;
-  const auto predicted = run_tessera(1, {"predict", out_.string(), "a"});
+  const auto predicted = run_forked(1, {"predict", out_.string(), "a"});
   EXPECT_EQ(predicted.exit_code, 1);
   EXPECT_NE(predicted.output.find("\"text_classification\""), std::string::npos)
       << predicted.output;
@@ -188,9 +188,9 @@ TEST_F(DataChecks, HeldOutDataAreOptional) {
       "configs/finetune_minilm.json"));
   json["data"].erase("heldout");
   std::ofstream(config) << json;
-  const auto missing = run(
-      {tests::program("tessera"),
-       "train",
+  const auto missing = run_forked(
+      1,
+      {"train",
        config.string(),
        "training.batch_size=4",
        "training.max_steps=1",

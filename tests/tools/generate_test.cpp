@@ -2,6 +2,7 @@
 // `tessera generate` as a user runs it, on one rank and on several.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tools/run_forked.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,6 @@ std::vector<std::string> command(
     const std::filesystem::path& output,
     const std::filesystem::path& model = fixtures() / "models/llama") {
   return {
-      tests::program("tessera"),
       "generate",
       "--model",
       model.string(),
@@ -70,16 +70,13 @@ TEST(Generate, GoesOnAsTransformersDoes) {
   const nlohmann::json expected = reference();
   std::ofstream(folder / "texts.json")
       << nlohmann::json{{"input_ids", texts_of(expected)}};
-  const auto check = [&](std::vector<std::string> launch,
-                         const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = std::move(launch);
-    const auto base = command(folder / "texts.json", folder / "out.json");
-    arguments.insert(arguments.end(), base.begin(), base.end());
+  const auto check = [&](int ranks, const std::vector<std::string>& more) {
+    auto arguments = command(folder / "texts.json", folder / "out.json");
     arguments.insert(
         arguments.end(),
         {"--max-new-tokens", "9", "--repetition-penalty", "1.7"});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = tests::run_program(arguments);
+    const auto result = tests::run_forked(ranks, arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     // The fixture ends and pads with other tokens than the folder says.
     const nlohmann::json found = read_json(folder / "out.json").at("sequences");
@@ -99,13 +96,9 @@ TEST(Generate, GoesOnAsTransformersDoes) {
     }
     std::filesystem::remove(folder / "out.json");
   };
-  check({}, {});
-  check(
-      {tests::program("tessera"), "launch", "--nproc", "2", "--"},
-      {"--pipeline", "2"});
-  check(
-      {tests::program("tessera"), "launch", "--nproc", "4", "--"},
-      {"--tensor", "2", "--pipeline", "2"});
+  check(1, {});
+  check(2, {"--pipeline", "2"});
+  check(4, {"--tensor", "2", "--pipeline", "2"});
 }
 
 // A mask leaves out what a text does not have.
@@ -114,7 +107,7 @@ TEST(Generate, GoesOnWithoutPadding) {
   const auto sequences = [&](const char* input) {
     std::ofstream(folder / "texts.json") << input;
     auto arguments = command(folder / "texts.json", folder / "out.json");
-    const auto result = tests::run_program(arguments);
+    const auto result = tests::run_forked(1, arguments);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return read_json(folder / "out.json").at("sequences");
   };
@@ -144,7 +137,7 @@ TEST(Generate, FollowsBeams) {
       arguments.insert(
           arguments.end(), {"--num-beams", "2", "--early-stopping", "never"});
     }
-    const auto result = tests::run_program(arguments);
+    const auto result = tests::run_forked(1, arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     const nlohmann::json found = read_json(folder / "out.json").at("sequences");
     const size_t each = expected["options"].value("num_return_sequences", 1);
@@ -168,7 +161,7 @@ TEST(Generate, SaysWhatIsWrong) {
     std::ofstream(folder / "texts.json") << input;
     auto arguments = command(folder / "texts.json", folder / "out.json");
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = tests::run_program(arguments);
+    const auto result = tests::run_forked(1, arguments);
     EXPECT_NE(result.exit_code, 0);
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"

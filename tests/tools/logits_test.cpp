@@ -3,7 +3,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/safetensors.h"
-#include "tools/run_program.h"
+#include "tools/run_forked.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -21,7 +21,7 @@ namespace tessera::logits_test {
 
 namespace {
 
-using tests::run_program;
+using tests::run_forked;
 
 /// Rows of the fixture that are compared: without padding on the left, where
 /// results mean nothing.
@@ -101,40 +101,33 @@ void expect_reference(
 TEST(Logits, WritesWhatTransformersComputes) {
   const TemporaryFolder folder;
   const auto input = folder / "ids.json";
-  const auto check = [&](std::vector<std::string> launch,
+  const auto check = [&](int ranks,
                          const std::vector<std::string>& more,
                          const char* name = "llama") {
     const std::filesystem::path model = fixture_folder(name);
     write_input(input, model);
     const auto output = folder / "out.safetensors";
-    std::vector<std::string> arguments = std::move(launch);
-    arguments.insert(
-        arguments.end(),
-        {tests::program("tessera"),
-         "logits",
-         "--model",
-         model.string(),
-         "--input",
-         input.string(),
-         "--output",
-         output.string()});
+    std::vector<std::string> arguments{
+        "logits",
+        "--model",
+        model.string(),
+        "--input",
+        input.string(),
+        "--output",
+        output.string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const auto result = run_program(arguments);
+    const auto result = run_forked(ranks, arguments);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     expect_reference(output, model);
     std::filesystem::remove(output);
   };
-  check({}, {});
-  const std::vector<std::string> two = {
-      tests::program("tessera"), "launch", "--nproc", "2", "--"};
-  check(two, {});
-  check(two, {"--tensor", "2", "--sequence"});
-  check(two, {"--pipeline", "2"});
-  check(two, {"--context", "2"});
-  check(two, {"--expert", "2"}, "qwen3_moe");
-  check(
-      {tests::program("tessera"), "launch", "--nproc", "4", "--"},
-      {"--tensor", "2", "--pipeline", "2"});
+  check(1, {});
+  check(2, {});
+  check(2, {"--tensor", "2", "--sequence"});
+  check(2, {"--pipeline", "2"});
+  check(2, {"--context", "2"});
+  check(2, {"--expert", "2"}, "qwen3_moe");
+  check(4, {"--tensor", "2", "--pipeline", "2"});
 }
 
 // As nested lists, and as they are in another file of tensors.
@@ -165,9 +158,9 @@ TEST(Logits, TakesPixels) {
   for (const char* input : {"pixels.json", "pixels.safetensors"}) {
     SCOPED_TRACE(input);
     const auto output = folder / "out.safetensors";
-    const auto result = run_program(
-        {tests::program("tessera"),
-         "logits",
+    const auto result = run_forked(
+        1,
+        {"logits",
          "--model",
          model.string(),
          "--input",
@@ -186,9 +179,9 @@ TEST(Logits, SaysWhatIsWrong) {
   const TemporaryFolder folder;
   const auto fails = [&](const std::string& input, const char* expected) {
     std::ofstream(folder / "ids.json") << input;
-    const auto result = run_program(
-        {tests::program("tessera"),
-         "logits",
+    const auto result = run_forked(
+        1,
+        {"logits",
          "--model",
          model_folder().string(),
          "--input",

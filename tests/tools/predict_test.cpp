@@ -3,6 +3,7 @@
 // labels, of numbers and of pairs.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tools/run_forked.h"
 #include "tools/trained_run.h"
 
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@ namespace tessera::predict_test {
 namespace {
 
 using tests::read_json;
+using tests::run_forked;
 
 /// A run with these overrides on 24 examples that `line` writes.
 class Predict : public ::testing::Test {
@@ -35,7 +37,6 @@ class Predict : public ::testing::Test {
     }
     out.close();
     std::vector<std::string> arguments{
-        tests::program("tessera"),
         "train",
         config,
         "training.batch_size=8",
@@ -44,16 +45,14 @@ class Predict : public ::testing::Test {
         "data.heldout=" + data_.string(),
         "output.folder=" + run_.string()};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    const auto trained = run(arguments);
+    const auto trained = run_forked(1, arguments);
     ASSERT_EQ(trained.exit_code, 0) << trained.output;
   }
 
   /// The lines of output.
   static std::vector<std::string> lines(
       const std::vector<std::string>& arguments) {
-    std::vector<std::string> words{tests::program("tessera")};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    const auto result = run(words);
+    const auto result = run_forked(1, arguments);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     std::istringstream text(result.output);
     std::vector<std::string> lines;
@@ -181,8 +180,7 @@ TEST_F(Predict, BooleanLabelsOfPairs) {
   EXPECT_EQ(found[0].at("passage"), "a game of cards");
   // The second text counts.
   EXPECT_NE(found[0].at("probabilities"), found[1].at("probabilities"));
-  const auto refused =
-      run({tests::program("tessera"), "predict", run_.string(), "one text"});
+  const auto refused = run_forked(1, {"predict", run_.string(), "one text"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(
       refused.output.find("pairs of 'question' and 'passage'"),
@@ -241,9 +239,9 @@ TEST_F(Predict, RunsWhoseAdapterIsNotMerged) {
 TEST_F(Predict, SaysWhatItCannotUse) {
   const auto refused = [](const std::vector<std::string>& arguments,
                           const std::string& expected) {
-    std::vector<std::string> words{tests::program("tessera"), "predict"};
+    std::vector<std::string> words{"predict"};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    const auto result = run(words);
+    const auto result = run_forked(1, words);
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
   };

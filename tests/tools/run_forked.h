@@ -3,6 +3,7 @@
 // Commands of tessera-run without a program: a test runs many of them.
 
 #include "support/launched_job.h"
+#include "support/paths.h"
 
 #include "program_main.h"
 #include "tessera/runtime/launch/port_reservation.h"
@@ -15,6 +16,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -22,7 +24,8 @@
 namespace tessera::tests {
 
 /// A command of tessera-run over so many ranks, as forks of the test: they need
-/// not load LibTorch again. The test must not have run LibTorch before.
+/// not load LibTorch again. It runs in the root of the source tree. The test
+/// must not have run LibTorch before.
 inline LaunchedJob::Result run_forked(
     int ranks,
     const std::vector<std::string>& words) {
@@ -41,6 +44,7 @@ inline LaunchedJob::Result run_forked(
     return code;
   };
   LaunchedJob job([&] {
+    std::filesystem::current_path(source_dir());
     if (ranks == 1) {
       return run();
     }

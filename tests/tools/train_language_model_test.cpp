@@ -4,6 +4,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tools/run_forked.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +24,7 @@ namespace {
 
 using tests::losses_of;
 using tests::read_json;
-using tests::run_program;
-using tests::run_tessera;
+using tests::run_forked;
 
 class TrainLanguageModel : public ::testing::Test {
  protected:
@@ -57,7 +57,7 @@ class TrainLanguageModel : public ::testing::Test {
         "data.train=" + (folder_ / "tokens.bin").string(),
         "output.folder=" + (folder_ / name).string()};
     words.insert(words.end(), overrides.begin(), overrides.end());
-    return run_tessera(ranks, words);
+    return run_forked(ranks, words);
   }
 
   std::string fresh() const {
@@ -92,8 +92,7 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_NE(report.find("Gradient norm"), std::string::npos);
   EXPECT_NE(report.find("threads per rank"), std::string::npos);
   EXPECT_NE(report.find("&quot;max_length&quot;"), std::string::npos);
-  const auto score = run_program(
-      {tests::program("tessera"), "eval", (folder_ / "first").string()});
+  const auto score = run_forked(1, {"eval", (folder_ / "first").string()});
   ASSERT_EQ(score.exit_code, 0) << score.output;
   char expected[60];
   std::snprintf(
@@ -103,7 +102,7 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
       result.at("heldout_loss").get<double>());
   EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
   // Scoring needs memory for the weights, training for four times that.
-  const auto small = run_tessera(
+  const auto small = run_forked(
       1, {"eval", (folder_ / "first").string(), "memory.device_bytes=1"});
   std::smatch needed;
   ASSERT_TRUE(std::regex_search(
@@ -208,11 +207,11 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
       "loss %.4f over 960 tokens",
       result.at("heldout_loss").get<double>());
   for (const auto& what : {folder, folder / "config.json"}) {
-    const auto score = run_tessera(1, {"eval", what.string()});
+    const auto score = run_forked(1, {"eval", what.string()});
     EXPECT_EQ(score.exit_code, 0) << score.output;
     EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
   }
-  const auto fresh_weights = run_tessera(
+  const auto fresh_weights = run_forked(
       1,
       {"eval",
        (folder_ / "train.json").string(),
@@ -232,7 +231,7 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
           {fresh(), heldout, "optimizer.lr=1e30", "output.overwrite=true"})
           .exit_code,
       0);
-  const auto stopped = run_tessera(1, {"eval", (folder_ / "stopped").string()});
+  const auto stopped = run_forked(1, {"eval", (folder_ / "stopped").string()});
   EXPECT_NE(stopped.exit_code, 0);
   EXPECT_NE(stopped.output.find("not finished"), std::string::npos)
       << stopped.output;

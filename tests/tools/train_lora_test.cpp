@@ -3,6 +3,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tools/run_forked.h"
 #include "tools/trained_run.h"
 
 #include <cstdio>
@@ -27,12 +28,6 @@ class Runs {
       int ranks,
       const std::vector<std::string>& overrides) const {
     std::vector<std::string> arguments{
-        tests::program("tessera"),
-        "launch",
-        "--nproc",
-        std::to_string(ranks),
-        "--",
-        tests::program("tessera"),
         "train",
         "configs/finetune_minilm_lora.json",
         "schedule.decay=constant",
@@ -43,7 +38,7 @@ class Runs {
         "data.heldout=" + folder("data.jsonl").string(),
         "output.folder=" + folder(name).string()};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    auto result = run(arguments);
+    auto result = tests::run_forked(ranks, arguments);
     EXPECT_EQ(result.exit_code, 0) << name << result.output;
     return result;
   }
@@ -89,7 +84,7 @@ TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
   EXPECT_LT(runs.adapter("run").size(), size_t{3} << 20);
   std::ifstream result(folder / "result.json");
   const double accuracy = nlohmann::json::parse(result).at("heldout_accuracy");
-  const auto score = run({tests::program("tessera"), "eval", folder.string()});
+  const auto score = tests::run_forked(1, {"eval", folder.string()});
   EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[64];
   std::snprintf(
@@ -137,9 +132,9 @@ TEST(TrainLora, GoesOnFromACheckpoint) {
 TEST(TrainLora, SaysWhatIsWrong) {
   const auto fails = [](const std::string& override_text,
                         const std::string& expected) {
-    const auto result = run(
-        {tests::program("tessera"),
-         "train",
+    const auto result = tests::run_forked(
+        1,
+        {"train",
          "configs/finetune_minilm_lora.json",
          override_text,
          "output.folder=/nowhere/run"});

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the zoo on the virtual device, divided over ranks by layers, stages
 // and experts, held against one rank.
-#include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 #include "zoo/layout_comparison.h"
 
@@ -53,22 +52,15 @@ class Layouts : public ::testing::TestWithParam<std::tuple<Layout, Policy>> {};
 
 TEST_P(Layouts, AreThatOfOneRank) {
   const auto& [layout, policy] = GetParam();
-  for (const zoo::Subject& subject : zoo::kSubjects) {
-    if (!zoo::layout_comparison::takes(subject, layout) ||
-        !is_chosen(subject)) {
-      continue;
-    }
-    const TemporaryFolder folder;
-    const auto path = folder.path() / "model";
-    zoo::layout_comparison::save_subject(subject, layout, path);
-    run_ranks_on_vdev(
-        zoo::ranks_of(layout.parallel.sizes), policy, [&](World& world) {
-          Layout here = layout;
-          here.device = world.device();
-          zoo::layout_comparison::expect_that_of_one_rank(
-              world, path, subject, here);
-        });
-  }
+  zoo::layout_comparison::expect_those_of_one_rank(
+      layout,
+      is_chosen,
+      [&, &layout = layout, &policy = policy](const auto& body) {
+        run_ranks_on_vdev(
+            zoo::ranks_of(layout.parallel.sizes), policy, [&](World& world) {
+              body(world, world.device());
+            });
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(

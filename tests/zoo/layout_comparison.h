@@ -7,6 +7,7 @@
 #include "support/motion.h"
 #include "support/own_part.h"
 #include "support/plain_adamw.h"
+#include "support/temporary_folder.h"
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -23,6 +24,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -71,6 +76,7 @@ inline EngineOptions engine_options(const Layout& layout) {
   return options;
 }
 
+/// What a training comes to; tensors on the CPU.
 struct Seen {
   std::vector<double> losses;
   std::vector<double> norms;
@@ -245,6 +251,58 @@ inline Seen train_plain(
   return seen;
 }
 
+inline void write_seen(const std::filesystem::path& path, const Seen& seen) {
+  c10::Dict<std::string, at::Tensor> tensors;
+  tensors.insert("losses", torch::tensor(seen.losses, torch::kDouble));
+  tensors.insert("norms", torch::tensor(seen.norms, torch::kDouble));
+  for (const auto& [name, value] : seen.start) {
+    tensors.insert("start/" + name, value.cpu());
+    tensors.insert("parameters/" + name, seen.parameters.at(name).cpu());
+  }
+  const std::vector<char> bytes = torch::pickle_save(tensors);
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+inline Seen read_seen(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{
+      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Seen seen;
+  const auto numbers = [](const at::Tensor& values) {
+    const auto* first = values.const_data_ptr<double>();
+    return std::vector<double>(first, first + values.numel());
+  };
+  for (const auto& entry : torch::pickle_load(bytes).toGenericDict()) {
+    const std::string key = entry.key().toStringRef();
+    const at::Tensor value = entry.value().toTensor();
+    const size_t slash = key.find('/');
+    if (slash == std::string::npos) {
+      (key == "losses" ? seen.losses : seen.norms) = numbers(value);
+    } else {
+      (key.starts_with("start/") ? seen.start
+                                 : seen.parameters)[key.substr(slash + 1)] =
+          value;
+    }
+  }
+  return seen;
+}
+
+/// train_plain() on rank 0, for all ranks; it takes longer than all else.
+inline Seen train_plain_once(
+    World& world,
+    const std::filesystem::path& folder,
+    const Subject& subject,
+    const Layout& layout) {
+  const std::filesystem::path path = folder.string() + ".plain";
+  const auto ranks = world.new_communicator("plain");
+  if (world.rank() == 0) {
+    write_seen(path, train_plain(folder, subject, layout));
+  }
+  ranks->barrier();
+  return read_seen(path);
+}
+
 /// One step of this rank's batches. @return the sum of their losses, where
 /// this rank tells it.
 inline double run_step(
@@ -298,7 +356,7 @@ inline void expect_that_of_one_rank(
     const Subject& subject,
     const Layout& layout) {
   SCOPED_TRACE(subject.name);
-  const Seen plain = train_plain(folder, subject, layout);
+  const Seen plain = train_plain_once(world, folder, subject, layout);
   const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
   ParallelRun parallel(world, layout.parallel, layout.batches / batches);
   const auto model = load(folder, layer_context(parallel), subject, layout);
@@ -367,6 +425,36 @@ inline void save_subject(
   const auto model =
       from_config(config, {.architecture = subject.architecture});
   save_pretrained(*model, folder);
+}
+
+/// Trains each of the subjects that `wants` selects and the layout takes.
+/// @param run calls its argument on each of the ranks, with the device where
+/// the
+///   rank computes.
+inline void expect_those_of_one_rank(
+    const Layout& layout,
+    const std::function<bool(const Subject&)>& wants,
+    const std::function<void(const std::function<void(World&, at::Device)>&)>&
+        run) {
+  const tests::TemporaryFolder folder;
+  const auto each = [&](const std::function<void(const Subject&)>& visit) {
+    for (const Subject& subject : kSubjects) {
+      if (takes(subject, layout) && wants(subject)) {
+        visit(subject);
+      }
+    }
+  };
+  each([&](const Subject& subject) {
+    save_subject(subject, layout, folder.path() / subject.name);
+  });
+  run([&](World& world, at::Device device) {
+    Layout here = layout;
+    here.device = device;
+    each([&](const Subject& subject) {
+      expect_that_of_one_rank(
+          world, folder.path() / subject.name, subject, here);
+    });
+  });
 }
 
 } // namespace tessera::zoo::layout_comparison
