@@ -14,6 +14,7 @@
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/model_ranks.h"
+#include "tessera/sharding/page_key.h"
 #include "tessera/sharding/pager.h"
 #include "tessera/sharding/weight_files.h"
 

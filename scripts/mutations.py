@@ -269,7 +269,7 @@ MUTATIONS = [
     ),
     Mutation(
         "norms get float32 copies of activations",
-        "sharding/page_key.cpp",
+        "sharding/page_faults.cpp",
         "if (call_mixed_norm(op, *dtype, *stack)) {",
         "if (false) {",
         "All/NormsInFloat32.*",

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/parameter_census.h"
 
 #include <unordered_set>
 

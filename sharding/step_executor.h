@@ -5,7 +5,7 @@
 
 #include "tessera/sharding/gradient_agreement.h"
 #include "tessera/sharding/gradient_reducer.h"
-#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/page_faults.h"
 #include "tessera/sharding/pager_context.h"
 #include "tessera/sharding/step_planner.h"
 #include "tessera/sharding/unsharder.h"

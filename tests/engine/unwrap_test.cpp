@@ -3,6 +3,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/page_faults.h"
 #include "tessera/sharding/page_key.h"
 
 namespace tessera::tests::unwrap_test {

@@ -4,7 +4,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
-#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/page_faults.h"
 #include "tessera/sharding/page_spec.h"
 
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 #include "support/expect_error.h"
 #include "tessera/sharding/gradient_token.h"
 #include "tessera/sharding/operator_traits.h"
+#include "tessera/sharding/page_faults.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/param_group.h"
 
