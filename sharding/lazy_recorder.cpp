@@ -2,6 +2,7 @@
 #include "tessera/sharding/lazy_recorder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/deferred_init.h"
 #include "tessera/sharding/lazy_operators.h"
 
 #include <ATen/core/stack.h>

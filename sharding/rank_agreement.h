@@ -3,6 +3,7 @@
 // `RankAgreement` makes ranks agree on what they are about to do, and detects
 // ranks that do something else.
 
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
 
 #include <cstdint>
